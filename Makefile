@@ -63,7 +63,7 @@ series-million: .venv/.test ## A million claims of series at once in the pure ma
 UNWATCHED := tests/core/plan/test_large_plans.py $(wildcard tests/core/*/test_*_ablations.py)
 
 coverage: .venv/.test ## Run the tests of the core, and require every branch of it to be tested by them
-	.venv/bin/python -m coverage run -m pytest -m "not long" --hypothesis-profile=full tests/core $(UNWATCHED:%=--ignore=%)
+	.venv/bin/python -m coverage run -m pytest -m "not long" tests/core $(UNWATCHED:%=--ignore=%)
 	.venv/bin/python -m coverage report --include='src/asterism/core/*' --fail-under=100
 
 bench: export DO_NOT_TRACK = 1
@@ -101,6 +101,7 @@ COMPILE = $(PIN) --group build --extra http
 repin: ## Renew all pins with uv: make repin UV=path/to/uv
 	$(COMPILE) --extra test --extra dev -o requirements/dev.txt
 	$(COMPILE) -c requirements/dev.txt -o requirements/run.txt
+	$(COMPILE) -c requirements/dev.txt --extra serve --extra gateway --extra postgres -o requirements/serve.txt
 	$(COMPILE) -c requirements/dev.txt --extra test -o requirements/test.txt
 	$(COMPILE) -c requirements/dev.txt --extra test --extra bench -o requirements/bench.txt
 	$(PIN) -c requirements/dev.txt --extra github -o requirements/github.txt  # what the GitHub Action installs

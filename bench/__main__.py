@@ -1,16 +1,17 @@
 """``python -m bench`` measures everything about plans and writes docs/benchmarks.md, ``python -m bench runs`` does the
 same for runs and docs/benchmarks-runs.md, ``python -m bench durable`` for durable constellations and
 docs/benchmarks-durable.md, ``python -m bench series`` for series and docs/benchmarks-series.md, ``python -m bench
-page`` for the page of the server and docs/benchmarks-page.md; ``python -m bench cost`` prints one part."""
+page`` for the page of the server and docs/benchmarks-page.md, ``python -m bench server`` for its API and
+docs/benchmarks-server.md; ``python -m bench cost`` prints one part."""
 
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import cli_start, cost, editing, latency, makespan, memory, page, plot, web_page
+from bench import cli_start, cost, editing, http_api, latency, makespan, memory, page, plot, web_page
 from bench.durable import page as durable_page
 from bench.durable import resume, speed
-from bench.runs import creation, gateway, queues, scale, sqlite
+from bench.runs import creation, gateway, idle_devices, queues, scale, sqlite
 from bench.runs import latency as runs_latency
 from bench.runs import page as runs_page
 from bench.series import calls, contending
@@ -39,6 +40,7 @@ RUNS: dict[str, Callable[[], str]] = {
     "runs-creation": lambda: runs_page.creations(creation.compare()),
     "runs-latency": lambda: runs_page.latencies(runs_latency.both()),
     "runs-gateway": lambda: gateway.page(gateway.measure()),
+    "runs-idle": lambda: idle_devices.page(idle_devices.measure()),
     "cli-start": lambda: cli_start.page(cli_start.measure()),
     "runs-scale": lambda: runs_page.large_fleets(scale.measure()),
 }
@@ -54,13 +56,19 @@ WEB_PAGE: dict[str, Callable[[], str]] = {
     "page-layout": lambda: web_page.layout_text(*web_page.edits()),
     "page-browser": lambda: web_page.browser_text(web_page.watch()),
 }
-PARTS = PLANS | RUNS | DURABLE | SERIES | WEB_PAGE
+SERVER: dict[str, Callable[[], str]] = {
+    "server-streams": http_api.streams,
+    "server-edits": http_api.edits_per_second,
+    "server-memory": http_api.memory,
+}
+PARTS = PLANS | RUNS | DURABLE | SERIES | WEB_PAGE | SERVER
 PAGES = {
     "plans": (PLANS, page.HEAD, "benchmarks.md"),
     "runs": (RUNS, runs_page.HEAD, "benchmarks-runs.md"),
     "durable": (DURABLE, durable_page.HEAD, "benchmarks-durable.md"),
     "series": (SERIES, series_page.HEAD, "benchmarks-series.md"),
     "page": (WEB_PAGE, web_page.HEAD, "benchmarks-page.md"),
+    "server": (SERVER, http_api.HEAD, "benchmarks-server.md"),
 }
 
 

@@ -5,7 +5,7 @@ import asyncio
 from collections.abc import Callable
 from importlib.util import find_spec
 
-WORDS = "on uvloop"
+WORDS = "on uvloop" if find_spec("uvloop") is not None else "on asyncio"
 
 
 def factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -4,7 +4,6 @@
 profile    examples                      used by
 =========  ============================  ===========================================================
 quick      a quarter, the same each run  ``make test``: no test passes or fails by luck
-full       all, the same each run        ``make coverage``
 random     all, new ones each run        ``make test-long``, which prints their seed
 =========  ============================  ===========================================================
 
@@ -23,8 +22,7 @@ _FEWEST = 10
 
 # How fast an example is made and tried depends on the machine, not on what is tested.
 settings.register_profile("random", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("full", settings.get_profile("random"), derandomize=True)
-settings.register_profile("quick", settings.get_profile("full"))
+settings.register_profile("quick", settings.get_profile("random"), derandomize=True)
 settings.load_profile("quick")
 
 # By default, Hypothesis mixes in constants from all modules loaded so far, so that examples depend on the order of the

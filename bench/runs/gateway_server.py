@@ -4,6 +4,7 @@ import asyncio
 import os
 import sys
 
+from asterism.base.http_limits import raise_descriptor_limit
 from asterism.base.listen_address import ListenAddress
 from asterism.base.startup import tune_gc
 from asterism.fleet.fleet import Fleet
@@ -13,6 +14,7 @@ from bench import loop
 
 async def main(store: str) -> None:
     tune_gc()
+    raise_descriptor_limit()
     ended, running = asyncio.Event(), asyncio.get_running_loop()
     address = ListenAddress("127.0.0.1", 0)
     async with await Fleet.open(store, by="server") as fleet, http_service(fleet, address) as service:

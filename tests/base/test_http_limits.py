@@ -17,6 +17,7 @@ from asterism.base import http_server
 from asterism.base.error_log import RecurringError
 from asterism.base.http_limits import Bodies, Connections, Limits, Pace, RequestRefused, network_of, places
 from asterism.base.http_server import LimitedServer, Listener, TooManyConnections
+from asterism.server.request_guard import SERVER_LIMITS
 from tests.cli.peer_server_fixtures import connected, serving_peer, trusting
 from tests.process_scenes import PATIENCE
 
@@ -146,6 +147,18 @@ def test_a_connection_that_had_to_give_way_takes_no_reserved_place() -> None:
     with pytest.raises(RequestRefused, match="closed to make room"):
         place.admit("laptop")
     assert scene.connections.admitted == {}
+
+
+def test_a_server_has_places_for_thousands_of_devices() -> None:
+    found = Connections(SERVER_LIMITS, places(SERVER_LIMITS, 20_000), lambda: 0.0)
+    for number in range(10_000):  # each device has one that waits, and one for heartbeats
+        place = found.enter("10.0.0.1")
+        place.admit(f"device {number // 2}")
+        place.busy = number % 2 == 0
+    assert (len(found.admitted), found.strangers_at_most) == (10_000, 1_000)
+    for place in list(found.admitted.values()):
+        place.leave()
+    assert not found._of_client
 
 
 def test_the_places_are_a_share_of_the_descriptors() -> None:

@@ -9,7 +9,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
 from asterism.core.run.run import Run
@@ -19,16 +19,20 @@ from asterism.server.enrolment import invite
 from asterism.store.protocol import Query
 from tests.chaos.fire import ROOT, SLOTS, TERMS, Fire
 
+DIRECTIONS = ("requests", "answers")
+STALLS = (("requests",), ("answers",), DIRECTIONS)
+
 
 class Proxy:
-    """Forwards connections to the server, wherever it listens now. While it ``stalls``, connections stay open and
-    nothing passes, in either direction."""
+    """Forwards connections to the server, wherever it listens now. While it stalls, connections stay open, and nothing
+    passes in one direction or in both: a request does not arrive, or its answer does not."""
 
     def __init__(self, fire: GatewayFire) -> None:
         self._fire = fire
         self._writers: set[asyncio.StreamWriter] = set()
-        self._flows = asyncio.Event()
-        self._flows.set()
+        self._flows = {direction: asyncio.Event() for direction in DIRECTIONS}
+        for flows in self._flows.values():
+            flows.set()
         self.url = ""
 
     @contextlib.asynccontextmanager
@@ -46,10 +50,12 @@ class Proxy:
         for writer in list(self._writers):
             writer.transport.abort()
 
-    async def stall(self, seconds: float) -> None:
-        self._flows.clear()
+    async def stall(self, seconds: float, directions: Sequence[str] = DIRECTIONS) -> None:
+        for direction in directions:
+            self._flows[direction].clear()
         await asyncio.sleep(seconds)
-        self._flows.set()
+        for direction in directions:
+            self._flows[direction].set()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
@@ -61,7 +67,10 @@ class Proxy:
             self._writers.discard(writer)
             return
         self._writers.add(out)
-        flows = [asyncio.create_task(self._flow(reader, out)), asyncio.create_task(self._flow(there, writer))]
+        flows = [
+            asyncio.create_task(self._flow(reader, out, "requests")),
+            asyncio.create_task(self._flow(there, writer, "answers")),
+        ]
         try:
             await asyncio.wait(flows, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -72,21 +81,23 @@ class Proxy:
                 one.transport.abort()
                 self._writers.discard(one)
 
-    async def _flow(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _flow(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, direction: str) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(65536):
-                await self._flows.wait()
+                await self._flows[direction].wait()
                 writer.write(data)
                 await writer.drain()
 
 
 @dataclass
 class GatewayFire(Fire):
-    """``kills`` of the server, and as many cuts and stalls; with ``devices_too`` devices are killed and frozen."""
+    """``kills`` of the server, as many cuts and stalls, and as many devices that are killed or frozen in turn. A
+    ``gentle`` fire is over soon: nothing is away for longer than a lease."""
 
     devices: int = 2
     kills: int = 3
-    devices_too: bool = False
+    gentle: bool = False
+    devices_killed: int = 0
     codes: dict[str, str] = field(default_factory=dict)
     url: str = ""
 
@@ -107,31 +118,34 @@ class GatewayFire(Fire):
             )
 
     async def strike(self, proxy: Proxy) -> None:
-        """Kill the server, cut and stall connections, in turn."""
+        """Cut and stall connections, kill the server, kill and freeze devices, in turn."""
         chance = random.Random(self.seed)
-        for _ in range(self.kills):
+        for number in range(self.kills):
             await asyncio.sleep(chance.uniform(0.2, 1.0))
             proxy.cut()
             await asyncio.sleep(chance.uniform(0.1, 0.5))
-            await proxy.stall(chance.choice([0.2, 1.0, 5.0]) if self.devices_too else 0.5)
+            await proxy.stall(0.5 if self.gentle else chance.choice([0.2, 1.0, 5.0]), STALLS[number % len(STALLS)])
+            if not self.gentle and chance.random() < 0.5:
+                proxy.cut()  # what was stalled is lost
             self.processes["server"].kill()
             self.processes["server"].wait()
             self.killed += 1
             (self.folder / "port").unlink(missing_ok=True)
-            await asyncio.sleep(chance.choice([0.0, 0.3, 1.5, 5.0]) if self.devices_too else 0.2)
+            await asyncio.sleep(0.2 if self.gentle else chance.choice([0.0, 0.3, 1.5, 5.0]))
             self.start("server")
-            if self.devices_too:
-                await self._strike_device(chance)
+            await self._strike_device(chance, kills=number % 2 == 0)
 
-    async def _strike_device(self, chance: random.Random) -> None:
+    async def _strike_device(self, chance: random.Random, *, kills: bool) -> None:
         name = chance.choice(sorted(self.codes))
-        if chance.random() < 0.5:
+        if kills:
             self.processes[name].kill()
             self.processes[name].wait()
+            self.devices_killed += 1
             self.start(name)
         else:
             self.processes[name].send_signal(signal.SIGSTOP)
-            await asyncio.sleep(chance.choice([0.2, 1.0, 6.0]))
+            self.stopped += 1
+            await asyncio.sleep(0.5 if self.gentle else chance.choice([0.2, 1.0, 6.0]))
             self.processes[name].send_signal(signal.SIGCONT)
 
     async def play(self) -> tuple[list[str], list[Run]]:

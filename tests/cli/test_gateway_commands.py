@@ -19,7 +19,9 @@ def scene(tmp_path: Path) -> Scene:
 def test_an_invitation_is_the_command_to_run(scene: Scene) -> None:
     line = scene.ok("device", "invite", "--name", "lab-1", "--server", "https://host:7400")
     assert re.fullmatch(r"asterism device join lab-1 --server https://host:7400 --code astc_[\w-]{32}\n", line)
-    assert "join NAME --server" in scene.ok("device", "invite", "--name", "lab-*")
+    any_lab = scene.run("device", "invite", "--name", "lab-*", "--can", "gpu", "--can", "cuda")
+    assert "join NAME --can cuda,gpu --server" in any_lab.stdout
+    assert "with a name like lab-* for NAME" in any_lab.stderr
 
 
 def test_an_invitation_as_json(scene: Scene, tmp_path: Path) -> None:

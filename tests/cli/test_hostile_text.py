@@ -202,9 +202,11 @@ class HostileFleet(Scene):
         self.plans.ask(self._unreadable)
         self.plans.run("resume", "nightly", "--plain", "--local=1")
         self.plans.run("plan", "pause", "paused", "--reason", NAME)
+        self.plans.run("plan", "edit", "weekly", "--add", json.dumps({"id": "more", "shell": "true"}), "--reason", NAME)
         self.run("fleet", "set", "--notify-command", NAME)
         self.run("schedule", "add", "daily", "--every", "1d", "--workflow", "work", "--input", json.dumps(given))
         self.run("schedule", "pause", "daily", "--reason", NAME)
+        self.run("token", "create", "--scope", "observe", "--for", "ci")
         for issue in ("1", "2", "3"):
             self.run("series", "claim", "RFC-1", "--issue", issue, "--by", NAME)
         return runs
@@ -291,6 +293,13 @@ def scenes(scene: HostileFleet) -> dict[str, list[Case]]:
             case("weekly", "build", quiet="no texts"),
         ],
         "plan cancel": [case("cancel", "--reason", NAME), case(NAME)],
+        "plan history": [case("weekly"), case("weekly", "1", quiet="plain names"), case(NAME)],
+        "plan cycles": [case("nightly", quiet="there are none"), case(NAME)],
+        "plan claim": [case(NAME, "1", "--as", NAME), case("nightly", NAME)],
+        "plan answer": [case(NAME, "1"), case("nightly", "1", "--file", NAME)],
+        "plan approvals": [case("nightly", quiet="there are none"), case(NAME)],
+        "plan approve": [case(NAME, "1"), case("nightly", "1", "--file", NAME)],
+        "plan refuse": [case(NAME, "1", "--reason", NAME), case("nightly", NAME)],
         "series claim": [
             case("RFC-1", "--issue", "4", *by),
             case(NAME, "--issue", "1"),
@@ -333,6 +342,25 @@ def scenes(scene: HostileFleet) -> dict[str, list[Case]]:
         "device list": [case()],
         "device scores": [case(run["needy"]), case("work"), case(NAME)],
         "device drain": [case(NAME), case("box", quiet="a plain name")],
+        "device invite": [
+            case("--name", NAME, quiet="a code, and the command that uses it"),
+            case("--server", NAME),
+            case("--tls-cert", NAME),
+        ],
+        "device revoke": [case(NAME)],
+        "top": [case("--tab", NAME)],  # what it draws: test_top.py
+        "serve": [
+            case("--listen", NAME),
+            case("--listen", "127.0.0.1:0", "--name", NAME),
+            case("--listen", "127.0.0.1:0", until="login?code", json=False, quiet="an address"),
+        ],
+        "token create": [
+            case("--scope", "observe", "--for", NAME),
+            case("--scope", NAME, "--for", "ci"),
+        ],
+        "token list": [case(quiet="a token has a plain name")],
+        "token revoke": [case(NAME)],
+        "token login": [case("--for", NAME, "--url", NAME), case("--scope", NAME)],
         "runs create": [
             case("work", "--input", json.dumps({NAME: NAME}), quiet="ids alone"),
             case(NAME),

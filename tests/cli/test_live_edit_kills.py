@@ -22,6 +22,8 @@ from tests.process_scenes import PATIENCE, soon
 
 pytestmark = pytest.mark.slow
 
+STANDBY = ("plan", "standby", "nightly", "--plain", "--takeover-after", "3s")
+"""Who asks for an edit waits that long after a kill, before it makes the edit itself."""
 MOST_LOOKS = 30
 """How many times the store is read at most between a request and a kill, so that kills come at different moments."""
 
@@ -85,7 +87,7 @@ def test_no_edit_is_lost_or_applied_twice(scene: Scene, kills: int) -> None:
     accepted, killed, epoch = [], [], 0
     for number in range(kills):
         author = f"author{number}"
-        with scene.process("plan", "standby", "nightly", "--plain") as owner:
+        with scene.process(*STANDBY) as owner:
             running(scene, owner, epoch)
             if number % 3 == 2:
                 kill_the_asking_process(scene, author, number)
@@ -94,7 +96,7 @@ def test_no_edit_is_lost_or_applied_twice(scene: Scene, kills: int) -> None:
                 edit_while_the_owner_is_killed(scene, owner, author, number)
                 accepted.append(author)
         epoch = scene.ask(lambda fleet: read_head(fleet.store, "nightly"))[0].epoch
-    with scene.process("plan", "standby", "nightly", "--plain") as owner:  # applies what is left
+    with scene.process(*STANDBY) as owner:  # applies what is left
         running(scene, owner, epoch)
         soon(lambda: not unanswered(scene))
     plan = scene.ask(lambda fleet: load(fleet.store, "nightly")).plan

@@ -53,13 +53,20 @@ def test_an_edit_waits_is_listed_and_approved(scene: Scene) -> None:
     assert submit(scene, "--remove", "test", "--reason", "slow").splitlines() == [
         "remove task 'test'",
         "The edit waits for a person: approval 1.",
-        "Approve it with: asterism plan approve nightly 1",
+        f"Approve it with: asterism plan approve nightly 1 --store {scene.url}",
     ]
+    assert scene.ok("plan", "show", "nightly").splitlines()[-1] == (
+        "1 edit waits for a person; list with: asterism plan approvals nightly"
+    )
     lines = scene.ok("plan", "approvals", "nightly").splitlines()
     assert lines[0].startswith("approval 1: edit by ann: slow, waits for ")
     assert lines[1] == "    remove task 'test'"
     assert lines[2].startswith("    refused in ")
     assert lines[2].endswith("; holds test")
+    assert lines[3:] == [
+        "Decide with: asterism plan approve nightly 1",
+        "         or: asterism plan refuse nightly 1 [--reason …]",
+    ]
     done = scene.ok("plan", "approve", "nightly", "1", "--as", "bob")
     assert done == "remove task 'test'\nPlan 'nightly' changed: version 0 -> 1.\n"
     assert scene.ok("plan", "approvals", "nightly", "--all").splitlines()[0] == (

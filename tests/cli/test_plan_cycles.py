@@ -47,6 +47,9 @@ def test_a_person_lists_claims_and_answers(scene: Scene) -> None:
         assert lines[1] == "    build completed"
         assert lines[2].startswith("    not claimed; closed in ")
         assert lines[3] == "Answer one with: asterism plan answer nightly 1 [--add … --remove …]"
+        assert scene.ok("plan", "show", "nightly").splitlines()[-1] == (
+            "edit cycle 1 is open (reviews build); list with: asterism plan cycles nightly"
+        )
         claimed = scene.ok("plan", "claim", "nightly", "1", "--as", "bob", "--lease", "5m")
         assert claimed.startswith("Cycle 1 of plan 'nightly' (reviews build) is claimed by bob for ")
         assert scene.json("plan", "cycles", "nightly")[0]["claimed_by"] == "bob"

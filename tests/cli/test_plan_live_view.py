@@ -11,9 +11,11 @@ import pytest
 from rich.console import Console
 
 from asterism import (
+    ApprovalRule,
     Constellation,
     ConstellationView,
     EditBatch,
+    EditWaits,
     Event,
     LocalDevice,
     Orchestrator,
@@ -124,6 +126,32 @@ def test_held_tasks_name_their_cycle_and_open_cycles_their_age() -> None:
     assert line_with("cycle 1  open", first).startswith("cycle 1  open for 0.0 s by maintainer: build")
     assert line_with("build", first[:6]).startswith("●  build  completed")
     assert "edit by maintainer applied: add task 'extra'" in second
+
+
+def test_a_task_whose_edit_waits_for_a_person_is_shown_as_held() -> None:
+    plan = Constellation("release")
+    plan.add(Task("build", call=nothing))
+    plan.add(Task("pack", call=nothing), "build")
+    waiting: list[list[str]] = []
+
+    async def decide() -> None:
+        with pytest.raises(EditWaits):
+            scene.orchestrator.edit("release", EditBatch((edits.RemoveTask("pack"),), author="robot"))
+        await asyncio.sleep(1)  # of virtual time: the first task has ended
+        waiting.append(await scene.picture())
+        scene.orchestrator.refuse(1, "ann")
+
+    scene = Scene(plan, [LocalDevice("laptop")], approvals=[ApprovalRule.parse("destructive")])
+
+    async def body() -> Result:
+        scene.orchestrator.events.subscribe(scene.progress.observe)
+        running = asyncio.create_task(scene.orchestrator.run(plan))
+        await asyncio.sleep(0)
+        await decide()
+        return await running
+
+    assert in_virtual_time(body()).state == "completed"
+    assert line_with("○  pack", waiting[0]).split() == ["○", "pack", "held", "by", "approval", "1"]
 
 
 def test_a_failure_says_why_and_a_retry_says_so() -> None:

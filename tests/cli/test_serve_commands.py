@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 from pathlib import Path
 
 import pytest
 
+from asterism.cli.server_process import announce
+from asterism.fleet.fleet import Fleet
+from asterism.server.credentials import LOGINS
 from tests.cli.command_scenes import Scene
 
 
@@ -55,6 +59,34 @@ def test_an_address_that_other_machines_reach_needs_tls(tmp_path: Path, words: l
     result = Scene(tmp_path).run("serve", *words)
     assert result.exit_code == 64
     assert message in result.stderr
+
+
+def test_a_port_in_use_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        result = Scene(tmp_path).run("serve", "--listen", address)
+    assert result.exit_code == 64
+    assert f"cannot listen on {address}: another process listens there" in result.stderr
+
+
+@pytest.mark.parametrize("login", [True, False])
+async def test_the_link_is_printed_unless_the_output_is_a_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], login: bool
+) -> None:
+    async with await Fleet.open(f"sqlite:///{tmp_path / 'fleet.db'}", create=True) as fleet:
+        await announce(fleet, "http://127.0.0.1:7420", login=login, as_json=False)
+        codes = len(await fleet.store.registers(LOGINS))
+    printed = capsys.readouterr()
+    assert (("/login?code=" in printed.out), codes) == (login, int(login))
+    assert "/login?code=" not in printed.err
+    assert printed.err.endswith("asterism token login --url http://127.0.0.1:7420\n")
+
+
+def test_advised_commands_name_the_store_that_was_given(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    words = ("token", "create", "--scope", "observe", "--for", "ci")
+    assert f" --store {scene.url}" in scene.run(*words, "--store", scene.url).stderr
+    assert "--store" not in scene.run(*words).stderr
 
 
 def test_a_plan_is_served_while_it_runs(tmp_path: Path) -> None:

@@ -160,6 +160,26 @@ async def test_the_tasks_of_a_plan_and_why_one_waits(with_plan: Scene) -> None:
         assert pilot.app.screen.query_one(RowTable).subject == Subject("plans", "nightly")
 
 
+async def test_keys_among_the_tasks_of_a_plan_go_back_and_to_the_tabs(with_plan: Scene) -> None:
+    async with top(with_plan) as pilot:
+        await until(pilot, lambda: rows(pilot))
+        assert "q Quit" in drawn(pilot)
+        await pilot.press("enter")
+        await until(pilot, lambda: any("waiting" in row for row in rows(pilot)))
+        await until(pilot, lambda: "q Back" in drawn(pilot))
+        await pilot.press("q")
+        assert pilot.app.screen.query_one(RowTable).subject == Subject("plans", "nightly")
+        await pilot.press("enter")
+        await until(pilot, lambda: any("waiting" in row for row in rows(pilot)))
+        await pilot.press("question_mark")
+        await until(pilot, lambda: "pause or resume, cancel, retry" in drawn(pilot))
+        await pilot.press("escape", "3")
+        await until(pilot, lambda: "No device" in status(pilot) or "DEVICE" in drawn(pilot))
+        assert "l Logs" not in drawn(pilot)
+        await pilot.press("q")
+    assert not pilot.app.is_running
+
+
 async def test_a_log_grows_while_it_is_shown(scene: Scene) -> None:
     run = await create(scene, "render")
 

@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 
 import click
@@ -21,6 +22,10 @@ FILES = dict(re.findall(r"```\w+\n# (\S+)\n(.*?)```", PAGE, re.DOTALL))
 
 UNITS = {Path(name).name: text for name, text in FILES.items() if name.startswith("/etc/systemd/")}
 CONTAINERFILE = (ROOT / "Containerfile").read_text("utf-8")
+METADATA = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+
+EXTRAS = ("serve", "gateway", "http", "postgres")
+"""What a machine with a server installs."""
 
 
 def command_lines() -> list[str]:
@@ -166,4 +171,26 @@ def test_what_the_containerfile_copies_exists() -> None:
         if word == "COPY" and not given.startswith("--from"):
             for name in given.split()[:-1]:
                 assert (ROOT / name).exists(), name
-    assert 'CMD ["serve"]' in CONTAINERFILE
+    assert 'CMD ["serve", "--no-login"]' in CONTAINERFILE
+
+
+def test_the_image_installs_pinned_packages_only_and_all_that_a_server_needs() -> None:
+    steps = [step for _, given in instructions(CONTAINERFILE) for step in given.split("&&")]
+    installs = [step for step in steps if "pip install" in step]
+    assert installs
+    assert all("--require-hashes" in one or "--no-deps" in one for one in installs)
+    pins, known = _pins("serve"), _pins("dev")
+    wanted = [*METADATA["dependencies"], *(one for extra in EXTRAS for one in METADATA["optional-dependencies"][extra])]
+    names = {re.split(r"[\[<>=]", one)[0].strip().lower() for one in wanted} - {"asterism"}
+    assert names <= set(pins)
+    assert {name: known[name] for name in pins} == pins
+
+
+def _pins(name: str) -> dict[str, str]:
+    text = (ROOT / "requirements" / f"{name}.txt").read_text("utf-8")
+    return dict(re.findall(r"^([a-z0-9._-]+)(?:\[[a-z,]+\])?==(\S+)", text, re.MULTILINE))
+
+
+def test_no_service_writes_a_login_link_into_its_log() -> None:
+    assert "--no-login" in UNITS["asterism-server.service"]
+    assert all("--no-login" in line for line in command_lines() if line.startswith("serve"))

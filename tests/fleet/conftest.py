@@ -21,8 +21,19 @@ LONG_ONLY = (
     "test_resting",
     "test_clock_jumps",
     "test_own_score",
+    "test_frozen_worker",
+    "test_fleet_expressions",
+    "test_selection_metrics",
 )
-BOTH = ("test_completion", "test_heartbeat", "test_lease", "test_membership", "test_run_logs", "test_run_results")
+BOTH = (
+    "test_completion",
+    "test_heartbeat",
+    "test_lease",
+    "test_membership",
+    "test_move",
+    "test_run_logs",
+    "test_run_results",
+)
 """The suites that run with devices on the store and with devices of a gateway; the first ones in the long tier only."""
 
 

@@ -77,6 +77,20 @@ async def test_a_result_waits_on_disk_and_is_delivered_by_the_next_process_of_th
     assert again.hands.begun == [], "it is not done again"
 
 
+async def test_a_failure_waits_on_disk_as_a_result_does(stage: Stage) -> None:
+    kitchen = await stage.device("kitchen")
+    run = await stage.person.create(WORK)
+    await stage.at_work(kitchen, run)
+    kitchen.line.down = True
+    kitchen.hands.fail(run, ValueError("it cannot work"))
+    await stage.until(lambda: list(stage.outboxes["kitchen"].waiting()))
+    await kitchen.leave()
+    again = await stage.device("kitchen")
+    ended = await stage.end_of(run)
+    assert (ended.error, ended.epoch) == ("ValueError: it cannot work", 1)
+    assert again.hands.begun == [], "it is not done again"
+
+
 async def test_a_result_of_an_earlier_process_is_refused_if_the_run_was_given_away(stage: Stage) -> None:
     kitchen = await stage.device("kitchen", heartbeat=3.0, timeout=10.0)
     run = await stage.person.create(TIGHT)
@@ -168,3 +182,28 @@ def test_a_step_recognises_itself_in_the_record_and_no_other(ended: OwnerStep) -
     assert ended.was_applied(after)
     others = [one for one in (Complete(GRANT, 1), Fail(GRANT, "no"), Release(GRANT, "released", "")) if one != ended]
     assert not any(other.was_applied(after) for other in others)
+
+
+async def test_of_many_devices_some_are_woken_in_turn_for_a_run_that_waits(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that no device can take must not make all of them ask every few seconds."""
+    monkeypatch.setattr(gateway_module, "WOKEN_TOGETHER", 1)
+    devices = [await stage.device(f"device-{number}") for number in range(4)]
+    await stage.person.create(Workflow("other", call="work:do", needs=frozenset({"gpu"})))
+    await asyncio.sleep(60.0)
+    before = [device.line.asked["take"] for device in devices]
+    await asyncio.sleep(200.0)
+    asked = [device.line.asked["take"] - one for device, one in zip(devices, before, strict=True)]
+    assert all(8 <= one <= 25 for one in asked), asked
+
+
+async def test_a_device_that_waits_in_vain_asks_for_nothing_else(stage: Stage) -> None:
+    kitchen = await stage.device("kitchen")
+    await asyncio.sleep(60.0)
+    before = kitchen.line.asked.copy()
+    await asyncio.sleep(1000.0)
+    assert kitchen.line.asked["wait"] - before["wait"] == 20
+    assert kitchen.line.asked["take"] == before["take"]
+    run = await stage.person.create(WORK)
+    await stage.at_work(kitchen, run)

@@ -81,6 +81,7 @@ def test_each_attempt_is_a_span_and_a_failure_is_an_error(spans: Spans) -> None:
     assert [attributes(span)["asterism.attempt"] for span in attempts] == [1, 2]
     assert all(span.status.status_code is StatusCode.ERROR for span in attempts)
     assert "it broke" in str(attempts[0].status.description)
+    assert [[link.context.span_id for link in span.links] for span in attempts] == [[], [ids(attempts[0])[1]]]
     assert spans.one("plan plan").status.status_code is StatusCode.ERROR
 
 

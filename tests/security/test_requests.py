@@ -8,8 +8,10 @@ from http.cookies import SimpleCookie
 import httpx
 import pytest
 
+from asterism.durable.journal_store import insert_plan
 from asterism.server import request_guard
 from asterism.server.request_guard import RequestGuard
+from tests.durable.durable_scenes import chain
 from tests.server.server_scenes import ServerScene, server_scene
 
 ME = "/api/v1/me"
@@ -98,6 +100,18 @@ async def test_a_request_of_a_page_of_another_origin_is_refused(headers: dict[st
         assert (await client.get(ME, headers={"origin": "http://127.0.0.1:7400"})).status_code == 200
 
 
+@pytest.mark.parametrize("name", request_guard.ONLY_ONCE)
+async def test_a_header_that_decides_who_calls_occurs_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The guard reads the first, and a proxy in front of it perhaps the second."""
+    async with server_scene() as scene, scene.stranger() as client:
+        token = f"Bearer {await scene.token()}"
+        first = {"host": "127.0.0.1:7400", "origin": "http://127.0.0.1:7400", "authorization": token}
+        headers = [*first.items(), (name, first.get(name, "none")), (name, "https://evil.example")]
+        assert "twice" in problem(await client.get(ME, headers=headers), 400)
+        monkeypatch.setattr(request_guard, "ONLY_ONCE", ())  # the ablation
+        assert (await client.get(ME, headers=headers)).status_code in (200, 403)
+
+
 async def test_a_link_to_the_login_may_be_followed_from_anywhere() -> None:
     headers = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
     async with server_scene() as scene, scene.stranger() as client:
@@ -145,6 +159,24 @@ async def test_a_code_that_was_used_is_refused() -> None:
         code = await scene.credentials.create_login("ann", ["admin"], by="ann")
         assert (await client.get(f"/login?code={code}")).status_code == 303
         assert "asterism token login" in problem(await client.get(f"/login?code={code}"), 403)
+        again = await client.get(f"/login?code={code}", headers={"Accept": "text/html,*/*"})
+        assert (again.status_code, again.headers["location"], "set-cookie" in again.headers) == (303, "/", False)
+
+
+async def test_a_request_for_the_head_of_a_login_does_not_use_up_its_code() -> None:
+    """Programs that preview links send it."""
+    async with server_scene() as scene, scene.stranger() as client:
+        code = await scene.credentials.create_login("ann", ["admin"], by="ann")
+        assert (await client.head(f"/login?code={code}")).status_code == 405
+        assert (await client.get(f"/login?code={code}")).status_code == 303
+
+
+async def test_the_head_of_a_stream_is_refused_and_that_of_a_document_is_not() -> None:
+    async with server_scene() as scene, scene.client() as client:
+        assert (await client.head("/api/v1/events")).status_code == 405
+        assert (await client.head("/api/v1/plans/x/events")).status_code == 405
+        answer = await client.head("/api/v1/health")
+        assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
 
 
 async def test_a_session_needs_the_csrf_token_to_change_anything() -> None:
@@ -173,6 +205,16 @@ async def test_unknown_paths_and_methods_are_problems_too() -> None:
         problem(await client.delete(ME), 405)
         problem(await client.get(f"{ME}?x=1"), 422)
         problem(await client.get(f"{ME}?x=1&x=2"), 400)
+
+
+@pytest.mark.parametrize("path", ["", "/story", "/changes", "/events", "/versions", "/layout", "/cycles", "/tasks/a"])
+async def test_an_unknown_plan_tells_neither_the_store_nor_other_plans(path: str) -> None:
+    async with server_scene() as scene, scene.client("edit:n-*") as client:
+        await insert_plan(scene.fleet.store, chain("a"))
+        answer = await client.get(f"/api/v1/plans/n-1{path}")
+        assert problem(answer, 404) == "there is no plan 'n-1'"
+        assert "nightly" not in answer.text
+        assert scene.fleet.store.url not in answer.text
 
 
 async def test_a_credential_has_a_limit_of_requests_at_once() -> None:

@@ -7,17 +7,22 @@ import contextlib
 import json
 import logging
 import socket
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
+import httpx
 import pytest
 
+from asterism.base import http_limits
 from asterism.base.http_limits import Limits
 from asterism.base.listen_address import ListenAddress
 from asterism.durable.journal_store import insert_plan
 from asterism.fleet.fleet import Fleet
-from asterism.server import endpoint
+from asterism.planfile import loader
+from asterism.server import endpoint, plan_routes
 from asterism.server.credentials import Credentials
 from asterism.server.http_service import http_service
 from asterism.server.request_guard import SERVER_LIMITS
@@ -71,6 +76,42 @@ async def test_without_the_limit_deep_json_is_read(monkeypatch: pytest.MonkeyPat
         problem(await client.post(EDITS, content=body, headers=JSON), 422)
 
 
+async def test_many_small_edits_do_not_pass_the_limit_of_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asterism.server.plan_routes.MAX_TASKS", 3)
+    async with server_scene() as scene, scene.client() as client:
+        await insert_plan(scene.fleet.store, chain("a"))
+        answers = [
+            await client.post(EDITS, json={"edits": [{"op": "add_task", "task": {"id": name, "shell": "true"}}]})
+            for name in "wxyz"
+        ]
+        assert [one.status_code for one in answers] == [200, 200, 413, 413]
+        await client.post(EDITS, json={"edits": [{"op": "remove_task", "task_id": "w"}]})
+        again = await client.post(EDITS, json={"edits": [{"op": "add_task", "task": {"id": "y", "shell": "true"}}]})
+        assert again.status_code == 200
+
+
+async def test_every_edit_that_cannot_be_read_is_a_violation() -> None:
+    async with server_scene() as scene, scene.client() as client:
+        await insert_plan(scene.fleet.store, chain("a"))
+        unreadable = [{"op": "nonsense"}, {"op": "cancel_task", "task_id": "a"}, {"op": "add_task"}, {}]
+        for path in ("edits", "retry", "cycles/1/answer", "approvals/1/approve"):
+            answer = await client.post(f"/api/v1/plans/nightly/{path}", json={"edits": unreadable})
+            problem(answer, 422)
+            assert answer.json()["type"].endswith("invalid-edits")
+            assert [one["edit"] for one in answer.json()["violations"]] == [0, 2, 3]
+
+
+async def test_edits_of_a_retry_have_the_limits_of_edits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asterism.server.plan_routes.MAX_TASKS", 3)
+    async with server_scene(edits_per_minute=2) as scene, scene.client() as client:
+        await insert_plan(scene.fleet.store, chain("a", "b"))
+        add = [{"op": "add_task", "task": {"id": name, "shell": "true"}} for name in "xy"]
+        retry = "/api/v1/plans/nightly/retry"
+        assert "more than 3 tasks" in problem(await client.post(retry, json={"edits": add}), 413)
+        problem(await client.post(retry, json={}), 409)
+        assert "too many edits" in problem(await client.post(retry, json={}), 429)
+
+
 async def test_a_body_of_another_type_is_refused() -> None:
     """A form of another page cannot send JSON without a preflight, which is refused."""
     async with server_scene() as scene, scene.client() as client:
@@ -90,6 +131,26 @@ async def test_a_batch_and_a_plan_have_a_limit_of_tasks(monkeypatch: pytest.Monk
         problem(await client.post(EDITS, json={"edits": many}), 422)
         text = "asterism: 1\ntasks: {" + ", ".join(f"t{n}: {{shell: x}}" for n in range(4)) + "}"
         assert "limit is 3" in problem(await client.post("/api/v1/plans", json={"file": text, "name": "p"}), 413)
+
+
+@pytest.mark.parametrize("small", [10, 50_000], ids=["guarded", "ablation"])
+async def test_a_large_file_is_read_beside_the_event_loop(small: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else heartbeats and leases would wait for it."""
+    threads = list[threading.Thread]()
+    real = loader.examine
+
+    def noted(*arguments: Any, **terms: Any) -> Any:
+        threads.append(threading.current_thread())
+        return real(*arguments, **terms)
+
+    monkeypatch.setattr(plan_routes, "SMALL_FILE", small)
+    monkeypatch.setattr(loader, "examine", noted)
+    async with server_scene() as scene, scene.client() as client:
+        answer = await client.post("/api/v1/plans", json={"file": "asterism: 1\ntasks: {a: {shell: x}}", "name": "p"})
+        assert answer.status_code == 201
+        timed = {"name": "s", "file": "asterism: 1\ntasks: {a: {shell: x}}", "every": 60}
+        assert (await client.post("/api/v1/schedules", json=timed)).status_code == 201
+    assert [one is threading.main_thread() for one in threads] == [small == 50_000] * 2
 
 
 @pytest.mark.parametrize(
@@ -179,6 +240,50 @@ async def test_a_client_that_does_not_read_is_disconnected(monkeypatch: pytest.M
             for wanted in (True, False):
                 while bool(connections.admitted) is not wanted:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "ablation"])
+async def test_a_body_in_chunks_is_refused_also_with_a_false_length(
+    guarded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The length in the head counts for the limits, but chunks may have any length."""
+    if not guarded:
+        monkeypatch.setattr(http_limits, "length_of", lambda request, most: 4)
+    async with listening() as (_, port, token):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(
+            f"POST {EDITS} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\nConnection: close\r\n"
+            "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n8\r\nnot json\r\n0\r\n\r\n".encode()
+        )
+        answer = await closed(reader)
+        writer.close()
+        assert (b" 411 " in answer) is guarded
+        assert (b"the body is not valid JSON" in answer) is not guarded
+
+
+async def test_what_is_not_http_is_a_problem_too() -> None:
+    async with listening() as (_, port, _token):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"\0\0 nonsense\r\n\r\n")
+        head, _, body = (await closed(reader)).partition(b"\r\n\r\n")
+        writer.close()
+        assert b"application/problem+json" in head
+        assert json.loads(body)["status"] == 400
+
+
+async def test_a_connection_may_change_hands_and_each_credential_has_connections_of_its_own() -> None:
+    """A browser keeps its connection when somebody else logs in; two programs may have one name."""
+    async with listening(per_client=1) as (fleet, port, _):
+        tokens = [(await Credentials(fleet.store).create("ci", ["observe"], by="test")).token for _ in range(2)]
+        headers = [{"authorization": f"Bearer {token}"} for token in tokens]
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as one, httpx.AsyncClient() as other:
+            for given in (*headers, headers[0]):
+                assert (await one.get("/api/v1/me", headers=given)).status_code == 200
+            async with other.stream("GET", f"http://127.0.0.1:{port}/api/v1/events", headers=headers[1]) as events:
+                assert events.status_code == 200
+                assert (await one.get("/api/v1/me", headers=headers[0])).status_code == 200
+                refused = await one.get("/api/v1/me", headers=headers[1])
+                assert "1 requests of ci" in problem(refused, 429)
 
 
 async def test_a_header_that_is_too_long_is_refused() -> None:

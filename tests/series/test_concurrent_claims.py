@@ -78,7 +78,7 @@ def test_many_claims_on_a_bare_repository_are_all_answered_with_claimed_queued_o
 
 
 @pytest.mark.parametrize(
-    "numbers", [pytest.param(range(1, 6), id="5"), pytest.param(range(1, 101), id="100", marks=pytest.mark.long)]
+    "numbers", [pytest.param(range(1, 6), id="5"), pytest.param(range(1, 41), id="40", marks=pytest.mark.long)]
 )
 def test_many_claims_on_a_bare_repository_that_do_not_give_up_are_all_queued(numbers: range, tmp_path: Path) -> None:
     place = ("--remote", bare_repository(tmp_path / "remote.git"))
@@ -89,7 +89,7 @@ def test_many_claims_on_a_bare_repository_that_do_not_give_up_are_all_queued(num
 
 @pytest.mark.long
 def test_many_claims_over_http_that_do_not_give_up_are_all_queued(tmp_path: Path) -> None:
-    numbers = range(1, 31)
+    numbers = range(1, 17)
     bare_repository(tmp_path / "remote.git")
     with over_http(tmp_path) as (address, _):
         place = ("--remote", f"{address}/remote.git")

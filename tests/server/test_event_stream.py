@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+from collections.abc import AsyncGenerator
+from typing import Any
 
 import pytest
 
-from asterism.durable.plan_history import plan_events
+from asterism.durable import compaction
+from asterism.durable.journal_store import insert_plan
+from asterism.durable.plan_history import PlanFollower, plan_events
 from asterism.server import event_stream
 from asterism.server.event_stream import EventBuffer
-from tests.durable.durable_scenes import Stage, chain
+from asterism.store.store_errors import StoreUnavailable
+from tests.durable import durable_work
+from tests.durable.durable_scenes import Stage, chain, left
 from tests.durable.durable_work import gate
 from tests.server.server_scenes import EventClient, ServerScene, ended, plan_server, plan_text
 
@@ -47,7 +54,11 @@ async def test_a_client_sees_every_event_of_a_plan() -> None:
         assert not scene.state.plan_feeds._feeds
 
 
-async def test_a_client_that_reconnects_anywhere_loses_nothing_and_gets_nothing_twice() -> None:
+@pytest.mark.parametrize("kept", [3, 10_000])
+async def test_a_client_that_reconnects_anywhere_loses_nothing_and_gets_nothing_twice(
+    kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_stream, "KEPT_EVENTS", kept)
     chance = random.Random(7)
     async with plan_server() as (scene, stage):
         names = [f"t{number}" for number in range(12)]
@@ -109,6 +120,75 @@ async def test_a_stream_ends_when_its_credential_is_revoked() -> None:
         assert follower.over
 
 
+@pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "ablation"])
+async def test_a_stream_that_is_never_quiet_ends_too_when_its_credential_is_revoked(
+    guarded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not guarded:
+        monkeypatch.setattr(event_stream, "HEARTBEAT", 1e9)
+    async with plan_server() as (scene, stage):
+        feed, number = scene.state.plan_feeds, itertools.count()
+
+        async def busy(name: str, after: str | None) -> AsyncGenerator[bytes, None]:
+            async def events() -> AsyncGenerator[bytes, None]:
+                while True:
+                    await stage.fleet().clock.sleep(0.5)
+                    yield event_stream.encode_event(str(next(number)), "task", {})
+
+            return events()
+
+        monkeypatch.setattr(feed, "events", busy)
+        await insert_plan(stage.store, chain("a"))
+        token = await scene.token("observe")
+        follower = EventClient(scene, EVENTS, token)
+        await follower.until(3)
+        await scene.credentials.revoke(token.split("_")[1])
+        await stage.fleet().clock.sleep(20.0)
+        assert follower.task.done() is guarded
+        assert (len(follower.events) < 32) is guarded
+        await follower.leave()
+
+
+async def test_a_stream_that_was_never_read_leaves_nothing_behind() -> None:
+    async with plan_server() as (scene, stage):
+        await insert_plan(stage.store, chain("a"))
+        feeds = scene.state.plan_feeds
+        events = await feeds.events("nightly", None)
+        assert feeds._feeds
+        await events.aclose()
+        assert not feeds._feeds
+
+
+async def test_events_outlive_an_outage_of_the_store_and_a_change_of_the_owner(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every third look at the journal fails, the journal is compacted all the time, and owners come and go."""
+    monkeypatch.setattr(compaction, "LONG_JOURNAL", 8)
+    monkeypatch.setattr(compaction, "STEPS_PER_TASK", 0)
+    names = [f"t{number}" for number in range(10)]
+    async with plan_server() as (scene, stage):
+        looks, real = itertools.count(), PlanFollower._new_records
+
+        async def unsteady(self: PlanFollower) -> Any:
+            if next(looks) % 3 == 2:
+                raise StoreUnavailable("gone for a moment")
+            return await real(self)
+
+        monkeypatch.setattr(PlanFollower, "_new_records", unsteady)
+        await insert_plan(stage.store, chain(*names, call="slow"))
+        follower = EventClient(scene, EVENTS, await scene.token("observe"))
+        await stage.until(lambda: follower.status == 200)
+        for done in (3, 6):
+            running = stage.orchestrator(host=f"owner-{done}").run_stored("nightly")
+            await left(running, lambda done=done: durable_work.DONE[f"t{done}"], stage)
+        await stage.orchestrator(host="last").run_stored("nightly")
+        assert (await stage.load()).head.snapshot is not None
+        expected = await all_events(stage)
+        await follower.until(len(expected))
+        assert [one["id"] for one in follower.events] == expected
+        await follower.leave()
+
+
 async def test_a_stream_ends_when_the_server_stops() -> None:
     async with plan_server() as (scene, stage):
         await started(scene, "a", call="wait")
@@ -160,7 +240,6 @@ async def test_a_reader_that_falls_behind_the_buffer_is_sent_away() -> None:
 async def test_a_plan_that_is_stored_is_followed_from_now_on() -> None:
     from asterism.core.plan.edits import AddTask, EditBatch
     from asterism.core.plan.task import Task
-    from asterism.durable.journal_store import insert_plan
     from asterism.durable.plan_requests import edit_plan
 
     async with plan_server() as (scene, stage):

@@ -11,6 +11,7 @@ from asterism.core.run.workflow import Workflow
 from asterism.durable.journal_store import insert_plan
 from asterism.server import waiting_runs
 from asterism.store.protocol import Notice
+from asterism.store.store_errors import StoreUnavailable
 from tests.durable.durable_scenes import Stage, chain
 from tests.durable.durable_work import gate
 from tests.security.test_requests import problem
@@ -216,6 +217,46 @@ async def test_the_events_of_a_fleet_are_runs_devices_and_notices() -> None:
         assert [one["event"] for one in again.events] == ["reset"]
         await again.leave()
         assert run["id"]
+
+
+async def test_a_feed_whose_beginning_failed_begins_for_the_next_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with plan_server() as (scene, stage):
+        real, failing = stage.store.notices, True
+
+        async def notices(**terms: Any) -> Any:
+            if failing:
+                raise StoreUnavailable("gone for a moment")
+            return await real(**terms)
+
+        monkeypatch.setattr(stage.store, "notices", notices)
+        first = await followed(scene, stage)
+        await stage.until(first.task.done)
+        assert first.over
+        failing = False
+        second = await followed(scene, stage)
+        await second.until(1)
+        await stage.device("lab")
+        await stage.until(lambda: any(one["event"] == "device" for one in second.events))
+        failing = True  # what changes during an outage comes after it
+        await stage.store.commit([Notice(stage.store.clock(), "lost", "during the outage")])
+        await stage.device("other")
+        await stage.fleet().clock.sleep(5.0)
+        failing = False
+        await stage.until(lambda: {"other"} <= {one.get("name") for one in second.events})
+        await stage.until(lambda: any(one.get("message") == "during the outage" for one in second.events))
+        await second.leave()
+
+
+async def test_an_error_of_a_feed_ends_its_streams_and_the_next_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with plan_server() as (scene, stage):
+        follower = await followed(scene, stage)
+        await follower.until(1)
+        with monkeypatch.context() as patch:
+            patch.setattr(scene.state.fleet_feed, "_changes", None)
+            await stage.until(follower.task.done)
+        again = await followed(scene, stage, last_event_id=follower.events[0]["id"])
+        assert [one["event"] for one in await again.until(1)] == ["reset"]
+        await again.leave()
 
 
 async def test_a_scope_for_one_plan_sees_no_other() -> None:

@@ -13,14 +13,20 @@ from typing import Any
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from starlette.applications import Starlette
 
 from asterism.base.http_limits import Bodies, Limits
 from asterism.base.listen_address import ListenAddress
+from asterism.core.attempt_log import LogChunk
+from asterism.core.json_values import MAX_DEPTH
 from asterism.core.run.workflow import Workflow
+from asterism.fleet.device import gateway_messages
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.device.device_key import DeviceKey, EnrolmentFile
 from asterism.fleet.device.gateway_connection import GatewayAccess, GatewayRefused
+from asterism.fleet.device.gateway_messages import log_parts
 from asterism.fleet.device.gateway_transport import (
     HttpTransport,
     InvalidServer,
@@ -32,11 +38,13 @@ from asterism.fleet.device.gateway_transport import (
 from asterism.fleet.device.outbox import MemoryOutbox
 from asterism.fleet.fleet import Fleet
 from asterism.peers.private_files import _new_identity
+from asterism.server import gateway_routes
 from asterism.server.app import endpoints
 from asterism.server.enrolment import invite
 from asterism.server.gateway_routes import MAX_FAILURES, GatewayRoutes
 from asterism.server.http_service import http_service
 from asterism.store.memory import MemoryStore
+from asterism.store.protocol import PutLog, StoredChunk
 from asterism.store.store_errors import StoreUnavailable
 
 LARGE = "x" * 200_000
@@ -47,6 +55,20 @@ endpoints()  # the first time is slow, since it makes the schemas
 async def echo(text: str) -> dict[str, Any]:
     print("heard", len(text))
     return {"text": text}
+
+
+async def value(kind: str) -> Any:
+    if kind == "digits":
+        return 10**4000
+    deep: Any = 1
+    for _ in range(MAX_DEPTH - 1):
+        deep = [deep]
+    return deep
+
+
+async def talk(lines: int) -> int:
+    print("\n".join(f"line {number} \x01é" for number in range(lines)))
+    return lines
 
 
 ECHO = Workflow("echo", call="tests.server.test_gateway_http:echo")
@@ -90,6 +112,81 @@ async def test_a_device_executes_runs_over_http_with_large_values_and_its_output
             assert log.text == "heard 5\n"
         assert [one.state for one in await fleet.devices()] == ["ended"]
         await transport.close()
+
+
+@asynccontextmanager
+async def device(fleet: Fleet, app: httpx.ASGITransport, **terms: Any) -> AsyncIterator[DeviceAgent]:
+    """A device that has joined over HTTP."""
+    transport, key = HttpTransport("http://server", inner=app), DeviceKey.new()
+    await enrol(transport, key, "lab-1", await invite(fleet.store))
+    agent = DeviceAgent(GatewayAccess(transport, key, MemoryOutbox()), "lab-1", **terms)
+    async with working(agent):
+        yield agent
+    await transport.close()
+
+
+@pytest.mark.parametrize("kind", ["digits", "deep"])
+async def test_what_a_store_accepts_as_a_result_passes_the_gateway(kind: str) -> None:
+    async with served() as (fleet, app), device(fleet, app):
+        run = await fleet.create(Workflow("value", call="tests.server.test_gateway_http:value"), {"kind": kind})
+        assert await fleet.output(await fleet.wait(run.id)) == await value(kind)
+
+
+async def test_a_message_that_is_refused_does_not_take_the_results_of_others_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gateway_routes, "MAX_BODY", 20_000)
+    async with served() as (fleet, app), device(fleet, app, slots=8):
+        runs = [await fleet.create(ECHO, {"text": "x" * size}) for size in (*[8_000] * 5, 30_000)]
+        ended = [await fleet.wait(run.id) for run in runs]
+        assert [len(run.output["text"]) for run in ended[:5]] == [8_000] * 5
+        assert (ended[5].status, ended[5].error) == ("failed", "its result cannot be stored")
+
+
+async def test_a_long_log_is_sent_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway_messages, "LARGEST_LOG_PART", 6_000)
+    monkeypatch.setattr(gateway_routes, "MAX_BODY", 20_000)
+    async with served() as (fleet, app), device(fleet, app):
+        run = await fleet.create(Workflow("talk", call="tests.server.test_gateway_http:talk"), {"lines": 2_000})
+        assert (await fleet.wait(run.id)).output == 2_000
+        [log] = await fleet.logs(run.id)
+        assert log.text == "".join(f"line {number} \x01é\n" for number in range(2_000))
+
+
+@given(st.lists(st.lists(st.text("ab\né", max_size=60), min_size=1, max_size=4), min_size=1, max_size=6), st.data())
+def test_parts_of_a_log_are_its_lines_and_lines_are_cut_at_the_same_places_again(
+    texts: list[list[str]], data: st.DataObject
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gateway_messages, "LARGEST_LOG_PART", 600)
+        chunks, first = [], 1
+        for several in texts:
+            chunk = LogChunk.from_json(first, [(1.0, "stdout", text) for text in several])
+            chunks.append(StoredChunk(1, first, chunk.line_count, chunk.to_json()))
+            first += chunk.line_count
+        parts = log_parts(PutLog("r", 1, chunks, (3, 5)))
+        pieces = [piece for part in parts for piece in part.chunks]
+        assert [line for piece in pieces for line in _lines(piece)] == [line for one in chunks for line in _lines(one)]
+        assert all(piece.lines == len(_lines(piece)) for piece in pieces)
+        assert [one.first + one.lines for one in pieces] == [*(one.first for one in pieces[1:]), first]
+        assert [part.drop for part in parts] == [*[None] * (len(parts) - 1), (3, 5)]
+        longer = [*chunks[0].value, [2.0, "stdout", data.draw(st.text("ab\n", max_size=200))]]
+        once, again = (log_parts(PutLog("r", 1, [StoredChunk(1, 1, 0, one)])) for one in (chunks[0].value, longer))
+        assert _firsts(once) <= _firsts(again), "what was written before is replaced"
+
+
+def _firsts(parts: list[PutLog]) -> set[int]:
+    return {chunk.first for part in parts for chunk in part.chunks}
+
+
+def _lines(chunk: StoredChunk) -> list[str]:
+    return [line for _, _, text in chunk.value for line in text.split("\n")]
+
+
+async def test_a_device_with_many_slots_takes_runs() -> None:
+    async with served() as (fleet, app), device(fleet, app, slots=1_500):
+        run = await fleet.create(ECHO, {"text": "hello"})
+        assert (await fleet.wait(run.id)).output == {"text": "hello"}
 
 
 async def post(app: httpx.ASGITransport, operation: str, content: bytes, **headers: str) -> httpx.Response:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -20,6 +21,7 @@ from asterism.durable.plan_requests import edit_plan
 from asterism.durable.stored_plans import read_plan
 from asterism.fleet.fleet import Fleet
 from asterism.server import plan_documents
+from asterism.server.app import endpoints
 from asterism.server.credentials import Credentials
 from asterism.server.http_service import HttpService, http_service
 from asterism.store.memory import MemoryStore
@@ -60,7 +62,7 @@ async def test_a_plan_is_submitted_edited_and_read_with_the_names_of_the_library
 async def test_errors_of_the_server_are_exceptions() -> None:
     async with plan_server() as (scene, _):
         async with client_of(scene, await scene.token("observe")) as client:
-            with pytest.raises(NotFound, match="there is no plan 'x'"):
+            with pytest.raises(NotFound, match=r"^there is no plan 'x' \(404\)$"):
                 await client.plan("x")
             with pytest.raises(NotAllowed, match="scope operate"):
                 await client.submit_plan(plan_text("a"))
@@ -83,6 +85,31 @@ def test_both_clients_have_the_same_operations() -> None:
     for kind in (Client, AsyncClient):
         assert built <= set(dir(kind))
         assert all(getattr(kind, name).__doc__ for name in built)
+
+
+NOT_IN_THE_CLIENT = {
+    *("GET /login", "POST /api/v1/logout", "GET /api/v1/openapi.json"),
+    *("GET /api/v1/plans/{plan}/layout", "POST /api/v1/plans/{plan}/layout"),
+}
+"""For browsers and generators of clients."""
+
+STREAMED = {"GET /api/v1/plans/{plan}/events", "GET /api/v1/events"}
+
+
+def test_every_endpoint_has_an_operation() -> None:
+    sent = set[tuple[str, str]]()
+    for name, build in inspect.getmembers(api_requests, inspect.isfunction):
+        if build.__module__ == api_requests.__name__ and not name.startswith("_") and name != "edits_json":
+            needed = [one for one in inspect.signature(build).parameters.values() if one.default is one.empty]
+            given = [one for one in needed if one.kind is one.POSITIONAL_OR_KEYWORD]
+            request = build(*["1" if one.annotation != "Edits" else [] for one in given])
+            sent.add((request.method, request.path.removeprefix(api_requests.API)))
+    for one in endpoints():
+        if f"{one.method} {one.full_path}" not in NOT_IN_THE_CLIENT | STREAMED:
+            assert any(
+                one.method == method and re.fullmatch(re.sub(r"{\w+}", "[^/]+", one.path), path)
+                for method, path in sent
+            ), one.full_path
 
 
 @pytest.mark.parametrize("url", ["host:7400", "http://host.example:7400", "ftp://127.0.0.1", "http://10.0.0.1"])

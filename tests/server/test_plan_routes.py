@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from typing import Any
 
 import httpx
 import pytest
 
+from asterism.durable import admin
 from asterism.durable.plan_submissions import SUBMITTED
+from asterism.server.edited_plans import EditedPlans
 from tests.durable.durable_scenes import Stage, chain
 from tests.durable.durable_work import DONE, gate
 from tests.security.test_requests import problem
@@ -105,7 +109,9 @@ async def test_a_rejected_edit_has_all_its_violations() -> None:
     async with plan_server() as (scene, stage), scene.client() as client:
         await stored(stage)
         edits = [{"op": "remove_task", "task_id": "x"}, {"op": "add_dependency", "dependency": {}}, ADD]
-        assert "lacks a field" in problem(await client.post(f"{PLAN}/edits", json={"edits": edits}), 422)
+        answer = await client.post(f"{PLAN}/edits", json={"edits": edits})
+        assert "cannot be read" in problem(answer, 422)
+        assert "lacks a field" in answer.json()["violations"][0]["message"]
         edits = [{"op": "remove_task", "task_id": "x"}, {"op": "cancel_task", "task_id": "y"}]
         answer = await client.post(f"{PLAN}/edits", json={"edits": edits})
         assert "nothing has changed" in problem(answer, 422)
@@ -133,6 +139,23 @@ async def test_a_running_plan_is_edited_by_its_owner_paused_and_resumed() -> Non
         gate("a").set()
         assert (await ended(client))["counts"] == {"completed": 2}
         problem(await client.post(f"{PLAN}/resume"), 409)
+
+
+async def test_a_running_task_is_queued_until_a_device_has_it() -> None:
+    async with plan_server() as (scene, stage), scene.client() as client:
+        stage.spawn(stage.orchestrator(local=0).run(chain("a", call="wait")))
+
+        async def shown() -> tuple[str, bool, str | None]:
+            [task] = (await client.get(PLAN)).json()["tasks"]
+            return task["status"], task["queued"], task["device"]
+
+        await asyncio.sleep(1.0)  # of virtual time: it is offered by now
+        assert await shown() == ("running", True, None)
+        await stage.device("kitchen")
+        await gate("a begun").wait()
+        assert await shown() == ("running", False, "kitchen")
+        gate("a").set()
+        assert (await ended(client))["tasks"][0]["device"] == "kitchen"
 
 
 async def test_a_plan_that_no_process_runs_is_resumed_and_cancelled_by_the_server() -> None:
@@ -222,3 +245,30 @@ async def test_the_layout_after_an_edit_is_the_one_that_the_plan_gets() -> None:
         refused = await client.post(f"{PLAN}/layout", json={"edits": [{"op": "remove_task", "task_id": "none"}]})
         problem(refused, 422)
         assert refused.json()["violations"]
+
+
+async def test_edits_at_one_time_of_a_plan_at_rest_load_it_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without an order, all but one of them are in vain and begin again."""
+    loads = 0
+    real = admin.load
+
+    async def counted(*arguments: Any) -> Any:
+        nonlocal loads
+        loads += 1
+        found = await real(*arguments)
+        await asyncio.sleep(0)
+        return found
+
+    async with plan_server() as (scene, stage), scene.client() as client:
+        await stored(stage)
+        monkeypatch.setattr(admin, "load", counted)
+
+        async def edit(number: int) -> int:
+            add = {"op": "add_task", "task": {"id": f"x{number}", "shell": "true"}}
+            return (await client.post(f"{PLAN}/edits", json={"edits": [add]})).status_code
+
+        assert await asyncio.gather(*(edit(number) for number in range(6))) == [200] * 6
+        assert loads == 6
+        monkeypatch.setattr(EditedPlans, "alone", lambda *_: contextlib.nullcontext())  # the ablation
+        assert await asyncio.gather(*(edit(number) for number in range(6, 12))) == [200] * 6
+        assert loads > 12

@@ -24,7 +24,7 @@ def hunt(seeds: range) -> None:
         simulate(seed, world=BatteryWorld)
 
 
-@pytest.mark.hunt(few=4, many=60)
+@pytest.mark.hunt(few=4, many=25)
 def test_no_run_fails_because_devices_rest(seeds: range) -> None:
     hunt(seeds)
 

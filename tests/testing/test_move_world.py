@@ -18,7 +18,7 @@ ABLATED = 30
 """The number of worlds in which a missing safeguard has to show."""
 
 
-@pytest.mark.hunt(few=4, many=150)
+@pytest.mark.hunt(few=4, many=60)
 def test_runs_that_are_moved_have_one_owner_at_a_time(seeds: range) -> None:
     assert sum(simulate(seed, world=MoveWorld).moves for seed in seeds) > 0
 

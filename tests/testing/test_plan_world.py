@@ -45,7 +45,7 @@ def test_an_orchestrator_may_die_at_every_commit(stride: int) -> None:
         small(number, after)
 
 
-@pytest.mark.hunt(few=5, many=60)
+@pytest.mark.hunt(few=5, many=25)
 def test_no_world_breaks_a_promise(seeds: range) -> None:
     for seed in seeds:
         simulate(seed, world=plan_world.PlanWorld)
@@ -58,7 +58,7 @@ def test_no_world_with_a_large_plan_breaks_a_promise() -> None:
     assert sum(len(world.bosses) for world in worlds) > 5 * len(worlds), "hardly any orchestrator has died"
 
 
-@pytest.mark.hunt(few=2, many=25)
+@pytest.mark.hunt(few=2, many=10)
 def test_journals_that_are_compacted_all_the_time_lose_nothing(monkeypatch: pytest.MonkeyPatch, seeds: range) -> None:
     monkeypatch.setattr(compaction, "LONG_JOURNAL", 8)
     monkeypatch.setattr(compaction, "STEPS_PER_TASK", 0)
@@ -74,13 +74,14 @@ def test_journals_that_are_compacted_all_the_time_lose_nothing(monkeypatch: pyte
 # -- missing safeguards ------------------------------------------------------------------------------------------------
 
 
-def noticed(*, when_small: bool = True) -> None:
-    """Some crash of the small plan, or some world, breaks a promise."""
+def noticed(*, when_small: bool = True, first: int = 0) -> None:
+    """Some crash of the small plan, or some world, breaks a promise. ``first`` is the first seed, for what shows
+    rarely."""
 
     def look() -> None:
         for number, after in boundaries() if when_small else ():
             small(number, after)
-        for seed in range(ABLATED):
+        for seed in range(first, first + ABLATED):
             simulate(seed, world=plan_world.PlanWorld)
 
     with pytest.raises((AssertionError, AsterismError)):
@@ -111,7 +112,7 @@ def test_without_the_run_in_the_same_commit_a_start_may_be_unknown(monkeypatch: 
         await commit(self, *others)
 
     monkeypatch.setattr(JournalWriter, "commit", apart)
-    noticed(when_small=False)  # no crash of the small plan shows it
+    noticed(when_small=False, first=28)  # no crash of the small plan shows it
 
 
 @pytest.mark.long
@@ -153,7 +154,7 @@ def test_without_the_answer_in_the_same_commit_an_edit_is_answered_wrongly(monke
 def test_without_the_withdrawal_an_edit_is_applied_after_it_was_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     async def kept(self: Any) -> None: ...
 
-    monkeypatch.setattr(plan_requests._Request, "withdraw", kept)
+    monkeypatch.setattr(plan_requests.PlanRequest, "withdraw", kept)
     noticed(when_small=False)
 
 

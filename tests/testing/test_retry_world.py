@@ -16,7 +16,7 @@ from asterism.testing.simulator.retry_world import RetryWorld
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.hunt(few=2, many=40)
+@pytest.mark.hunt(few=2, many=16)
 def test_no_world_breaks_a_promise(seeds: range) -> None:
     worlds = [simulate(seed, world=RetryWorld) for seed in seeds]
     answers = [answer for world in worlds for answer in world.retries.values()]
@@ -35,7 +35,7 @@ def test_the_orchestrator_of_a_retry_may_die_at_every_commit(stride: int) -> Non
             simulate(1, world=RetryWorld, dies_at=number, after=after)
 
 
-@pytest.mark.hunt(few=1, many=25)
+@pytest.mark.hunt(few=1, many=10)
 def test_journals_that_are_compacted_all_the_time_know_of_retries(
     monkeypatch: pytest.MonkeyPatch, seeds: range
 ) -> None:

@@ -19,6 +19,7 @@ from asterism.store.protocol import Write
 from asterism.testing.simulator import peer_world, simulate
 from asterism.testing.simulator.__main__ import main
 from asterism.testing.simulator.fleet_world import BatteryWorld, FleetWorld, WallClockWorld
+from asterism.testing.simulator.gateway_world import GatewayWorld
 from asterism.testing.simulator.move_world import MoveWorld
 from asterism.testing.simulator.peer_world import ForgetfulWorld, JumpingWorld, PeerWorld, PutBackWorld
 from asterism.testing.simulator.plan_world import PlanWorld
@@ -158,6 +159,7 @@ class Stuck(FleetWorld):
 def test_every_world_is_found_by_its_name() -> None:
     worlds = [
         FleetWorld,
+        GatewayWorld,
         BatteryWorld,
         WallClockWorld,
         ScheduleWorld,
@@ -187,7 +189,10 @@ def test_an_argument_that_a_shell_cannot_pass_is_named_behind_the_command() -> N
     [
         (["--world", "moon"], "unknown world 'moon'"),
         (["--world", "asterism.testing.simulator:simulate"], "is not a class of worlds"),
-        (["--world", "no.such.module:FleetWorld"], "use fleet, batteries, wall-clocks, schedules, moves, plans"),
+        (
+            ["--world", "no.such.module:FleetWorld"],
+            "use fleet, gateway, batteries, wall-clocks, schedules, moves, plans",
+        ),
         (["--terms", "[]"], "--terms must be a JSON object"),
         (["--terms", "{"], "Expecting property name"),
     ],

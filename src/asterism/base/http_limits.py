@@ -37,6 +37,9 @@ PLACE = "asterism.place"
 """The key of the Place of a request in its ASGI scope."""
 
 FEWEST_PLACES = 8
+MOST_DESCRIPTORS = 65_536
+"""How many file descriptors a server asks for at most."""
+
 ADDRESSES = 1000
 """How many addresses of admitted clients are remembered."""
 
@@ -54,16 +57,17 @@ class RequestRefused(AsterismError):
 
 @dataclass(frozen=True)
 class Limits:
-    """``connections`` is the number of places, half of them for strangers. ``descriptors`` is the share of the file
-    descriptors of the process that they may use. ``per_address`` is how many strangers may have one address (None: no
-    limit, for a server behind a proxy), ``per_client`` how many connections an admitted client may have. For ``fresh``
-    seconds a new connection is not closed because of others of its address, while there are places. ``handshake``,
-    ``head`` and ``idle`` limit the TLS handshake, the head of a request and the pause between two requests; ``gap`` is
-    the longest pause within a body, in seconds. ``rate`` is the minimum rate of a body in bytes per second, over the
-    last ``head`` seconds. Bodies of up to ``small`` bytes are always read; ``bodies`` is how many bytes of larger ones
-    may be read at once."""
+    """``connections`` is the number of places, half of them for strangers, but at most ``strangers``. ``descriptors``
+    is the share of the file descriptors of the process that they may use. ``per_address`` is how many strangers may
+    have one address (None: no limit, for a server behind a proxy), ``per_client`` how many connections an admitted
+    client may have. For ``fresh`` seconds a new connection is not closed because of others of its address, while there
+    are places. ``handshake``, ``head`` and ``idle`` limit the TLS handshake, the head of a request and the pause
+    between two requests; ``gap`` is the longest pause within a body, in seconds. ``rate`` is the minimum rate of a body
+    in bytes per second, over the last ``head`` seconds. Bodies of up to ``small`` bytes are always read; ``bodies`` is
+    how many bytes of larger ones may be read at once."""
 
     connections: int = 200
+    strangers: int = 1000
     descriptors: float = 0.25
     per_address: int | None = 20
     per_client: int = 4
@@ -92,6 +96,20 @@ def descriptor_limit() -> int:
     return soft if soft != resource.RLIM_INFINITY else 1 << 20
 
 
+def raise_descriptor_limit() -> None:
+    """Let this process have as many file descriptors as it may, where there are limits: a server has a connection for
+    each device that waits for work."""
+    try:
+        import resource
+    except ImportError:  # not on this system
+        return
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+    if descriptor_limit() < wanted:
+        with contextlib.suppress(OSError, ValueError):  # macOS has a lower limit that it does not name
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 # -- connections -------------------------------------------------------------------------------------------------------
 
 
@@ -113,6 +131,13 @@ class Place:
         requests."""
         self.connections.admit(self, client)
 
+    def readmit(self, client: str) -> None:
+        """Admit a client, also on a connection of another one: a browser keeps its connection when somebody else logs
+        in. Raises RequestRefused as ``admit`` does."""
+        if self.client is not None and self.client != client:
+            self.connections.hand_over(self, client)
+        self.admit(client)
+
     def leave(self) -> None:
         """Give the place back: the connection is closed."""
         self.connections.leave(self)
@@ -125,7 +150,7 @@ class Connections:
     def __init__(
         self, limits: Limits, places: int, now: Callable[[], float], made_room: Callable[[], None] = lambda: None
     ) -> None:
-        self.strangers_at_most = max(1, places // 2)
+        self.strangers_at_most = max(1, min(places // 2, limits.strangers))
         self._admitted_at_most = max(1, places - self.strangers_at_most)
         each = limits.per_address if limits.per_address is not None else self.strangers_at_most
         self._per_address = min(each, self.strangers_at_most)
@@ -133,6 +158,7 @@ class Connections:
         self._numbers = count(1)
         self.strangers: dict[int, Place] = {}
         self.admitted: dict[int, Place] = {}
+        self._of_client: dict[str, dict[int, Place]] = {}
         self._known: dict[str, None] = {}
 
     def enter(self, address: str) -> Place:
@@ -156,22 +182,43 @@ class Connections:
             raise RequestRefused(400, "this connection belongs to another client: open a new one")
         if place.number not in self.strangers:  # it was closed for another one during its request
             raise RequestRefused(503, "the connection was closed to make room for others", 1.0)
-        its = [one for one in self.admitted.values() if one.client == client]
-        if len(its) >= self._per_client and not self._closed_idle(its):
-            raise RequestRefused(429, f"{self._per_client} requests of {client} are under way: wait for them", 1.0)
+        self._make_room_for(client)
         if len(self.admitted) >= self._admitted_at_most and not self._closed_idle(list(self.admitted.values())):
             raise RequestRefused(503, "too many requests are under way: try again later", 5.0)
         del self.strangers[place.number]
         self.admitted[place.number] = place
-        place.client = client
+        self._give(place, client)
         self._known.pop(place.address, None)
         self._known[place.address] = None
         while len(self._known) > ADDRESSES:
             del self._known[next(iter(self._known))]
 
+    def hand_over(self, place: Place, client: str) -> None:
+        """Give an admitted connection to another client. Raises RequestRefused as ``admit`` does."""
+        self._make_room_for(client)
+        self._take(place)
+        self._give(place, client)
+
+    def _give(self, place: Place, client: str) -> None:
+        self._of_client.setdefault(client, {})[place.number] = place
+        place.client = client
+
+    def _take(self, place: Place) -> None:
+        its = self._of_client.get(place.client or "", {})
+        its.pop(place.number, None)
+        if place.client is not None and not its:
+            self._of_client.pop(place.client, None)
+
+    def _make_room_for(self, client: str) -> None:
+        """Close an idle connection of a client that has as many as it may. Raises RequestRefused if none is idle."""
+        its = list(self._of_client.get(client, {}).values())
+        if len(its) >= self._per_client and not self._closed_idle(its):
+            raise RequestRefused(429, f"{self._per_client} requests of {client} are under way: wait for them", 1.0)
+
     def leave(self, place: Place) -> None:
         self.strangers.pop(place.number, None)
         self.admitted.pop(place.number, None)
+        self._take(place)
 
     def shed(self) -> None:
         """Close all connections of strangers, because descriptors are needed elsewhere."""
@@ -269,10 +316,11 @@ class Pace:
 
 
 def length_of(request: Request, most: int) -> int:
-    """The declared length of the body of a request. Raises RequestRefused if it is missing or too large."""
+    """The declared length of the body of a request. Raises RequestRefused if it is missing or too large. With
+    ``Transfer-Encoding`` the body has any length, whatever ``Content-Length`` says."""
     said = request.headers.get("content-length", "")
-    if not (said.isascii() and said.isdigit() and len(said) < 20):
-        raise RequestRefused(411, "the request needs the header Content-Length")
+    if not (said.isascii() and said.isdigit() and len(said) < 20) or "transfer-encoding" in request.headers:
+        raise RequestRefused(411, "the request needs the header Content-Length, and no Transfer-Encoding")
     if int(said) > most:
         raise RequestRefused(413, f"the body is too large: the limit is {most:,} bytes")
     return int(said)

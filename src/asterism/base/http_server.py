@@ -7,12 +7,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import json
 import logging
 import socket
 import ssl
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -180,6 +182,18 @@ class LimitedProtocol(H11Protocol):
         self._stop_expecting()
         self._place.leave()
         super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        """The answer to what is not HTTP: a problem document, as every other error."""
+        headers = [(b"content-type", b"application/problem+json"), (b"connection", b"close")]
+        document = {"type": "about:blank", "title": "Bad Request", "status": 400, "detail": msg}
+        for event in (
+            h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),
+            h11.Data(data=json.dumps(document).encode()),
+            h11.EndOfMessage(),
+        ):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
 
     def _is_idle(self) -> bool:
         return self.cycle is None or self.cycle.response_complete

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import socket
 import ssl
@@ -42,7 +43,11 @@ class ListenAddress(NamedTuple):
             family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
             return socket.create_server((self.host, self.port), family=family)
         except OSError as error:
-            raise CannotServe(f"cannot listen on {self.host}:{self.port}: {error}") from None
+            if error.errno == errno.EADDRINUSE:
+                why = "another process listens there; stop it, or choose another address"
+            else:
+                why = str(error)
+            raise CannotServe(f"cannot listen on {self.host}:{self.port}: {why}") from None
 
     def url(self, sock: socket.socket) -> str:
         """The URL of this address; the socket knows the port if it is 0 here."""

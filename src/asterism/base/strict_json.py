@@ -7,6 +7,7 @@ deep nesting.
 from __future__ import annotations
 
 import json
+from functools import partial
 from math import isfinite
 from typing import Any
 
@@ -21,15 +22,16 @@ class NotStrictJson(ValueError):
     """A text that is not strict JSON."""
 
 
-def parse_strict(text: bytes | str, *, max_depth: int = MAX_DEPTH) -> Any:
-    """The value of a JSON text, nested at most ``max_depth`` deep. Raises NotStrictJson."""
+def parse_strict(text: bytes | str, *, max_depth: int = MAX_DEPTH, max_digits: int = MAX_DIGITS) -> Any:
+    """The value of a JSON text, nested at most ``max_depth`` deep, with integers of at most ``max_digits``. Raises
+    NotStrictJson."""
     try:
         words = text.decode() if isinstance(text, bytes) else text
         value = json.loads(
             words,
             parse_constant=_reject_constant,
             parse_float=_parse_float,
-            parse_int=_parse_int,
+            parse_int=partial(_parse_int, max_digits),
             object_pairs_hook=_unique_keys,
         )
         _check_value(value, max_depth)
@@ -53,9 +55,9 @@ def _parse_float(text: str) -> float:
     return value
 
 
-def _parse_int(text: str) -> int:
-    if len(text) > MAX_DIGITS:
-        raise NotStrictJson(f"an integer has more than {MAX_DIGITS} digits")
+def _parse_int(max_digits: int, text: str) -> int:
+    if len(text) > max_digits:
+        raise NotStrictJson(f"an integer has more than {max_digits} digits")
     return int(text)
 
 

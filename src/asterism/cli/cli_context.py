@@ -90,6 +90,17 @@ log_options = options(
 """The options of the commands that print logs."""
 
 
+def same_store(fleet: Fleet) -> str:
+    """The option that lets an advised command find the store of this one: empty unless --store was given to it."""
+    import shlex
+
+    from click.core import ParameterSource
+
+    context = click.get_current_context(silent=True)
+    given = context is not None and context.get_parameter_source("store") is ParameterSource.COMMANDLINE
+    return f" --store {shlex.quote(fleet.store.url)}" if given else ""
+
+
 def with_fleet(url: str | None, use: Callable[[Fleet], Awaitable[Value]], *, create: bool = False) -> Value:
     """Open the fleet of a store, use it, and close it. With ``create`` a missing store is created.
 

@@ -260,6 +260,8 @@ def invite(
     With --tls-cert the machine trusts exactly this certificate, for a server whose certificate nobody else signed."""
 
     async def write(fleet: Fleet) -> None:
+        import shlex
+
         from asterism.fleet.device.gateway_transport import server_url
         from asterism.server.enrolment import CODE_TIME
         from asterism.server.enrolment import invite as make_code
@@ -268,7 +270,8 @@ def invite(
         code = await make_code(fleet.store, name=pattern, can=can or None)
         name = pattern if not set(pattern) & set("*?[") else "NAME"
         pinned = "" if pin is None else f" --fingerprint {pin}"
-        line = f"asterism device join {name} --server {url} --code {code}{pinned}"
+        able = f" --can {shlex.quote(','.join(sorted(can)))}" if can else ""
+        line = f"asterism device join {shlex.quote(name)}{able} --server {url} --code {code}{pinned}"
         if as_json:
             print_json(
                 {"code": code, "server": url, "name": pattern, "can": sorted(can) or None, "fingerprint": pin}
@@ -276,7 +279,9 @@ def invite(
             )
         else:
             click.echo(line)
-            note("Run this on the machine within 10 minutes; the code works once.")
+            like = "" if pattern == "*" else f" like {pattern}"
+            named = f", with a name{like} for NAME" if name == "NAME" else ""
+            note(f"Run this on the machine within 10 minutes{named}; the code works once.")
 
     with_fleet(store, write, create=True)
 

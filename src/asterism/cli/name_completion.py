@@ -69,6 +69,8 @@ def _kind_of(command: click.Command, group: str | None, parameter: click.Paramet
         return _workflows
     if words == "TASK":
         return _tasks
+    if words == "ID" and group == "token":
+        return _credentials
     if parameter.name == "name" and group is None:
         return _plans if command.name == "resume" else None
     return _BY_GROUP.get(group) if parameter.name == "name" else None
@@ -208,6 +210,12 @@ async def _schedules(store: Store, context: click.Context, incomplete: str) -> N
     from asterism.fleet.scheduled_work import REMOVED, SCHEDULES
 
     return _keys((one for one in await store.registers(SCHEDULES) if REMOVED not in one.value), SCHEDULES)
+
+
+async def _credentials(store: Store, context: click.Context, incomplete: str) -> Names:
+    from asterism.server.credentials import Credentials
+
+    return {one.id: f"{one.name}, {one.state(store.clock())}" for one in await Credentials(store).all()}
 
 
 def _keys(registers: Iterable[Any], prefix: str) -> Names:

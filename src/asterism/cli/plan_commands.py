@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from asterism.base.text import clean
-from asterism.cli.cli_context import CommandGroup, fleet_options, log_options, note, options, print_json, with_fleet
+from asterism.cli.cli_context import (
+    CommandGroup,
+    fleet_options,
+    log_options,
+    note,
+    options,
+    print_json,
+    same_store,
+    with_fleet,
+)
 from asterism.cli.edit_batches import edit_batch, edit_options
 from asterism.cli.option_types import duration
 from asterism.cli.plan_context import (
@@ -86,6 +95,7 @@ def show(name: str, svg_path: str | None, as_mermaid: bool, store: str | None, a
     check_drawing_options(svg_path, as_mermaid, as_json)
 
     async def read(fleet: Fleet) -> None:
+        from asterism.cli.plan_review_views import review_lines
         from asterism.cli.plan_views import details_json, resume_command, status_lines
         from asterism.cli.screen import Screen
         from asterism.durable.stored_plans import read_plan
@@ -96,8 +106,8 @@ def show(name: str, svg_path: str | None, as_mermaid: bool, store: str | None, a
             return
         draw(stored.record.plan, svg_path, as_mermaid)
         if svg_path is None and not as_mermaid:
-            screen = Screen()
-            for line in ["", *status_lines(stored, fleet.store.clock(), resume_command(fleet, name))]:
+            screen, state = Screen(), status_lines(stored, fleet.store.clock(), resume_command(fleet, name))
+            for line in ["", *state, *await review_lines(fleet, stored, same_store(fleet))]:
                 screen.say(line)
 
     with_fleet(store, read)
@@ -214,7 +224,7 @@ def _change_plan(
         try:
             answer = await change(fleet)
         except EditWaits as waits:
-            return print_waiting(name, waits.approval, as_json)
+            return print_waiting(fleet, name, waits.approval, as_json)
         except EditRejected as rejected:
             for line in str(rejected).splitlines():
                 note(line)

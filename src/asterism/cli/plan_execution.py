@@ -21,7 +21,7 @@ import click
 from asterism.base.foreach_expansion import template_of
 from asterism.base.startup import tune_gc
 from asterism.base.text import clean, join_names
-from asterism.cli.cli_context import note, print_json
+from asterism.cli.cli_context import note, print_json, same_store
 from asterism.cli.fleet_progress import FleetProgress
 from asterism.cli.interrupts import INTERRUPTED, work_until_interrupted
 from asterism.cli.plan_context import LocalWork, OutputOptions, print_result, prints_beside
@@ -129,7 +129,9 @@ class WatchedOrchestrator(DurableOrchestrator):
             note(f"No device is joined: this process executes the tasks, {self.local} at once. Devices may join later.")
         self._warn_of_absent_devices(kept)
         if self.options.external:
-            note(f"Edit cycles wait for editors. List them: asterism plan cycles {kept.plan.id}")
+            note(
+                f"Edit cycles wait for editors. List them: asterism plan cycles {kept.plan.id}{same_store(self.fleet)}"
+            )
         self.recording = Recording(kept.plan, self.events)
         try:
             return await super().own(kept, member)

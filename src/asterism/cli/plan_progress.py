@@ -282,6 +282,8 @@ class Progress:
 
     def _candidates(self, limit: int) -> Iterator[Node]:
         nodes = self.plan.nodes
+        for edit in self.orchestrator.approvals(self.plan.id):
+            yield from (nodes[task_id] for task_id in edit.tasks[:limit] if task_id in nodes)
         for cycle in self.orchestrator.cycles(self.plan.id):
             for task_id, _ in cycle.ends[:limit]:
                 yield from self._below(task_id, limit)
@@ -289,6 +291,8 @@ class Progress:
         for heap in islice(self.plan.queue.lanes.values(), limit):
             yield from (entry[4] for entry in sorted(heap[: 4 * limit])[:limit])  # the top of a heap is nearly in order
         for task_id in islice(self.running, limit):
+            yield from self._below(task_id, limit)
+        for task_id in islice(self.ended, limit):  # nothing else may be left when a person has to decide
             yield from self._below(task_id, limit)
 
     def _below(self, task_id: str, limit: int) -> Iterator[Node]:
@@ -307,12 +311,15 @@ class Progress:
 
 def _briefly(node: Node, holders: tuple[Holder, ...]) -> tuple[str, str]:
     """The holders in a few words for a table; ``why`` has the whole sentences."""
-    first, different = holders[0], dict.fromkeys(holder.name for holder in holders)
+    first = holders[0]
+    different = dict.fromkeys(holder.name for holder in holders if holder.kind == first.kind)
     all_names = names(different, len(different))
     if first.kind == "dependency":
         return "waiting", f"for {all_names}"
     if first.kind == "cycle":
         return "held", f"by cycle {all_names}"
+    if first.kind == "approval":
+        return "held", f"by approval {all_names}"
     if first.kind in ("review", "provisional"):
         return "held", first.text
     if first.kind == "no_device":

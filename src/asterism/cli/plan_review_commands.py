@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from asterism.cli.cli_context import fleet_options, note, options, print_json, with_fleet
+from asterism.cli.cli_context import fleet_options, note, options, print_json, same_store, with_fleet
 from asterism.cli.edit_batches import edit_batch, edit_options
 from asterism.cli.option_types import duration
 from asterism.cli.plan_context import check_drawing_options, draw, drawing_options
@@ -110,7 +110,7 @@ def cycles(name: str, store: str | None, as_json: bool) -> None:
             print_json([one.to_json() for one in found.cycles])
         elif found.cycles:
             now = fleet.store.clock()
-            print_lines(lambda width: cycle_lines(name, found, now))
+            print_lines(lambda width: cycle_lines(name, found, now, same_store(fleet)))
         else:
             note(f"Plan {name!r} has no open edit cycle.")
 
@@ -193,7 +193,7 @@ def answer(
         try:
             done = await answer_cycle(fleet, name, cycle, signed, who=who, timeout=timeout)
         except EditWaits as waits:
-            return print_waiting(name, waits.approval, as_json)
+            return print_waiting(fleet, name, waits.approval, as_json)
         except EditRejected as rejected:
             return _print_rejected(name, rejected, as_json, cycle=cycle)
         if as_json:
@@ -220,14 +220,14 @@ def _print_rejected(name: str, rejected: EditRejected, as_json: bool, **about: A
 approval_argument = click.argument("approval", type=click.IntRange(min=1))
 
 
-def print_waiting(name: str, edit: WaitingEdit, as_json: bool) -> int:
+def print_waiting(fleet: Fleet, name: str, edit: WaitingEdit, as_json: bool) -> int:
     """Say that an edit waits for a person. Returns the exit code."""
     from asterism.cli.plan_review_views import waiting_lines
 
     if as_json:
         print_json({"name": name, "accepted": False, "waiting": edit.to_json()})
     else:
-        click.echo("\n".join(waiting_lines(name, edit)))
+        click.echo("\n".join(waiting_lines(name, edit, same_store(fleet))))
     return WAITS
 
 
@@ -254,7 +254,7 @@ def approvals(name: str, everything: bool, store: str | None, as_json: bool) -> 
             print_json([one.to_json() for one in found])
         elif found:
             now = fleet.store.clock()
-            print_lines(lambda width: approval_lines(name, found, now))
+            print_lines(lambda width: approval_lines(name, found, now, same_store(fleet)))
         else:
             note(f"No edit of plan {name!r} waits for a person.")
 

@@ -15,10 +15,13 @@ from asterism.cli.plan_views import applied_lines, plan_json
 from asterism.core.errors import InvalidTask
 from asterism.core.plan.approval import WAITING, WaitingEdit
 from asterism.core.plan.edits import edit_from_json
+from asterism.durable.approval_store import list_approvals
 from asterism.durable.cycle_requests import CycleList, CycleView
 from asterism.durable.plan_history import PastPlan, PlanVersion
 from asterism.durable.plan_requests import EditAnswer
 from asterism.durable.rejected_edits import RejectedEdit
+from asterism.durable.stored_plans import StoredPlan
+from asterism.fleet.fleet import Fleet
 
 MOST_NAMES = 5
 """How many tasks a line names."""
@@ -79,7 +82,8 @@ def past_line(past: PastPlan) -> str:
 # -- edit cycles -------------------------------------------------------------------------------------------------------
 
 
-def cycle_lines(name: str, found: CycleList, now: float) -> Iterator[Text]:
+def cycle_lines(name: str, found: CycleList, now: float, store: str = "") -> Iterator[Text]:
+    """``store`` ends the commands that are advised, as ``same_store`` returns it."""
     for cycle in found.cycles:
         yield Text(f"cycle {cycle.id}: {_subject(cycle)}, open for {format_age(now - cycle.opened_at)}")
         for end in cycle.ends:
@@ -87,9 +91,10 @@ def cycle_lines(name: str, found: CycleList, now: float) -> Iterator[Text]:
             yield Text(f"    {clean(str(end['task']))} {end['status'] or 'was removed'}{reason}")
         yield Text(f"    {_reviewer(cycle, found.by, now)}", style=DIM)
     if found.by is not None:
-        yield Text(f"Answer one with: asterism plan answer {clean(name)} {found.cycles[0].id} [--add … --remove …]")
+        answer = f"asterism plan answer {clean(name)} {found.cycles[0].id}{store}"
+        yield Text(f"Answer one with: {answer} [--add … --remove …]")
     else:
-        yield Text(f"No process answers. Resume the plan with: asterism resume {clean(name)}")
+        yield Text(f"No process answers. Resume the plan with: asterism resume {clean(name)}{store}")
 
 
 def _subject(cycle: CycleView) -> str:
@@ -123,16 +128,16 @@ def answered_lines(name: str, cycle: int, answer: EditAnswer) -> list[str]:
 # -- approvals ---------------------------------------------------------------------------------------------------------
 
 
-def waiting_lines(name: str, edit: WaitingEdit) -> list[str]:
+def waiting_lines(name: str, edit: WaitingEdit, store: str = "") -> list[str]:
     edits = edit_lines([one.to_json() for one in edit.batch.edits])
     return [
         *edits,
         f"The edit waits for a person: approval {edit.id}.",
-        f"Approve it with: asterism plan approve {clean(name)} {edit.id}",
+        f"Approve it with: asterism plan approve {clean(name)} {edit.id}{store}",
     ]
 
 
-def approval_lines(name: str, found: Sequence[WaitingEdit], now: float) -> Iterator[Text]:
+def approval_lines(name: str, found: Sequence[WaitingEdit], now: float, store: str = "") -> Iterator[Text]:
     for edit in found:
         by = clean(edit.batch.author or "somebody")
         why = f": {clean(edit.batch.reason)}" if edit.batch.reason else ""
@@ -144,7 +149,26 @@ def approval_lines(name: str, found: Sequence[WaitingEdit], now: float) -> Itera
             yield Text(f"    refused in {format_duration(max(0.0, edit.expires_at - now))}{clean(held)}", style=DIM)
     first = next((edit for edit in found if edit.state == WAITING), None)
     if first is not None:
-        yield Text(f"Decide with: asterism plan approve {clean(name)} {first.id}, or: asterism plan refuse …")
+        decided = f"{clean(name)} {first.id}{store}"
+        yield Text(f"Decide with: asterism plan approve {decided}")
+        yield Text(f"         or: asterism plan refuse {decided} [--reason …]")
+
+
+async def review_lines(fleet: Fleet, stored: StoredPlan, store: str = "") -> list[str]:
+    """What a plan that has not ended waits for: editors, and people. Empty if it waits for none."""
+    name, lines = stored.record.head.name, []
+    cycles = [] if stored.record.head.ended else list(stored.record.lock.cycles.values())
+    if cycles:
+        about = "no task can start" if cycles[0].stuck else f"reviews {join_names(cycles[0].tasks, MOST_NAMES)}"
+        more = f", and {len(cycles) - 1:,} more" if len(cycles) > 1 else ""
+        lines.append(
+            f"edit cycle {cycles[0].id} is open ({about}){more}; list with: asterism plan cycles {name}{store}"
+        )
+    waiting = [edit for edit in await list_approvals(fleet.store, name) if edit.state == WAITING]
+    if waiting:
+        number = "1 edit waits" if len(waiting) == 1 else f"{len(waiting):,} edits wait"
+        lines.append(f"{number} for a person; list with: asterism plan approvals {name}{store}")
+    return [clean(line) for line in lines]
 
 
 def _decision(edit: WaitingEdit, now: float) -> str:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import click
 
 from asterism.base.text import clean
-from asterism.cli.cli_context import CommandGroup, fleet_options, format_time, note, options, print_json, with_fleet
+from asterism.cli.cli_context import (
+    CommandGroup,
+    fleet_options,
+    format_time,
+    note,
+    options,
+    print_json,
+    same_store,
+    with_fleet,
+)
 from asterism.cli.option_types import duration
 
 if TYPE_CHECKING:
@@ -15,6 +25,16 @@ if TYPE_CHECKING:
     from asterism.server.credentials import Credential
 
 DEFAULT_LISTEN = "127.0.0.1:7400"
+_HOST_NAME = re.compile(r"[0-9A-Za-z.-]{1,253}|\[?[0-9A-Fa-f:]{2,39}\]?")
+
+
+def host_names(context: click.Context, parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
+    """They are printed in links and compared with the header Host of requests."""
+    for name in names:
+        if not _HOST_NAME.fullmatch(name):
+            raise click.BadParameter(f"{clean(name)!r} is not a host name (example: host.example).")
+    return names
+
 
 listen_options = options(
     click.option("--listen", metavar="HOST:PORT", default=DEFAULT_LISTEN, show_default=True, help="Listen here."),
@@ -22,7 +42,12 @@ listen_options = options(
     click.option("--tls-key", type=click.Path(), metavar="FILE", help="Key of the certificate (PEM)."),
     click.option("--behind-proxy", is_flag=True, help="A proxy in front of this server does TLS."),
     click.option(
-        "--name", "names", multiple=True, metavar="HOST", help="Host name by which clients know it (repeatable)."
+        "--name",
+        "names",
+        multiple=True,
+        callback=host_names,
+        metavar="HOST",
+        help="Host name by which clients know it (repeatable).",
     ),
 )
 
@@ -36,6 +61,7 @@ listen_options = options(
     metavar="N",
     help="Execute up to N tasks of each plan in this process.",
 )
+@click.option("--no-login", is_flag=True, help="Print no login link: for a service, whose output is a log.")
 @fleet_options
 def serve(
     listen: str,
@@ -44,18 +70,22 @@ def serve(
     behind_proxy: bool,
     names: tuple[str, ...],
     local: int,
+    no_login: bool,
     store: str | None,
     as_json: bool,
 ) -> int:
-    """Serve a store over HTTP until Ctrl-C or SIGTERM.
+    """Serve a store over HTTP: API, page and devices.
+
+    It ends with Ctrl-C or SIGTERM.
 
     \b
     asterism serve --store sqlite:///fleet.db
     asterism serve --listen 0.0.0.0:7400 --name host.example --tls-cert cert.pem --tls-key key.pem
 
-    Prints a link with a one-time login for a browser; `asterism token create` makes tokens for programs. The default
-    address is reached from this machine only; any other needs TLS: a certificate, or --behind-proxy. The server runs
-    the plans that are submitted to it and those of schedules; devices execute their tasks, or --local N."""
+    It ends with Ctrl-C or SIGTERM. Prints a link with a one-time login for a browser; `asterism token create` makes
+    tokens for programs. The default address is reached from this machine only; any other needs TLS: a certificate,
+    or --behind-proxy. The server runs the plans that are submitted to it and those of schedules; devices execute
+    their tasks, or --local N."""
     from asterism.base.listen_address import parse_listen_address
     from asterism.cli.device_log import log_to_stderr
 
@@ -64,7 +94,7 @@ def serve(
     async def run(fleet: Fleet) -> int:
         from asterism.cli.server_process import serve_until_signal
 
-        return await serve_until_signal(fleet, address, names, local=local, as_json=as_json)
+        return await serve_until_signal(fleet, address, names, local=local, login=not no_login, as_json=as_json)
 
     with log_to_stderr(as_json=as_json):
         return with_fleet(store, run, create=True)
@@ -114,7 +144,7 @@ def create(scopes: tuple[str, ...], name: str, valid: float, store: str | None, 
         until = format_time(new.credential.expires_at)
         note(
             f"It is not shown again. It is valid until {until}; revoke it with: "
-            f"asterism token revoke {new.credential.id}"
+            f"asterism token revoke {new.credential.id}{same_store(fleet)}"
         )
 
     with_fleet(store, write, create=True)
@@ -123,7 +153,9 @@ def create(scopes: tuple[str, ...], name: str, valid: float, store: str | None, 
 @token.command("list")
 @fleet_options
 def list_(store: str | None, as_json: bool) -> None:
-    """List tokens and browser sessions; those that ended are shown for 30 days."""
+    """List tokens and browser sessions.
+
+    Those that ended are shown for 30 days."""
 
     async def read(fleet: Fleet) -> None:
         from asterism.cli.screen import Column, print_lines, table
@@ -156,9 +188,9 @@ def list_(store: str | None, as_json: bool) -> None:
 @click.argument("identity", metavar="ID")
 @fleet_options
 def revoke(identity: str, store: str | None, as_json: bool) -> None:
-    """Revoke a token or a browser session; the next request with it is refused.
+    """Revoke a token or a browser session.
 
-    ID is the second part of the token, as `asterism token list` shows it."""
+    The next request with it is refused. ID is the second part of the token, as `asterism token list` shows it."""
 
     async def write(fleet: Fleet) -> None:
         from asterism.server.credentials import Credentials

@@ -13,10 +13,12 @@ from functools import partial
 import click
 
 from asterism.base import operating_system
+from asterism.base.http_limits import raise_descriptor_limit
 from asterism.base.listen_address import CannotServe, ListenAddress
 from asterism.base.startup import install_hint, tune_gc
-from asterism.cli.cli_context import note, print_json
+from asterism.cli.cli_context import note, print_json, same_store
 from asterism.cli.interrupts import work_until_interrupted
+from asterism.cli.serve_commands import DEFAULT_LISTEN
 from asterism.core.errors import AsterismError
 from asterism.fleet.fleet import Fleet
 from asterism.server.credentials import Credentials
@@ -25,7 +27,7 @@ log = logging.getLogger("asterism.server")
 
 
 async def serve_until_signal(
-    fleet: Fleet, address: ListenAddress, names: Sequence[str], *, local: int, as_json: bool
+    fleet: Fleet, address: ListenAddress, names: Sequence[str], *, local: int, login: bool = True, as_json: bool
 ) -> int:
     """Serve until SIGINT or SIGTERM. Returns the exit code."""
     from asterism.durable.durable_orchestrator import DurableOrchestrator
@@ -38,6 +40,7 @@ async def serve_until_signal(
         raise AsterismError(f"the server needs starlette and uvicorn: {install_hint('serve')}") from None
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     tune_gc()
+    raise_descriptor_limit()
     make = partial(DurableOrchestrator, local=local) if local else DurableOrchestrator
     async with (
         http_service(fleet, address, names) as service,
@@ -48,7 +51,7 @@ async def serve_until_signal(
         for number in (signal.SIGINT, signal.SIGTERM):
             operating_system.add_signal_handler(loop, number, stop.set)
         try:
-            await announce(fleet, service.url, as_json=as_json)
+            await announce(fleet, service.url, login=login, as_json=as_json)
             await stop.wait()
         finally:
             for number in (signal.SIGINT, signal.SIGTERM):
@@ -76,14 +79,20 @@ async def serve_while(fleet: Fleet, run: Callable[[], Awaitable[int]], *, stay: 
         return code
 
 
-async def announce(fleet: Fleet, url: str, *, as_json: bool) -> None:
-    """Print the link with a one-time login. It goes to standard output only, never into a log."""
-    link = await login_link(fleet, url)
+async def announce(fleet: Fleet, url: str, *, login: bool = True, as_json: bool) -> None:
+    """Print the link with a one-time login. It goes to standard output only, never into a log: the output of a service
+    is one, so without ``login`` no link is made."""
+    link = await login_link(fleet, url) if login else None
     if as_json:
         print_json({"url": url, "login": link, "store": fleet.store.url})
         return
+    address = "" if url == f"http://{DEFAULT_LISTEN}" else f" --url {url}"
+    another = f"asterism token login{address}{same_store(fleet)}"
+    if link is None:
+        note(f"Serving {url}. For a link that logs a browser in: {another}")
+        return
     click.echo(link)
-    note("Open this link in a browser within 10 minutes; it works once. For another: asterism token login")
+    note(f"Open this link in a browser within 10 minutes; it works once. For another: {another}")
 
 
 async def login_link(fleet: Fleet, url: str) -> str:

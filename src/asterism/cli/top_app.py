@@ -26,7 +26,7 @@ class Top(App[None]):
     RowTable { height: 1fr; padding: 0 1; overflow-x: hidden; scrollbar-size-vertical: 1; }
     RowTable > .row-table--cursor { background: $primary-muted; text-style: bold; }
     VerticalScroll, RichLog { height: 1fr; padding: 0 1; scrollbar-size-vertical: 1; background: $background; }
-    QuestionScreen { align: center middle; }
+    QuestionScreen, KeysScreen { align: center middle; }
     #question { width: auto; max-width: 90%; height: auto; padding: 1 2; border: round $primary; background: $surface; }
     #question Label { width: auto; }
     """

@@ -15,10 +15,11 @@ TABS = ("plans", "runs", "devices", "series", "notices")
 @click.option("--tab", type=click.Choice(TABS), default="plans", show_default=True, help="What to show first.")
 @store_option
 def top(tab: str, store: str | None) -> None:
-    """Watch and steer the plans, runs, devices, series and notices of a store in the terminal.
+    """Watch and steer plans, runs and devices in the terminal.
 
-    Keys: 1 to 5 for the tabs, Enter for details, w for why something does not run, l for its log, / to filter, s to
-    sort, p to pause or resume, c to cancel, r to retry, q to quit. It needs the extra 'top'."""
+    It shows the plans, runs, devices, series and notices of a store. Keys: 1 to 5 for the tabs, Enter for details,
+    w for why something does not run, l for its log, / to filter, s to sort, p to pause or resume, c to cancel, r to
+    retry, q to quit. It needs the extra 'top'."""
     from asterism.base.startup import install_hint
 
     try:

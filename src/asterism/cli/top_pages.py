@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterable, Sequence
 
 from rich.text import Text
@@ -11,6 +12,7 @@ from asterism.base.status_colours import BOLD, DIM
 from asterism.base.text import clean
 from asterism.cli.cli_context import format_time
 from asterism.cli.log_output import RunLine, RunLogReader
+from asterism.cli.plan_review_views import review_lines
 from asterism.cli.plan_views import explanation_lines as task_explanation_lines
 from asterism.cli.plan_views import resume_command, story_lines
 from asterism.cli.plan_views import status_lines as plan_status_lines
@@ -31,8 +33,6 @@ from asterism.store.protocol import Query
 
 MOST_CHANGES = 50
 """How many changes of a series its page shows."""
-
-NO_LOG = "Only plans, tasks and runs have logs."
 
 
 def has_log(subject: Subject) -> bool:
@@ -65,6 +65,7 @@ async def why_page(fleet: Fleet, subject: Subject, width: int) -> list[Text]:
     if subject.kind == PLANS:
         stored = await read_plan(fleet, subject.name)
         told = plan_status_lines(stored, fleet.store.clock(), resume_command(fleet, subject.name))
+        told += await review_lines(fleet, stored, f" --store {shlex.quote(fleet.store.url)}")
         return _clean(line for sentence in told for line in wrapped(sentence, width))
     return await page(fleet, subject, width)
 

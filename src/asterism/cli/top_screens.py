@@ -23,7 +23,7 @@ from asterism.base.text import clean
 from asterism.cli.screen import Column
 from asterism.cli.top_actions import act, question
 from asterism.cli.top_listings import EMPTY, NOTICES, PLANS, RUNS, TABS, TASKS, Filter, Listing, Row, Subject
-from asterism.cli.top_pages import NO_LOG, LogFeed, has_log, page, why_page
+from asterism.cli.top_pages import LogFeed, has_log, page, why_page
 from asterism.cli.top_table import RowTable
 from asterism.core.errors import AsterismError
 from asterism.store.store_errors import StoreUnavailable
@@ -96,15 +96,17 @@ class ListingScreen(ReadingScreen):
         Binding("w", "why", "Why"),
         Binding("l", "log", "Logs"),
         Binding("slash", "filter", "Filter", key_display="/"),
-        Binding("s", "sort(1)", "Sort"),
+        Binding("s", "sort(1)", "Sort", show=False),
         Binding("S", "sort(-1)", "Sort back", show=False),
         Binding("R", "reverse", "Reverse", show=False),
         Binding("p", "act('pause')", "Pause"),
         Binding("c", "act('cancel')", "Cancel"),
         Binding("r", "act('retry')", "Retry"),
         *(Binding(str(number), f"tab('{name}')", name, show=False) for number, name in enumerate(TABS, 1)),
+        Binding("question_mark", "keys", "Keys", key_display="?"),
         Binding("escape", "back", "Back", show=False),
-        Binding("q", "app.quit", "Quit"),
+        Binding("q", "leave", "Quit"),
+        Binding("q", "close", "Back"),
     ]
 
     def __init__(self, kind: str, plan: str = "") -> None:
@@ -190,11 +192,28 @@ class ListingScreen(ReadingScreen):
             self.follow()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action in ("leave", "close"):
+            return (self.kind == TASKS) == (action == "close")
+        if action == "log":
+            return self.kind in (PLANS, TASKS, RUNS)
         return self.kind in (PLANS, RUNS) if action == "act" else True
 
     def action_tab(self, name: str) -> None:
-        if self.kind != TASKS:
+        if self.kind == TASKS:  # back to the tabs, and to this one
+            below = self.app.screen_stack[-2]
+            self.dismiss()
+            below.query_one(Tabs).active = name
+        else:
             self.query_one(Tabs).active = name
+
+    def action_leave(self) -> None:
+        self.app.exit()
+
+    def action_close(self) -> None:
+        self.dismiss()
+
+    def action_keys(self) -> None:
+        self.app.push_screen(KeysScreen())
 
     def action_back(self) -> None:
         if self._has_filter or self.query_one("#filter").display:
@@ -262,8 +281,6 @@ class ListingScreen(ReadingScreen):
         subject = self.query_one(RowTable).subject
         if subject is not None and has_log(subject):
             self.app.push_screen(LogScreen(subject))
-        elif subject is not None:
-            self.say(NO_LOG)
 
     @work(group="act")
     async def action_act(self, action: str) -> None:
@@ -313,11 +330,11 @@ class TextScreen(ReadingScreen):
             self._shown = lines
             self.query_one("#text", Static).update(Text("\n").join(lines))
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return has_log(self.subject) if action == "log" else True
+
     def action_log(self) -> None:
-        if has_log(self.subject):
-            self.app.push_screen(LogScreen(self.subject))
-        else:
-            self.say(NO_LOG)
+        self.app.push_screen(LogScreen(self.subject))
 
 
 class LogScreen(ReadingScreen):
@@ -359,6 +376,29 @@ def _title(subject: Subject) -> str:
     name = subject.plan if subject.kind == NOTICES else subject.name
     kind = {"series": "series", "notices": "run"}.get(subject.kind, subject.kind.removesuffix("s"))
     return clean(f"{kind} {name}")
+
+
+KEYS = (
+    ("1 to 5", "plans, runs, devices, series, notices"),
+    ("Enter", "the tasks of a plan; everything about any other row"),
+    ("w", "why a run or a task is not running"),
+    ("l", "the log, live"),
+    ("/", "filter the rows; Escape removes the filter"),
+    ("s, S, R", "sort by the next column, the previous one; reverse"),
+    ("p, c, r", "pause or resume, cancel, retry"),
+    ("q, Escape", "back; q in a tab quits"),
+)
+
+
+class KeysScreen(ModalScreen[None]):
+    """The list of keys."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark,enter", "dismiss", "Back")]
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="question"):
+            for key, does in KEYS:
+                yield Label(Text(f"{key:<10} {does}"))
 
 
 class QuestionScreen(ModalScreen[bool]):

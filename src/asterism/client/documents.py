@@ -83,14 +83,16 @@ class PlanSummary(Document):
 
 
 class PlanTask(Document):
-    """A task of a plan. ``held_by`` are the tasks under review that hold it; ``group`` is the group that it is an
-    element of; ``needless`` is whether it was cancelled because a condition made it unnecessary."""
+    """A task of a plan. ``queued`` is whether it is offered to devices, and none has it yet; ``held_by`` are the tasks
+    under review that hold it; ``group`` is the group that it is an element of; ``needless`` is whether it was cancelled
+    because a condition made it unnecessary."""
 
     id: str
     name: str
     status: str
     reason: str | None
     device: str | None
+    queued: bool = False
     attempts: int
     started_at: float | None
     ended_at: float | None

@@ -307,21 +307,25 @@ class PlanFollower:
         return Position(self._replay.number)
 
     async def read(self) -> list[PlanEvent]:
-        """The events since the last call, and bring the plan up to date. ``gone`` is the last event."""
-        events, self._pending = self._pending, []
+        """The events since the last call, and bring the plan up to date. ``gone`` is the last event. If the store fails
+        meanwhile, the next call returns the events that were read before."""
+        events = self._pending
         while len(events) < EVENTS_PER_READ and not self._gone:
             try:
                 records = await self._new_records()
             except UnknownConstellation:
                 self._gone = True
-                return [*events, PlanEvent(self.position, "gone", self._store.clock(), {})]
+                events.append(PlanEvent(self.position, "gone", self._store.clock(), {}))
+                break
             if records is None:
-                return [*events, await self._start_again()]
+                events.append(await self._start_again())
+                break
             if not records:
                 break
             for number, value in records:
                 steps = steps_of(checked_record(self.name, number, value))
                 await self._replay.record(number, steps, events.append)
+        self._pending = []
         return events
 
     async def _new_records(self) -> list[tuple[int, Any]] | None:

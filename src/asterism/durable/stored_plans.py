@@ -16,6 +16,7 @@ from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.explain import Holder, why
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import RUNNING, TERMINAL
+from asterism.core.run.run import TERMINAL as ENDED_RUNS
 from asterism.core.run.run import Run, RunStatus
 from asterism.core.run.session import Session
 from asterism.durable.admin import cancel_reason, has_died_here, last_owner, live_owner, pause_reason
@@ -100,6 +101,21 @@ async def read_plan(fleet: Fleet, name: str) -> StoredPlan:
     if found.owner is None and found.record.plan.counts[RUNNING]:
         return replace(found, orphaned=await _orphaned(fleet, found.record.plan))
     return found
+
+
+async def open_runs(fleet: Fleet, plan: Constellation) -> dict[str, Run]:
+    """The runs of the running tasks of a plan, by task. The plan itself learns when they end which device had them."""
+    if not plan.counts[RUNNING]:
+        return {}
+    keys = {
+        f"{retention.PREFIX}{plan.id}/{node.id}/{node.epoch}": node.id
+        for node in plan.nodes.values()
+        if node.status is RUNNING
+    }
+    found = await fleet.store.find(
+        Query(workflow=f"{retention.PREFIX}{plan.id}", statuses=frozenset(RunStatus) - ENDED_RUNS)
+    )
+    return {keys[run.key]: run for run in found if run.key in keys}
 
 
 async def _orphaned(fleet: Fleet, plan: Constellation) -> list[str]:

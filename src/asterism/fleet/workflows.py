@@ -24,6 +24,9 @@ VERSIONS = "workflow-version/"
 OF_PEERS = "workflow-of-peers/"
 """Prefixes of the keys of registers: pointers to the latest version, workflows, and marks of those that peers sent."""
 
+MOST_KNOWN = 20_000
+"""How many workflows a process remembers: each plan in a store has some of its own."""
+
 UNUSED_AGE = 3600.0
 """How long a workflow of a peer is kept though no run needs it (yet), in seconds."""
 
@@ -36,7 +39,7 @@ class UnknownWorkflow(AsterismError):
 
 
 class Workflows:
-    """Versions never change, so those that were read are remembered."""
+    """Versions never change, so those that were read lately are remembered."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -72,7 +75,7 @@ class Workflows:
                 if conflict.concerns("register", put.key):  # one of a peer, or another process adds one just now
                     taken = await self._versions(name)
                 raise
-            self._known[name, version] = new
+            self.remember(new)
             return new
 
         return await retry_on_conflict(attempt)
@@ -145,7 +148,8 @@ class Workflows:
             register = await self._store.register(_key(name, version))
             if register is None:
                 raise UnknownWorkflow(f"there is no version {version} of workflow {name!r}")
-            known = self._known[name, version] = Workflow.from_json(register.value)
+            known = Workflow.from_json(register.value)
+            self.remember(known)
         return known
 
     def remembered(self, name: str, version: int) -> Workflow | None:
@@ -155,6 +159,8 @@ class Workflows:
     def remember(self, workflow: Workflow) -> None:
         """Remember a workflow that is in the store, or will be before it is needed."""
         self._known[workflow.name, workflow.version] = workflow
+        while len(self._known) > MOST_KNOWN:
+            del self._known[next(iter(self._known))]
 
     async def all(self) -> list[Workflow]:
         """The latest version of each workflow."""

@@ -1,8 +1,8 @@
 """The trace of a plan: a span for the plan, and below it one for each attempt at a task, edit cycle, editor call, hold.
 
-The span of an attempt links to the spans of the tasks that it depends on. It is the current span of the work, so that
-what a function traces lies below it. All times are those of the plan's clock. There is a trace only if the program has
-set a tracer provider (``base/trace_context``).
+The span of an attempt links to the spans of the tasks that it depends on and of the attempt before it. It is the
+current span of the work, so that what a function traces lies below it. All times are those of the plan's clock. There
+is a trace only if the program has set a tracer provider (``base/trace_context``).
 
 The editor may offer the attributes of its calls: ``trace_attributes``, a mapping or a function that returns one. It is
 read after each call, so it may have figures of that call. An editor that is a model names itself with the attributes of
@@ -64,7 +64,8 @@ class PlanTrace:
         self, work: Work, device: str, sources: Iterable[str]
     ) -> Iterator[Callable[[BaseException | None], None]]:
         """The span of an execution, current within the block. Yields the function that notes its error."""
-        links = [self._api.Link(self._tasks[source]) for source in sources if source in self._tasks]
+        before = (*sources, work.task.id)  # its last attempt too
+        links = [self._api.Link(self._tasks[task]) for task in before if task in self._tasks]
         attributes: dict[str, str | int] = {
             "asterism.plan": work.constellation,
             "asterism.task": work.task.id,

@@ -49,10 +49,17 @@ def endpoints() -> list[Endpoint]:
 
 def server_app(server: ServerState, hosts: Collection[str], more: Iterable[BaseRoute] = ()) -> RequestGuard:
     """The application, with its guard. ``hosts`` are the names by which clients know the server."""
-    routes = [Route(one.full_path, EndpointApp(one, server), methods=[one.method]) for one in endpoints()]
-    app = Starlette(routes=[*routes, *page_routes(), *more], exception_handlers={HTTPException: _no_route})
+    routes = [_route(one, server) for one in endpoints()]
+    # routes are tried in turn, and most messages are those of devices
+    app = Starlette(routes=[*more, *routes, *page_routes()], exception_handlers={HTTPException: _no_route})
     app.router.redirect_slashes = False
     return RequestGuard(app, hosts, https=server.gate.https)
+
+
+def _route(endpoint: Endpoint, server: ServerState) -> Route:
+    route = Route(endpoint.full_path, EndpointApp(endpoint, server), methods=endpoint.methods)
+    route.methods = set(endpoint.methods)  # starlette adds HEAD to every GET
+    return route
 
 
 async def _no_route(request: Request, error: Exception) -> Response:

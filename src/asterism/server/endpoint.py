@@ -26,6 +26,7 @@ from starlette.responses import JSONResponse, Response
 from asterism.base.http_limits import CHUNK, Bodies, RequestRefused, place_of, read_body
 from asterism.base.strict_json import NotStrictJson, parse_strict
 from asterism.fleet.fleet import Fleet
+from asterism.server.edited_plans import EditedPlans
 from asterism.server.fleet_feed import FleetFeed
 from asterism.server.plan_feed import PlanFeeds
 from asterism.server.plan_layouts import PlanLayouts
@@ -105,6 +106,11 @@ class ServerState:
         return PlanFeeds(self.fleet.store)
 
     @cached_property
+    def edited_plans(self) -> EditedPlans:
+        """The plans that are edited: their sizes and their order."""
+        return EditedPlans()
+
+    @cached_property
     def plan_layouts(self) -> PlanLayouts:
         """The layouts of plans, for the page."""
         return PlanLayouts()
@@ -165,6 +171,12 @@ class Endpoint:
         return self.path if self.absolute else f"{API}{self.path}"
 
     @property
+    def methods(self) -> list[str]:
+        """HEAD belongs to GET, except for a login, which it would use up, and for a stream, which would not end."""
+        once = self.method != "GET" or self.status != 200 or self.media == "text/event-stream"
+        return [self.method] if once else [self.method, "HEAD"]
+
+    @property
     def parameters(self) -> list[str]:
         """The names of the parameters in the path."""
         return re.findall(r"{(\w+)}", self.path)
@@ -183,7 +195,8 @@ class EndpointApp:
             try:
                 response = await self._answer(request, held)
             except Exception as error:
-                response = problem_of(error, f"{self._endpoint.method} {self._endpoint.path}")
+                where = f"{self._endpoint.method} {self._endpoint.path}"
+                response = problem_of(error, where, request.path_params.get("plan"))
             with contextlib.suppress(ClientDisconnect):
                 await response(scope, receive, _in_time(request, send))
 
@@ -268,7 +281,7 @@ async def _json_body(request: Request, server: ServerState, caller: Caller | Non
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise RequestRefused(415, "the body has to be JSON: Content-Type: application/json")
-    client = caller.name if caller is not None else "a stranger"
+    client = caller.shown if caller is not None else "a stranger"
     body = await read_body(request, server.bodies, client=client, most=MAX_BODY, each=4 * MAX_BODY)
     try:
         return parse_strict(body, max_depth=MAX_DEPTH)

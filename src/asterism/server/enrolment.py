@@ -157,8 +157,8 @@ async def revoke(store: Store, name: str) -> EnrolledDevice:
             PutRegister(register.key, value, register.revision),
             Notice(now, "revoked", f"device {name} was revoked", None, name),
         ]
-        for session in await store.sessions():
-            if session.device == name and session.state == OPEN:
+        for session in await store.sessions(device=name):
+            if session.state == OPEN:
                 writes.append(PutSession(session.changed(state=REPLACED), session.revision))
         await store.commit(writes)
         return _device(name, value)

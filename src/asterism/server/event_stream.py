@@ -13,6 +13,7 @@ import json
 import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from starlette.responses import Response
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("asterism.server")
 
 HEARTBEAT = 15.0
-"""Seconds without an event after which a comment is sent; the credential is checked again then."""
+"""Seconds after which a comment is sent, and the credential is checked again."""
 
 KEPT_EVENTS = 10_000
 """How many of the newest events of one source are kept in memory while somebody follows it."""
@@ -52,6 +53,10 @@ class EventStream(Response):
         self.status_code, self.background = 200, None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with contextlib.aclosing(self._events):
+            await self._stream(receive, send)
+
+    async def _stream(self, receive: Receive, send: Send) -> None:
         headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         sending = asyncio.create_task(self._send_all(send))
@@ -65,7 +70,6 @@ class EventStream(Response):
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await self._events.aclose()
         if not gone:
             with contextlib.suppress(Exception):  # it may have left meanwhile
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -76,19 +80,22 @@ class EventStream(Response):
 
         await body(f"retry: {RETRY}\n\n".encode())
         following: asyncio.Task[bytes | None] | None = None
+        now = asyncio.get_running_loop().time
+        check_at = now() + HEARTBEAT
         try:
             while True:
                 following = following or asyncio.create_task(_next(self._events))
-                done, _ = await asyncio.wait([following], timeout=HEARTBEAT)
+                done, _ = await asyncio.wait([following], timeout=max(0.0, check_at - now()))
+                if now() >= check_at:  # also of a stream that is never quiet
+                    if not await self._still_valid():
+                        return
+                    check_at = now() + HEARTBEAT
+                    await body(b": alive\n\n")
                 if done:
                     data, following = following.result(), None
                     if data is None:
                         return
                     await body(data)
-                elif await self._still_valid():
-                    await body(b": alive\n\n")
-                else:
-                    return
         except Exception as error:
             log.warning("an event stream of %s ended: %s", self._call.by, error)
         finally:
@@ -126,8 +133,8 @@ class Buffered(NamedTuple):
 class EventBuffer:
     """The newest events of one source. Positions are comparable and only grow."""
 
-    def __init__(self, begin: Any, most: int = KEPT_EVENTS) -> None:
-        self._events: deque[Buffered] = deque(maxlen=most)
+    def __init__(self, begin: Any, most: int | None = None) -> None:
+        self._events: deque[Buffered] = deque(maxlen=KEPT_EVENTS if most is None else most)
         self._count, self._known_after = 0, begin
         self._changed, self._ended = asyncio.Condition(), False
         self._error: Exception | None = None
@@ -166,7 +173,8 @@ class EventBuffer:
                     await self._changed.wait()
                 if self._events and self._events[0].number > seen:
                     return
-                found = [one for one in self._events if one.number >= seen and one.position > position]
+                newest = islice(reversed(self._events), self._count - seen)
+                found = [one for one in newest if one.position > position][::-1]
                 seen, ended = self._count, self._ended
             if found:
                 yield b"".join([one.data for one in found])

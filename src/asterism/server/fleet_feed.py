@@ -43,17 +43,18 @@ class FleetFeed:
         self._fleet, self._id = fleet, secrets.token_hex(4)
         self._buffer, self._number = EventBuffer(0), 0
         self._task: asyncio.Task[None] | None = None
-        self._listeners = 0
+        self._listeners, self._beginning = 0, asyncio.Lock()
         self._runs: dict[str, int] = {}
         self._devices: dict[str, dict[str, Any]] = {}
         self._notices = 0
 
     async def events(self, after: str | None) -> Events:
         """The events after an id. Without one, and for one that is forgotten, a ``reset`` comes first."""
-        if self._task is None:
-            await self._begin()
         self._listeners += 1
         try:
+            async with self._beginning:  # the reset below promises that later changes are seen
+                if self._task is None or self._task.done():
+                    await self._begin()
             feed, _, number = (after or "").partition("-")
             position = int(number) if feed == self._id and number.isdecimal() and len(number) < 16 else -1
             if not 0 <= position <= self._number or not self._buffer.has_since(position):
@@ -70,40 +71,47 @@ class FleetFeed:
     async def _begin(self) -> None:
         """Remember how things are now; then look for changes. After a pause the feed has another id: it has not seen
         what changed meanwhile."""
-        self._task = asyncio.create_task(asyncio.sleep(0))  # others must not begin meanwhile
         self._id, self._buffer, self._number = secrets.token_hex(4), EventBuffer(0), 0
         while page := await self._fleet.store.notices(after=self._notices, limit=1000):
             self._notices = page[-1][0]
         await self._changes()
-        self._task = asyncio.create_task(self._look())
+        self._task = asyncio.create_task(self._look(self._buffer))
 
-    async def _look(self) -> None:
-        while True:
-            await asyncio.sleep(LOOK_INTERVAL)
-            found: list[tuple[str, dict[str, Any]]] = []
-            with contextlib.suppress(StoreUnavailable):  # it comes back
-                found = await self._changes()
-            if found:
-                await self._buffer.add([self._numbered(kind, data) for kind, data in found])
+    async def _look(self, buffer: EventBuffer) -> None:
+        """Look for changes until this is cancelled. An error that does not pass ends the streams: their clients connect
+        again, to a feed that begins anew."""
+        try:
+            while True:
+                await asyncio.sleep(LOOK_INTERVAL)
+                found: list[tuple[str, dict[str, Any]]] = []
+                with contextlib.suppress(StoreUnavailable):  # it comes back
+                    found = await self._changes()
+                if found:
+                    await buffer.add([self._numbered(kind, data) for kind, data in found])
+        except Exception as error:
+            await buffer.end(error)
 
     def _numbered(self, kind: str, data: dict[str, Any]) -> tuple[int, bytes]:
         self._number += 1
         return self._number, encode_event(f"{self._id}-{self._number}", kind, {**data, "kind": kind})
 
     async def _changes(self) -> list[tuple[str, dict[str, Any]]]:
+        """What has changed since the last call. Everything is read before anything is remembered: if the store fails
+        meanwhile, the next call finds the same changes."""
         fleet = self._fleet
         snapshot = await take_snapshot(fleet, MOST_RUNS, list(self._runs))
+        ranks, now = (await fleet.placer()).ranks, fleet.store.clock()
+        sessions = await fleet.devices()
+        notices = await fleet.store.notices(after=self._notices, limit=1000)
         changed = [run for run in snapshot.runs if self._runs.get(run.id) != run.revision]
         self._runs = {run.id: run.revision for run in snapshot.runs}
         events = [("run", _run_event(run, snapshot.labels.get(run.id))) for run in changed]
-        ranks, now = (await fleet.placer()).ranks, fleet.store.clock()
-        for session in await fleet.devices():
+        for session in sessions:
             shown = device_json(session, now, ranks.get(session.device, 0.0), snapshot.coordinator)
             kept = {name: value for name, value in shown.items() if name not in IGNORED}
             if self._devices.get(session.device) != kept:
                 self._devices[session.device] = kept
                 events.append(("device", shown))
-        notices = await fleet.store.notices(after=self._notices, limit=1000)
         for number, notice in notices:
             self._notices = number
             events.append(("notice", {"number": number, **notice_json(notice), "notice": notice.kind}))

@@ -17,10 +17,9 @@ from asterism.fleet.fleet_json import device_json, entry_json, notice_json, sche
 from asterism.fleet.run_queries import RunList, labels_of, list_runs
 from asterism.fleet.scheduled_work import ScheduledWork
 from asterism.fleet.selection_metrics import MAX_RUNS, WINDOW, fleet_families
-from asterism.planfile.loader import BadPlan, examine
 from asterism.server.endpoint import Call, Endpoint, NoModel
 from asterism.server.event_stream import EventStream
-from asterism.server.plan_routes import WithReason
+from asterism.server.plan_routes import WithReason, examined
 from asterism.server.run_routes import runs_json
 from asterism.store.protocol import Query
 
@@ -126,9 +125,7 @@ async def add_schedule(call: Call) -> Any:
     names = ("workflow", "priority", "device", "cron", "every", "timezone", "catch_up", "overlap", "jitter", "replace")
     terms = {name: getattr(given, name) for name in names}
     if given.file is not None:
-        found, mistakes = examine(given.file, given.name, params=given.params, files=False)
-        if found is None:
-            raise BadPlan("the plan file", mistakes)
+        found = await examined(given.file, given.name, given.params)
         terms |= {"plan": found.constellation, "plan_text": given.file, "params": found.params}
         terms |= {"policy": found.policy or "scoped"}
     schedule = await call.fleet.schedules.add(given.name, given=given.input or None, **terms)

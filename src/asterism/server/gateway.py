@@ -7,6 +7,7 @@ device is comes from its access token, and what it may still do is decided by th
 =============  =========================================================================================================
 ``hello``      the identity of the store, and the limits that a device has to know
 ``join``       enters the session of the credential
+``output``     progress and output alone, if they are long
 ``beat``       a heartbeat with progress and output; the answer has the runs of the session and what people ask of them
 ``wait``       answered when there may be work, or after ``seconds``
 ``own``        the runs of the session, each with the token of its grant
@@ -58,9 +59,11 @@ from asterism.fleet.workflows import UnknownWorkflow
 from asterism.server.enrolment import CredentialRefused, DeviceCredentials, Identity, enrol
 from asterism.server.gateway_order import DeviceWatch, EnoughUnseen, GatewayOrder
 from asterism.server.gateway_runs import GrantedRuns, checked_object
+from asterism.server.gateway_standings import Standings
 from asterism.store.protocol import (
     OFFERED,
     HeartbeatReply,
+    ProgressReport,
     Query,
     TakeRequest,
     for_device,
@@ -75,6 +78,9 @@ HOST_SUFFIX = " (gateway)"
 
 SILENT_FOR = 3600.0
 """After how long without a heartbeat a session is forgotten here, in seconds."""
+
+WOKEN_TOGETHER = 50
+"""How many devices are woken in one look because runs wait, at least; a tenth of them if they are more."""
 
 LARGEST_PROFILE = 200
 """How many entries the profile of a device has at most."""
@@ -99,10 +105,11 @@ class Gateway:
         self._heard: dict[str, float] = {}  # when a session last sent a heartbeat here
         self._watches: dict[str, DeviceWatch] = {}
         self._runs = GrantedRuns(fleet, credentials)
+        self._standings = Standings(fleet)
         self._operations: Mapping[str, Callable[[Identity, Any], Awaitable[Any]]] = {
             name: getattr(self, f"_{name}")
             for name in (
-                *("hello", "join", "beat", "wait", "own", "take", "steps", "blob", "fetch", "workflow"),
+                *("hello", "join", "output", "beat", "wait", "own", "take", "steps", "blob", "fetch", "workflow"),
                 *("standing", "completions", "health", "drain", "leave"),
             )
         }
@@ -122,7 +129,7 @@ class Gateway:
             perform = self._operations.get(operation)
             if perform is None:
                 raise GatewayRefusal(404, "unknown", f"there is no operation {operation!r}")
-            identity = await self.identify(token, fresh=operation in ("hello", "join", "beat"))
+            identity = await self.identify(token, fresh=operation in ("hello", "join", "output", "beat"))
             return await perform(identity, body if operation == "blob" else checked_object(body))
         except CredentialRefused as refusal:
             status = 403 if refusal.kind == "revoked" else 401
@@ -177,7 +184,10 @@ class Gateway:
             raise InvalidMessage(f"accepts is not valid: {problem}")
         if who.can is not None and not can <= who.can:
             missing = ", ".join(sorted(can - who.can))
-            raise GatewayRefusal(403, "capability", f"this device was not enrolled for {missing}: make another code")
+            known = ", ".join(sorted(who.can)) or "no capability"
+            text = f"this device was not enrolled for {missing}, only for {known}"
+            advice = "join without it, or make another code with: asterism device invite"
+            raise GatewayRefusal(403, "capability", f"{text}: {advice}")
         session = Session(
             who.owner.session,
             who.owner.device,
@@ -203,8 +213,8 @@ class Gateway:
 
     async def _check_replaceable(self, who: Identity) -> None:
         """A credential replaces only what joined through a gateway, with a credential of the same device."""
-        for one in await self._store.sessions():
-            if one.device == who.owner.device and one.state == OPEN and not one.host.endswith(HOST_SUFFIX):
+        for one in await self._store.sessions(device=who.owner.device):
+            if one.state == OPEN and not one.host.endswith(HOST_SUFFIX):
                 raise DeviceNameTaken(
                     f"device {one.device!r} shares the store, and a gateway does not replace it: choose another name"
                 )
@@ -213,7 +223,7 @@ class Gateway:
         """The session of a credential. Raises GatewayRefusal if it has not joined, or is another device's."""
         found = self._sessions.get(who.owner.session)
         if found is None:  # it joined another server on this store, or this one before it was started again
-            sessions = await self._store.sessions()
+            sessions = await self._store.sessions(device=who.owner.device)
             self._sessions |= {one.id: one for one in sessions if one.host.endswith(HOST_SUFFIX)}
             found = self._sessions.get(who.owner.session)
         if found is None or found.device != who.owner.device:
@@ -221,13 +231,7 @@ class Gateway:
         return found
 
     async def _beat(self, who: Identity, body: Mapping[str, Any]) -> Any:
-        profile = _profile(body)
-        reports = []
-        for one in map(checked_object, list_in(body, "reports", 10_000)):
-            grant = self.credentials.grant_of(who.owner.device, one.get("grant"))
-            if grant.session == who.owner.session:
-                report = parse_report(one, grant)
-                reports.append(report._replace(log=report.log and await self._runs.stored_log(report.log)))
+        profile, reports = _profile(body), await self._reports(who, body)
         try:
             session = await self._session(who)
         except GatewayRefusal:
@@ -245,15 +249,35 @@ class Gateway:
         tokens = [self._runs.token_of(who, Grant(one.run, who.owner.session, one.epoch)) for one in reply.held]
         return reply_json(reply, tokens)
 
+    async def _output(self, who: Identity, body: Mapping[str, Any]) -> Any:
+        session = await self._session(who)
+        await self._store.heartbeat(session.id, session.profile, await self._reports(who, body))
+        return {}
+
+    async def _reports(self, who: Identity, body: Mapping[str, Any]) -> list[ProgressReport]:
+        """The reports of a message that are about runs of its session. One that is not valid is left out: the others
+        count."""
+        reports = []
+        for one in map(checked_object, list_in(body, "reports", 10_000)):
+            try:
+                grant = self.credentials.grant_of(who.owner.device, one.get("grant"))
+                report = parse_report(one, grant)
+            except (CredentialRefused, ValueError) as error:
+                log.debug("a report of device %s is not valid: %s", who.owner.device, error)
+                continue
+            if grant.session == who.owner.session:
+                reports.append(report._replace(log=report.log and await self._runs.stored_log(report.log)))
+        return reports
+
     async def _drain(self, who: Identity, body: Mapping[str, Any]) -> Any:
         session = await self._session(who)
         self._sessions[session.id] = replace(session, draining=True)
-        await membership.mark_draining(self._store, who.owner.session)
+        await membership.mark_draining(self._store, who.owner.session, who.owner.device)
         return {}
 
     async def _leave(self, who: Identity, body: Mapping[str, Any]) -> Any:
         await self._session(who)
-        await membership.leave(self._store, who.owner.session)
+        await membership.leave(self._store, who.owner.session, who.owner.device)
         self._forget(who.owner.session)
         return {}
 
@@ -308,8 +332,12 @@ class Gateway:
     async def _wake_waiting(self) -> None:
         assigned = {run.session for run in await self._store.find(Query(statuses=frozenset({ASSIGNED})))}
         everybody = bool(await self._store.waiting())
-        for session, watch in list(self._watches.items()):
-            if everybody or session in assigned:
+        for session in assigned:
+            if session in self._watches:
+                self._watches[session].wake()
+        if everybody:  # in turn, if they are many: what waits may be for none of them
+            for session in list(self._watches)[: max(WOKEN_TOGETHER, len(self._watches) // 10)]:
+                watch = self._watches[session] = self._watches.pop(session)  # to the end
                 watch.wake()
 
     # -- runs --------------------------------------------------------------------------------------------------------
@@ -376,8 +404,8 @@ class Gateway:
         return flow.to_json()
 
     async def _standing(self, who: Identity, body: Mapping[str, Any]) -> Any:
-        rank, weights, devices = await StoreConnection(self.fleet, who.owner).standing()
-        return {"rank": rank, "weights": asdict(weights), "devices": devices}
+        ranks, weights = await self._standings.of(who.owner.device)
+        return {"rank": ranks.get(who.owner.device, 0.0), "weights": asdict(weights), "devices": len(ranks)}
 
     async def _completions(self, who: Identity, body: Mapping[str, Any]) -> Any:
         await self._session(who)

@@ -13,14 +13,11 @@ from asterism.core.run.run import Run
 from asterism.core.run.session import Session
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.acceptance import LOOK_INTERVAL
-from asterism.fleet.device.gateway_messages import count_in, object_in, texts_in
+from asterism.fleet.device.gateway_messages import MOST_TAKEN, count_in, object_in, texts_in
 from asterism.fleet.device.take_order import SAME_TIME
 from asterism.fleet.fleet import Fleet
 from asterism.server.enrolment import Identity
 from asterism.store.protocol import Watch
-
-MOST_TAKEN = 1000
-"""How many runs one message takes at most."""
 
 
 class EnoughUnseen(Exception):

@@ -22,7 +22,7 @@ from starlette.routing import Route
 from asterism.base.http_limits import Bodies, RequestRefused, network_of, place_of, read_body
 from asterism.base.strict_json import NotStrictJson, parse_strict
 from asterism.fleet.device.agent import DeviceAgent
-from asterism.fleet.device.gateway_messages import PREFIX
+from asterism.fleet.device.gateway_messages import LARGEST_MESSAGE, PREFIX
 from asterism.fleet.fleet import Fleet
 from asterism.server.enrolment import CredentialRefused
 from asterism.server.gateway import Gateway, GatewayRefusal
@@ -39,13 +39,14 @@ STRANGERS = ("enrol", "challenge", "token")
 """The operations of devices that have no access token yet."""
 
 MAX_STRANGER_BODY = 4000
-MAX_BODY = 16 * 1024 * 1024
+MAX_BODY = 4 * LARGEST_MESSAGE
 """The largest message without and with an access token, in bytes; values that are stored apart have their own limit."""
 
 MAX_FAILURES, FAILURE_WINDOW = 20, 60.0
 """The most wrong credentials of one address within so many seconds."""
 
-MAX_MESSAGE_DEPTH = 200
+MAX_DIGITS = 4300
+"""The most digits of a number in a message: what Python prints, and so what a result may have."""
 
 
 class GatewayRoutes:
@@ -108,7 +109,7 @@ class GatewayRoutes:
             client = await self._admit(gateway, request, token)
             most = (await self._fleet.settings()).most if operation == "blob" else MAX_BODY
         body = await read_body(request, self._bodies, client=client, most=most, each=most)
-        message = body if operation == "blob" else parse_strict(body, max_depth=MAX_MESSAGE_DEPTH)
+        message = body if operation == "blob" else parse_strict(body, max_digits=MAX_DIGITS)
         answer = await gateway.answer(operation, token, message)
         if isinstance(answer, bytes):
             return Response(answer, media_type="application/octet-stream")

@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from asterism import __version__
 from asterism.client import documents
-from asterism.server.credentials import SESSION_LIFETIME
+from asterism.server.credentials import SESSION_LIFETIME, LoginRefused
 from asterism.server.endpoint import Call, Endpoint
 from asterism.server.request_guard import client_of, cookie_header
 from asterism.store.store_errors import StoreError
@@ -37,7 +37,12 @@ async def me(call: Call) -> Any:
 
 async def login(call: Call) -> Response:
     """Exchange the one-time code of a link for a session, once."""
-    new = await call.server.gate.credentials.redeem_login(call.query.code)
+    try:
+        new = await call.server.gate.credentials.redeem_login(call.query.code)
+    except LoginRefused:
+        if "text/html" not in call.request.headers.get("accept", ""):
+            raise
+        return RedirectResponse("/", 303)  # the page of a browser that is logged in, or how to log in
     response = RedirectResponse("/", 303)
     response.headers["set-cookie"] = cookie_header(call.server.gate, new.token, SESSION_LIFETIME)
     return response

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from asterism.core.errors import UnknownTask, error_text
@@ -13,6 +14,7 @@ from asterism.core.plan.assignment_lock import EditCycle
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import COMPLETED, PENDING
+from asterism.core.run.run import Run
 from asterism.durable.plan_requests import EditAnswer
 from asterism.durable.stored_plans import StoredPlan, UnreadablePlan
 from asterism.durable.task_logs import TaskRun
@@ -40,9 +42,15 @@ def summary(one: StoredPlan | UnreadablePlan) -> dict[str, Any]:
     }
 
 
-def view(stored: StoredPlan, *, tasks: bool = True, waiting: Sequence[WaitingEdit] = ()) -> dict[str, Any]:
+def view(
+    stored: StoredPlan,
+    *,
+    tasks: bool = True,
+    waiting: Sequence[WaitingEdit] = (),
+    runs: Mapping[str, Run] = MappingProxyType({}),
+) -> dict[str, Any]:
     """A plan as it is now; without ``tasks`` its lists of tasks and dependencies are empty. ``waiting`` are the edits
-    that wait for a person."""
+    that wait for a person, ``runs`` the runs of running tasks: they say which device has a task."""
     plan, head = stored.record.plan, stored.record.head
     return {
         "name": head.name,
@@ -57,18 +65,18 @@ def view(stored: StoredPlan, *, tasks: bool = True, waiting: Sequence[WaitingEdi
         "ended_at": plan.ended_at,
         "params": PlanMask(plan).shown(dict(head.params)),
         "counts": counts(plan),
-        **(structure(plan) if tasks else {"tasks": [], "dependencies": []}),
+        **(structure(plan, runs) if tasks else {"tasks": [], "dependencies": []}),
         "cycles": [cycle_json(one) for one in stored.record.lock.cycles.values()],
         "approvals": [PlanMask(plan).shown(one.to_json()) for one in waiting],
     }
 
 
-def structure(plan: Constellation) -> dict[str, Any]:
+def structure(plan: Constellation, runs: Mapping[str, Run] = MappingProxyType({})) -> dict[str, Any]:
     """The tasks and the dependencies of a plan."""
     mask, groups = PlanMask(plan), groups_of(plan)
     nodes = plan.nodes.values()
     return {
-        "tasks": [task_json(node, plan, mask, groups) for node in nodes],
+        "tasks": [task_json(node, plan, mask, groups, runs.get(node.id)) for node in nodes],
         "dependencies": [
             {"source": source, "target": node.id, "on": edge.on, "when": edge.when}
             for node in nodes
@@ -91,7 +99,9 @@ def groups_of(plan: Constellation) -> dict[str, str]:
     }
 
 
-def task_json(node: Node, plan: Constellation, mask: PlanMask, groups: dict[str, str]) -> dict[str, Any]:
+def task_json(
+    node: Node, plan: Constellation, mask: PlanMask, groups: dict[str, str], run: Run | None = None
+) -> dict[str, Any]:
     reason = error_text(node.error) or node.reason
     held = node.status is PENDING and node.held
     return {
@@ -99,7 +109,8 @@ def task_json(node: Node, plan: Constellation, mask: PlanMask, groups: dict[str,
         "name": node.task.description or node.id,
         "status": "waiting" if node.status is PENDING and node.open else str(node.status),
         "reason": mask.shown(reason) if reason else None,
-        "device": node.device,
+        "device": node.device if run is None else run.device,
+        "queued": run is not None and run.device is None,
         "attempts": node.attempts,
         "started_at": node.started_at,
         "ended_at": node.ended_at,

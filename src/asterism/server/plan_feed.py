@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
 
 from asterism.base.http_limits import RequestRefused
-from asterism.core.errors import AsterismError
-from asterism.durable.plan_history import PlanEvent, PlanFollower, Position
+from asterism.durable.plan_history import EVENTS_PER_READ, PlanEvent, PlanFollower, Position
 from asterism.server.event_stream import EventBuffer, Events, encode_event
 from asterism.store.protocol import Store
 from asterism.store.store_errors import StoreUnavailable
 
 LOOK_INTERVAL = 0.2
-"""Seconds between two looks for new events of a plan."""
+"""Seconds between two looks for new events of a plan. What comes in between is sent at once: for 200 clients of a busy
+plan, to send each record as it comes took most of the server's time."""
 
 
 class PlanFeed:
@@ -46,8 +45,8 @@ class PlanFeed:
                     await self.buffer.add([(one.position, _encoded(one)) for one in found])
                     if found[-1].kind == "gone":
                         return await self.buffer.end()
-                await asyncio.sleep(0.0 if found else LOOK_INTERVAL)
-        except AsterismError as error:
+                await asyncio.sleep(0.0 if len(found) >= EVENTS_PER_READ else LOOK_INTERVAL)
+        except Exception as error:  # else its streams would be silent for ever
             await self.buffer.end(error)
 
 
@@ -64,7 +63,9 @@ class PlanFeeds:
         for what is not a position."""
         position = None if after is None else parse_position(after)
         feed = await self._open(name)
-        return self._events(name, feed, position)
+        events = self._events(name, feed, position)
+        await anext(events)  # now it counts as a listener until it is closed, whether or not it is read
+        return events
 
     async def _open(self, name: str) -> PlanFeed:
         async with self._opening:
@@ -78,11 +79,15 @@ class PlanFeeds:
         try:
             if position is None:
                 position = feed.buffer.position
-            elif not feed.buffer.has_since(position) or position > feed.read_until:
-                # older than the buffer, or newer than what the feed has read, or of another plan of this name
-                async for missed in self._missed(name, position):
+            yield b""
+            ahead = position > feed.read_until  # of what the feed has read, or of another plan of this name
+            while ahead or not feed.buffer.has_since(position):
+                ahead, follower = False, await PlanFollower.open(self._store, name, position)
+                while missed := await follower.read():
                     yield b"".join(map(_encoded, missed))
-                    position = missed[-1].position
+                    if missed[-1].kind == "gone":
+                        return
+                position = follower.position
             async for data in feed.buffer.after(position):
                 yield data
         finally:
@@ -91,14 +96,6 @@ class PlanFeeds:
                 feed.task.cancel()
                 if self._feeds.get(name) is feed:
                     del self._feeds[name]
-
-    async def _missed(self, name: str, position: Position) -> AsyncGenerator[list[PlanEvent], None]:
-        """What the journal has after a position, until it has no more."""
-        follower = await PlanFollower.open(self._store, name, position)
-        while found := await follower.read():
-            yield found
-            if found[-1].kind == "gone":
-                return
 
 
 def _encoded(event: PlanEvent) -> bytes:

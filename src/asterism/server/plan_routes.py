@@ -6,7 +6,9 @@ the plan, ``durable/admin.py`` and ``plan_retry.py`` change a plan that no proce
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from pydantic import BaseModel, Field
@@ -16,25 +18,30 @@ from asterism.client import documents
 from asterism.core.attempt_log import LogReader, TaskLog
 from asterism.core.errors import InvalidTask, PlanError, UnknownTask
 from asterism.core.plan.approval import WAITING, ApprovalRule
-from asterism.core.plan.edits import EditBatch
+from asterism.core.plan.edits import Edit, EditBatch, edit_from_json
 from asterism.durable import admin
 from asterism.durable.approval_store import list_approvals
 from asterism.durable.journal_store import check_name, read_head
 from asterism.durable.plan_history import plan_at, plan_events, versions
-from asterism.durable.plan_requests import EditAnswer, edit_plan, pause_plan, undo_edit
+from asterism.durable.plan_requests import edit_plan, pause_plan, undo_edit
 from asterism.durable.plan_retry import reopen_plan
 from asterism.durable.plan_submissions import submit_again, submit_plan
 from asterism.durable.rejected_edits import rejected_edits
-from asterism.durable.stored_plans import explain_task, explanation_json, find_plan, list_plans, read_plan
+from asterism.durable.stored_plans import explain_task, explanation_json, find_plan, list_plans, open_runs, read_plan
 from asterism.durable.task_logs import task_logs, task_runs
 from asterism.orchestrator.plan_mask import PlanMask
+from asterism.planfile import loader
 from asterism.server import plan_documents
 from asterism.server.endpoint import Call, Endpoint, NoModel
 from asterism.server.event_stream import EventStream
 from asterism.server.plan_feed import parse_position
+from asterism.server.problems import InvalidEdits
 
 MAX_TASKS = 20_000
 """How many tasks a submitted plan, or an edited one, may have."""
+
+SMALL_FILE = 50_000
+"""A plan file of at most this many characters is read at once."""
 
 MAX_EDITS = 5_000
 """How many edits one batch may have."""
@@ -120,7 +127,8 @@ async def list_all(call: Call) -> Any:
 async def show(call: Call) -> Any:
     stored = await read_plan(call.fleet, call.path["plan"])
     waiting = [one for one in await list_approvals(call.fleet.store, call.path["plan"]) if one.state == WAITING]
-    return plan_documents.view(stored, tasks=call.query.tasks, waiting=waiting)
+    runs = await open_runs(call.fleet, stored.record.plan) if call.query.tasks else {}
+    return plan_documents.view(stored, tasks=call.query.tasks, waiting=waiting, runs=runs)
 
 
 async def story(call: Call) -> Any:
@@ -218,15 +226,11 @@ async def follow(call: Call) -> Any:
 
 
 async def submit(call: Call) -> Any:
-    from asterism.planfile.loader import BadPlan, examine
-
     given = call.body
     if given.name is not None:
         check_name(given.name)
     rules = _rules(given.approvals)
-    found, mistakes = examine(given.file, given.name or "plan", params=given.params, files=False)
-    if found is None:
-        raise BadPlan("the plan file", mistakes)
+    found = await examined(given.file, given.name or "plan", given.params)
     plan = found.constellation
     if len(plan) > MAX_TASKS:
         raise RequestRefused(413, f"the plan has {len(plan):,} tasks; the limit is {MAX_TASKS:,}")
@@ -234,6 +238,15 @@ async def submit(call: Call) -> Any:
     await submit_plan(call.fleet, plan, policy=found.policy or "scoped", params=found.params, approvals=rules)
     call.server.submitted()
     return plan_documents.view(await read_plan(call.fleet, plan.id), tasks=False)
+
+
+async def examined(text: str, name: str, params: dict[str, Any]) -> loader.PlanFile:
+    """A plan file. A large one takes seconds, and is read in a thread. Raises BadPlan."""
+    read = partial(loader.examine, text, name, params=params, files=False)
+    found, mistakes = await asyncio.to_thread(read) if len(text) > SMALL_FILE else read()
+    if found is None:
+        raise loader.BadPlan("the plan file", mistakes)
+    return found
 
 
 def _rules(texts: list[str]) -> list[ApprovalRule]:
@@ -247,32 +260,36 @@ async def edit(call: Call) -> Any:
     name, given = call.path["plan"], call.body
     batch = replace(batch_of_edits(given.edits), author=call.by, reason=given.reason, base_version=given.base_version)
     await check_size(call, name, batch)
-    return await _edited(name, given.dry_run, edit_plan(call.fleet, name, batch, dry_run=given.dry_run))
+    async with call.server.edited_plans.alone(call.fleet, name):
+        done = await edit_plan(call.fleet, name, batch, dry_run=given.dry_run)
+    return plan_documents.edit_outcome(name, done, given.dry_run)
 
 
 async def undo(call: Call) -> Any:
     name, given = call.path["plan"], call.body
-    return await _edited(name, given.dry_run, undo_edit(call.fleet, name, given.reason, dry_run=given.dry_run))
+    async with call.server.edited_plans.alone(call.fleet, name):
+        done = await undo_edit(call.fleet, name, given.reason, dry_run=given.dry_run)
+    return plan_documents.edit_outcome(name, done, given.dry_run)
 
 
 def batch_of_edits(edits: list[dict[str, Any]]) -> EditBatch:
-    """Raises RequestRefused."""
-    try:
-        return EditBatch.from_json({"edits": edits})
-    except (InvalidTask, TypeError, ValueError) as error:
-        raise RequestRefused(422, str(error)[:2000]) from None
+    """Raises InvalidEdits with every edit that cannot be read."""
+    found, reasons = list[Edit](), dict[int, str]()
+    for number, data in enumerate(edits):
+        try:
+            found.append(edit_from_json(data))
+        except (InvalidTask, TypeError, ValueError) as error:
+            reasons[number] = str(error)[:2000]
+    if reasons:
+        raise InvalidEdits(reasons)
+    return EditBatch(tuple(found))
 
 
 async def check_size(call: Call, name: str, batch: EditBatch) -> None:
     """Raise RequestRefused if a batch makes a plan too large."""
     added = sum(edit.op == "add_task" for edit in batch.edits)
-    if added and len((await read_plan(call.fleet, name)).record.plan) + added > MAX_TASKS:
-        raise RequestRefused(413, f"the plan would have more than {MAX_TASKS:,} tasks")
-
-
-async def _edited(name: str, dry_run: bool, change: Any) -> dict[str, Any]:
-    answer: EditAnswer = await change
-    return plan_documents.edit_outcome(name, answer, dry_run)
+    if added:
+        await call.server.edited_plans.add(call.fleet, name, added, MAX_TASKS)
 
 
 async def pause(call: Call) -> Any:
@@ -304,7 +321,10 @@ async def cancel(call: Call) -> Any:
 async def retry(call: Call) -> Any:
     name, given = call.path["plan"], call.body
     await find_plan(call.fleet, name)
-    batch = replace(batch_of_edits(given.edits), author=call.by, reason=given.reason) if given.edits else None
+    batch = None
+    if given.edits:
+        batch = replace(batch_of_edits(given.edits), author=call.by, reason=given.reason)
+        await check_size(call, name, batch)
     reopened = await reopen_plan(call.fleet, name, from_tasks=given.from_tasks, batch=batch, reason=given.reason)
     await _run_here(call, name)
     return await _state(call, tasks=list(reopened.tasks), version=reopened.version)
@@ -344,7 +364,7 @@ ENDPOINTS = (
     Endpoint("POST", "/plans/{plan}/pause", pause, "Start no more tasks.", "operate", NoModel, WithReason, State),
     Endpoint("POST", "/plans/{plan}/resume", resume, "Resume a plan.", "operate", NoModel, NoModel, State),
     Endpoint("POST", "/plans/{plan}/cancel", cancel, "Cancel a plan.", "operate", NoModel, WithReason, State),
-    Endpoint("POST", "/plans/{plan}/retry", retry, "Run again what failed.", "operate", NoModel, Retry, State),
+    Endpoint("POST", "/plans/{plan}/retry", retry, "Run it again.", "operate", NoModel, Retry, State, edits=True),
     Endpoint("GET", "/plans/{plan}/tasks/{task}", show_task, "A task.", READ, answer=documents.Task),
     Endpoint("GET", "/plans/{plan}/tasks/{task}/why", why, "Why a task waits.", READ, answer=documents.TaskWhy),
     Endpoint("GET", "/plans/{plan}/tasks/{task}/logs", logs, "What a task printed.", READ, LogQuery, answer=Lines),

@@ -36,6 +36,15 @@ log = logging.getLogger("asterism.server")
 MEDIA_TYPE = "application/problem+json"
 PREFIX = "urn:asterism:problem:"
 
+
+class InvalidEdits(AsterismError):
+    """Edits that cannot be read. ``reasons`` has the number of each, and why."""
+
+    def __init__(self, reasons: Mapping[int, str]) -> None:
+        self.reasons = reasons
+        super().__init__(f"{len(reasons)} of the edits cannot be read, and nothing has changed")
+
+
 STATUSES: tuple[tuple[type[AsterismError], int, str], ...] = (
     (EditRejected, 422, "edit-rejected"),
     (EditWaits, 409, "edit-waits"),
@@ -53,6 +62,7 @@ STATUSES: tuple[tuple[type[AsterismError], int, str], ...] = (
     (BadPlan, 422, "invalid-plan"),
     (InvalidSchedule, 422, "invalid-schedule"),
     (BadSeriesName, 422, "invalid-series"),
+    (InvalidEdits, 422, "invalid-edits"),
     (InvalidTask, 422, "invalid-task"),
     (NotJson, 422, "invalid-value"),
     (RegisterUnavailable, 503, "store-unavailable"),
@@ -90,26 +100,30 @@ def problem(
     return JSONResponse(document, status, headers, MEDIA_TYPE)
 
 
-def problem_of(error: Exception, where: str) -> Response:
-    """The problem document of an error. ``where`` is for the log."""
+def problem_of(error: Exception, where: str, plan: str | None = None) -> Response:
+    """The problem document of an error. ``where`` is for the log; ``plan`` is the plan of the request."""
     if isinstance(error, RequestRefused):
         return problem(error.status, str(error), retry_after=error.retry_after)
     for kind, status, name in STATUSES:
         if isinstance(error, kind):
             if status >= 500:
                 log.warning("%s: %s", where, error)
-            return problem(status, _detail(error), name, **_more(error))
+            return problem(status, _detail(error, plan), name, **_more(error))
     log.exception("internal error: %s", where, exc_info=error)
     return problem(500, "internal error; see the log of the server", "internal-error")
 
 
-def _detail(error: Exception) -> str:
+def _detail(error: Exception, plan: str | None) -> str:
     if isinstance(error, RunRefused):  # its story is not part of the sentence
         return f"run {error.run_id}: {error.why}"
     if isinstance(error, EditRejected):
         return "the edit was rejected, and nothing has changed"
     if isinstance(error, BadPlan):
         return "the plan file has mistakes"
+    if isinstance(error, UnknownConstellation):  # its message names the store, and plans that are not the caller's
+        return "there is no such plan" if plan is None else f"there is no plan {plan!r}"
+    if isinstance(error, ConstellationExists):
+        return "there is a plan of this name already: give this one another name"
     if isinstance(error, StoreError):
         return "the store is unavailable: try again later"  # its message may name a file or a host
     return str(error)
@@ -118,6 +132,8 @@ def _detail(error: Exception) -> str:
 def _more(error: Exception) -> Mapping[str, Any]:
     if isinstance(error, EditRejected):
         return {"violations": [violation_json(one.edit, one.rule, one.message) for one in error.violations]}
+    if isinstance(error, InvalidEdits):
+        return {"violations": [violation_json(edit, "invalid_edit", why) for edit, why in error.reasons.items()]}
     if isinstance(error, EditWaits):
         return {"approval": error.approval.id}
     if isinstance(error, BadPlan):

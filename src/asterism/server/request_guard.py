@@ -39,10 +39,14 @@ CSRF_HEADER = "x-csrf-token"
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 
-SERVER_LIMITS = Limits(connections=2000, per_client=64, bodies=64 * 1024 * 1024)
+SERVER_LIMITS = Limits(connections=20_000, descriptors=0.75, per_client=64, idle=75.0, bodies=64 * 1024 * 1024)
+"""Devices wait for work in a connection each, and send heartbeats in another that stays open between them."""
 
 LONGEST_HEADERS = 16 * 1024
 """The longest headers of a request, in bytes."""
+
+ONLY_ONCE = ("host", "origin", "authorization", "cookie", CSRF_HEADER, "sec-fetch-site", "content-type")
+"""Headers that a request may have once: a proxy, or another part of this server, could believe the second one."""
 
 MAX_FAILURES = 10
 FAILURE_WINDOW = 60.0
@@ -81,6 +85,11 @@ class Caller:
     def name(self) -> str:
         return self.credential.name
 
+    @property
+    def shown(self) -> str:
+        """The name with the id: several credentials may have one name, and each has limits of its own."""
+        return f"{self.name} ({self.credential.id})"
+
 
 class RequestGuard:
     """An ASGI application around another: refuses foreign hosts and origins, and adds headers to every answer.
@@ -98,7 +107,9 @@ class RequestGuard:
         headers = Headers(scope=scope)
         answer = self._app
         refusal = self.refusal(scope["method"], scope["path"], headers)
-        if sum(len(name) + len(value) for name, value in scope["headers"]) > LONGEST_HEADERS:
+        if any(len(headers.getlist(name)) > 1 for name in ONLY_ONCE):
+            answer = problem(400, f"the request has one of these headers twice: {', '.join(ONLY_ONCE)}")
+        elif sum(len(name) + len(value) for name, value in scope["headers"]) > LONGEST_HEADERS:
             answer = problem(431, f"the headers are too long: the limit is {LONGEST_HEADERS:,} bytes")
         elif refusal is not None:
             answer = problem(421 if refusal.startswith("host") else 403, refusal, "foreign-request")
@@ -170,7 +181,7 @@ class Gate:
         """Give the connection of a request to its caller. Raises RequestRefused."""
         place = place_of(request)
         if place is not None:
-            place.admit("the proxy" if self._shared else caller.name)
+            place.readmit("the proxy" if self._shared else caller.shown)
 
     @contextmanager
     def counted(self, caller: Caller) -> Iterator[None]:

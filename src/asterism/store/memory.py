@@ -276,8 +276,12 @@ class MemoryStore(MemoryChangeFeed):
     async def counts(self) -> Mapping[RunStatus, int]:
         return Counter(run.status for run in self._runs.values())
 
-    async def sessions(self, *, ended: bool = False) -> list[Session]:
-        return [self._with_used(session) for session in self._sessions.values() if ended or session.state != ENDED]
+    async def sessions(self, *, ended: bool = False, device: str | None = None) -> list[Session]:
+        return [
+            self._with_used(session)
+            for session in self._sessions.values()
+            if (ended or session.state != ENDED) and device in (None, session.device)
+        ]
 
     def _with_used(self, session: Session) -> Session:
         used = len(self._owned.get(session.id, ()))

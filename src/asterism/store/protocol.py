@@ -353,8 +353,9 @@ class Store(Protocol):
         """Return the number of runs in each status. A status without runs may be missing."""
         ...
 
-    async def sessions(self, *, ended: bool = False) -> list[Session]:
-        """Return the sessions that are open, abroad or replaced; with ``ended`` also those that ended and are kept."""
+    async def sessions(self, *, ended: bool = False, device: str | None = None) -> list[Session]:
+        """Return the sessions that are open, abroad or replaced; with ``ended`` also those that ended and are kept;
+        with ``device`` those of this device only."""
         ...
 
     async def register(self, key: str) -> Register | None: ...

@@ -100,6 +100,17 @@ def test_a_held_task_names_the_cycle_that_holds_it_and_for_how_long() -> None:
     assert answer.status == "pending"
 
 
+def test_a_task_after_a_failure_names_the_review_that_may_change_it() -> None:
+    scene = Scene(chain("a", "b"))
+    scene.end("a", FAILED, ValueError("no"))
+    scene.open(now=3.0)
+    answer = scene.why("b", now=5.5)
+    assert [(one.kind, one.name) for one in answer.holders] == [("dependency", "a"), ("cycle", "1")]
+    approval = Holder("approval", "2", "an edit that changes it waits for approval 2, by ann")
+    assert scene.why("b", placement=approval).holders[-1] == approval
+    assert scene.why("b", placement=BUSY).holders[-1].kind == "cycle"
+
+
 def test_a_claimed_cycle_names_who_claimed_it() -> None:
     scene = Scene(chain("a", "b"), claim_timeout=30.0)
     scene.end("a")

@@ -36,9 +36,14 @@ class Why:
 
 def why(graph: Graph, lock: AssignmentLock, node: Node, placement: Holder | None, now: float) -> Why:
     """``placement`` is the reason that the orchestrator gives (devices, pauses). It counts if the plan itself lets the
-    task start."""
+    task start; an edit of the task that waits for approval always counts."""
     if node.status is PENDING:
-        holders = _dependencies(graph, node) or _reviews(graph, lock, node, now) or _placed(placement)
+        unmet = _dependencies(graph, node)
+        # an editor that reviews the end of an unmet dependency can still change the task
+        unmet += tuple(_review(graph, lock, one.name, now) for one in unmet if graph.nodes[one.name].unsettled)
+        if unmet and placement is not None and placement.kind == "approval":
+            unmet += (placement,)
+        holders = unmet or _reviews(graph, lock, node, now) or _placed(placement)
         return Why(node.id, "waiting" if node.open else "pending", holders)
     if node.tentative is not None:
         return Why(node.id, f"{node.tentative} provisionally", _unconfirmed(graph, lock, node, now))

@@ -88,8 +88,9 @@ class Claimer:
         watch = self._connection.watch()
         try:
             while True:
-                await watch.wait(self._connection.look_interval)
-                self.wake()
+                woken = await watch.wait(self._connection.look_interval)
+                if woken or self._connection.looks_alone:
+                    self.wake()
         finally:
             watch.close()
 
@@ -109,7 +110,7 @@ class Claimer:
             except (StoreUnavailable, UnknownWorkflow) as error:
                 trouble.occurred(error)
                 self._assigned = True
-                await self._connection.clock.sleep(1.0)
+                await self._connection.clock.sleep(self._connection.retry_pause())
                 self._wake.set()
 
     async def _look_once(self) -> None:

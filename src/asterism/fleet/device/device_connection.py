@@ -52,12 +52,14 @@ class End(NamedTuple):
 
 class DeviceConnection(Protocol):
     """``clock`` is the device's own clock, ``url`` the address for messages, ``look_interval`` how often a device looks
-    for work without being woken, in seconds. With ``commits_together`` the ends of several runs can be one commit of
+    for work without being woken, in seconds; it does so if it ``looks_alone``, or else the server looks and wakes it.
+    With ``commits_together`` the ends of several runs can be one commit of
     the device (``end_together``); without, the connection gathers them by itself."""
 
     clock: Clock
     url: str
     look_interval: float
+    looks_alone: bool
     commits_together: bool
 
     def store_time(self) -> float:
@@ -65,6 +67,9 @@ class DeviceConnection(Protocol):
 
     def end_time(self) -> float:
         """The time of a result, by the store's clock."""
+
+    def retry_pause(self) -> float:
+        """How long to wait before a question is repeated that was not answered, in seconds."""
 
     @property
     def log_limit(self) -> int:

@@ -17,7 +17,7 @@ import logging
 import random
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from asterism.base.clock import BootClock, Clock
 from asterism.core.errors import AsterismError, InvalidWorkflow, NotJson
@@ -27,15 +27,22 @@ from asterism.core.run.session import Session
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.device_connection import STEP_TIMEOUT, End, Standing
 from asterism.fleet.device.gateway_messages import (
+    LARGEST_MESSAGE,
+    MOST_TAKEN,
     POLL_TIME,
+    GatewayTransport,
+    Signer,
     log_json,
+    log_parts,
+    log_weight,
     parse_reply,
+    report_batches,
     report_json,
     step_json,
 )
 from asterism.fleet.device.membership import DeviceNameTaken, prepare_host
 from asterism.fleet.device.outbox import Outbox
-from asterism.fleet.device.owner_steps import Complete, DeviceStep, OwnerStep, Refuse
+from asterism.fleet.device.owner_steps import Complete, DeviceStep, Fail, OwnerStep, Refuse
 from asterism.fleet.device.step_queue import StepQueue
 from asterism.fleet.fleet import InProcessDevice
 from asterism.fleet.ledger import TooLarge, blob_of, is_small
@@ -54,8 +61,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("asterism.device")
 
 NO_LIMIT = float("inf")
-RECONNECT_PAUSE = 1.0
-"""How long a device waits after a request for work that was not answered, in seconds."""
+RECONNECT_PAUSE, LONGEST_RETRY_PAUSE = 1.0, 15.0
+"""How long a device waits after a request for work that was not answered, at first and at most, in seconds."""
+
+LARGEST_RESULT = LARGEST_MESSAGE // 4
+"""A larger result is stored apart, before the end of its run is sent, in bytes."""
 
 TOKENS_REMEMBERED = 10_000
 """How many tokens of grants are remembered."""
@@ -74,25 +84,6 @@ class GatewayRefused(StoreError):
     def __init__(self, message: str, kind: str = "") -> None:
         super().__init__(message)
         self.kind = kind
-
-
-class GatewayTransport(Protocol):
-    """Carries messages to a gateway."""
-
-    url: str
-
-    async def send(self, operation: str, body: Any, token: str | None, *, timeout: float) -> Any:
-        """Send a message and return the answer. A body of bytes is a large value, and one that is answered by bytes is
-        asked for with ``fetch``. Raises StoreUnavailable without an answer, GatewayRefused for a refusal."""
-
-    async def close(self) -> None: ...
-
-
-class Signer(Protocol):
-    """The key of a device."""
-
-    def sign(self, *words: str) -> str:
-        """The signature of some words."""
 
 
 class GatewayAccess:
@@ -126,7 +117,7 @@ class GatewayAccess:
 class GatewayConnection:
     """``owner`` is the session of the device. ``timeout`` is how long an answer may take, in seconds."""
 
-    look_interval = POLL_TIME
+    look_interval, looks_alone = POLL_TIME, False
     commits_together = False
 
     def __init__(self, access: GatewayAccess, owner: Owner, *, timeout: float = 10.0) -> None:
@@ -138,6 +129,7 @@ class GatewayConnection:
         self._tokens: OrderedDict[tuple[str, int], str] = OrderedDict()
         self._access_token, self._renew_at = "", float("-inf")
         self._login = asyncio.Lock()
+        self._failures = 0  # since the last answer
         self._steps = StepQueue(self._ask_steps)
         self.log_limit = 0
         self._large = self._most = 0
@@ -148,6 +140,10 @@ class GatewayConnection:
     def end_time(self) -> float:
         return self._estimate()
 
+    def retry_pause(self) -> float:
+        """Longer after each failure, and at random: a server that comes back has many devices."""
+        return min(LONGEST_RETRY_PAUSE, RECONNECT_PAUSE * 2.0**self._failures) * self._chance.uniform(0.5, 1.5)
+
     # -- messages ----------------------------------------------------------------------------------------------------
 
     async def _ask(self, operation: str, body: Any = None, *, timeout: float | None = None) -> Any:
@@ -156,7 +152,12 @@ class GatewayConnection:
         for attempt in (1, 2):
             token = await self._token()
             try:
-                return await self._transport.send(operation, body if body is not None else {}, token, timeout=within)
+                answer = await self._transport.send(operation, body if body is not None else {}, token, timeout=within)
+                self._failures = 0
+                return answer
+            except StoreUnavailable:
+                self._failures = min(self._failures + 1, 10)
+                raise
             except GatewayRefused as refusal:
                 if refusal.kind == "revoked":
                     raise DeviceRevoked(f"{self.url} has revoked device {self.owner.device!r}") from None
@@ -169,7 +170,16 @@ class GatewayConnection:
         raise AssertionError
 
     async def _ask_steps(self, steps: list[dict[str, Any]]) -> list[Any]:
-        return list((await self._ask("steps", {"steps": steps}))["steps"])
+        """Send steps, and return their answers. If the message is not valid, each step is sent alone: one that cannot
+        be sent does not take others with it."""
+        try:
+            return list((await self._ask("steps", {"steps": steps}))["steps"])
+        except GatewayRefused as refusal:
+            if refusal.kind != "invalid":
+                raise
+            if len(steps) == 1:
+                return [{"error": "invalid", "message": str(refusal)}]
+        return [answer for one in steps for answer in await self._ask_steps([one])]
 
     async def _token(self) -> str:
         if self.clock.time() < self._renew_at:
@@ -261,9 +271,12 @@ class GatewayConnection:
 
     async def beat(self, profile: Mapping[str, Any], reports: Sequence[ProgressReport]) -> HeartbeatReply:
         asked = self.clock.time()
-        sent = [report_json(one, token) for one in reports if (token := self._tokens.get((one.run, one.epoch)))]
+        known = [(one, token) for one in reports if (token := self._tokens.get((one.run, one.epoch)))]
+        *before, last = report_batches(known)
         try:
-            data = await self._ask("beat", {"profile": dict(profile), "reports": sent})
+            for batch in before:
+                await self._ask("output", {"reports": batch})
+            data = await self._ask("beat", {"profile": dict(profile), "reports": last})
         except GatewayRefused as refusal:
             raise ValueError(str(refusal)) if refusal.kind == "invalid" else refusal from None
         reply, tokens = parse_reply(data)
@@ -300,8 +313,8 @@ class GatewayConnection:
     async def take(self, order: TakeOrder) -> list[Run]:
         kinds = order.kinds()
         body: dict[str, Any] = {
-            "limit": order.limit,
-            "free": order.free,
+            "limit": min(order.limit, MOST_TAKEN),
+            "free": min(order.free, MOST_TAKEN),
             "above": order.above,
             "not_kinds": sorted(order.not_kinds),
             "kinds": {kind: scores.get(self.owner.device) for kind, scores in kinds.fresh.items()},
@@ -333,15 +346,19 @@ class GatewayConnection:
         return step_json(step, self._tokens.get((run_id, step.grant.epoch)))
 
     async def end(self, run: Run, step: OwnerStep, log: Sequence[PutLog], *, tried: Run | None = None) -> None:
-        data = {**self._step_json(run.id, step), "run": run.id, "log": log_json(log[0]) if log else None}
+        *before, last = log_parts(log[0]) if log else [None]
+        data = {**self._step_json(run.id, step), "run": run.id, "log": log_json(last)}
+        weight = log_weight(last)
         kept: str | None = None
 
         async def attempt() -> None:
             nonlocal kept
             try:
-                await self._deliver(run.id, data)
+                if before:
+                    await self._put_log(run.id, step.grant.epoch, before)
+                await self._deliver(run.id, data, weight)
             except StoreUnavailable:
-                if kept is None and isinstance(step, Complete):
+                if kept is None and isinstance(step, Complete | Fail):
                     kept = self._access.outbox.put(data)
                 raise
 
@@ -358,18 +375,26 @@ class GatewayConnection:
         if kept is not None:
             self._access.outbox.remove(kept)
 
-    async def _deliver(self, run_id: str, data: Mapping[str, Any]) -> None:
+    async def _put_log(self, run_id: str, epoch: int, parts: Sequence[PutLog | None]) -> None:
+        """Send the first parts of a long log, before the end of the run."""
+        token = self._tokens.get((run_id, epoch), "")
+        for part in parts:
+            report = report_json(ProgressReport(run_id, epoch, None, "", part), token)
+            await self._ask("output", {"reports": [report]})
+
+    async def _deliver(self, run_id: str, data: Mapping[str, Any], weight: int = 0) -> None:
         """Send the end of a run. A large result goes before it, apart."""
         output = data.get("output")
         body = {name: value for name, value in data.items() if name not in ("run", "output")}
         if data["do"] == "complete":
             text = b"" if is_small(output) else json.dumps(output, separators=(",", ":")).encode()
-            if self._large and len(text) > self._large:
+            weight += len(text)
+            if self._large and len(text) > min(self._large, LARGEST_RESULT):
                 put = await self._ask("blob", text, timeout=self._timeout + len(text) / 100_000)
                 body["blob"] = put["blob"]
             else:
                 body["output"] = output
-        await self._steps.send(run_id, body)
+        await self._steps.send(run_id, body, weight)
 
     async def end_together(self, ends: Sequence[End]) -> None:
         raise NotImplementedError("steps are gathered in messages")
@@ -464,8 +489,8 @@ class _Poll:
                 "wait", {"seconds": seconds}, timeout=seconds + self._connection._timeout
             )
         except StoreUnavailable:
-            await self._connection.clock.sleep(RECONNECT_PAUSE * self._connection._chance.uniform(0.5, 1.5))
-            return False
+            await self._connection.clock.sleep(self._connection.retry_pause())
+            return True  # what the server would have said is unknown
         return bool(answer["woken"])
 
     def close(self) -> None:

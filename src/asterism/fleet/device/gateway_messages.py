@@ -8,12 +8,14 @@ device was given. Both sides use the functions of this module.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, Protocol, cast
 
 from asterism.core.attempt_log import LogChunk
 from asterism.core.errors import Fenced, RunRefused
 from asterism.core.run.run import Grant, Progress, Run, RunStatus
+from asterism.fleet.device.functions import MOST_STEPS
 from asterism.fleet.device.owner_steps import (
     BreakOff,
     Claim,
@@ -38,12 +40,41 @@ POLL_TIME = 50.0
 STEPS_AT_ONCE = 200
 """How many steps one message has at most."""
 
+MOST_TAKEN = 1000
+"""How many runs one message takes at most."""
+
+LARGEST_MESSAGE = 4 * 1024 * 1024
+"""How much one message of a device has at most, in bytes, by ``log_weight`` and the length of results. A server accepts
+four times as much."""
+
+LARGEST_LOG_PART = 1024 * 1024
+"""A log with more than this is sent in several messages, in bytes."""
+
 LONGEST_TEXT = 64 * 1024
 _GRANT = re.compile(r"astg_([A-Za-z0-9_-]{1,100})\.([0-9]{1,9})\.([A-Za-z0-9_-]{1,100})\.([0-9a-f]{32})")
 
 
 class InvalidMessage(ValueError):
     """A message that is not as this protocol says."""
+
+
+class GatewayTransport(Protocol):
+    """Carries messages to a gateway."""
+
+    url: str
+
+    async def send(self, operation: str, body: Any, token: str | None, *, timeout: float) -> Any:
+        """Send a message and return the answer. A body of bytes is a large value, and one that is answered by bytes is
+        asked for with ``fetch``. Raises StoreUnavailable without an answer, GatewayRefused for a refusal."""
+
+    async def close(self) -> None: ...
+
+
+class Signer(Protocol):
+    """The key of a device."""
+
+    def sign(self, *words: str) -> str:
+        """The signature of some words."""
 
 
 class GrantToken(NamedTuple):
@@ -119,7 +150,7 @@ def _progress(value: object) -> Progress | None:
         raise InvalidMessage("progress must be two numbers")
     step, total = value
     for one in (step, 0 if total is None else total):
-        if isinstance(one, bool) or not isinstance(one, int) or not 0 <= one < 10**15:
+        if isinstance(one, bool) or not isinstance(one, int) or not 0 <= one <= MOST_STEPS:
             raise InvalidMessage("progress must be two numbers")
     return Progress(step, total)
 
@@ -199,6 +230,67 @@ def parse_log(data: object, grant: Grant) -> PutLog | None:
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise InvalidMessage(f"the log is not valid: {error}") from None
     return PutLog(grant.run, grant.epoch, stored, drop or None)
+
+
+def log_weight(log: PutLog | None) -> int:
+    """How long a log is at most as JSON, in bytes: six times its characters."""
+    if log is None:
+        return 0
+    return sum(6 * len(text) + 100 for chunk in log.chunks for _, _, text in chunk.value)
+
+
+def log_parts(log: PutLog) -> list[PutLog]:
+    """A log in parts of about LARGEST_LOG_PART, at least one; the last one drops what the log drops. The same lines
+    are always cut at the same places, so that writing them again changes nothing."""
+    if log_weight(log) <= LARGEST_LOG_PART:
+        return [log]
+    parts: list[list[StoredChunk]] = [[]]
+    weight = 0
+    for chunk in log.chunks:
+        for piece in _chunk_pieces(chunk):
+            its = log_weight(replace(log, chunks=[piece]))
+            if parts[-1] and weight + its > LARGEST_LOG_PART:
+                parts.append([])
+                weight = 0
+            parts[-1].append(piece)
+            weight += its
+    return [replace(log, chunks=part, drop=log.drop if part is parts[-1] else None) for part in parts]
+
+
+def _chunk_pieces(chunk: StoredChunk) -> Iterator[StoredChunk]:
+    """A chunk in pieces of whole lines."""
+    blocks: list[list[Any]] = []
+    first, size = chunk.first, 0
+    for at, stream, text in chunk.value:
+        lines: list[str] = []
+        for line in text.split("\n"):
+            if size + len(line) > LARGEST_LOG_PART // 12 and (blocks or lines):
+                if lines:
+                    blocks.append([at, stream, "\n".join(lines)])
+                piece = LogChunk.from_json(first, blocks)
+                yield StoredChunk(chunk.epoch, first, piece.line_count, piece.to_json())
+                first, blocks, lines, size = first + piece.line_count, [], [], 0
+            lines.append(line)
+            size += len(line) + 20
+        blocks.append([at, stream, "\n".join(lines)])
+    yield StoredChunk(chunk.epoch, first, LogChunk.from_json(first, blocks).line_count, blocks)
+
+
+def report_batches(reports: Iterable[tuple[ProgressReport, str]]) -> list[list[dict[str, Any]]]:
+    """Reports with the tokens of their grants as messages, at least one. The parts of a long log are in different
+    messages."""
+    batches: list[list[dict[str, Any]]] = [[]]
+    weight = 0
+    for report, token in reports:
+        parts: Sequence[PutLog | None] = [None] if report.log is None else log_parts(report.log)
+        for number, part in enumerate(parts):
+            its = log_weight(part) + 6 * len(report.tail) + 500
+            if number or (batches[-1] and weight + its > LARGEST_MESSAGE):
+                batches.append([])
+                weight = 0
+            batches[-1].append(report_json(report._replace(log=part), token))
+            weight += its
+    return batches
 
 
 def report_json(report: ProgressReport, token: str) -> dict[str, Any]:

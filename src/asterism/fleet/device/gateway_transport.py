@@ -16,8 +16,8 @@ from asterism.base.http_requests import load_httpx
 from asterism.base.text import masked_url
 from asterism.core.errors import AsterismError
 from asterism.fleet.device.device_key import DeviceKey, Enrolment, EnrolmentFile
-from asterism.fleet.device.gateway_connection import GatewayAccess, GatewayRefused, GatewayTransport
-from asterism.fleet.device.gateway_messages import PREFIX
+from asterism.fleet.device.gateway_connection import GatewayAccess, GatewayRefused
+from asterism.fleet.device.gateway_messages import PREFIX, GatewayTransport
 from asterism.fleet.device.outbox import FileOutbox
 from asterism.store.store_errors import StoreUnavailable
 
@@ -29,6 +29,11 @@ CONNECT_TIMEOUT = 10.0
 
 CONNECTIONS = 4
 """How many connections a device has at most: one waits for work, one sends heartbeats, the others steps and values."""
+
+
+KEPT_OPEN = 60.0
+"""How long a connection is kept open between two messages, in seconds: longer than between two heartbeats, and not as
+long as the server keeps it."""
 
 
 class InvalidServer(AsterismError, ValueError):
@@ -75,7 +80,7 @@ class HttpTransport:
     async def send(self, operation: str, body: Any, token: str | None, *, timeout: float) -> Any:
         client = await self._connected()
         headers = {} if token is None else {"authorization": f"Bearer {token}"}
-        content = body if isinstance(body, bytes) else json.dumps(body, separators=(",", ":")).encode()
+        content = body if isinstance(body, bytes) else _encoded(body)
         with translated_errors(self.url):
             async with asyncio.timeout(timeout):
                 answer = await client.post(f"{PREFIX}/{operation}", content=content, headers=headers)
@@ -99,7 +104,11 @@ class HttpTransport:
                     headers={"accept-encoding": "identity", "content-type": "application/json"},
                     verify=verify,
                     timeout=library.Timeout(None, connect=CONNECT_TIMEOUT),
-                    limits=library.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS),
+                    limits=library.Limits(
+                        max_connections=CONNECTIONS,
+                        max_keepalive_connections=CONNECTIONS,
+                        keepalive_expiry=KEPT_OPEN,
+                    ),
                     transport=self._inner,
                     trust_env=self._fingerprint is None,
                 )
@@ -129,6 +138,11 @@ def translated_errors(url: str) -> Iterator[None]:
         raise StoreUnavailable(f"{url} is unreachable: {cause or type(cause).__name__}") from None
 
 
+def _encoded(body: Any) -> bytes:
+    """A message as JSON. A lone surrogate, which UTF-8 cannot express, is replaced, as stores do."""
+    return json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
+
+
 def _json(content: bytes, url: str) -> Any:
     try:
         return json.loads(content)
@@ -145,7 +159,7 @@ def _refusal(status: int, content: bytes, url: str) -> Exception:
     shown = "".join(letter if letter.isprintable() else " " for letter in detail[:1000])
     if status in (408, 421, 425, 429) or status >= 500:
         return StoreUnavailable(f"{url} answered {status}: {shown}")
-    return GatewayRefused(shown or f"{url} answered {status}", kind)
+    return GatewayRefused(shown or f"{url} answered {status}", kind or ("invalid" if status == 413 else ""))
 
 
 async def _pinned(url: str, fingerprint: str) -> ssl.SSLContext:

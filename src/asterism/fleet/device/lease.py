@@ -50,6 +50,11 @@ class Lease:
         self.work_waits = False
         """Whether work waits for the next renewal: it was refused because the lease was not fresh."""
 
+    @property
+    def has_been_renewed(self) -> bool:
+        """Whether a heartbeat was accepted since the device joined."""
+        return bool(self._renewals)
+
     # -- how sure the device is of a run -----------------------------------------------------------------------------
 
     def remaining(self, run: Run, now: float | None = None) -> float:

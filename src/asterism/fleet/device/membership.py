@@ -106,13 +106,13 @@ async def _entry(store: Store, session: Session, replace: bool) -> list[Write]:
         PutRegister(key, {"session": session.id}, current and current.revision),
         PutSession(session, None),
     ]
-    for old in await store.sessions():
-        if old.device == session.device and old.state == ABROAD and old.reachable(now) and not replace:
+    for old in await store.sessions(device=session.device):
+        if old.state == ABROAD and old.reachable(now) and not replace:
             raise DeviceNameTaken(
                 f"a peer has a device {session.device!r} ({old.host}): choose another name, or each store takes the "
                 "other's device for an impostor"
             )
-        if old.device != session.device or old.state != OPEN:
+        if old.state != OPEN:
             continue
         if old.host == session.host:  # we hold the lock of this device here, so its process is dead
             writes.append(PutSession(old.changed(state=ENDED), old.revision))
@@ -132,19 +132,19 @@ async def _entry(store: Store, session: Session, replace: bool) -> list[Write]:
     return writes
 
 
-async def leave(store: Store, session_id: str) -> None:
-    """End a session: the device executes nothing any more."""
-    await _change_session(store, session_id, state=ENDED)
+async def leave(store: Store, session_id: str, device: str | None = None) -> None:
+    """End a session: the device executes nothing any more. To know the device saves reading all sessions."""
+    await _change_session(store, session_id, device, state=ENDED)
 
 
-async def mark_draining(store: Store, session_id: str) -> None:
+async def mark_draining(store: Store, session_id: str, device: str | None = None) -> None:
     """Say that a session takes nothing more."""
-    await _change_session(store, session_id, draining=True)
+    await _change_session(store, session_id, device, draining=True)
 
 
-async def _change_session(store: Store, session_id: str, **changes: Any) -> None:
+async def _change_session(store: Store, session_id: str, device: str | None, **changes: Any) -> None:
     async def attempt() -> None:
-        for session in await store.sessions():
+        for session in await store.sessions(device=device):
             if session.id == session_id and any(getattr(session, name) != new for name, new in changes.items()):
                 await store.commit([PutSession(session.changed(**changes), session.revision)])
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from asterism.core.run.placement import Weights
 from asterism.core.run.run import COMPLETED, Owner, Progress, Run
 from asterism.core.run.session import OPEN, Session, election_ranks
 from asterism.core.run.workflow import Workflow
@@ -44,7 +45,7 @@ SAME_END = 0.001
 class StoreConnection:
     """``owner`` is the session of the device."""
 
-    look_interval = LOOK_INTERVAL
+    look_interval, looks_alone = LOOK_INTERVAL, True
     commits_together = True
 
     def __init__(self, fleet: Fleet, owner: Owner) -> None:
@@ -60,6 +61,9 @@ class StoreConnection:
         if not self._last_end <= now < self._last_end + SAME_END:
             self._last_end = now
         return self._last_end
+
+    def retry_pause(self) -> float:
+        return 1.0
 
     @property
     def log_limit(self) -> int:
@@ -85,10 +89,10 @@ class StoreConnection:
         return reply
 
     async def drain(self) -> None:
-        await membership.mark_draining(self._store, self.owner.session)
+        await membership.mark_draining(self._store, self.owner.session, self.owner.device)
 
     async def leave(self) -> None:
-        await membership.leave(self._store, self.owner.session)
+        await membership.leave(self._store, self.owner.session, self.owner.device)
 
     def close(self) -> None:
         """Nothing runs beside the operations."""
@@ -159,11 +163,8 @@ class StoreConnection:
     # -- the fleet ---------------------------------------------------------------------------------------------------
 
     async def standing(self) -> Standing:
-        now = self.store_time()
-        sessions = [one for one in await self._store.sessions() if one.state == OPEN and one.reachable(now)]
-        ranks = election_ranks(sessions, await self.fleet.coordinator())
-        weights = (await settings.read(self._store)).weights
-        return Standing(ranks.get(self.owner.device, 0.0), weights, len(sessions))
+        ranks, weights = await election_standings(self.fleet)
+        return Standing(ranks.get(self.owner.device, 0.0), weights, len(ranks))
 
     async def recent_completions(self, workflow: str, limit: int) -> list[Run]:
         query = Query(statuses=frozenset({COMPLETED}), workflow=workflow, newest=True, limit=limit)
@@ -171,6 +172,15 @@ class StoreConnection:
 
     async def announce_health(self, why: str | None) -> None:
         await self._store.commit([health_notice(self.store_time(), self.owner.device, why)])
+
+
+async def election_standings(fleet: Fleet) -> tuple[Mapping[str, float], Weights]:
+    """The election ranks of all devices that can be reached, and the weights of scores."""
+    store = fleet.store
+    now = store.clock()
+    sessions = [one for one in await store.sessions() if one.state == OPEN and one.reachable(now)]
+    ranks = election_ranks(sessions, await fleet.coordinator())
+    return ranks, (await settings.read(store)).weights
 
 
 def late_notice(now: float, device: str, run_id: str, why: str) -> Notice:

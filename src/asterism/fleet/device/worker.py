@@ -365,7 +365,9 @@ class Worker:
             log.error("the store does not accept the end of a run: %s", error, extra={"run": held.run.id})
         except ValueError as error:  # the run would be executed again and again otherwise
             log.error("the end of a run cannot be stored: %s", error, extra={"run": held.run.id})
-            await self._write_end(held, Fail(held.grant, "its result cannot be stored", held.progress, final=True))
+            if held.log_writes or not isinstance(step, Fail):  # once more, without what may be the reason
+                held.log_writes = ()
+                await self._write_end(held, Fail(held.grant, "its result cannot be stored", held.progress, final=True))
 
     async def _consumed(self, held: HeldRun, step: OwnerStep, consume: Consumer) -> bool:
         """Let the waiter of this process write the end with what follows from it, in one commit. Returns False if the

@@ -199,18 +199,19 @@ class SeriesSync:
 
     async def _enforce(self, observed: ObservedSeries) -> None:
         last_known = LastKnown.of(self._record, shown_body(self._name, self._survey.tracking))
-        began = self._context.clock()
-        for _ in range(SURVEY_TRIES):
+        outdated: list[float] = []
+        while True:
             try:
                 await self._update_state(observed, last_known)
                 break
             except SurveyOutdated:
+                outdated.append(self._context.clock())
+                if len(outdated) == SURVEY_TRIES:
+                    raise Contended(self._name, SURVEY_TRIES, outdated[-1] - outdated[0]) from None
                 again = await self._observe_again()
                 if again is None:
                     return
                 observed = again
-        else:
-            raise Contended(self._name, SURVEY_TRIES, self._context.clock() - began)
         if self._is_settled(observed):
             return
         # another process that promoted the issue has probably assigned it by now: look first

@@ -21,7 +21,7 @@ export function remark(task) {
   return [words(shownStatus(task)), ...circumstances(task)].join(" · ");
 }
 
-const circumstances = (task) => [task.device, task.attempts > 1 && `attempt ${task.attempts}`].filter(Boolean);
+const circumstances = (task) => [task.queued ? "queued for a device" : task.device, task.attempts > 1 && `attempt ${task.attempts}`].filter(Boolean);
 
 // The same beside a status that is shown already.
 export function remarkBesideStatus(task) {
@@ -31,7 +31,7 @@ export function remarkBesideStatus(task) {
 
 export function spoken(task) {
   const held = task.held_by?.length ? `, held by ${task.held_by.join(", ")}` : "";
-  return `${task.name || task.id}, ${words(shownStatus(task))}${held}${task.device ? `, on ${task.device}` : ""}${task.provisional ? ", provisional" : ""}${task.status === "failed" && task.reason ? `: ${task.reason}` : ""}`;
+  return `${task.name || task.id}, ${words(shownStatus(task))}${held}${task.queued ? ", queued for a device" : task.device ? `, on ${task.device}` : ""}${task.provisional ? ", provisional" : ""}${task.status === "failed" && task.reason ? `: ${task.reason}` : ""}`;
 }
 
 // How much text a box has: "all", the "name" alone in larger letters, or "none" where it could not be read.

@@ -63,7 +63,7 @@ function Header({ plan, view, help }) {
     <button class="plain" onClick=${help} aria-label="Keyboard shortcuts" title="Keyboard shortcuts (?)">?</button></header>`;
 }
 
-const SignedOut = () => html`<div class="column"><${Empty} title="You are not signed in."><p>The server prints a link with a one-time login when it starts. For another one, type on its machine:</p><${Command} text="asterism token login" /><p><button onClick=${() => location.reload()}>Try again</button></p><//></div>`;
+const SignedOut = () => html`<div class="column"><${Empty} title="You are not signed in."><p>The server prints a link that logs a browser in when it starts. The link works once, within 10 minutes. This command prints a new one:</p><${Command} text="asterism token login" /><p><button onClick=${() => location.reload()}>Try again</button></p><//></div>`;
 
 function FleetPage({ view }) {
   const fleet = useMemo(() => new FleetState(), []);

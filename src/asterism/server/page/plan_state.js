@@ -6,6 +6,7 @@ const CALM = 400; // ms between two readings of the view while events arrive
 const CALM_LARGE = 2_500; // the same for a plan of more than LARGE tasks
 const LARGE = 800;
 const CLAIMS_AGE = 5_000;
+const TAKEN_AGE = 2_000; // ms between two readings while tasks wait for a device: no event tells that one took them
 export const FADE = 8_000; // ms that a change stays marked
 
 export class PlanState {
@@ -66,6 +67,7 @@ export class PlanState {
       if (this.#closed || wanted !== this.version) return;
       this.#show(view, layout, before, known);
       if (wanted === null && !this.#stop) this.#follow();
+      if (wanted === null && this.#timer === null && view.tasks.some((task) => task.queued)) this.#timer = setTimeout(() => this.#read(), TAKEN_AGE);
     } catch (problem) {
       if (!this.#closed && wanted === this.version) this.problem.value = problem;
     } finally {
@@ -133,7 +135,8 @@ export class PlanState {
     });
   }
 
-  // Statuses appear with the next frame; what else follows from an event comes with the next reading of the view.
+  // Statuses appear with the next frame; what else follows from an event, such as the device of a running task, comes
+  // with the next reading of the view.
   #receive(kind, data) {
     for (const listener of this.listeners) listener(kind, data);
     if (kind !== "task") this.edited.value += 1;
@@ -167,7 +170,7 @@ export class PlanState {
         const task = this.tasks.get(id);
         if (!task) continue;
         const next = { ...task.peek() };
-        for (const field of PROGRESS) if (data[field] !== undefined) next[field] = data[field];
+        for (const field of PROGRESS) if (data[field] !== undefined && !(field === "device" && data.status === "running")) next[field] = data[field];
         if (next.status === "pending" && task.peek().status === "waiting") next.status = "waiting";
         task.value = next;
       }

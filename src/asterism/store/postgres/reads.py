@@ -123,8 +123,10 @@ class Reads:
     async def kinds(self) -> set[str]:
         return {f"{workflow}@{version}" for workflow, version in await self._broad.fetch(statements()["kinds"])}
 
-    async def sessions(self, *, ended: bool = False) -> list[Session]:
-        rows = await self._quick.fetch(statements()["sessions"], ended)
+    async def sessions(self, *, ended: bool = False, device: str | None = None) -> list[Session]:
+        if device is not None and not storable(device):
+            return []
+        rows = await self._quick.fetch(statements()["sessions"], ended, device)
         used = {row[0]: row[-1] for row in rows if row[1] is None}
         found = [session_of(row, used.get(row[0], 0)) for row in rows if row[1] is not None]
         return sorted(found, key=attrgetter("id"))

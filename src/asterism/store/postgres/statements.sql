@@ -65,9 +65,11 @@ SELECT key, value, revision FROM registers WHERE starts_with(key, $1) ORDER BY k
 -- name: sessions
 -- And a row for each session that has runs, which has only its id and their number. Both are read by index, also when
 -- the tables have no statistics yet; a join of the two would read all runs then.
-SELECT {session}, 0 AS used FROM sessions WHERE $1 OR state <> 'ended'
+SELECT {session}, 0 AS used FROM sessions WHERE ($1 OR state <> 'ended') AND ($2::text IS NULL OR device = $2)
 UNION ALL
-SELECT session, NULL, NULL, NULL, NULL, NULL, NULL, NULL, count(*) FROM runs WHERE session IS NOT NULL GROUP BY session
+SELECT session, NULL, NULL, NULL, NULL, NULL, NULL, NULL, count(*) FROM runs
+WHERE session IS NOT NULL AND ($2::text IS NULL OR session IN (SELECT id FROM sessions WHERE device = $2))
+GROUP BY session
 
 -- name: reports
 SELECT reports.run, reports.epoch, reports.progress, reports.tail

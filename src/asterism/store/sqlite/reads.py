@@ -181,8 +181,8 @@ def counts(cursor: sqlite3.Cursor) -> Counter[RunStatus]:
         raise CorruptRecord(f"a run has an unknown status: {error}") from error
 
 
-def sessions(cursor: sqlite3.Cursor, ended: bool) -> list[Session]:
-    rows = cursor.execute(STATEMENTS["sessions"], (ended,)).fetchall()
+def sessions(cursor: sqlite3.Cursor, ended: bool, device: str | None) -> list[Session]:
+    rows = cursor.execute(STATEMENTS["sessions"], (ended, device, device)).fetchall()
     return [row_codec.session_of(row[:-1], row[-1]) for row in rows]
 
 

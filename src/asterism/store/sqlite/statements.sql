@@ -194,7 +194,7 @@ SELECT status, count(*) FROM runs GROUP BY status;
 
 -- name: sessions
 SELECT {session_columns}, (SELECT count(*) FROM runs WHERE runs.session = sessions.id) FROM sessions
-WHERE ? OR state <> 'ended'
+WHERE (? OR state <> 'ended') AND (? IS NULL OR device = ?)
 ORDER BY rowid;
 
 -- name: register

@@ -132,8 +132,8 @@ class SqliteStore:
     async def counts(self) -> Mapping[RunStatus, int]:
         return await self._readers.ask(reads.counts)
 
-    async def sessions(self, *, ended: bool = False) -> list[Session]:
-        return await self._readers.ask(reads.sessions, ended)
+    async def sessions(self, *, ended: bool = False, device: str | None = None) -> list[Session]:
+        return await self._readers.ask(reads.sessions, ended, device)
 
     async def register(self, key: str) -> Register | None:
         return await self._readers.ask(reads.register, key)

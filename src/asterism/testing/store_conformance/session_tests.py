@@ -192,6 +192,9 @@ class HeartbeatTests(StoreTests):
         listed = {session.id: session.used for session in await store.sessions()}
         assert listed == {"kitchen-1": 2, "garage-1": 1}
         assert {session.id for session in await store.sessions(ended=True)} == {session.id for session in sessions}
+        assert {one.id: one.used for one in await store.sessions(device="garage")} == {"garage-1": 1}
+        assert {one.id for one in await store.sessions(ended=True, device="garage")} == {"garage-0", "garage-1"}
+        assert await store.sessions(device="attic\0") == []
         [run] = await store.take(offer(limit=1), taking(sessions[0]))
         assert (await session_in(store, "kitchen-1")).used == 3
         await store.commit([after(run, released(run))])

@@ -1,0 +1,64 @@
+"""The plans that are edited through the server: their limit of tasks, and one edit after the other.
+
+**Size.** The number of tasks is read from the store once a minute for each plan, and counted in between: to read a plan
+for each edit would double the cost of edits. What other processes add within the minute is not counted: the limit
+protects the server, and is no promise about the plan.
+
+**Order.** Each edit of a plan that no process runs loads the plan and commits; of edits at one time all but one would
+be in vain and begin again. So they wait for each other. Those of a plan that runs go to its owner together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from weakref import WeakValueDictionary
+
+from asterism.base.http_limits import RequestRefused
+from asterism.durable import admin
+from asterism.durable.stored_plans import find_plan, read_plan
+from asterism.fleet.fleet import Fleet
+
+READ_AGAIN = 60.0
+"""After how many seconds the size of a plan is read again."""
+
+MOST_PLANS = 1000
+"""Of how many plans the size is remembered."""
+
+
+@dataclass
+class _Size:
+    at: float
+    tasks: int
+
+
+class EditedPlans:
+    """What a server remembers of plans that are edited."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[str, _Size] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    async def add(self, fleet: Fleet, name: str, added: int, most: int) -> None:
+        """Count tasks that an edit adds. Raises RequestRefused if the plan gets too large, and UnknownConstellation."""
+        now, known = fleet.clock.time(), self._sizes.pop(name, None)
+        if known is None or now - known.at > READ_AGAIN or known.tasks + added > most:
+            known = _Size(now, len((await read_plan(fleet, name)).record.plan))
+        if known.tasks + added > most:
+            raise RequestRefused(413, f"the plan would have more than {most:,} tasks")
+        self._sizes[name] = _Size(known.at, known.tasks + added)
+        while len(self._sizes) > MOST_PLANS:
+            del self._sizes[next(iter(self._sizes))]
+
+    @asynccontextmanager
+    async def alone(self, fleet: Fleet, name: str) -> AsyncIterator[None]:
+        """Edit a plan in the block, after the edits before it if no process runs it. Raises UnknownConstellation."""
+        head = await find_plan(fleet, name)
+        if await admin.live_owner(fleet.store, head) is not None:
+            yield
+            return
+        lock = self._locks.setdefault(name, asyncio.Lock())
+        async with lock:
+            yield

@@ -1,0 +1,82 @@
+"""Every endpoint with every scope: who may call it. A change of this table is a change of what tokens allow."""
+
+from __future__ import annotations
+
+import pytest
+
+from asterism.durable.journal_store import insert_plan
+from asterism.server.app import endpoints
+from asterism.server.endpoint import Endpoint
+from asterism.server.scopes import allows
+from tests.durable.durable_scenes import chain
+from tests.security.test_requests import problem
+from tests.server.server_scenes import ServerScene, server_scene
+
+SCOPES = ("observe", "operate", "series", "admin", "edit:nightly", "edit:other", "device:lab")
+EVERYBODY = {"GET /api/v1/health", "GET /api/v1/openapi.json", "GET /login"}
+ANY_TOKEN = {"GET /api/v1/me", "POST /api/v1/logout"}
+EDITORS = {
+    f"POST /api/v1/plans/{{plan}}/{one}" for one in ("edits", "undo", "cycles/{cycle}/claim", "cycles/{cycle}/answer")
+}
+DRAWN = {"POST /api/v1/plans/{plan}/layout"}  # it changes nothing
+SERIES = {f"POST /api/v1/series/{{series}}/{one}" for one in ("claim", "release")}
+
+
+def named(one: Endpoint) -> str:
+    return f"{one.method} {one.full_path}"
+
+
+def expected(name: str) -> set[str]:
+    """The scopes that suffice, without a look at what the endpoint says it needs."""
+    if name in EVERYBODY | ANY_TOKEN:
+        return set(SCOPES)
+    if name in SERIES:
+        return {"series", "admin"}
+    if name in EDITORS:
+        return {"operate", "admin", "edit:nightly"}
+    if not name.startswith("GET ") and name not in DRAWN:
+        return {"operate", "admin"}
+    readers = {"observe", "operate", "admin"}
+    if "/plans/{plan}" in name:
+        return readers | {"edit:nightly"}
+    return readers | {"series"} if "/series" in name else readers
+
+
+CALLED = {named(one): one for one in endpoints()}
+STREAMS = {name for name, one in CALLED.items() if one.media == "text/event-stream"}
+
+
+def path_of(one: Endpoint) -> str:
+    known = {"plan": "nightly", "task": "a", "version": "0"}
+    return one.full_path.format(**{name: known.get(name, "1") for name in one.parameters})
+
+
+@pytest.mark.parametrize("name", CALLED)
+async def test_every_endpoint_refuses_strangers_and_other_scopes(name: str) -> None:
+    one = CALLED[name]
+    async with server_scene() as scene, scene.stranger() as client:
+        await insert_plan(scene.fleet.store, chain("a"))
+        answer = await client.request(one.method, path_of(one))
+        if name not in EVERYBODY:
+            problem(answer, 401)
+        for scope in sorted(set(SCOPES) - expected(name)):
+            await refused(scene, one, scope)
+        if one.needs is not None:
+            need = one.needs.format(plan="nightly")
+            assert {scope for scope in SCOPES if allows([scope], need)} == expected(name)
+
+
+async def refused(scene: ServerScene, one: Endpoint, scope: str) -> None:
+    async with scene.client(scope) as client:
+        assert "needs the scope" in problem(await client.request(one.method, path_of(one), json={}), 403)
+
+
+async def test_without_the_check_of_scopes_a_token_for_one_plan_cancels_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The ablation."""
+    async with server_scene() as scene, scene.client("edit:other") as client:
+        await insert_plan(scene.fleet.store, chain("a"))
+        problem(await client.post("/api/v1/plans/nightly/cancel"), 403)
+        monkeypatch.setattr("asterism.server.credentials.allows", lambda *_: True)
+        assert (await client.post("/api/v1/plans/nightly/cancel")).status_code == 200
