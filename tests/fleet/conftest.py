@@ -33,6 +33,10 @@ BOTH = (
     "test_move",
     "test_run_logs",
     "test_run_results",
+    "test_refusals",
+    "test_device_logging",
+    "test_monitor",
+    "test_deputy",
 )
 """The suites that run with devices on the store and with devices of a gateway; the first ones in the long tier only."""
 
