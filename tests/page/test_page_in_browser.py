@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from asterism import Constellation, EditBatch, Task
+from asterism.server.request_guard import SECURITY_HEADERS
 from tests.page.browser_scenes import DESKTOP, PHONE, chromium, expect, needs_chromium, opened, serious_findings
 from tests.page.plan_server import PlanScene, release_scene, served
 from tests.process_scenes import PATIENCE
@@ -391,6 +392,26 @@ def test_script_in_any_text_is_inert(browser: Any) -> None:
             page.locator(".loading").wait_for(state="detached")
             assert page.title() != "broken"
             assert page.locator("main script, main img").count() == 0
+
+
+@pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "ablation"])
+def test_script_that_got_into_the_page_does_not_run(
+    browser: Any, guarded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The policy of the page is the second line of defence."""
+    if not guarded:
+        monkeypatch.delitem(SECURITY_HEADERS, "content-security-policy")
+    with served(release_scene()) as url:
+        context = browser.new_context()
+        page = context.new_page()
+        page.goto(url)
+        page.evaluate(
+            "const script = document.createElement('script');"
+            "script.textContent = 'window.broken = true';"
+            "document.body.append(script)"
+        )
+        assert page.evaluate("window.broken === true") is not guarded
+        context.close()
 
 
 @pytest.mark.long

@@ -6,6 +6,7 @@ Those of hosts, scopes, repeated headers, deep JSON, chunks, large files and bus
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -109,6 +110,21 @@ async def test_a_credential_makes_only_so_many_edits_in_a_minute(
         assert [one.status_code for one in answers].count(429) == (2 if guarded else 0)
         if guarded:
             assert int(answers[-1].headers["retry-after"]) > 0
+
+
+@both
+async def test_a_credential_has_only_so_many_requests_under_way(guarded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not guarded:
+        monkeypatch.setattr(Gate, "counted", lambda *_: contextlib.nullcontext())
+    async with listening(per_client=100) as (_, port, token):
+        headers = {"authorization": f"Bearer {token}"}
+        address = f"http://127.0.0.1:{port}/api/v1"
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(limits=limits, headers=headers) as client, contextlib.AsyncExitStack() as streams:
+            for _ in range(request_guard.REQUESTS_AT_ONCE):
+                stream = await streams.enter_async_context(client.stream("GET", f"{address}/events"))
+                assert stream.status_code == 200
+            assert (await client.get(f"{address}/me")).status_code == (429 if guarded else 200)
 
 
 @both
