@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import httpx
 import pytest
@@ -189,6 +190,14 @@ def test_an_address_for_others_needs_tls_or_a_proxy(text: str, monkeypatch: pyte
     assert parse_listen_address(text, None, None, True).behind_proxy
     monkeypatch.setattr(ListenAddress, "is_loopback", property(lambda self: True))  # the ablation
     assert not parse_listen_address(text, None, None, False).behind_proxy
+
+
+def test_a_certificate_that_is_not_there_is_named(tmp_path: Path) -> None:
+    key = tmp_path / "key.pem"
+    key.touch()
+    address = parse_listen_address("10.0.0.5:7400", str(tmp_path / "cert.pem"), str(key), False)
+    with pytest.raises(CannotServe, match=r"^no such file: \S+cert\.pem$"):
+        address.tls_context()
 
 
 async def test_a_cookie_of_a_session_is_no_bearer_of_scopes_beyond_its_own() -> None:
