@@ -10,7 +10,7 @@ from asterism.cli.fleet_tables import scores
 from asterism.core.run import transitions
 from asterism.core.run.placement import candidate_of, score
 from asterism.core.run.run import Run
-from asterism.core.run.session import ABROAD, ENDED, REPLACED
+from asterism.core.run.session import ABROAD, ENDED, REPLACED, REVOKED
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import PutRegister, PutSession
@@ -80,9 +80,11 @@ def test_devices_are_listed_with_their_state(scene: Scene) -> None:
     scene.device("watcher", slots=0)
     scene.device("left")
     scene.device("replaced")
+    scene.device("revoked")
     scene.step(run, taken_by("busy"), started)
     change(scene, "left", state=ENDED)
     change(scene, "replaced", state=REPLACED)
+    change(scene, "revoked", state=REVOKED)
     elect(scene, "watcher")
     titles, *rows = scene.ok("device", "list").splitlines()
     assert titles.split() == ["DEVICE", "STATE", "SLOTS", "LOAD", "QUALITY", "RANK", "BATTERY", "BEAT", "CAN"]
@@ -93,6 +95,7 @@ def test_devices_are_listed_with_their_state(scene: Scene) -> None:
         "left": "left",
         "ready": "ready",
         "replaced": "replaced",
+        "revoked": "revoked",
         "silent": "silent",
         "watcher": "watching",
     }

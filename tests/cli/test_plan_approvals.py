@@ -21,7 +21,7 @@ from asterism.store.protocol import PutRegister
 from tests.cli.cli_scenes import write
 from tests.cli.command_scenes import Scene
 from tests.cli.stored_plan_scenes import keeping
-from tests.cli.test_live_edit_kills import running, until_asked
+from tests.cli.test_live_edit_kills import STANDBY, running, until_asked
 from tests.process_scenes import PATIENCE
 
 RULES = {"approvals": {"rules": [{"edits": ["remove_task"]}, {"tasks": ["deploy-*"]}], "timeout": 86_400.0}}
@@ -117,7 +117,7 @@ def test_no_approval_is_lost_or_applied_twice(scene: Scene, kills: int) -> None:
     epoch = 0
     for number in range(1, kills + 1):
         submit(scene, "--add", json.dumps({"id": f"deploy-{number}", "shell": "true"}))
-        with scene.process("plan", "standby", "nightly", "--plain") as owner:
+        with scene.process(*STANDBY) as owner:
             running(scene, owner, epoch)
 
             async def both(fleet: Fleet, owner: Popen[str] = owner, number: int = number) -> Any:

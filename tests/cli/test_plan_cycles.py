@@ -20,7 +20,7 @@ from asterism.fleet.fleet import Fleet
 from tests.cli.cli_scenes import write
 from tests.cli.command_scenes import Scene
 from tests.cli.stored_plan_scenes import keeping
-from tests.cli.test_live_edit_kills import running, until_asked
+from tests.cli.test_live_edit_kills import STANDBY, running, until_asked
 from tests.process_scenes import PATIENCE, soon
 
 
@@ -97,7 +97,7 @@ def test_no_answer_is_lost_or_applied_twice(scene: Scene, kills: int) -> None:
     accepted, refused, epoch = [], [], 1
     for number in range(kills):
         author = f"author{number}"
-        with scene.process("plan", "standby", "nightly", "--editor", "outside", "--plain") as owner:
+        with scene.process(*STANDBY, "--editor", "outside") as owner:
             running(scene, owner, epoch)
 
             async def both(fleet: Fleet, owner: Popen[str] = owner, author: str = author, seed: int = number) -> None:

@@ -33,21 +33,36 @@ BOTH = (
     "test_move",
     "test_run_logs",
     "test_run_results",
+    "test_refusals",
+    "test_device_logging",
+    "test_monitor",
+    "test_deputy",
 )
 """The suites that run with devices on the store and with devices of a gateway; the first ones in the long tier only."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "store_only(why): a test of devices that share the store")
+    config.addinivalue_line("markers", "store_only(why): a test, or a case of one, of devices that share the store")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     suite = metafunc.module.__name__.rpartition(".")[2]
     if "stage" not in metafunc.fixturenames or suite not in (*LONG_ONLY, *BOTH):
         return
-    if metafunc.definition.get_closest_marker("store_only") is None:
-        marks = (pytest.mark.long,) if suite in LONG_ONLY else ()
-        metafunc.parametrize("stage", ["store", pytest.param("gateway", marks=marks)], indirect=True)
+    marks = (pytest.mark.long,) if suite in LONG_ONLY else ()
+    metafunc.parametrize("stage", ["store", pytest.param("gateway", marks=marks)], indirect=True)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items[:] = [item for item in items if not (through_gateway(item) and item.get_closest_marker("store_only"))]
+
+
+def through_gateway(item: pytest.Item) -> bool:
+    return (
+        isinstance(item, pytest.Function)
+        and getattr(item, "callspec", None) is not None
+        and (item.callspec.params.get("stage") == "gateway")
+    )
 
 
 @pytest.fixture(autouse=True)

@@ -10,8 +10,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, ClassVar
 
-import pytest
-
 from asterism.core.run.run import Progress, Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.agent import DeviceAgent
@@ -261,11 +259,6 @@ class Stage:
         self.store = MemoryStore(lambda: 1_000_000.0 + loop.time() + self.jump)
         self.person = self.fleet("ann")
         self.devices: list[Device] = []
-
-    def skip_gateway(self, condition: bool) -> None:
-        """Skip a test in which a run is created in the process of the device: a gateway has no such device."""
-        if condition and self.through == "gateway":
-            pytest.skip("runs are created in its process")
 
     def host(self, name: str) -> str:
         """A host as the sessions of devices name it."""

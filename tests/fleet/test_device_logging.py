@@ -62,6 +62,7 @@ async def test_a_store_out_of_reach_for_minutes_is_a_line_a_minute(
     assert len(log_lines(caplog, "no heartbeat", "heartbeats again")) == 5, "and then all is quiet"
 
 
+@pytest.mark.store_only("the server looks for work of such devices")
 async def test_looking_for_work_in_vain_is_a_line_a_minute_too(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     kitchen = await stage.device("kitchen", heartbeat=3.0, timeout=10.0)
     await kitchen.fleet.workflows.add(WORK)

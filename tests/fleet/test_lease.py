@@ -129,11 +129,12 @@ async def test_a_run_that_was_taken_away_is_stopped_with_the_next_heartbeat(stag
 # -- no start without a lease ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", ["take", "claim", "create"])
+@pytest.mark.parametrize(
+    "way", ["take", "claim", pytest.param("create", marks=pytest.mark.store_only("it is created in its process"))]
+)
 @pytest.mark.parametrize("heard_again", [False, True])
 async def test_an_answer_that_comes_after_the_lease_begins_nothing(stage: Stage, way: str, heard_again: bool) -> None:
     """The grant was given away meanwhile, also if the device has been heard of again since."""
-    stage.skip_gateway(way == "create")
     kitchen = await stage.device("kitchen", heartbeat=3.0, timeout=10.0)
     await kitchen.fleet.workflows.add(TIGHT)
     attic = await stage.device("attic", heartbeat=3.0, timeout=10.0, accepts="run.by != 'only for the kitchen'")

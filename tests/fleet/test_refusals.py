@@ -11,13 +11,15 @@ import pytest
 
 from asterism.core.run.run import Run
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.device.executor import DeviceExecutor
+from asterism.fleet.device.executor import DeviceExecutor, RunWork
 from asterism.fleet.device.take_order import JUDGED_AHEAD
-from asterism.fleet.policy.device_policy import DevicePolicy
+from asterism.fleet.policy.device_policy import DevicePolicy, PolicyForbids
 from asterism.fleet.run_explanation import explain_run
 from tests.fleet.fleet_scenes import WORK, Device, Hands, Stage
 
 pytestmark = pytest.mark.virtual_time
+
+before_taking = pytest.mark.store_only("a device of a gateway judges a run when it begins it")
 
 NAME_ONE = Workflow("name-one", argv=("{tool}", "--version"), rounds=9)
 
@@ -42,6 +44,7 @@ def whats(run: Run) -> list[str]:
     return [entry.what for entry in run.story]
 
 
+@before_taking
 async def test_a_refused_run_is_never_taken_and_records_the_reason(stage: Stage) -> None:
     kitchen, first = await busy(stage, Strict())
     run = await stage.person.create(WORK, {"forbidden": True})
@@ -57,6 +60,7 @@ async def test_a_refused_run_is_never_taken_and_records_the_reason(stage: Stage)
     await stage.at_work(attic, run)
 
 
+@before_taking
 async def test_a_device_judges_a_refused_run_once(stage: Stage) -> None:
     kitchen, first = await busy(stage, Strict())
     judged: list[Any] = []
@@ -68,6 +72,7 @@ async def test_a_device_judges_a_refused_run_once(stage: Stage) -> None:
     assert judged == [{"forbidden": True}]
 
 
+@before_taking
 async def test_a_device_finds_an_acceptable_run_behind_any_number_of_others(stage: Stage) -> None:
     kitchen, first = await busy(stage, Strict())
     refused = [await stage.person.create(WORK, {"forbidden": True}) for _ in range(6 * JUDGED_AHEAD)]
@@ -89,6 +94,7 @@ async def test_a_run_to_be_judged_is_not_overtaken_by_less_urgent_ones(stage: St
     assert plain.id not in kitchen.hands.busy
 
 
+@before_taking
 async def test_refusals_count_as_rounds_once_every_device_has_refused(stage: Stage) -> None:
     kitchen, first = await busy(stage, Strict())
     await stage.device("hub", slots=0, monitor_every=2.0)
@@ -115,6 +121,7 @@ def test_only_a_function_with_a_plain_input_is_judged_by_its_workflow_alone(
     assert executors.judges_each(flow, given) is each
 
 
+@before_taking
 async def test_the_device_policy_judges_each_command_before_the_run_is_taken(stage: Stage, tmp_path: Path) -> None:
     file = tmp_path / "policy.yaml"
     file.write_text("commands: [sh]\n")
@@ -127,6 +134,31 @@ async def test_the_device_policy_judges_each_command_before_the_run_is_taken(sta
     found = await stage.read(run)
     assert (found.epoch, whats(found)) == (0, ["created", "declined"])
     assert "shred" in found.declined["kitchen"]
+
+
+class StrictAtWork(Hands):
+    """Refuses when the work is to begin, as every device does that did not judge it before."""
+
+    async def execute(self, work: RunWork) -> Any:
+        if work.run.input.get("forbidden"):
+            raise PolicyForbids("the policy forbids it")
+        return await super().execute(work)
+
+
+async def test_a_run_that_is_judged_when_it_begins_goes_to_another_device(stage: Stage) -> None:
+    kitchen, first = await busy(stage, StrictAtWork())
+    refused = [await stage.person.create(WORK, {"forbidden": True}) for _ in range(3)]
+    await asyncio.sleep(1.0)
+    last = await stage.person.create(WORK)
+    kitchen.hands.finish(first)
+    await stage.at_work(kitchen, last)
+    found = [await stage.read(run) for run in refused]
+    assert {(run.status, run.losses, *run.declined.values()) for run in found} == {
+        ("reassigning", 0, "the policy forbids it")
+    }
+    attic = await stage.device("attic", slots=3)
+    for run in refused:
+        await stage.at_work(attic, run)
 
 
 async def test_without_judging_first_a_refused_run_shows_a_grant(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

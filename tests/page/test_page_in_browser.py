@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from asterism import Constellation, EditBatch, Task
+from asterism.server.request_guard import SECURITY_HEADERS
 from tests.page.browser_scenes import DESKTOP, PHONE, chromium, expect, needs_chromium, opened, serious_findings
 from tests.page.plan_server import PlanScene, release_scene, served
 from tests.process_scenes import PATIENCE
@@ -360,6 +361,27 @@ def test_after_a_lost_connection_nothing_is_missing_and_nothing_twice(browser: A
         page.locator("[data-box=test-5].is-running").wait_for()
 
 
+@pytest.mark.parametrize("away_at", ["the start", "the way back from an old version"])
+def test_a_plan_is_shown_as_soon_as_the_server_is_there_again(browser: Any, away_at: str) -> None:
+    scene = release_scene()
+    address = "#/plans/release/graph" + ("" if away_at == "the start" else "?version=0")
+    with served(scene) as url, opened(browser, url, "", failures=True) as page:
+        if away_at == "the start":
+            scene.away = True
+            page.goto(f"{url}/{address}")
+        else:
+            page.goto(f"{url}/{address}")
+            page.get_by_role("button", name="Back to live").wait_for()
+            page.locator("[data-box=compile]").wait_for()
+            scene.away = True
+            page.get_by_role("button", name="Back to live").click()
+        page.get_by_role("alert").get_by_text("connection to the server is lost").wait_for()
+        scene.edit(batch({"op": "add_task", "task": {"id": "check", "shell": "true"}}))
+        scene.away = False
+        page.locator("[data-box=check]").wait_for()
+        page.get_by_role("alert").wait_for(state="detached")
+
+
 @pytest.mark.long
 def test_live_output_goes_on(browser: Any) -> None:
     scene = release_scene()
@@ -391,6 +413,26 @@ def test_script_in_any_text_is_inert(browser: Any) -> None:
             page.locator(".loading").wait_for(state="detached")
             assert page.title() != "broken"
             assert page.locator("main script, main img").count() == 0
+
+
+@pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "ablation"])
+def test_script_that_got_into_the_page_does_not_run(
+    browser: Any, guarded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The policy of the page is the second line of defence."""
+    if not guarded:
+        monkeypatch.delitem(SECURITY_HEADERS, "content-security-policy")
+    with served(release_scene()) as url:
+        context = browser.new_context()
+        page = context.new_page()
+        page.goto(url)
+        page.evaluate(
+            "const script = document.createElement('script');"
+            "script.textContent = 'window.broken = true';"
+            "document.body.append(script)"
+        )
+        assert page.evaluate("window.broken === true") is not guarded
+        context.close()
 
 
 @pytest.mark.long

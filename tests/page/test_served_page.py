@@ -84,6 +84,8 @@ def test_a_plan_is_watched_edited_and_outlives_a_restart_of_the_server(tmp_path:
     with chromium() as browser, server(tmp_path, port) as (process, login):
         link = login.removeprefix(f"{url}/")
         with opened(browser, url, link, failures=True) as page:
+            [session] = page.context.cookies()
+            assert (session["httpOnly"], session["sameSite"], page.evaluate("document.cookie")) == (True, "Strict", "")
             submit(page, PLAN)
             page.goto(f"{url}/#/plans/release/graph")
             page.locator("[data-box=compile].is-running").wait_for()

@@ -6,8 +6,10 @@ Those of hosts, scopes, repeated headers, deep JSON, chunks, large files and bus
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import httpx
 import pytest
@@ -112,6 +114,21 @@ async def test_a_credential_makes_only_so_many_edits_in_a_minute(
 
 
 @both
+async def test_a_credential_has_only_so_many_requests_under_way(guarded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not guarded:
+        monkeypatch.setattr(Gate, "counted", lambda *_: contextlib.nullcontext())
+    async with listening(per_client=100) as (_, port, token):
+        headers = {"authorization": f"Bearer {token}"}
+        address = f"http://127.0.0.1:{port}/api/v1"
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(limits=limits, headers=headers) as client, contextlib.AsyncExitStack() as streams:
+            for _ in range(request_guard.REQUESTS_AT_ONCE):
+                stream = await streams.enter_async_context(client.stream("GET", f"{address}/events"))
+                assert stream.status_code == 200
+            assert (await client.get(f"{address}/me")).status_code == (429 if guarded else 200)
+
+
+@both
 async def test_wrong_tokens_are_slowed_down(guarded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not guarded:
         monkeypatch.setattr(request_guard.RecentEvents, "add", lambda *_: None)
@@ -173,6 +190,14 @@ def test_an_address_for_others_needs_tls_or_a_proxy(text: str, monkeypatch: pyte
     assert parse_listen_address(text, None, None, True).behind_proxy
     monkeypatch.setattr(ListenAddress, "is_loopback", property(lambda self: True))  # the ablation
     assert not parse_listen_address(text, None, None, False).behind_proxy
+
+
+def test_a_certificate_that_is_not_there_is_named(tmp_path: Path) -> None:
+    key = tmp_path / "key.pem"
+    key.touch()
+    address = parse_listen_address("10.0.0.5:7400", str(tmp_path / "cert.pem"), str(key), False)
+    with pytest.raises(CannotServe, match=r"^no such file: \S+cert\.pem$"):
+        address.tls_context()
 
 
 async def test_a_cookie_of_a_session_is_no_bearer_of_scopes_beyond_its_own() -> None:

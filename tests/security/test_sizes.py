@@ -226,20 +226,29 @@ async def test_a_client_that_sends_its_body_slowly_is_refused() -> None:
         writer.close()
 
 
-async def test_a_client_that_does_not_read_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint, "SLOWEST_READ", 0.3)
+@pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "ablation"])
+async def test_a_client_that_does_not_read_is_disconnected(guarded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the safeguard it is connected after several times the limit."""
+    monkeypatch.setattr(endpoint, "SLOWEST_READ", 0.3 if guarded else 3600.0)
     fleet = Fleet(MemoryStore(), by="server")
     async with fleet, http_service(fleet, ListenAddress("127.0.0.1", 0)) as service:
         await insert_plan(fleet.store, chain(*[f"t{number}" for number in range(300)]))
         token = (await Credentials(fleet.store).create("ann", ["admin"], by="test")).token
         head = f"GET /api/v1/plans/nightly HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n\r\n"
         connections = service.server.listeners[0].connections
+
+        async def admitted(wanted: bool) -> None:
+            while bool(connections.admitted) is not wanted:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
         with socket.create_connection(("127.0.0.1", int(service.url.rpartition(":")[2]))) as client:
             client.setblocking(False)
             await asyncio.get_running_loop().sock_sendall(client, head.encode() * 200)  # more than buffers hold
-            for wanted in (True, False):
-                while bool(connections.admitted) is not wanted:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
+            await admitted(True)
+            ended = asyncio.create_task(admitted(False))
+            await asyncio.wait([ended], timeout=None if guarded else 1.0)
+            assert ended.done() is guarded
+            ended.cancel()
 
 
 @pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "ablation"])

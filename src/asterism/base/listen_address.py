@@ -7,6 +7,7 @@ import ipaddress
 import socket
 import ssl
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 from asterism.base.http_limits import Limits
@@ -62,6 +63,9 @@ class ListenAddress(NamedTuple):
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         try:
             context.load_cert_chain(self.certificate, self.key)
+        except FileNotFoundError:
+            missing = [path for path in (self.certificate, self.key) if path is not None and not Path(path).exists()]
+            raise CannotServe(f"no such file: {', '.join(missing)}") from None
         except (OSError, ssl.SSLError) as error:
             raise CannotServe(f"{self.certificate} and {self.key} are not a certificate and its key: {error}") from None
         return context

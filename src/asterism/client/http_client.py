@@ -89,9 +89,9 @@ class _Connection:
             "base_url": self.url,
             "headers": {"authorization": f"Bearer {given}"} if given else {},
             "timeout": timeout,
-            "verify": verify,
+            "verify": verify if self.url.startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
             "trust_env": False,  # the token is not for a proxy
-        }
+        }  # without TLS no certificates are read, which takes long; that context would trust no server
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"

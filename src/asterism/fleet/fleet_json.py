@@ -131,7 +131,7 @@ def workflow_json(workflow: Workflow) -> dict[str, Any]:
 def state_of(session: Session, now: float) -> str:
     """The state of a device, in one word."""
     if session.state not in REACHABLE_STATES:
-        return "left" if session.state == ENDED else "replaced"
+        return "left" if session.state == ENDED else session.state
     if not session.reachable(now):
         return "silent"
     if session.draining:

@@ -27,7 +27,7 @@ from typing import Any
 
 from asterism.core.errors import AsterismError
 from asterism.core.run.run import Grant, Owner
-from asterism.core.run.session import OPEN, REPLACED
+from asterism.core.run.session import OPEN, REVOKED
 from asterism.fleet.device.device_key import is_signed
 from asterism.fleet.device.gateway_messages import InvalidMessage, grant_text, parse_grant
 from asterism.store.optimistic_update import retry_on_conflict
@@ -159,7 +159,7 @@ async def revoke(store: Store, name: str) -> EnrolledDevice:
         ]
         for session in await store.sessions(device=name):
             if session.state == OPEN:
-                writes.append(PutSession(session.changed(state=REPLACED), session.revision))
+                writes.append(PutSession(session.changed(state=REVOKED), session.revision))
         await store.commit(writes)
         return _device(name, value)
 

@@ -21,16 +21,22 @@ class PlannedEdits(BaseModel, extra="forbid"):
     edits: list[dict[str, Any]] = Field(max_length=MAX_EDITS)
 
 
+class BentEdge(BaseModel):
+    source: str
+    target: str
+    points: list[tuple[float, float]]
+
+
 class Layout(BaseModel):
     """Places in pixels: ``nodes`` has the centre of each task and its layer, ``edges`` the bends of dependencies that
-    pass layers, as ``[source, target, [[x, y], …]]``."""
+    pass layers."""
 
     version: int
     top: float
     width: float
     height: float
     nodes: dict[str, tuple[float, float, int]]
-    edges: list[tuple[str, str, list[tuple[float, float]]]]
+    edges: list[BentEdge]
 
 
 async def layout(call: Call) -> Any:

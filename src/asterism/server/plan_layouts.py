@@ -99,7 +99,10 @@ def layout_json(layout: PlanLayout) -> dict[str, Any]:
         "width": layout.layers * COLUMN,
         "height": round((last - first) * ROW, 1),
         "nodes": {task: [*_pixels(place), place.layer] for task, place in layout.places.items()},
-        "edges": [[source, target, _points(chain)] for (source, target), chain in layout.bends.items()],
+        "edges": [
+            {"source": source, "target": target, "points": _points(chain)}
+            for (source, target), chain in layout.bends.items()
+        ],
     }
 
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 
 from asterism.base.http_limits import RequestRefused
 from asterism.client import documents
-from asterism.core.series.machine import Series, UnreadableSeries
+from asterism.core.series.machine import LONGEST_LEASE, SHORTEST_LEASE, Series, UnreadableSeries
 from asterism.series.claims import Claim, Release, claim, release
 from asterism.series.register import Snapshot
 from asterism.series.series_status import series_status
@@ -21,7 +21,9 @@ MOST_CHANGES = 50
 
 class NewClaim(BaseModel, extra="forbid"):
     issue: int = Field(ge=1, le=1 << 53)
-    lease: float | None = Field(None, gt=0, le=366 * 86_400, description="Seconds until the claim ends by itself.")
+    lease: float | None = Field(
+        None, ge=SHORTEST_LEASE, le=LONGEST_LEASE, description="Seconds until the claim ends by itself."
+    )
 
 
 class NewRelease(BaseModel, extra="forbid"):

@@ -5,6 +5,7 @@ Work is granted to a session, never to a device name, so a restarted device inhe
 - ``open`` while it sends heartbeats;
 - ``replaced`` once another session has its name: its heartbeats are refused, and its grants expire by the clock, since
   it may still work somewhere;
+- ``revoked`` once the key of its device was revoked, and otherwise as if it were replaced;
 - ``ended`` when it is known to have stopped all work;
 - ``abroad`` if it belongs to the store of a peer, which announced it: runs may be assigned to it, and its own store
   decides everything else.
@@ -20,7 +21,7 @@ from typing import Any
 from asterism.core.json_values import NOTHING
 from asterism.core.run.run import Owner
 
-OPEN, REPLACED, ENDED, ABROAD = "open", "replaced", "ended", "abroad"
+OPEN, REPLACED, REVOKED, ENDED, ABROAD = "open", "replaced", "revoked", "ended", "abroad"
 REACHABLE_STATES = (OPEN, ABROAD)
 """The states in which a session may be assigned work."""
 

@@ -91,6 +91,8 @@ class Claimer:
                 woken = await watch.wait(self._connection.look_interval)
                 if woken or self._connection.looks_alone:
                     self.wake()
+                elif not self._health.well:
+                    self.look()  # its pause may be over, and no work may come before it says so
         finally:
             watch.close()
 

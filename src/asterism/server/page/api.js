@@ -13,6 +13,9 @@ export class Problem extends Error {
   }
 }
 
+// Whether a request failed because the server, or the one behind a proxy, was not there.
+export const isAway = (problem) => problem.status === 0 || problem.status >= 502;
+
 const path = (parts) => `${BASE}/${parts.map((part) => encodeURIComponent(part)).join("/")}`;
 
 export function url(parts, query = {}) {

@@ -15,7 +15,7 @@ export function DevicesView({ fleet }) {
   if (problem && !items) return html`<${Failure} problem=${problem} retry=${read} />`;
   if (!items) return html`<p class="loading">Loading…</p>`;
   if (!items.length) return html`<${Empty} title="No device yet."><p>To make this machine a device of the fleet:</p><${Command} text="asterism device join laptop" /><p>To let another machine join over HTTPS, without the password of the store:</p><${Command} text="asterism device invite --name 'lab-*'" /><//>`;
-  const shown = items.filter((one) => query.left === "1" || !["left", "replaced"].includes(one.state));
+  const shown = items.filter((one) => query.left === "1" || !["left", "replaced", "revoked"].includes(one.state));
   return html`<div><div class="row-head"><span class="note">${shown.length} of ${items.length} devices</span><span class="spring"></span><label><input type="checkbox" checked=${query.left === "1"} onChange=${(event) => setQuery({ left: event.target.checked ? "1" : "" })} /> show devices that have left</label></div>
     <ul class="devices">${shown.map((one) => html`<${Device} key=${one.session ?? one.name} item=${one} now=${now} open=${query.device === one.name} changed=${fleet.changed.value} />`)}</ul></div>`;
 }

@@ -9,7 +9,7 @@ export function preview(view, layout, edits, after) {
   for (const edit of edits) apply(edit, tasks, edges, marks);
   // Removed tasks and dependencies stay in the drawing, marked as such, so that one sees what would go.
   const nodes = { ...layout.nodes, ...after.nodes };
-  const bends = [...after.edges, ...layout.edges.filter(([source, target]) => marks.cut.has(edgeKey({ source, target })))];
+  const bends = [...after.edges, ...layout.edges.filter((edge) => marks.cut.has(edgeKey(edge)))];
   return { view: { ...view, tasks: [...tasks.values()], dependencies: [...edges.values()] }, layout: { ...after, nodes, edges: bends }, marks };
 }
 

@@ -22,7 +22,7 @@ export function drawing(view, layout, { collapsed = new Set(), finished = false 
 }
 
 function routes(view, layout, hiddenIn, boxes) {
-  const bends = new Map((layout.edges ?? []).map((edge) => [`${edge[0]}\u0000${edge[1]}`, edge[2]]));
+  const bends = new Map((layout.edges ?? []).map((edge) => [`${edge.source}\u0000${edge.target}`, edge.points]));
   const drawn = new Map();
   for (const edge of view.dependencies) {
     const source = hiddenIn.get(edge.source) ?? edge.source;

@@ -1,5 +1,5 @@
 // The plan that is shown: its view, layout and events. One signal per task, so that an event redraws one task.
-import { follow, get } from "./api.js";
+import { connection, follow, get, isAway } from "./api.js";
 import { batch, signal } from "./ui.js";
 
 const CALM = 400; // ms between two readings of the view while events arrive
@@ -69,7 +69,9 @@ export class PlanState {
       if (wanted === null && !this.#stop) this.#follow();
       if (wanted === null && this.#timer === null && view.tasks.some((task) => task.queued)) this.#timer = setTimeout(() => this.#read(), TAKEN_AGE);
     } catch (problem) {
-      if (!this.#closed && wanted === this.version) this.problem.value = problem;
+      if (this.#closed || wanted !== this.version) return;
+      this.problem.value = problem;
+      if (wanted === null && !this.#stop && isAway(problem)) this.#followLater();
     } finally {
       this.#reading = false;
     }
@@ -124,6 +126,12 @@ export class PlanState {
   #mark(marks) {
     this.marks.value = marks;
     setTimeout(() => { if (this.marks.peek() === marks) this.marks.value = emptyMarks(); }, FADE);
+  }
+
+  // The server is away: the stream is tried until it is there again, and then the view is read.
+  #followLater() {
+    connection.value = "lost";
+    this.#follow();
   }
 
   #follow() {

@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any
 
 from asterism.core.run.run import OWNED, Run
-from asterism.core.run.session import ABROAD, ENDED, OPEN, REPLACED
+from asterism.core.run.session import ABROAD, ENDED, OPEN, REPLACED, REVOKED
 from asterism.core.series.machine import Series, UnreadableSeries
 from asterism.store import dump_format, row_codec
 from asterism.store.sqlite import reads
@@ -63,7 +63,7 @@ def _read(name: str, row: Any, record_of: Callable[[Any], Any]) -> Iterator[str]
 def _sessions(cursor: sqlite3.Cursor) -> Iterator[str]:
     for row in _rows(cursor, "all_sessions"):
         yield from _read("sessions", row, row_codec.session_of)
-        if row[3] not in (OPEN, REPLACED, ENDED, ABROAD):
+        if row[3] not in (OPEN, REPLACED, REVOKED, ENDED, ABROAD):
             yield f"session {row[0]} is {row[3]}, which is not a state of sessions"
 
 
