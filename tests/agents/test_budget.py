@@ -125,6 +125,14 @@ def test_a_spent_budget_says_what_is_spent():
     assert account.obstacle(Spent(dollars=0.05)) is None
 
 
+def test_an_account_says_why_it_holds_the_plan():
+    account = Account(Budget(dollars=2, calls=3, tokens=100), Spent(dollars=1.9, calls=3))
+    assert account.hold == ""
+    assert account.held(100.0).hold == "3 of 3 calls are spent"
+    assert Account(Budget(dollars=2), Spent(dollars=1.9)).held(100.0).hold == "a call may cost more than what is left"
+    assert account.held(100.0).raised(Budget(calls=9)).hold == account.held(100.0).ended_editing("ann").hold == ""
+
+
 def test_a_person_decides_and_the_editor_continues_or_not():
     spent = Account(Budget(dollars=2, calls=9), Spent(dollars=2.0)).held(100.0)
     assert spent.held(200.0).held_since == 100.0

@@ -136,6 +136,18 @@ async def test_two_clients_with_their_own_credentials_edit_at_once() -> None:
         assert [one["rule"] for one in refused.problem["violations"]] == ["stale"]
 
 
+async def test_a_token_that_may_do_everything_is_an_editor_over_mcp_and_a_person_over_the_api() -> None:
+    async with http_scene() as scene, scene.client() as client:
+        await submit(client, "a", "b", scopes=["edits=update_task"])
+        edit = {"op": "remove_task", "task_id": "b"}
+        with pytest.raises(Refused) as refused:
+            await call(client, "edit_plan", plan="nightly", edits=[edit])
+        assert [one["rule"] for one in refused.value.problem["violations"]] == ["scope"]
+        async with scene.raw(authorization=f"Bearer {await scene.token()}") as person:
+            answer = await person.post(f"{scene.service.url}/api/v1/plans/nightly/edits", json={"edits": [edit]})
+            assert (answer.status_code, answer.json()["version"]) == (200, 1)
+
+
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_person_is_asked_over_http(mode: str) -> None:
     person = Person({"decision": "approve", "reason": "fine"})

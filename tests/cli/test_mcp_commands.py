@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -25,6 +26,16 @@ tasks:
   a: {shell: "echo hello; cat"}
   b: {shell: echo done, after: a}
 """
+HELD_PLAN = """
+asterism: 1
+id: weekly
+tasks:
+  a: {shell: "true", device: nowhere}
+  b: {shell: "true", after: a}
+"""
+
+
+BOB = ("--scope", "edit:nightly", "--scope", "edit:weekly", "--for", "bob")
 
 
 def server(scene: Scene, log: Any, *words: str) -> Any:
@@ -38,8 +49,8 @@ async def test_two_clients_of_two_processes_plan_watch_and_edit(tmp_path: Path) 
     scene = Scene(tmp_path)
     with (tmp_path / "log").open("w+") as log:
         async with (
-            Client(server(scene, log, "--local", "2")) as one,
-            Client(server(scene, log, "--scope", "edit:nightly", "--for", "bob"), mode="legacy") as two,
+            Client(server(scene, log, "--local", "2", "--for", "ann")) as one,
+            Client(server(scene, log, *BOB), mode="legacy") as two,
         ):
             done = await call(one, "submit_plan", file=PLAN, follow=True)
             assert (done["ended"], done["counts"]) == (True, {"completed": 2})
@@ -51,8 +62,31 @@ async def test_two_clients_of_two_processes_plan_watch_and_edit(tmp_path: Path) 
                 await call(two, "cancel_plan", plan="nightly")
             changes = await call(one, "read_changes", plan="nightly", since_version=0)
             assert [one["author"] for one in changes["items"] if one["kind"] == "edit"] == ["bob"]
+            await edit_at_once(one, two)
         log.seek(0)
         assert "Traceback" not in log.read()
+
+
+async def edit_at_once(one: Client, two: Client) -> None:
+    """Two batches for one version: one is applied, the other one learns why not. Both clients have the scope of an
+    editor, also the one that may do everything."""
+    await call(one, "submit_plan", file=HELD_PLAN, scopes=["edits=update_task"])
+    batches = [[{"op": "update_task", "task_id": "b", "changes": {"timeout": seconds}}] for seconds in (60, 90)]
+    answers = await asyncio.gather(
+        *(
+            call(client, "edit_plan", plan="weekly", edits=batch, base_version=0)
+            for client, batch in zip((one, two), batches, strict=True)
+        ),
+        return_exceptions=True,
+    )
+    [refused] = [answer for answer in answers if isinstance(answer, Refused)]
+    [applied] = [answer for answer in answers if isinstance(answer, dict)]
+    assert applied["version"] == 1
+    assert [violation["rule"] for violation in refused.problem["violations"]] == ["stale"]
+    for client in (one, two):
+        with pytest.raises(Refused) as rejected:
+            await call(client, "edit_plan", plan="weekly", edits=[{"op": "remove_task", "task_id": "b"}])
+        assert [violation["rule"] for violation in rejected.value.problem["violations"]] == ["scope"]
 
 
 @pytest.mark.parametrize("end", ["input", "SIGTERM", "SIGINT"])

@@ -242,7 +242,7 @@ async def test_a_spent_budget_is_shown_and_raised() -> None:
                     break
                 await asyncio.sleep(0.5)
             shown = documents.EditorBudget.model_validate(answer.json())
-            assert (shown.budget, shown.spent) == ({"calls": 0}, {})
+            assert (shown.budget, shown.spent, shown.why) == ({"calls": 0}, {}, "0 of 0 calls are spent")
             assert problem(await client.post(path, json={}), 422)
             assert problem(await client.post(path, json={"limits": "lots"}), 422)
             raised = await client.post(path, json={"limits": "5calls"})

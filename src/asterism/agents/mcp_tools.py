@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import TypeAdapter
 from starlette.requests import Request
 
-from asterism.agents import mcp_approvals, mcp_waits
+from asterism.agents import mcp_approvals, mcp_limits, mcp_waits
 from asterism.base.http_limits import RequestRefused
 from asterism.core.plan.edits import EDITS
 from asterism.server import cycle_routes, fleet_routes, plan_routes, run_routes, series_routes
@@ -61,6 +61,7 @@ _ENDPOINTS = {
         *series_routes.ENDPOINTS,
         *mcp_waits.ENDPOINTS,
         *mcp_approvals.ENDPOINTS,
+        *mcp_limits.ENDPOINTS,
     )
 }
 
@@ -151,6 +152,11 @@ TOOLS: Mapping[str, McpTool] = {
             "Ask the person who uses this client to approve or refuse an edit that waits. The person decides, never "
             "you.",
         ),
+        _tool(
+            *("read_budget", "GET", "/plans/{plan}/budget"),
+            "Read what the model that edits a plan may spend, what it has spent, and why that holds the plan. Only a "
+            "person raises it.",
+        ),
         # plans: operate
         _tool(
             *("submit_plan", "POST", "/plans/submit"),
@@ -159,10 +165,15 @@ TOOLS: Mapping[str, McpTool] = {
         _tool("follow_plan", "GET", "/plans/{plan}/follow", "Wait until a plan has ended, or until the timeout."),
         _tool("pause_plan", "POST", "/plans/{plan}/pause", "Start no more tasks of a plan until it is resumed."),
         _tool("resume_plan", "POST", "/plans/{plan}/resume", "Resume a plan that was paused or stopped."),
-        _tool("cancel_plan", "POST", "/plans/{plan}/cancel", "Cancel a plan: it ends, and its tasks are stopped."),
         _tool(
-            *("retry_plan", "POST", "/plans/{plan}/retry"),
-            "Run the tasks of an ended plan again that failed, with everything after them; or those in from_tasks.",
+            *("cancel_plan", "POST", "/plans/{plan}/cancel-as-editor"),
+            "Cancel a plan: it ends, and its tasks are stopped. If the plan limits its editors, their scope must allow "
+            "to cancel every task.",
+        ),
+        _tool(
+            *("retry_plan", "POST", "/plans/{plan}/retry-as-editor"),
+            "Run the tasks of an ended plan again that failed, with everything after them; or those in from_tasks. A "
+            "plan that limits its editors is retried by a person.",
         ),
         # runs, devices, series
         _tool("list_runs", "GET", "/runs", "List runs of the fleet, the newest first, by filter.", untrusted=True),
@@ -184,7 +195,10 @@ TOOLS: Mapping[str, McpTool] = {
         ),
         _tool("read_run_logs", "GET", "/runs/{run}/logs", "Read what a run printed.", untrusted=True),
         _tool("why_run", "GET", "/runs/{run}/why", "Explain why a run waits, or how it ended.", untrusted=True),
-        _tool("cancel_run", "POST", "/runs/{run}/cancel", "Cancel a run."),
+        _tool(
+            *("cancel_run", "POST", "/runs/{run}/cancel-as-editor"),
+            "Cancel a run. To stop a task of a plan, edit the plan with cancel_task.",
+        ),
         _tool("list_devices", "GET", "/devices", "List the devices of the fleet: what they can do, how busy they are."),
         _tool("list_series", "GET", "/series", "List the series of issues: which issue is active, which wait."),
         _tool("read_series", "GET", "/series/{series}", "Read one series with its last changes.", untrusted=True),
@@ -308,8 +322,8 @@ def call_of(server: ServerState, caller: Caller, endpoint: Endpoint, path: Mappi
         raise RequestRefused(403, f"this needs the scope {shown_need(need)}")
     if endpoint.edits and caller.credential.kind != LOCAL:
         server.gate.count_edit(caller)
-    # the endpoints of tools read nothing from the request itself
-    return Call(Request({"type": "http", "headers": []}), server, caller, server.fleet_of(caller.name), path)
+    nothing = Request({"type": "http", "headers": []})  # the endpoints of tools read nothing from it
+    return Call(nothing, server, caller, server.fleet_of(caller.name), path, agent=True)
 
 
 async def call_tool(server: ServerState, caller: Caller, tool: McpTool, arguments: Mapping[str, Any]) -> Any:

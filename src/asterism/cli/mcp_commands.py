@@ -39,7 +39,10 @@ def mcp(scopes: tuple[str, ...], name: str | None, local: int, store: str | None
 
     The client starts this command and speaks with it over standard input and output; it ends with the client. Plans
     that the client submits run while it is there, and afterwards wherever the store is served. For clients on other
-    machines, `asterism serve` has the same at /mcp, with tokens."""
+    machines, `asterism serve` has the same at /mcp, with tokens.
+
+    A client is an editor: the limits of a plan for its editors hold for it, and people approve edits and raise
+    budgets."""
     from asterism.cli.device_log import log_to_stderr
 
     async def run(fleet: Fleet) -> int:

@@ -180,6 +180,14 @@ class Account:
         limit = getattr(self.budget, name)
         return math.inf if limit is None else limit - getattr(self.committed, name)
 
+    @property
+    def hold(self) -> str:
+        """Why the budget holds the plan; empty if it does not."""
+        if self.held_since is None:
+            return ""
+        spent = [name for name in LIMITS if self.left(name) <= _ROUNDING]
+        return "; ".join(self._short(name, Spent()) for name in spent) or "a call may cost more than what is left"
+
     def obstacle(self, needed: Spent) -> str | None:
         """Why ``needed`` may not be spent; None if it may."""
         short = [name for name in LIMITS if getattr(needed, name) > self.left(name) + _ROUNDING]

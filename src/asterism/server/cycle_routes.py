@@ -153,7 +153,7 @@ async def decide_budget(call: Call) -> Any:
 def _budget_json(account: Account) -> dict[str, Any]:
     data = account.to_json()
     data.pop("open", None)
-    return data
+    return {**data, "why": account.hold} if account.hold else data
 
 
 def _number(call: Call, parameter: str) -> int:

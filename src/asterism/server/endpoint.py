@@ -128,7 +128,8 @@ class ServerState:
 
 @dataclass
 class Call:
-    """One request, after it was checked. ``fleet`` acts in the name of the caller."""
+    """One request, after it was checked. ``fleet`` acts in the name of the caller. ``agent`` is whether it came through
+    MCP: a model may have made it, whatever its credential allows."""
 
     request: Request
     server: ServerState
@@ -137,6 +138,7 @@ class Call:
     path: Mapping[str, str]
     query: Any = None
     body: Any = None
+    agent: bool = False
 
     @property
     def by(self) -> str:
@@ -144,9 +146,11 @@ class Call:
 
     @property
     def editor(self) -> str | None:
-        """The name of a caller that may edit plans, but not operate them: its edits are those of an editor, which has a
-        scope. None for a caller who may do both: a person."""
-        return None if self.caller is None or self.caller.credential.allows("operate") else self.caller.name
+        """The name of a caller whose edits are those of an editor, which has a scope: it is an agent, or may edit plans
+        but not operate them. None for a caller who may do both: a person."""
+        if self.caller is None or (self.caller.credential.allows("operate") and not self.agent):
+            return None
+        return self.caller.name
 
 
 Handler = Callable[[Call], Awaitable[Any]]

@@ -1,8 +1,9 @@
 """Scopes of editors: which tasks, edits, executors, work, secrets and devices an editor may touch, and how many tasks.
 
-An *editor* answers edit cycles, or edits a plan with a credential for edits alone. It may be a language model that
-obeys whatever it reads. A plan may have scopes. Then each edit of an editor must lie within one of the scopes for that
-editor, or the whole batch is rejected, with every reason, before anything changes. Edits of people are not limited.
+An *editor* answers edit cycles, or edits a plan through MCP or with a credential for edits alone. It may be a language
+model that obeys whatever it reads. A plan may have scopes. Then each edit of an editor must lie within one of the
+scopes for that editor, or the whole batch is rejected, with every reason, before anything changes. Edits of people are
+not limited.
 
 A scope judges what an edit *does* (edit_trial.py): every task that it adds, changes, removes or cancels, and every task
 whose dependencies it changes, whether it names them or not. The name of an editor comes from the process that asks it
