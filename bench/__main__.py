@@ -67,9 +67,9 @@ MODELS: dict[str, Callable[[], str]] = {
     "model-calls": lambda: models.calls_text(models.calls_by_filter()),
     "model-makespan": lambda: models.makespan_text(models.makespans()),
 }
-AGENTS_HEAD = """# Benchmarks of agents
+AGENTS_HEAD = """# Benchmarks: agents
 
-Written by `make bench ARGS=agents`; every figure on this page was measured in one run, side by side. Times vary from
+Written by `python -m bench agents`; every figure on this page was measured in one run, side by side. Times vary from
 machine to machine and from hour to hour: read the ratios.
 """
 

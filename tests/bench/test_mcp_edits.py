@@ -9,21 +9,25 @@ import pytest
 from bench import mcp_edits
 from bench.mcp_edits import Rate, Sizes
 
+SMALL = Sizes(seconds=0.0, rounds=1)
+"""One edit of each caller."""
+
 
 async def test_every_way_applies_its_edits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mcp_edits, "CALLERS", (1, 2))
     for way in (mcp_edits._library, mcp_edits._http_api, mcp_edits._mcp_http):
-        found = await way(Sizes(edits=1, rounds=1))
+        found = await way(SMALL)
         assert [one.callers for one in found] == [1, 2]
         assert all(one.per_second > 0 for one in found)
 
 
 @pytest.mark.long
 def test_so_does_a_process_over_stdio() -> None:
-    assert len(asyncio.run(mcp_edits._mcp_stdio(Sizes(edits=1, rounds=1)))) == 3
+    assert len(asyncio.run(mcp_edits._mcp_stdio(SMALL))) == 3
 
 
-def test_the_page_compares_with_the_library() -> None:
-    text = mcp_edits.page([Rate("library", 2, 400.0), Rate("MCP, stdio", 2, 200.0)])
-    assert "| library | 2 | 400 | 5.0 ms | 100% |" in text
-    assert "| MCP, stdio | 2 | 200 | 10.0 ms | 50% |" in text
+def test_the_page_compares_with_the_library_and_the_http_api() -> None:
+    found = [Rate("library", 2, 400.0), Rate("HTTP API", 2, 250.0), Rate("MCP, stdio", 2, 200.0)]
+    text = mcp_edits.page(found)
+    assert "| library | 2 | 400 | 5.0 ms | 100% | 160% |" in text
+    assert "| MCP, stdio | 2 | 200 | 10.0 ms | 50% | 80% |" in text

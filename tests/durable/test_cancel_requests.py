@@ -130,9 +130,9 @@ async def test_a_standby_obeys_a_cancel_request_that_the_dead_owner_missed(stage
     first = stage.orchestrator(host="there")
     running = asyncio.ensure_future(first.run(chain("a", "b", call="wait")))
     await durable_work.gate("a begun").wait()
-    await admin.cancel(stage.fleet(), "nightly")
     running.cancel()
     await asyncio.wait([running])
+    await admin.cancel(stage.fleet(), "nightly")
     assert not (await stage.load()).head.cancelling
     assert (await stage.orchestrator().standby("nightly")).state is CANCELLED
     assert DONE == {}

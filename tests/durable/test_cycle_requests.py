@@ -148,7 +148,8 @@ async def test_a_plan_that_has_ended_or_is_unknown(stage: Stage) -> None:
 async def test_an_owner_that_does_not_answer_changes_nothing(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     await reviewed(stage)
 
-    async def nothing(self: RequestHandler) -> None: ...
+    async def nothing(self: RequestHandler) -> int:
+        return 0
 
     monkeypatch.setattr(RequestHandler, "answer_all", nothing)
     await asyncio.sleep(2.0)

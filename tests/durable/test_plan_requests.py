@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from asterism.core.errors import EditRejected, PlanError
-from asterism.core.plan.edits import AddDependency, AddTask, CancelTask, EditBatch, RemoveTask
+from asterism.core.plan.edits import AddDependency, AddTask, CancelTask, EditBatch, RemoveTask, UpdateTask
 from asterism.durable import admin, ownership, plan_requests
 from asterism.durable.journal_store import insert_plan
 from asterism.durable.plan_requests import (
@@ -51,7 +51,8 @@ def edits_by(plan: Any, author: str) -> int:
 def deaf(monkeypatch: pytest.MonkeyPatch) -> None:
     """Owners answer no requests."""
 
-    async def nothing(self: RequestHandler) -> None: ...
+    async def nothing(self: RequestHandler) -> int:
+        return 0
 
     monkeypatch.setattr(RequestHandler, "answer_all", nothing)
 
@@ -106,6 +107,72 @@ async def test_edits_of_many_processes_are_all_applied(stage: Stage) -> None:
     assert sorted(one.applied.version for one in answers) == list(range(1, 9))
     plan = (await stage.load()).plan
     assert [edits_by(plan, f"p{number}") for number in range(8)] == [1] * 8
+
+
+LONE_EDITS = 30
+
+
+async def _edit_one_after_the_other(stage: Stage) -> float:
+    """How long a lone editor, who thinks for a moment before each edit, waits for answers."""
+    job, waited = await running(stage), 0.0
+    for number in range(LONE_EDITS):
+        await asyncio.sleep(0.01)
+        began = stage.now()
+        batch = EditBatch((UpdateTask("b", timeout=60.0 + number),), "bob")
+        await edit_plan(stage.fleet(), "nightly", batch)
+        waited += stage.now() - began
+    for name in "ab":
+        durable_work.gate(name).set()
+    await job
+    return waited
+
+
+async def test_a_lone_editor_is_answered_at_once(stage: Stage) -> None:
+    assert await _edit_one_after_the_other(stage) < LONE_EDITS * ownership.REQUEST_PAUSE / 10
+
+
+async def test_with_a_pause_after_each_vain_look_a_lone_editor_would_wait(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ablation."""
+    monkeypatch.setattr(ownership, "FREE_LOOKS", 0)
+    assert await _edit_one_after_the_other(stage) > LONE_EDITS * ownership.REQUEST_PAUSE / 2
+
+
+async def _looks_in_vain(stage: Stage, monkeypatch: pytest.MonkeyPatch, seconds: float) -> int:
+    """How often an owner looks for requests while the store wakes it every millisecond, and there is none."""
+    looks, answer_all = 0, RequestHandler.answer_all
+
+    async def counted(self: RequestHandler) -> int:
+        nonlocal looks
+        looks += 1
+        return await answer_all(self)
+
+    job = await running(stage)
+    monkeypatch.setattr(RequestHandler, "answer_all", counted)
+    key, revision = f"{requests_prefix('nightly')}0", None
+    for number in range(int(seconds * 1000)):
+        await stage.store.commit([PutRegister(key, {"answer": number}, revision)])
+        revision = 1 if revision is None else revision + 1
+        await asyncio.sleep(0.001)
+    for name in "ab":
+        durable_work.gate(name).set()
+    await job
+    return looks
+
+
+async def test_vain_looks_for_requests_are_bounded(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = 2.0
+    most = seconds / ownership.REQUEST_PAUSE + ownership.FREE_LOOKS + 5
+    assert await _looks_in_vain(stage, monkeypatch, seconds) <= most
+
+
+async def test_without_a_pause_vain_looks_would_follow_every_wake(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ablation."""
+    monkeypatch.setattr(ownership, "FREE_LOOKS", 1_000_000)
+    assert await _looks_in_vain(stage, monkeypatch, 0.5) > 100
 
 
 async def test_a_plan_without_a_process_is_edited_by_the_asking_process(stage: Stage) -> None:

@@ -65,7 +65,11 @@ REQUEST_INTERVAL = 1.0
 """Seconds between two looks for requests to the plan without being woken."""
 
 REQUEST_PAUSE = 0.1
-"""Seconds between two looks for requests at least, however often the store wakes this process."""
+"""Seconds between two looks for requests when too many were in vain, however often the store wakes this process."""
+
+FREE_LOOKS = 10
+"""How many looks in vain, one after the other, are not too many. A request wakes its owner when it is made, answered
+and removed. So an editor that sends an edit whenever the last one was answered is answered at once."""
 
 
 class FleetMembership:
@@ -310,8 +314,10 @@ class Ownership:
             {**cycle_answers(execution), **approval_answers(execution)},
         )
         watch = store.watch(frozenset({for_plan(name)}))
+        vain = 0
         try:
             while not execution.cancelling:
+                answers = 0
                 with contextlib.suppress(StoreUnavailable):
                     cancel = await cancel_reason(store, name)
                     if cancel is not None:
@@ -324,9 +330,14 @@ class Ownership:
                     if pause is not None and pause.value.get("applied_by") != device:
                         answered = {**pause.value, "applied_by": device}
                         await journal.commit(PutRegister(pause.key, answered, pause.revision))
-                    await handler.answer_all()
-                await self._fleet.clock.sleep(REQUEST_PAUSE)
-                await watch.wait(REQUEST_INTERVAL - REQUEST_PAUSE)
+                    answers = await handler.answer_all()
+                vain = 0 if answers else vain + 1
+                wait = REQUEST_INTERVAL
+                if vain > FREE_LOOKS:
+                    await self._fleet.clock.sleep(REQUEST_PAUSE)
+                    wait -= REQUEST_PAUSE
+                if not await watch.wait(wait):
+                    vain = 0  # it was quiet
         except OwnershipLost as lost:  # the plan is reloaded or left, and the requests are read again
             log.info("requests to plan %s are not followed any more: %s", name, lost)
         finally:

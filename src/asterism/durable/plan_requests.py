@@ -345,20 +345,23 @@ class RequestHandler:
         self._seen: dict[str, float] = {}  # since when each answer waits for its process
         self._commit, self._active, self._apply, self._why = commit, active, apply, why
 
-    async def answer_all(self) -> None:
-        """Answer the requests in the order in which they were made. Those to a plan that has ended are left to the
-        processes that made them: an edit may reopen it. Raises OwnershipLost and StoreUnavailable."""
+    async def answer_all(self) -> int:
+        """Answer the requests in the order in which they were made, and return how many. Those to a plan that has ended
+        are left to the processes that made them: an edit may reopen it. Raises OwnershipLost and StoreUnavailable."""
+        answered = 0
         registers = await self._store.registers(requests_prefix(self._name))
         self._seen = {one.key: self._seen.get(one.key, self._clock.time()) for one in registers if _is_answered(one)}
         for register in registers:
             if not self._active():
-                return
+                break
             if not _is_answered(register):
                 # no await in between: the step and the answer are one commit
                 answer = {"by": self._device, **self._answer(register.value)}
                 await self._commit(PutRegister(register.key, {**register.value, "answer": answer}, register.revision))
+                answered += 1
             elif self._clock.time() - self._seen[register.key] > ANSWER_KEPT:
                 await try_commit(self._store, [PutRegister(register.key, None, register.revision)])
+        return answered
 
     def _answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
         try:
