@@ -80,7 +80,7 @@ async def retry_plan(call: Call) -> Any:
     if found:
         words = f"plan {name!r} has {' and '.join(found)}, so an editor does not retry it"
         raise RequestRefused(403, f"{words}. A person does with: asterism plan retry {name}")
-    call.body = plan_routes.Retry(from_tasks=call.body.from_tasks, reason=call.body.reason)
+    call.body = plan_routes.Retry(from_tasks=call.body.from_tasks, edits=[], reason=call.body.reason)
     return await plan_routes.retry(call)
 
 
