@@ -433,6 +433,32 @@ async def test_out_of_descriptors_the_listener_pauses_gives_some_back_and_says_s
     assert said[1].startswith("connections are accepted again")
 
 
+class Kept:
+    """A socket that keeps what it has accepted."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock, self.accepted = sock, list[socket.socket]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
+
+    def accept(self) -> Any:
+        sock, address = self._sock.accept()
+        self.accepted.append(sock)
+        return sock, address
+
+
+async def test_an_answer_does_not_wait_until_the_client_has_acknowledged_its_head() -> None:
+    sock = Kept(socket.create_server(("127.0.0.1", 0)))
+    async with listening(sock, Limits()) as listener:
+        entered = happening(listener.connections, "enter")
+        _, writer = await asyncio.open_connection(*sock.getsockname())
+        await entered.wait()
+        [accepted] = sock.accepted
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
+        await close(writer)
+
+
 async def test_requests_that_are_none_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
     sock = socket.create_server(("127.0.0.1", 0))
     async with listening(sock, Limits()):

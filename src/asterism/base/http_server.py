@@ -47,6 +47,14 @@ class TooManyConnections(AsterismError):
     """Connections of strangers were closed for others."""
 
 
+def _send_at_once(sock: socket.socket) -> None:
+    """Let the body of an answer follow its head without a wait for the client, which may take 40 ms to acknowledge it.
+    asyncio does so only for a socket whose protocol was named when it was made."""
+    if sock.family in (socket.AF_INET, socket.AF_INET6):
+        with contextlib.suppress(OSError):  # the client has gone already
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
 class Listener:
     """Accepts connections on a socket and gives each a place. It has the methods that uvicorn expects of an asyncio
     server. ``protocol`` creates the protocol of a connection."""
@@ -126,6 +134,7 @@ class Listener:
 
     def _connect(self, sock: socket.socket, address: str) -> None:
         sock.setblocking(False)
+        _send_at_once(sock)
         place = self.connections.enter(address)
         place.close = lambda: _hang_up(sock)
         made = asyncio.ensure_future(
