@@ -163,7 +163,7 @@ async def test_the_tasks_of_a_plan_and_why_one_waits(with_plan: Scene) -> None:
 async def test_keys_among_the_tasks_of_a_plan_go_back_and_to_the_tabs(with_plan: Scene) -> None:
     async with top(with_plan) as pilot:
         await until(pilot, lambda: rows(pilot))
-        assert "q Quit" in drawn(pilot)
+        await until(pilot, lambda: "q Quit" in drawn(pilot))
         await pilot.press("enter")
         await until(pilot, lambda: any("waiting" in row for row in rows(pilot)))
         await until(pilot, lambda: "q Back" in drawn(pilot))
