@@ -16,10 +16,12 @@ __all__ = ["nothing_is_left_behind", "stage", "state", "what_is_there_before"]
 
 LONG_ONLY = (
     "test_claimer",
+    "test_deputy",
     "test_device_health",
     "test_draining",
     "test_resting",
     "test_clock_jumps",
+    "test_monitor",
     "test_own_score",
     "test_frozen_worker",
     "test_fleet_expressions",
@@ -35,8 +37,6 @@ BOTH = (
     "test_run_results",
     "test_refusals",
     "test_device_logging",
-    "test_monitor",
-    "test_deputy",
 )
 """The suites that run with devices on the store and with devices of a gateway; the first ones in the long tier only."""
 

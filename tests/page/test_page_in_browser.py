@@ -232,8 +232,7 @@ def test_the_busiest_views_are_accessible(browser: Any) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(("theme", "size"), [("light", DESKTOP), ("dark", PHONE)], ids=["light-desktop", "dark-phone"])
 def test_every_view_is_accessible_and_fits(browser: Any, theme: str, size: tuple[int, int]) -> None:
     with served(release_scene()) as url:
         for name, address in VIEWS.items():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from asterism import Constellation, Task, edits
 from asterism.server import plan_layouts
 from asterism.server.plan_layouts import PlanLayouts
@@ -46,13 +48,18 @@ async def test_a_large_plan_is_laid_out_in_a_thread() -> None:
     assert found["width"] == plan_layouts.COLUMN * (plan_layouts.SMALL + 1)
 
 
-async def test_few_plans_and_versions_are_remembered() -> None:
+async def test_remembered_layouts_have_so_many_tasks_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan_layouts, "MOST_REMEMBERED", 10 * plan_layouts.LEAST)
     layouts = PlanLayouts()
-    for number in range(plan_layouts.MOST_PLANS + 5):
+    for number in range(20):
         await layouts.layout(f"plan-{number}", chain("one", 2))
-    assert len(layouts._plans) == len(layouts._locks) == plan_layouts.MOST_PLANS
-    plan = chain("one", 2)
-    for number in range(plan_layouts.MOST_VERSIONS + 5):
+    assert [name for name, _ in layouts._known] == [f"plan-{number}" for number in range(10, 20)]
+    assert not layouts._locks
+    plan = chain("one", 5 * plan_layouts.LEAST)
+    for number in range(3):
         plan.edit([edits.AddTask(Task(f"new-{number}", shell="true"))])
         await layouts.layout("one", plan)
-    assert len(layouts._plans["one"]) == plan_layouts.MOST_VERSIONS
+    assert list(layouts._known) == [("one", 3)], "one that is larger than half of all is alone"
+    await layouts.layout("large", chain("large", 20 * plan_layouts.LEAST))
+    assert list(layouts._known) == [("large", 0)], "the newest is remembered, however large it is"
+    assert layouts._size == 20 * plan_layouts.LEAST

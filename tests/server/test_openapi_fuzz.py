@@ -135,4 +135,4 @@ def test_random_requests_get_documented_answers(server: FuzzedServer, name: str,
 @WHO
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_many_random_requests_get_documented_answers(server: FuzzedServer, name: str, who: str) -> None:
-    fuzz(server, OPERATIONS[name], who, 40 if who == "admin" else 10)
+    fuzz(server, OPERATIONS[name], who, 20 if who == "admin" else 5)

@@ -10,6 +10,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 from asterism.core.plan.constellation import Constellation
 from asterism.report.incremental_layout import Dependency, PlanLayout, fresh, updated
@@ -19,9 +20,10 @@ COLUMN = 244
 ROW = 64
 """The distance of two layers and of two rows, in pixels."""
 
-MOST_PLANS = 50
-MOST_VERSIONS = 40
-"""How many plans, and how many versions of each, are remembered."""
+MOST_REMEMBERED = 30_000
+"""How many tasks the remembered layouts have in all, at most; a layout counts as ``LEAST`` tasks at least."""
+
+LEAST = 100
 
 SMALL = 200
 """A plan of at most this many tasks is laid out at once; a larger one in a thread, since it takes longer."""
@@ -32,13 +34,18 @@ class _Known(NamedTuple):
     dependencies: Sequence[Dependency]
     layout: PlanLayout
 
+    @property
+    def size(self) -> int:
+        return max(len(self.tasks), LEAST)
+
 
 class PlanLayouts:
-    """The layouts that one server remembers."""
+    """The layouts that one server remembers, by plan and version, the most recently used last."""
 
     def __init__(self) -> None:
-        self._plans: OrderedDict[str, OrderedDict[int, _Known]] = OrderedDict()
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._known: OrderedDict[tuple[str, int], _Known] = OrderedDict()
+        self._size = 0
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def layout(self, name: str, plan: Constellation) -> dict[str, Any]:
         """The layout of a plan as JSON: places in pixels, centres of the boxes."""
@@ -50,31 +57,33 @@ class PlanLayouts:
         return {"version": edited.version, **layout_json(after)}
 
     async def _layout(self, name: str, plan: Constellation) -> PlanLayout:
-        async with self._locks.setdefault(name, asyncio.Lock()):
+        lock = self._locks.setdefault(name, asyncio.Lock())
+        async with lock:
             return await self._find(name, plan.version, *_shape(plan))
 
     async def _find(
         self, name: str, version: int, tasks: Sequence[str], dependencies: Sequence[Dependency]
     ) -> PlanLayout:
-        versions = self._remembered(name)
-        known = versions.get(version)
+        known = self._known.get((name, version))
         if known is None or (known.tasks, known.dependencies) != (tasks, dependencies):
-            nearest = min(versions, key=lambda other: (abs(other - version), other), default=None)
-            before = versions[nearest].layout if nearest is not None else None
+            others = (other for plan, other in self._known if plan == name)
+            nearest = min(others, key=lambda other: (abs(other - version), other), default=None)
+            before = self._known[name, nearest].layout if nearest is not None else None
             layout = await _computed(before, tasks, dependencies)
-            known = versions[version] = _Known(tasks, dependencies, layout)
-        versions.move_to_end(version)
-        while len(versions) > MOST_VERSIONS:
-            versions.popitem(last=False)
+            self._forget((name, version))
+            self._remember((name, version), known := _Known(tasks, dependencies, layout))
+        self._known.move_to_end((name, version))
         return known.layout
 
-    def _remembered(self, name: str) -> OrderedDict[int, _Known]:
-        versions = self._plans.setdefault(name, OrderedDict())
-        self._plans.move_to_end(name)
-        while len(self._plans) > MOST_PLANS:
-            forgotten, _ = self._plans.popitem(last=False)
-            self._locks.pop(forgotten, None)
-        return versions
+    def _remember(self, key: tuple[str, int], known: _Known) -> None:
+        self._known[key] = known
+        self._size += known.size
+        while self._size > MOST_REMEMBERED and len(self._known) > 1:
+            self._forget(next(iter(self._known)))
+
+    def _forget(self, key: tuple[str, int]) -> None:
+        known = self._known.pop(key, None)
+        self._size -= known.size if known is not None else 0
 
 
 def _shape(plan: Constellation) -> tuple[list[str], list[Dependency]]:
