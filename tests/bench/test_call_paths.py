@@ -135,6 +135,7 @@ def test_a_longer_way_passes_more(ways: dict[str, Traced]) -> None:
     assert not any(file.startswith("store/") for file in ways["next-task"].files)
 
 
+@pytest.mark.long
 def test_a_way_in_memory_is_the_same_every_time() -> None:
     for name in ("next-task", "next-task-editor"):
         found = trace(WAYS[name])

@@ -110,6 +110,7 @@ def test_the_issue_whose_turn_it_is_is_claimed(server, tmp_path):
     assert (tmp_path / "m.json").exists()
 
 
+@pytest.mark.long
 def test_one_that_waits_is_queued_and_the_step_succeeds(server, tmp_path):
     code, outputs, _ = run_action(server, tmp_path, **given(server, issue="3"))
     assert (code, outputs) == (0, {"status": "queued", "active": "1", "position": "2", "series": "RFC-093"})
@@ -130,6 +131,7 @@ def test_who_only_observes_is_never_told_that_it_is_claimed(server, tmp_path):
     assert (code, outputs["status"]) == (0, "observed")
 
 
+@pytest.mark.long
 def test_an_issue_of_no_series_does_not_fail_the_step(server, tmp_path):
     number = server.call(lambda world: world.add_issue("a question")).number
     code, outputs, _ = run_action(server, tmp_path, **given(server, issue=str(number)))
@@ -157,6 +159,7 @@ def test_who_is_never_first_is_contended(server, tmp_path, fails, expected):
     assert "::warning::" in said
 
 
+@pytest.mark.long
 def test_what_goes_wrong_fails_the_step_with_its_code(server, tmp_path):
     code, outputs, said = run_action(server, tmp_path, **given(server, token="wrong"))
     assert (code, outputs["status"]) == (69, "")
@@ -185,6 +188,7 @@ def test_what_stands_on_the_issues_can_be_chosen(server, tmp_path):
     assert scenes.assigned(server) == []
 
 
+@pytest.mark.long
 def test_the_figures_are_where_the_workspace_is(server, tmp_path):
     assert run_action(server, tmp_path, **given(server, metrics="figures.json"))[0] == 0
     assert json.loads((tmp_path / "workspace" / "figures.json").read_text())["assigned"] == 1

@@ -90,6 +90,7 @@ def test_looking_at_a_plan_imports_nothing_from_beside_it(folder: Path, words: t
     assert marks(folder) == set()
 
 
+@pytest.mark.long
 def test_a_plan_elsewhere_is_looked_at_as_carefully(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     here = tmp_path_factory.mktemp("here")
     command = [sys.executable, *COMMAND, "check", str(folder / "plan.yaml")]
@@ -132,6 +133,7 @@ def test_a_plan_in_a_store_and_its_device_import_no_shadow(folder: Path) -> None
     assert marks(folder) == set()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("words", [("check", "plan.yaml"), ("show", "plan.yaml"), ("run", "plan.yaml", "--plain")])
 def test_started_as_a_module_only_python_itself_is_shadowed(folder: Path, words: tuple[str, ...]) -> None:
     """``python -m`` imports modules of its own with the working directory first, before any line of ours."""

@@ -119,6 +119,7 @@ async def test_every_tab_lists_what_the_store_has(with_plan: Scene) -> None:
         await until(pilot, lambda: "a short nap" in drawn(pilot))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [(80, 24), (200, 50)])
 async def test_nothing_is_wider_than_the_terminal(scene: Scene, size: tuple[int, int]) -> None:
     await create(scene, "nap", "a label that is much longer than forty columns wide")
@@ -128,6 +129,7 @@ async def test_nothing_is_wider_than_the_terminal(scene: Scene, size: tuple[int,
         assert ("a label that is much longer than forty columns wide" in drawn(pilot)) == (size[0] == 200)
 
 
+@pytest.mark.long
 async def test_a_new_run_appears_without_a_key(scene: Scene) -> None:
     async with top(scene, "runs") as pilot:
         await until(pilot, lambda: "There are no runs" in status(pilot))
@@ -180,6 +182,7 @@ async def test_keys_among_the_tasks_of_a_plan_go_back_and_to_the_tabs(with_plan:
     assert not pilot.app.is_running
 
 
+@pytest.mark.long
 async def test_a_log_grows_while_it_is_shown(scene: Scene) -> None:
     run = await create(scene, "render")
 
@@ -217,6 +220,7 @@ async def test_a_filter_shows_what_matches_and_escape_removes_it(scene: Scene) -
         await until(pilot, lambda: len(rows(pilot)) == 1 and "render" in rows(pilot)[0])
 
 
+@pytest.mark.long
 async def test_an_unknown_status_in_a_filter_is_an_error_that_names_the_known_ones(scene: Scene) -> None:
     await create(scene, "render")
     async with top(scene, "runs") as pilot:
@@ -225,6 +229,7 @@ async def test_an_unknown_status_in_a_filter_is_an_error_that_names_the_known_on
         await until(pilot, lambda: "'odd' is not a status" in status(pilot) and "failed" in status(pilot))
 
 
+@pytest.mark.long
 async def test_rows_are_sorted_by_a_column_both_ways(scene: Scene) -> None:
     for label in ("b", "a", "c"):
         await create(scene, "nap", f"label-{label}")
@@ -240,6 +245,7 @@ async def test_rows_are_sorted_by_a_column_both_ways(scene: Scene) -> None:
         await until(pilot, lambda: labels() == ["label-c", "label-b", "label-a"])
 
 
+@pytest.mark.long
 async def test_the_cursor_stays_on_its_row_when_rows_come_and_go(scene: Scene) -> None:
     first = await create(scene, "render")
     second = await create(scene, "render")
@@ -254,6 +260,7 @@ async def test_the_cursor_stays_on_its_row_when_rows_come_and_go(scene: Scene) -
 # -- actions -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 async def test_an_action_asks_first_and_no_changes_nothing(scene: Scene) -> None:
     run = await create(scene, "render")
     async with top(scene, "runs") as pilot:
@@ -286,6 +293,7 @@ async def test_pause_resume_cancel_and_retry_a_run(scene: Scene) -> None:
         assert "is a retry of" in status(pilot)
 
 
+@pytest.mark.long
 async def test_what_does_not_apply_is_refused_with_a_reason(scene: Scene) -> None:
     await create(scene, "render")
     async with top(scene, "runs") as pilot:
@@ -294,6 +302,7 @@ async def test_what_does_not_apply_is_refused_with_a_reason(scene: Scene) -> Non
         await until(pilot, lambda: "only what has ended can be retried" in status(pilot))
 
 
+@pytest.mark.long
 async def test_a_plan_is_paused_and_cancelled(with_plan: Scene) -> None:
     async with top(with_plan) as pilot:
         await until(pilot, lambda: rows(pilot))
@@ -352,6 +361,7 @@ def with_ended_plan(with_plan: Scene) -> Scene:
     return with_plan
 
 
+@pytest.mark.long
 async def test_an_ended_plan_is_loaded_once(with_ended_plan: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     loads = []
     read = top_listings.read_plan

@@ -78,6 +78,7 @@ def test_a_deep_plan_is_cut_off_by_one_failure_without_recursion() -> None:
     assert result["t19999"].status == "cancelled"
 
 
+@pytest.mark.long
 def test_a_deep_plan_is_removed_by_one_edit_without_recursion() -> None:
     async def editor(view: Any, events: Any) -> Any:
         return [edits.RemoveTask("t1", dependents="remove")] if events[0].task_id == "t0" else None
@@ -91,6 +92,7 @@ def test_a_deep_plan_is_removed_by_one_edit_without_recursion() -> None:
     assert result.state == "completed"
 
 
+@pytest.mark.long
 def test_a_deep_plan_runs_provisionally_and_is_confirmed_without_recursion() -> None:
     release = asyncio.Event()
 

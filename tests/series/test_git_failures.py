@@ -136,6 +136,7 @@ async def state(register: GitRegister) -> Series:
     return Series.from_text((await register.read(NAME)).text, NAME)
 
 
+@pytest.mark.long
 async def test_a_ref_that_is_there_and_never_found_is_told_after_a_few_questions(remote: Path) -> None:
     asked = []
 
@@ -159,6 +160,7 @@ async def test_a_ref_that_is_there_and_never_found_is_told_after_a_few_questions
     assert asked == ["fetch", "ls-remote"] * 3
 
 
+@pytest.mark.long
 async def test_a_ref_that_can_never_be_written_is_told_in_gits_words(remote: Path) -> None:
     blob = told(remote, "hash-object", "-w", "--stdin", given="x").strip()
     told(remote, "update-ref", "refs/asterism/series", blob)  # where the folder of the series should be
@@ -237,6 +239,7 @@ async def test_a_register_whose_folder_was_swept_makes_it_anew(remote: Path, who
 # -- surroundings ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 async def test_what_the_surroundings_say_of_commits_is_not_heard(remote: Path, tmp_path: Path) -> None:
     (tmp_path / "grafts").write_text("x\n")
     around = {
@@ -330,6 +333,7 @@ async def test_a_series_is_kept_over_ssh(remote: Path, over_ssh: tuple[Path, dic
     assert told(remote, "for-each-ref", "--format=%(refname)") == f"{REF}\n"
 
 
+@pytest.mark.long
 async def test_an_ssh_that_is_refused_is_told(remote: Path, tmp_path: Path) -> None:
     said = "git@example.invalid: Permission denied (publickey)."
     program = script(tmp_path / "ssh", f'echo "{said}" >&2', "exit 255")

@@ -61,6 +61,7 @@ class TestSqlite(SharedStoreConformance):
         return ProcessOpener("tests.store.store_engines:open_sqlite", self._opened[id(store)])
 
 
+@pytest.mark.long
 class TestSqliteOnASlowDisk(TestSqlite):
     """SQLite with all commits in the thread."""
 

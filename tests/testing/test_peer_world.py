@@ -63,6 +63,7 @@ def test_stores_agree_after_pruning_clock_jumps_and_rollbacks(world: type[peer_w
     assert "jumps by" in log or world is not JumpingWorld
 
 
+@pytest.mark.long
 def test_one_seed_is_one_world() -> None:
     assert simulate(4, world=peer_world.PeerWorld).checker.log == simulate(4, world=peer_world.PeerWorld).checker.log
     assert simulate(4, world=peer_world.PeerWorld).checker.log != simulate(5, world=peer_world.PeerWorld).checker.log
@@ -95,6 +96,7 @@ def is_noticed(ablation: pytest.MonkeyPatch, match: str, first: int = 0, **terms
     pytest.fail(f"no world breaks a promise in the words {match!r}")
 
 
+@pytest.mark.long
 def test_copies_that_every_store_offers_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     commit = MemoryStore.commit
 

@@ -98,6 +98,7 @@ async def test_a_service_that_outlives_its_token_gets_another_before_it_ends(ser
     assert refused(server) == 0
 
 
+@pytest.mark.long
 async def test_a_token_that_ends_before_its_time_is_followed_by_another(server, key):
     async with staying(server, key) as service:
         await service.sync()
@@ -109,6 +110,7 @@ async def test_a_token_that_ends_before_its_time_is_followed_by_another(server, 
     assert refused(server) == 1
 
 
+@pytest.mark.long
 async def test_a_token_that_ends_in_the_middle_of_a_change_loses_and_doubles_nothing(server, key):
     """What is refused for its token has not happened, so it is sent again, also what may be sent only once."""
     async with staying(server, key) as service:

@@ -362,6 +362,7 @@ def test_a_body_that_is_too_large_is_not_read_to_its_end(server):
             assert b" 411 " in link.recv(1000)
 
 
+@pytest.mark.long
 def test_silent_and_slow_connections_do_not_keep_deliveries_out(server):
     with serving(server) as (_, url), contextlib.ExitStack() as stack:
         host, port = url.removeprefix("http://").split(":")
@@ -374,6 +375,7 @@ def test_silent_and_slow_connections_do_not_keep_deliveries_out(server):
         assert httpx.get(f"{url}/health", timeout=PATIENCE).status_code in (200, 503)  # it says how the sync went
 
 
+@pytest.mark.long
 def test_a_github_that_is_away_for_a_while_is_asked_again(server):
     server.faults.drop = 1.0
     with serving(server) as (_, url):
