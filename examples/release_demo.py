@@ -39,11 +39,12 @@ from asterism.report import Recording, failure_reasons, summary_lines, write_rep
 
 REPORT = Path("asterism-report.html")
 MODEL = os.environ.get("ASTERISM_MODEL", "")
-HOW_TO = """\
-To let a language model edit:
-  .venv/bin/python -m pip install '.[model]'
-  OPENAI_API_KEY=… ASTERISM_MODEL=openai:gpt-5 make demo
-Other models, local ones too: docs/how-to/models.md"""
+HOW_TO = (
+    "To let a language model edit:",
+    "  .venv/bin/python -m pip install '.[model]'",
+    "  OPENAI_API_KEY=… ASTERISM_MODEL=openai:gpt-5 make demo",
+    "Other models, local ones too: docs/how-to/models.md",
+)
 
 
 def devices() -> list[LocalDevice]:
@@ -183,6 +184,11 @@ async def demonstrate(shop: Workshop, screen: Screen) -> Result:
     return result
 
 
+def say_all(screen: Screen, lines: Sequence[str]) -> None:
+    for line in lines:
+        screen.say(line)
+
+
 def main() -> int:
     os.environ.setdefault("RELEASE_KEY", secrets.token_hex(16))
     screen = Screen()
@@ -190,14 +196,10 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="asterism-demo-") as home:
             result = asyncio.run(demonstrate(Workshop(Path(home)), screen))
     except AsterismError as error:  # the model cannot be used
-        screen.say(f"{error}.\n{HOW_TO}")
+        say_all(screen, (f"{error}.", *HOW_TO))
         return 1
     screen.say()
-    for reason in failure_reasons(result):
-        screen.say(reason)
-    for figure in summary_lines(result):
-        screen.say(figure)
-    screen.say(f"\nReport: {REPORT.resolve()}")
+    say_all(screen, (*failure_reasons(result), *summary_lines(result), "", f"Report: {REPORT.resolve()}"))
     if MODEL:
         screen.say(f"Edited by {MODEL}: {result.editor_cost}.")
         if result["publish"].status != "completed":
@@ -208,7 +210,7 @@ def main() -> int:
         return 1
     screen.say("As expected: the failed test stays in the record, and its repair was published.")
     if not MODEL:
-        screen.say(HOW_TO)
+        say_all(screen, HOW_TO)
     return 0
 
 
