@@ -56,7 +56,7 @@ def test_the_demonstration_reaches_its_end_and_writes_its_report(tmp_path: Path)
     failed = next(number for number, line in enumerate(lines) if line.startswith("test-numbers failed"))
     repaired = next(number for number, line in enumerate(lines) if "add task 'patch'" in line)
     assert any(" started on " in line or " completed after " in line for line in lines[failed + 1 : repaired])
-    assert "ASTERISM_MODEL=openai:gpt-5 make demo" in done.stdout
+    assert "\n  OPENAI_API_KEY=… ASTERISM_MODEL=openai:gpt-5 make demo\n" in done.stdout
 
 
 def maintain(question: Question) -> Reply:
@@ -92,7 +92,7 @@ def test_a_model_edits_the_demonstration(tmp_path: Path) -> None:
     assert "State                repaired\n" in done.stdout
     calls = len(server.questions)
     assert 1 <= calls <= 2  # ends that come together share a call
-    assert f"Edited by openai-chat:gpt-5: {calls} call" in done.stdout
+    assert f"Editor               {calls} call" in done.stdout
     assert "As expected" in done.stdout
     page = (tmp_path / "asterism-report.html").read_text("utf-8")
     assert "a-key-that-nobody-may-see" not in page + done.stdout + "".join(one.text for one in server.questions)
@@ -102,7 +102,7 @@ def test_a_model_that_cannot_be_asked_is_named_without_a_traceback(tmp_path: Pat
     done = python("release_demo.py", tmp_path, ASTERISM_MODEL="nobody:knows")
     assert done.returncode == 1
     assert "Traceback" not in done.stdout + done.stderr
-    assert "nobody:knows" in done.stdout + done.stderr
+    assert "nobody:knows has not repaired the release, so it was not published.\n" in done.stdout
 
 
 def test_the_quick_start(tmp_path: Path) -> None:
