@@ -7,7 +7,6 @@ import asyncio
 import random
 import re
 import subprocess
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from asterism.fleet.fleet import Fleet
 from tests.agents.model_server import ModelServer, Question, Reply
 from tests.cli.command_scenes import Scene
 from tests.cli.test_model_commands import MODEL, served
-from tests.forked_commands import Server, new_server
+from tests.forked_commands import Server
 from tests.process_scenes import PATIENCE, ended
 
 pytestmark = pytest.mark.slow
@@ -33,13 +32,6 @@ MOST_LOOKS = {"call": 300, "stream": 30, "answer": 30, "commit": 30}
 """How many times the store is read at most between what is waited for and a kill, so that kills come at different
 moments."""
 TOKENS = (1500, 60)
-
-
-@pytest.fixture(scope="module")
-def commands() -> Iterator[Server]:
-    """Commands that have imported the clients of models already, which takes seconds."""
-    with new_server("pydantic_ai.models.openai", "pydantic_ai.direct", "genai_prices") as server:
-        yield server
 
 
 @pytest.fixture
@@ -124,10 +116,12 @@ class Killer:
 
 
 @pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.long)])
-def test_a_model_is_paid_once_and_its_answers_are_applied_once(scene: Scene, commands: Server, kills: int) -> None:
+def test_a_model_is_paid_once_and_its_answers_are_applied_once(
+    scene: Scene, model_commands: Server, kills: int
+) -> None:
     steps = kills // 2 + 2
     chain(scene, steps)
-    killer = Killer(scene, commands, steps)
+    killer = Killer(scene, model_commands, steps)
     with served(killer.server) as server:
         before = Account().committed
         for number in range(kills):
