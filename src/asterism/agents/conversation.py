@@ -17,7 +17,7 @@ from asterism.base.secret_mask import Mask
 from asterism.core.errors import AsterismError, error_text
 from asterism.core.plan.constellation import ConstellationView
 from asterism.core.plan.editor_cost import EditorCost
-from asterism.core.plan.edits import Edit, EditBatch
+from asterism.core.plan.edits import AddTask, Edit, EditBatch
 from asterism.orchestrator.events import EditEvent, Event, TaskEvent
 
 TOOLS = (answer_tool(), show_tasks_tool())
@@ -117,6 +117,11 @@ def masked_events(events: Sequence[Event], mask: Mask) -> list[Event]:
         else one
         for one in events
     ]
+
+
+def added_tasks(batch: EditBatch) -> int:
+    """How many tasks a batch adds."""
+    return sum(isinstance(edit, AddTask) for edit in batch.edits)
 
 
 def answer_key(about: str, edits: Sequence[Edit]) -> str:

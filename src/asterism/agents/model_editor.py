@@ -45,6 +45,7 @@ from asterism.agents.cassette import (
 from asterism.agents.conversation import (
     Conversation,
     NoModelAnswer,
+    added_tasks,
     answer_key,
     edits_key,
     masked_events,
@@ -54,14 +55,14 @@ from asterism.agents.conversation import (
 )
 from asterism.agents.edit_filter import EditFilter
 from asterism.agents.model_calls import MAX_OUTPUT, Bill, ModelCaller, ModelFailed, require_extra
-from asterism.agents.model_messages import ModelAnswer, ModelQuestion
+from asterism.agents.model_messages import ModelAnswer, ModelQuestion, call_attributes
 from asterism.agents.plan_prompt import PromptMemory, Surroundings, plan_prompt, violation_lines
 from asterism.base.secret_mask import Mask
 from asterism.base.text import plural
 from asterism.core.errors import AsterismError
 from asterism.core.plan.constellation import ConstellationView, TaskView
 from asterism.core.plan.editor_cost import EditorCost
-from asterism.core.plan.edits import AddTask, EditBatch
+from asterism.core.plan.edits import EditBatch
 from asterism.orchestrator.edit_cycles import CostedAnswer, EditorContext, EditorHeld
 from asterism.orchestrator.events import EditEvent, Event, TaskEvent
 
@@ -210,7 +211,7 @@ class ModelEditor:
     ) -> Conversation:
         known = (plan.known or {}).pop(about, [])
         mask = plan.context.mask() if plan.context is not None else Mask()
-        if known:  # the question of an earlier process, as it was asked; what happened since is told with the next one
+        if known:  # the question of an earlier process, as it was asked; the next one shows what happened since
             prompt, entries = json.loads(known[0].question)["messages"][0]["user"], known[0].entries
         else:
             around = await self._surroundings(plan, view.id, events)
@@ -255,7 +256,7 @@ class ModelEditor:
 
     async def _count_refusals(self, name: str, plan: _PlanState) -> None:
         """Do not count the tasks of answers that were refused, here or while no process ran the plan."""
-        found = [] if plan.context is None else [one for one in plan.context.refused() if _added(one.batch)]
+        found = [] if plan.context is None else [one for one in plan.context.refused if added_tasks(one.batch)]
         if len(found) == plan.refusals:
             return
 
@@ -295,7 +296,7 @@ class ModelEditor:
 
     async def _submit(self, name: str, plan: _PlanState, conversation: Conversation, batch: EditBatch) -> CostedAnswer:
         """Count the tasks that an answer adds. They too have a budget."""
-        added = _added(batch)
+        added = added_tasks(batch)
         if added:
             answer = answer_key(conversation.about, batch.edits)
             try:
@@ -337,7 +338,7 @@ class ModelEditor:
             *(0, conversation.about, question.text, answer.to_json(), cost, conversation.entries), editor=self.__name__
         )
         await self._settle(name, conversation, payments, exchange)
-        _trace_attributes.set(_described(answer, cost))
+        _trace_attributes.set(call_attributes(answer, cost))
         return answer
 
     def _known_answer(self, conversation: Conversation, question: ModelQuestion) -> Exchange | None:
@@ -478,23 +479,6 @@ class ModelEditor:
 
 
 _trace_attributes: contextvars.ContextVar[Mapping[str, Any]] = contextvars.ContextVar("trace_attributes")
-
-
-def _described(answer: ModelAnswer, cost: EditorCost) -> dict[str, Any]:
-    provider, _, model = answer.model.rpartition(":")
-    return {
-        "gen_ai.operation.name": "chat",
-        "gen_ai.provider.name": provider or None,
-        "gen_ai.request.model": model,
-        "gen_ai.usage.input_tokens": cost.input_tokens,
-        "gen_ai.usage.output_tokens": cost.output_tokens,
-        "asterism.editor.dollars": cost.dollars,
-    }
-
-
-def _added(batch: EditBatch) -> int:
-    """How many tasks a batch adds."""
-    return sum(isinstance(edit, AddTask) for edit in batch.edits)
 
 
 def _dearest(reads: int, writes: int, price: Price | None) -> Spent:

@@ -70,12 +70,12 @@ class EditorHeld(AsterismError):
 class EditorContext:
     """What surrounds a plan that runs here, for an editor with a method ``attach_plan(id, context)``: the devices, as
     ``(id, capabilities, slots)``; what the attempts at a task printed in this process; the secrets of the plan; the
-    answers that were refused. If it has a method ``edit_refused(id)``, it is told of each further one."""
+    answers that were refused. Its method ``edit_refused(id)``, if it has one, is called for each further one."""
 
     devices: Callable[[], Sequence[tuple[str, frozenset[str], int | None]]]
     logs: Callable[[str], list[TaskLog]]
     mask: PlanMask
-    refused: Callable[[], Sequence[WaitingEdit]] = tuple
+    refused: Sequence[WaitingEdit] = ()
 
 
 class EditCycles:
