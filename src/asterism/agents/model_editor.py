@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import contextvars
 import json
+import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -44,6 +45,9 @@ from asterism.agents.cassette import (
 from asterism.agents.conversation import (
     Conversation,
     NoModelAnswer,
+    added_tasks,
+    answer_key,
+    edits_key,
     masked_events,
     read_answer,
     return_answer,
@@ -51,13 +55,14 @@ from asterism.agents.conversation import (
 )
 from asterism.agents.edit_filter import EditFilter
 from asterism.agents.model_calls import MAX_OUTPUT, Bill, ModelCaller, ModelFailed, require_extra
-from asterism.agents.model_messages import ModelAnswer, ModelQuestion
+from asterism.agents.model_messages import ModelAnswer, ModelQuestion, call_attributes
 from asterism.agents.plan_prompt import PromptMemory, Surroundings, plan_prompt, violation_lines
 from asterism.base.secret_mask import Mask
+from asterism.base.text import plural
 from asterism.core.errors import AsterismError
 from asterism.core.plan.constellation import ConstellationView, TaskView
 from asterism.core.plan.editor_cost import EditorCost
-from asterism.core.plan.edits import AddTask, EditBatch
+from asterism.core.plan.edits import EditBatch
 from asterism.orchestrator.edit_cycles import CostedAnswer, EditorContext, EditorHeld
 from asterism.orchestrator.events import EditEvent, Event, TaskEvent
 
@@ -96,6 +101,8 @@ class _PlanState:
     opening: asyncio.Lock = field(default_factory=asyncio.Lock)
     waiting: int = 0
     """How many calls wait for a person."""
+    refusals: int = 0
+    """How many refused answers that add tasks the account knows of."""
 
 
 DeviceList = Callable[[], Awaitable[Sequence[tuple[str, Iterable[str], int | None]]]]
@@ -151,7 +158,9 @@ class ModelEditor:
         self._fleet, self._max_steps = fleet, max_steps
         self._plans: dict[str, _PlanState] = {}
         self._calls = count(1)
+        self._process = secrets.token_hex(4)  # an owner that was cut off may still settle its own calls
         self._lost: set[str] = set()  # calls that were cancelled
+        self._jobs: set[asyncio.Task[None]] = set()
 
     def _check_prices(self) -> None:
         if self.budget.dollars is None or self.replay is not None:
@@ -174,6 +183,7 @@ class ModelEditor:
         """The answer of the model to some ends. Raises ModelFailed, and EditorHeld if the budget is spent."""
         plan = self._plans.setdefault(view.id, _PlanState())
         account = await self._open_account(view.id, plan)
+        await self._count_refusals(view.id, plan)
         about = subject_of(events)
         conversation = plan.conversations.get(about)
         if account.without_editor:
@@ -189,8 +199,9 @@ class ModelEditor:
             if plan.known is None:
                 account = await self.cassette.change(name, opened(self.budget))
                 known = {} if self.replay is not None else await read_answers(self.cassette, name)
-                newest = max((one.entries for found in known.values() for one in found), default=0)
-                plan.memory.entries = max(plan.memory.entries, newest)
+                recorded = [one for found in known.values() for one in found]
+                plan.memory.entries = max([plan.memory.entries, *(one.entries for one in recorded)])
+                plan.memory.names |= {self.__name__, *(one.editor for one in recorded if one.editor)}
                 plan.known = known
                 return account
         return await self.cassette.account(name) or Account(self.budget)
@@ -200,13 +211,15 @@ class ModelEditor:
     ) -> Conversation:
         known = (plan.known or {}).pop(about, [])
         mask = plan.context.mask() if plan.context is not None else Mask()
-        around = await self._surroundings(plan, view.id, events)
-        prompt = mask.text(plan_prompt(view, masked_events(events, mask), plan.memory, around))
-        if known:  # the question of an earlier process, as it was asked
-            prompt = json.loads(known[0].question)["messages"][0]["user"]
+        if known:  # the question of an earlier process, as it was asked; the next one shows what happened since
+            prompt, entries = json.loads(known[0].question)["messages"][0]["user"], known[0].entries
+        else:
+            around = await self._surroundings(plan, view.id, events)
+            prompt = mask.text(plan_prompt(view, masked_events(events, mask), plan.memory, around))
+            entries = plan.memory.entries
         while len(plan.conversations) >= MOST_CONVERSATIONS:
             del plan.conversations[next(iter(plan.conversations))]
-        return Conversation(about, view, mask, plan.memory.entries, [{"user": prompt}], known=known)
+        return Conversation(about, view, mask, entries, [{"user": prompt}], known=known)
 
     async def _surroundings(self, plan: _PlanState, name: str, events: Sequence[Event]) -> Surroundings:
         failed = [event for event in events if isinstance(event, TaskEvent) and event.status == "failed"]
@@ -232,8 +245,28 @@ class ModelEditor:
         return_answer(conversation, words)
         conversation.steps = 0
         if conversation.charged:
-            refund, conversation.charged = Spent(tasks=-conversation.charged), 0
-            await self.cassette.change(name, lambda account: account.settle("", refund))
+            rejected, conversation.charged = conversation.charged, ""
+            await self.cassette.change(name, lambda account: account.added(rejected, 0))
+
+    def edit_refused(self, plan: str) -> None:
+        """A person refused an answer, or nobody approved it in time."""
+        job = asyncio.get_running_loop().create_task(self._count_refusals(plan, self._plans[plan]))
+        self._jobs.add(job)
+        job.add_done_callback(self._jobs.discard)
+
+    async def _count_refusals(self, name: str, plan: _PlanState) -> None:
+        """Do not count the tasks of answers that were refused, here or while no process ran the plan."""
+        found = [] if plan.context is None else [one for one in plan.context.refused if added_tasks(one.batch)]
+        if len(found) == plan.refusals:
+            return
+
+        def step(account: Account) -> Account:
+            for one in found:
+                account = account.refused(one.id, edits_key(one.batch.edits))
+            return account
+
+        await self.cassette.change(name, step)
+        plan.refusals = len(found)
 
     # -- one answer ----------------------------------------------------------------------------------------------------
 
@@ -263,16 +296,15 @@ class ModelEditor:
 
     async def _submit(self, name: str, plan: _PlanState, conversation: Conversation, batch: EditBatch) -> CostedAnswer:
         """Count the tasks that an answer adds. They too have a budget."""
-        added = sum(isinstance(edit, AddTask) for edit in batch.edits)
+        added = added_tasks(batch)
         if added:
+            answer = answer_key(conversation.about, batch.edits)
             try:
-                await self._spend(
-                    name, Spent(tasks=added), f"the answer adds {added:,} {'task' if added == 1 else 'tasks'}"
-                )
+                await self._count_tasks(name, answer, added)
             except BudgetSpent as spent:
                 proceed = self._proceed(name, plan, conversation, batch)
                 raise await self._hold(name, plan, str(spent), proceed) from None
-        conversation.charged = added
+            conversation.charged = answer
         return _costed(conversation, batch)
 
     def _proceed(
@@ -302,9 +334,11 @@ class ModelEditor:
             await self._settle(name, conversation, payments)
             raise
         cost = sum(payments.values(), EditorCost())
-        exchange = Exchange(0, conversation.about, question.text, answer.to_json(), cost, conversation.entries)
+        exchange = Exchange(
+            *(0, conversation.about, question.text, answer.to_json(), cost, conversation.entries), editor=self.__name__
+        )
         await self._settle(name, conversation, payments, exchange)
-        _trace_attributes.set(_described(answer, cost))
+        _trace_attributes.set(call_attributes(answer, cost))
         return answer
 
     def _known_answer(self, conversation: Conversation, question: ModelQuestion) -> Exchange | None:
@@ -323,7 +357,7 @@ class ModelEditor:
         self, name: str, payments: dict[str, EditorCost], question: ModelQuestion, model: str
     ) -> AsyncIterator[Bill]:
         """Reserve what a request may cost at most. Raises BudgetSpent."""
-        call = f"{model} {next(self._calls)}"
+        call = f"{model} {self._process} {next(self._calls)}"
         room = await self._reserve(name, call, estimated_tokens(question.text), self.caller.price(model))
         bill = Bill(room)
         try:
@@ -373,14 +407,15 @@ class ModelEditor:
         if payments:
             await self.cassette.change(name, settle, exchange)
 
-    async def _spend(self, name: str, spent: Spent, what: str) -> None:
+    async def _count_tasks(self, name: str, answer: str, added: int) -> None:
         """Raises BudgetSpent."""
 
         def spend(account: Account) -> Account:
-            obstacle = account.obstacle(spent)
+            counted = account.added(answer, added)
+            obstacle = account.obstacle(Spent(tasks=counted.spent.tasks - account.spent.tasks))
             if obstacle is not None:
-                raise BudgetSpent(f"{obstacle}, and {what}")
-            return account.settle("", spent)
+                raise BudgetSpent(f"{obstacle}, and the answer adds {plural(added, 'task')}")
+            return counted
 
         await self.cassette.change(name, spend)
 
@@ -412,6 +447,8 @@ class ModelEditor:
                     return f"the plan goes on without its editor, decided{by}"
                 if account.budget != before.budget:
                     return f"the budget is now {account.budget}, changed{by}"
+                if account.spent.tasks < before.spent.tasks:
+                    return "an edit was refused, and the tasks that it would have added are not counted"
                 now = asyncio.get_running_loop().time() if self._fleet is None else self._fleet.store.clock()
                 since = now if account.held_since is None else account.held_since
                 left = since + account.budget.wait - now
@@ -442,18 +479,6 @@ class ModelEditor:
 
 
 _trace_attributes: contextvars.ContextVar[Mapping[str, Any]] = contextvars.ContextVar("trace_attributes")
-
-
-def _described(answer: ModelAnswer, cost: EditorCost) -> dict[str, Any]:
-    provider, _, model = answer.model.rpartition(":")
-    return {
-        "gen_ai.operation.name": "chat",
-        "gen_ai.provider.name": provider or None,
-        "gen_ai.request.model": model,
-        "gen_ai.usage.input_tokens": cost.input_tokens,
-        "gen_ai.usage.output_tokens": cost.output_tokens,
-        "asterism.editor.dollars": cost.dollars,
-    }
 
 
 def _dearest(reads: int, writes: int, price: Price | None) -> Spent:

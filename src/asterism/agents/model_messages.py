@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from asterism.core.plan.editor_cost import EditorCost
+
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
@@ -83,3 +85,16 @@ class ModelAnswer:
         unreadable = [f"(a call of {one.name} with unreadable arguments)" for one in self.calls if not one.readable]
         text = "\n".join(filter(None, [self.text, *unreadable]))
         return {"assistant": text, "calls": calls}
+
+
+def call_attributes(answer: ModelAnswer, cost: EditorCost) -> dict[str, Any]:
+    """A call in a trace, named by the conventions of OpenTelemetry."""
+    provider, _, model = answer.model.rpartition(":")
+    return {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": provider or None,
+        "gen_ai.request.model": model,
+        "gen_ai.usage.input_tokens": cost.input_tokens,
+        "gen_ai.usage.output_tokens": cost.output_tokens,
+        "asterism.editor.dollars": cost.dollars,
+    }

@@ -93,7 +93,7 @@ class Execution:
         self._trace = self.cycles.trace = trace
         attach = getattr(options.editor, "attach_plan", None)
         if attach is not None:
-            attach(plan.id, EditorContext(self._roster.profiles, self.logs.of, self._mask))
+            attach(plan.id, EditorContext(self._roster.profiles, self.logs.of, self._mask, self.waiting.refused))
 
     def begin(self) -> None:
         """Start a new plan."""
