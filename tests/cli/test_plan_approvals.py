@@ -58,6 +58,8 @@ def test_an_edit_waits_is_listed_and_approved(scene: Scene) -> None:
     assert scene.ok("plan", "show", "nightly").splitlines()[-1] == (
         "1 edit waits for a person; list with: asterism plan approvals nightly"
     )
+    assert ", 1 edit waits " in scene.ok("plan", "list")
+    assert scene.json("plan", "list")[0]["waiting_edits"] == 1
     lines = scene.ok("plan", "approvals", "nightly").splitlines()
     assert lines[0].startswith("approval 1: edit by ann: slow, waits for ")
     assert lines[1] == "    remove task 'test'"

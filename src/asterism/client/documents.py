@@ -79,6 +79,8 @@ class PlanSummary(Document):
     counts: dict[str, int] = {}
     owner: str | None = None
     paused: str | None = None
+    waiting_edits: int = Field(0, description="How many edits wait for a person.")
+    budget_spent: bool = Field(False, description="Whether the budget of its editor is spent, and holds the plan.")
     error: str | None = None
 
 
@@ -157,19 +159,53 @@ class Cycles(Page[CycleDetails]):
 
 class EditorBudget(Document):
     """What the model that edits a plan may spend, and has spent: ``dollars``, ``tokens``, ``calls``, ``seconds`` and
-    ``tasks``. ``held_since`` is when a spent budget began to hold the plan. ``without_editor``: the plan goes on
-    without it."""
+    ``tasks``. ``held_since`` is when a spent budget began to hold the plan, and ``held_why`` what was spent; at
+    ``held_until`` the plan goes on without its editor. ``without_editor``: it does so already."""
 
     budget: dict[str, float]
     spent: dict[str, float]
     without_editor: bool = False
     decided_by: str = ""
     held_since: float | None = None
+    held_until: float | None = None
+    held_why: str = ""
+
+
+class EditorCost(Document):
+    """What a model has cost that edits a plan. ``model`` is the one that answered last; ``dollars`` is null if a price
+    is unknown; ``replayed`` calls were answered from a cassette."""
+
+    model: str = ""
+    calls: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    dollars: float | None = 0.0
+    seconds: float = 0.0
+    replayed: int = 0
+
+
+class ClosedCycle(Document):
+    """An edit cycle that is closed: ``tasks`` are those whose ends it reviewed. ``version`` is the version that its
+    answer made, null if it made none. ``cost`` is null if its editor tells nothing."""
+
+    id: int
+    opened_at: float
+    closed_at: float
+    tasks: list[str]
+    stuck: bool
+    rejections: int
+    outcome: str
+    version: int | None
+    cost: EditorCost | None
 
 
 class WaitingEdit(Document):
     """An edit that waits for a person, or waited. ``reasons`` say which rules it matches; it holds ``tasks``.
-    ``state`` is ``waiting``, ``approved``, ``refused`` or ``expired``."""
+    ``state`` is ``waiting``, ``approved``, ``refused`` or ``expired``.
+
+    While it waits, ``cost`` is what the tasks cost that it adds or changes, and ``effects`` what the tasks do that it
+    concerns. At ``escalates_at`` people are told again: by a notice, and by the ``command`` or the ``url`` for
+    notifications of the fleet (``escalates_to``)."""
 
     id: int
     batch: dict[str, Any]
@@ -184,6 +220,10 @@ class WaitingEdit(Document):
     why: str
     version: int | None
     escalated_at: float | None = None
+    cost: float = 0.0
+    effects: dict[str, list[str]] = {}
+    escalates_at: float | None = None
+    escalates_to: list[str] = []
 
 
 class Plan(Document):
@@ -205,6 +245,7 @@ class Plan(Document):
     dependencies: list[PlanDependency]
     cycles: list[Cycle]
     approvals: list[WaitingEdit] = []
+    budget: EditorBudget | None = None
 
 
 class PlanEvent(Document):
@@ -253,7 +294,11 @@ class RejectedEdit(Document):
 
 
 class Versions(Page[PlanVersion]):
+    """``cycles`` are the edit cycles that are closed; ``cost`` is what their editors have cost together."""
+
     rejected: list[RejectedEdit]
+    cycles: list[ClosedCycle] = []
+    cost: EditorCost | None = None
 
 
 class PastPlan(Document):

@@ -161,7 +161,7 @@ class Account:
     """The budget of one plan, what was spent of it, and what calls under way may cost (``open``, by the id of a call).
 
     ``without_editor``: a person, named in ``decided_by``, let the plan go on without its editor. ``held_since`` is when
-    the budget began to hold the plan."""
+    the budget began to hold the plan, ``held_why`` what was spent then."""
 
     budget: Budget = field(default_factory=Budget)
     spent: Spent = field(default_factory=Spent)
@@ -169,6 +169,12 @@ class Account:
     without_editor: bool = False
     decided_by: str = ""
     held_since: float | None = None
+    held_why: str = ""
+
+    @property
+    def held_until(self) -> float | None:
+        """When the plan goes on without its editor if nobody decides; None if the budget does not hold the plan."""
+        return None if self.held_since is None else self.held_since + self.budget.wait
 
     @property
     def committed(self) -> Spent:
@@ -218,30 +224,31 @@ class Account:
     def raised(self, budget: Budget, by: str = "") -> Account:
         """With higher, or lower, limits. The editor is asked again."""
         wider = self.budget.raised(budget)
-        return replace(self, budget=wider, without_editor=False, decided_by=by, held_since=None)
+        return replace(self, budget=wider, without_editor=False, decided_by=by, held_since=None, held_why="")
 
     def ended_editing(self, by: str) -> Account:
         """The plan goes on without its editor."""
-        return replace(self, without_editor=True, decided_by=by, held_since=None)
+        return replace(self, without_editor=True, decided_by=by, held_since=None, held_why="")
 
-    def held(self, now: float) -> Account:
-        return self if self.held_since is not None else replace(self, held_since=now)
+    def held(self, now: float, why: str = "") -> Account:
+        return self if self.held_since is not None else replace(self, held_since=now, held_why=why)
 
     def to_json(self) -> dict[str, Any]:
         data: dict[str, Any] = {"budget": self.budget.to_json(), "spent": self.spent.to_json()}
         if self.open:
             data["open"] = {call: spent.to_json() for call, spent in self.open.items()}
-        others = (one for one in fields(self) if one.name in ("without_editor", "decided_by", "held_since"))
+        others = (one for one in fields(self) if one.name in _DECISIONS)
         return data | {one.name: value for one in others if (value := getattr(self, one.name)) != one.default}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Account:
         opened = {call: Spent.from_json(spent) for call, spent in data.get("open", {}).items()}
-        others = {name: data[name] for name in ("without_editor", "decided_by", "held_since") if name in data}
+        others = {name: data[name] for name in _DECISIONS if name in data}
         return cls(Budget.from_json(data["budget"]), Spent.from_json(data["spent"]), opened, **others)
 
 
 _ROUNDING = 1e-9
+_DECISIONS = ("without_editor", "decided_by", "held_since", "held_why")
 
 
 # -- the account in a store --------------------------------------------------------------------------------------------
