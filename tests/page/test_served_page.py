@@ -183,6 +183,23 @@ tasks:
 """
 
 
+def change_a_waiting_edit(page: Any) -> None:
+    page.keyboard.press("e")
+    page.get_by_label("Add an operation").select_option("add_task")
+    page.get_by_label("Id").fill("mail")
+    page.get_by_label("Command").fill("rm letters")
+    page.get_by_role("button", name="Apply").click()
+    waiting = page.locator(".waiting", has_text="add task mail")
+    waiting.get_by_text("mail deletes").wait_for()
+    waiting.get_by_role("button", name="Change…").click()
+    page.get_by_label("Command").fill("echo letters")
+    page.get_by_role("button", name="Dry run").click()
+    page.locator("[data-box=mail].mark-added").wait_for()
+    page.get_by_role("button", name="Approve changes").click()
+    page.locator(".composer").wait_for(state="detached")
+    page.locator("[data-box=mail].is-completed").wait_for()
+
+
 def test_a_cycle_is_answered_and_an_edit_approved(tmp_path: Path) -> None:
     """A plan whose editors are people: each end waits for them, and a task that one adds waits for approval."""
     port = free_port()
@@ -207,6 +224,7 @@ def test_a_cycle_is_answered_and_an_edit_approved(tmp_path: Path) -> None:
                 page.locator(".batch").get_by_text("add task smoke").wait_for()
                 page.goto(f"{url}/#/plans/reviewed/graph")
                 page.locator("[data-box=smoke]").wait_for()
+                change_a_waiting_edit(page)
         finally:
             running.terminate()
             running.wait(60)

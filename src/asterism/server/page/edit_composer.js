@@ -9,6 +9,7 @@ import { html, useEffect, useRef, useState } from "./ui.js";
 import { editText, plural } from "./words.js";
 
 const CLAIM_EVERY = 20_000; // a claim of a cycle ends after a minute unless it is renewed
+const HIDDEN = "[secret]"; // what the server shows in place of a secret
 
 export function EditComposer({ state, draft, show }) {
   const { edits, reason = "", cycle = null, approval = null } = draft.value;
@@ -27,6 +28,7 @@ export function EditComposer({ state, draft, show }) {
     setBusy(true);
     try {
       const batch = operations(edits);
+      if (approval && JSON.stringify(batch).includes(HIDDEN)) throw new Error(`The edit contains a secret, which is shown as ${HIDDEN}: write it in full, or refer to it by its name.`);
       const body = { edits: batch, reason, base_version: state.view.value.version };
       if (dryRun) {
         await post(["plans", state.name, "edits"], { ...body, dry_run: true });
