@@ -156,8 +156,11 @@ def test_an_account_says_why_it_holds_the_plan():
 
 
 def test_a_person_decides_and_the_editor_continues_or_not():
-    spent = Account(Budget(dollars=2, calls=9), Spent(dollars=2.0)).held(100.0)
-    assert spent.held(200.0).held_since == 100.0
+    spent = Account(Budget(dollars=2, calls=9), Spent(dollars=2.0)).held(100.0, "$2.00 of $2.00 are spent")
+    assert spent.held(200.0, "later").held_since == 100.0
+    assert (spent.held_why, spent.held_until) == ("$2.00 of $2.00 are spent", 86_500.0)
+    assert Account.from_json(spent.to_json()) == spent
+    assert spent.raised(Budget(dollars=3)).held_why == spent.ended_editing("ann").held_why == ""
     raised = spent.raised(Budget(dollars=5), "ann")
     assert (raised.budget.dollars, raised.budget.calls, raised.held_since) == (5, 9, None)
     assert raised.obstacle(Spent(dollars=1)) is None

@@ -168,12 +168,12 @@ async def test_the_budget_is_read_with_what_is_spent_and_why_it_holds() -> None:
         job = stage.spawn(stage.orchestrator(editor=model).run(pipeline()))
         found = await _held_budget(client)
         assert (found["budget"], found["spent"]) == ({"calls": 0}, {})
-        assert found["why"] == "0 of 0 calls are spent"
+        assert found["held_why"] == "0 of 0 calls are spent"
         with pytest.raises(Refused, match="read_budget has no argument 'limits'"):
             await call(client, "read_budget", plan="pipeline", limits="5calls")
         await raise_budget(stage.fleet(), "pipeline", Budget(calls=5))
         assert (await job)["publish"].status == "completed"
-        assert "why" not in await call(client, "read_budget", plan="pipeline")
+        assert "held_why" not in await call(client, "read_budget", plan="pipeline")
 
 
 async def _held_budget(client: Client) -> Any:

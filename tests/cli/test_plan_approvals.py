@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from asterism.cli.top_listings import Filter, FleetListings
 from asterism.core.errors import AsterismError
 from asterism.durable import admin
 from asterism.durable.approval_requests import approve_edit
@@ -58,6 +59,8 @@ def test_an_edit_waits_is_listed_and_approved(scene: Scene) -> None:
     assert scene.ok("plan", "show", "nightly").splitlines()[-1] == (
         "1 edit waits for a person; list with: asterism plan approvals nightly"
     )
+    assert ", 1 edit waits " in scene.ok("plan", "list")
+    assert scene.json("plan", "list")[0]["waiting_edits"] == 1
     lines = scene.ok("plan", "approvals", "nightly").splitlines()
     assert lines[0].startswith("approval 1: edit by ann: slow, waits for ")
     assert lines[1] == "    remove task 'test'"
@@ -75,6 +78,18 @@ def test_an_edit_waits_is_listed_and_approved(scene: Scene) -> None:
     again = scene.run("plan", "approve", "nightly", "1")
     assert (again.exit_code, "no edit waits for approval 1" in again.stderr) == (64, True)
     assert "edit approved" in scene.ok("plan", "story", "nightly")
+
+
+def test_top_says_that_an_edit_waits(scene: Scene) -> None:
+    submit(scene, "--remove", "test")
+
+    async def look(fleet: Fleet) -> None:
+        listings = FleetListings(fleet)
+        (row,) = (await listings.listing("plans", Filter())).rows
+        listings.close()
+        assert str(row.cells[1]).endswith(", 1 edit waits")
+
+    scene.ask(look)
 
 
 def test_an_edit_is_refused_with_a_reason(scene: Scene) -> None:

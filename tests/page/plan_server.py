@@ -55,6 +55,9 @@ class PlanScene:
         self.rejected: list[dict[str, Any]] = []
         self.cycles: list[dict[str, Any]] = []
         self.approvals: list[dict[str, Any]] = []
+        self.closed: list[dict[str, Any]] = []
+        self.cost: dict[str, Any] | None = None
+        self.budget: dict[str, Any] | None = None
         self.devices: list[dict[str, Any]] = []
         self.runs: list[dict[str, Any]] = []
         self.schedules: list[dict[str, Any]] = []
@@ -105,9 +108,13 @@ class PlanScene:
                 {"source": one.source, "target": one.target, "on": one.on, "when": one.when}
                 for one in plan.dependencies
             ],
-            **({"cycles": self.cycles, "approvals": self.approvals} if version is None else {}),
+            **({"cycles": self.cycles, "approvals": self.approvals, "budget": self.budget} if version is None else {}),
             **({} if version is None else {"edit": next(one for one in self.versions if one["version"] == version)}),
         }
+
+    def summary(self) -> dict[str, Any]:
+        waiting = {"waiting_edits": len(self.approvals), "budget_spent": self.budget is not None}
+        return {**self.view(), "tasks": None, **waiting}
 
     def _task(self, task: str, facts: dict[str, dict[str, Any]]) -> dict[str, Any]:
         return {
@@ -125,9 +132,12 @@ class PlanServer:
         plan = "/api/v1/plans/{plan}"
         gets = {
             "/api/v1/me": lambda request: {"name": "ann", "scopes": ["admin"], "csrf": "token"},
-            "/api/v1/plans": lambda request: items([{**scene.view(), "tasks": None}]),
+            "/api/v1/plans": lambda request: items([scene.summary()]),
             plan: lambda request: scene.view(),
-            f"{plan}/versions": lambda request: {**items(scene.versions), "rejected": scene.rejected},
+            f"{plan}/versions": lambda request: {
+                **{**items(scene.versions), "rejected": scene.rejected},
+                **{"cycles": scene.closed, "cost": scene.cost},
+            },
             f"{plan}/versions/{{version}}": lambda request: scene.view(int(request.path_params["version"])),
             f"{plan}/changes": lambda request: {**items(scene.changes()), "position": "0", "reset": False},
             f"{plan}/cycles": lambda request: items(scene.cycles),
@@ -237,7 +247,9 @@ class PlanServer:
             [found] = self.scene.approvals
             self.scene.approvals.clear()
             if path.endswith("/approve"):
-                self.scene.edit(EditBatch.from_json(found["batch"]))
+                self.scene.edit(EditBatch.from_json({**found["batch"], **body}))
+        if path.endswith("/budget"):
+            self.scene.budget = None
         self.scene.tell("plan")
         return JSONResponse({"version": self.scene.plan.version, **BULK})
 
@@ -272,6 +284,13 @@ def served(scene: PlanScene) -> Iterator[str]:
         thread.join(10)
 
 
+NOTES = {
+    "description": "Write the release notes: what changed for a user, in ten lines.",
+    "tips": ["Read the commits since the last tag.", "Leave out what only developers see."],
+    "result": {"type": "object", "required": ["notes"], "properties": {"notes": {"type": "string"}}},
+}
+
+
 def release_scene() -> PlanScene:
     """A release that is under way: every status, a hold, an open cycle, an approval, and a fleet."""
     plan = Constellation("release")
@@ -287,6 +306,7 @@ def release_scene() -> PlanScene:
     plan.connect("publish", "roll-back", on="failure")
     plan.add(Task("announce", shell="make announce"))
     plan.connect("publish", "announce", when="result.ok")
+    plan.add(Task("notes", agent=NOTES, device="coder"), after="package")
     scene = PlanScene(plan)
     began = scene.began
     done = {"attempts": 1, "group": None}
@@ -310,7 +330,7 @@ def release_scene() -> PlanScene:
         scene.set(f"test-{number}", status, group="test", **facts, **({"ended_at": began + 90} if number == 1 else {}))
     scene.facts["test-2"]["output"] = ["collected 312 items", "tests/core ........", "tests/store ....."]
     scene.set("site", "pending", held_by=["docs"])
-    for name in ("package", "publish", "roll-back", "announce"):
+    for name in ("package", "publish", "roll-back", "announce", "notes"):
         scene.set(name, "waiting")
     scene.cycles = [
         {"id": 1, "opened_at": began + 40, "expires_at": None, "claimed_by": "ann", "stuck": False, "tasks": ["docs"]}
@@ -319,7 +339,9 @@ def release_scene() -> PlanScene:
     scene.events[-1][1]["at"] = began + 40
     scene.approvals = [
         {
-            **{"id": 1, "at": began + 50, "expires_at": began + 9000, "tasks": ["package"], "reasons": ["all"]},
+            **{"id": 1, "at": began + 50, "expires_at": began + 9000, "tasks": ["package"], "cycle": 2},
+            **{"reasons": ["add task 'mend-lint' (cost=5)"], "cost": 6.5, "effects": {"mend-lint": ["spends"]}},
+            **{"escalates_at": began + 3600, "escalates_to": ["command"]},
             "batch": {
                 **{"author": "model-editor", "reason": "lint failed: mend it first"},
                 "edits": [{"op": "add_task", "task": {"id": "mend-lint", "shell": "ruff check --fix"}}],
@@ -340,6 +362,7 @@ def release_scene() -> PlanScene:
         )
     )
     scene.set("sign", "waiting")
+    models(scene)
     scene.rejected = [
         {
             **{
@@ -356,6 +379,30 @@ def release_scene() -> PlanScene:
     ]
     fleet(scene)
     return scene
+
+
+def models(scene: PlanScene) -> None:
+    """What the model that edits the plan has cost, in three cycles, and the budget that is spent."""
+    model = {"model": "openai:gpt-5", "calls": 1, "input_tokens": 1204, "output_tokens": 88, "replayed": 0}
+    about = (
+        (2, "waiting", ["lint"], None, {**model, "dollars": 0.0031, "seconds": 2.1}),
+        (3, "accepted", ["compile"], 1, {**model, "calls": 2, "dollars": 1.98, "seconds": 7.4}),
+        (4, "empty", ["test-1"], None, {**model, "dollars": None, "seconds": 1.2}),
+    )
+    scene.closed = [
+        {
+            **{"id": number, "outcome": outcome, "tasks": tasks, "version": version, "cost": cost},
+            **{"opened_at": scene.began + 50 + number, "closed_at": scene.began + 60 + number},
+            **{"stuck": False, "rejections": 0},
+        }
+        for number, outcome, tasks, version, cost in about
+    ]
+    scene.cost = {**model, "calls": 4, "input_tokens": 4816, "output_tokens": 352, "dollars": None, "seconds": 10.7}
+    scene.budget = {
+        **{"budget": {"dollars": 2, "calls": 40}, "spent": {"dollars": 1.98, "calls": 4}, "without_editor": False},
+        **{"held_since": scene.began + 75, "held_until": scene.began + 86_475, "decided_by": ""},
+        "held_why": "$1.98 of $2.00 are spent, and $0.04 more are needed",
+    }
 
 
 def fleet(scene: PlanScene) -> None:

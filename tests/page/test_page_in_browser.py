@@ -23,6 +23,7 @@ VIEWS = {
     "list": "#/plans/release/graph?as=list",
     "past": "#/plans/release/graph?version=0",
     "approval": "#/plans/release/graph?approval=1",
+    "agent": "#/plans/release/graph?task=notes",
     "timeline": "#/plans/release/timeline",
     "edits": "#/plans/release/edits",
     "devices": "#/fleet/devices?device=lab-1",
@@ -309,6 +310,73 @@ def test_an_approval_is_given_and_a_cycle_answered(browser: Any) -> None:
         assert answer == {"edits": [{"op": "cancel_task", "task_id": "site"}], "reason": ""}
 
 
+def test_a_waiting_edit_is_changed_and_a_task_for_an_agent_added(browser: Any) -> None:
+    scene = release_scene()
+    with served(scene) as url, opened(browser, url, "#/plans/release/edits", failures=True) as page:
+        waiting = page.locator(".waiting").first
+        for text in ("add task 'mend-lint' (cost=5)", "6.5", "mend-lint spends", "by a notice and the notify command"):
+            waiting.get_by_text(text).wait_for()
+        waiting.get_by_role("button", name="Change…").click()
+        page.get_by_role("heading", name="Change edit 1").wait_for()
+        expect(page.get_by_label("Command")).to_have_value("ruff check --fix", timeout=1000 * PATIENCE)
+        page.get_by_label("Command").fill("ruff check --token [secret]")
+        page.get_by_role("button", name="Approve changes").click()
+        page.get_by_text("The edit contains a secret").wait_for()
+        page.get_by_label("Command").fill("ruff check --fix src")
+        page.get_by_label("Add an operation").select_option("add_task")
+        page.get_by_label("Id").last.fill("changelog")
+        page.get_by_label("Work").last.select_option("agent")
+        page.get_by_role("button", name="Dry run").click()
+        page.get_by_text("Edit 2: say what the agent has to do.").wait_for()
+        page.get_by_label("What to do").fill("Write the changelog.")
+        page.get_by_label("Tips").fill("Be short.\nName people.")
+        page.get_by_label("Device").last.fill("coder")
+        page.get_by_role("button", name="Dry run").click()
+        page.locator("[data-box=changelog].mark-added").wait_for()
+        assert serious_findings(page) == []
+        assert "mend-lint" not in scene.plan
+        page.get_by_role("button", name="Approve changes").click()
+        page.locator(".composer").wait_for(state="detached")
+        assert scene.plan.nodes["mend-lint"].task.shell == "ruff check --fix src"
+        task = scene.plan.nodes["changelog"].task
+        assert task.agent == {"description": "Write the changelog.", "tips": ["Be short.", "Name people."]}
+        assert task.device == "coder"
+        page.goto(f"{url}/#/plans/release/graph?task=notes")
+        drawer = page.get_by_role("complementary", name="Task notes")
+        for text in ("Write the release notes", "Leave out what only developers see.", '"required"'):
+            drawer.get_by_text(text).first.wait_for()
+
+
+def test_the_cost_of_models_is_shown_and_a_spent_budget_raised(browser: Any) -> None:
+    scene = release_scene()
+    with served(scene) as url, opened(browser, url, "#/plans") as page:
+        page.locator(".attention").first.wait_for()
+        assert page.locator(".attention").all_inner_texts() == ["1 edit waits", "budget spent"]
+        page.goto(f"{url}/#/plans/release/edits")
+        page.get_by_text("4 calls of openai:gpt-5, 4,816 tokens in, 352 out, price unknown, 11 s").wait_for()
+        version = page.locator(".batch", has_text="version 1")
+        version.get_by_text("2 calls of openai:gpt-5, 1,204 tokens in, 88 out, $1.98, 7.4 s").wait_for()
+        page.locator(".batch", has_text="cycle 4").get_by_text("no edit").wait_for()
+        page.locator(".waiting").first.get_by_text("$0.0031").wait_for()
+        page.keyboard.press("1")
+        banner = page.get_by_role("region", name="Budget of the editor")
+        banner.get_by_text("$1.98 of $2.00 are spent, and $0.04 more are needed").wait_for()
+        banner.get_by_role("button", name="Raise it").click()
+        assert banner.get_by_role("button", name="Set the budget").is_disabled()
+        banner.get_by_label("Dollars").fill("5")
+        banner.get_by_label("Calls").fill("80")
+        budget = scene.budget
+        banner.get_by_role("button", name="Set the budget").click()
+        banner.wait_for(state="detached")
+        assert ("plans/release/budget", {"limits": "$5 80calls"}) in scene.posted
+        scene.budget = budget
+        scene.tell("plan")
+        banner.get_by_role("button", name="Go on without an editor").click()
+        banner.get_by_role("button", name="Yes").click()
+        banner.wait_for(state="detached")
+        assert ("plans/release/budget", {"without_editor": True}) in scene.posted
+
+
 @pytest.mark.long
 def test_an_edit_that_is_refused_names_every_violation(browser: Any) -> None:
     with served(release_scene()) as url, opened(browser, url, "#/plans/release/graph?task=site", failures=True) as page:
@@ -399,6 +467,11 @@ def test_script_in_any_text_is_inert(browser: Any) -> None:
     scene.cycles[0]["claimed_by"] = NASTY
     scene.rejected[0].update(author=NASTY, reason=NASTY)
     scene.approvals[0].update(batch={"author": NASTY, "reason": NASTY, "edits": [{"op": NASTY}]}, reasons=[NASTY])
+    scene.approvals[0].update(effects={NASTY: [NASTY]}, escalates_to=[NASTY])
+    scene.closed[1].update(outcome=NASTY, tasks=[NASTY], version=None, cost={**scene.closed[1]["cost"], "model": NASTY})
+    scene.budget = {**(scene.budget or {}), "held_why": NASTY}
+    agent = {"description": NASTY, "tips": [NASTY], "result": {NASTY: NASTY}}
+    scene.facts["notes"].update(definition={"agent": agent})
     poisoned = json.loads(json.dumps([scene.devices, scene.runs, scene.schedules, scene.series, scene.notices]))
     for found in poisoned:
         for one in found:

@@ -148,6 +148,23 @@ async def test_an_edit_is_changed_or_refused() -> None:
         assert set(DONE) == {"a", "b", "c", "d"}
 
 
+async def test_a_waiting_edit_tells_its_cost_its_effects_and_when_people_hear_of_it_again() -> None:
+    terms = {"approvals": [ApprovalRule.parse("cost=5")], "approval_escalation": 600.0}
+    async with running(**terms) as (scene, stage), scene.client("operate") as ann:
+        await stage.fleet().configure(notify_url="https://example.com/hook")
+        clean = {"op": "add_task", "task": {"id": "clean", "shell": "rm -r build", "cost": 6, "effects": ["spends"]}}
+        await ann.post(f"{PLAN}/edits", json={"edits": [clean, ADD]})
+        (edit,) = await items(ann, "approvals")
+        assert (edit["cost"], edit["effects"]) == (6, {"clean": ["deletes", "spends"]})
+        assert (edit["escalates_at"], edit["escalates_to"]) == (edit["at"] + 600, ["url"])
+        documents.Plan.model_validate((await ann.get(PLAN)).json(), strict=True)
+        (listed,) = (await ann.get("/api/v1/plans")).json()["items"]
+        assert listed["waiting_edits"] == 1
+        await ann.post(f"{PLAN}/approvals/1/refuse")
+        open_gates()
+        await ended(ann)
+
+
 async def test_approvals_that_are_not_there() -> None:
     async with running() as (scene, _), scene.client() as client:
         assert await items(client, "approvals") == []
@@ -242,7 +259,12 @@ async def test_a_spent_budget_is_shown_and_raised() -> None:
                     break
                 await asyncio.sleep(0.5)
             shown = documents.EditorBudget.model_validate(answer.json())
-            assert (shown.budget, shown.spent, shown.why) == ({"calls": 0}, {}, "0 of 0 calls are spent")
+            assert (shown.budget, shown.spent) == ({"calls": 0}, {})
+            assert (shown.held_why, shown.held_until) == ("0 of 0 calls are spent", shown.held_since + 86_400)
+            plan = documents.Plan.model_validate((await client.get("/api/v1/plans/pipeline")).json(), strict=True)
+            assert plan.budget == shown
+            (listed,) = (await client.get("/api/v1/plans")).json()["items"]
+            assert (listed["budget_spent"], listed["waiting_edits"]) == (True, 0)
             assert problem(await client.post(path, json={}), 422)
             assert problem(await client.post(path, json={"limits": "lots"}), 422)
             raised = await client.post(path, json={"limits": "5calls"})
@@ -252,6 +274,40 @@ async def test_a_spent_budget_is_shown_and_raised() -> None:
             assert result["publish"].status == "completed"
             ended = await client.post(path, json={"without_editor": True})
             assert ended.json()["without_editor"] is True
+
+
+async def test_the_cost_of_a_model_is_told_with_the_cycle_and_the_version_that_it_made() -> None:
+    async with plan_server() as (scene, stage):
+        caller = ScriptedCaller([], REPAIR, seconds=2.0)
+        model = ModelEditor("test:scripted", caller=caller, fleet=stage.fleet(), ask="all")
+        result = await stage.orchestrator(editor=model).run(pipeline())
+        async with bob(scene) as client:
+            answer = (await client.get("/api/v1/plans/pipeline/versions")).json()
+            found = documents.Versions.model_validate(answer, strict=True)
+        assert [(one.tasks, one.outcome, one.version) for one in found.cycles[:2]] == [
+            (["build"], "empty", None),
+            (["test"], "accepted", 1),
+        ]
+        cost = found.cycles[1].cost
+        assert cost is not None
+        assert (cost.model, cost.calls, cost.input_tokens, cost.output_tokens) == ("test:scripted", 1, 1000, 100)
+        assert (cost.dollars, cost.seconds) == (pytest.approx(0.002), 2.0)
+        assert found.cost is not None
+        assert (found.cost.calls, found.cost.dollars) == (result.editor_cost.calls, result.editor_cost.dollars)
+
+
+async def test_the_answer_of_a_cycle_that_a_person_approved_has_its_version() -> None:
+    async with plan_server() as (scene, stage), bob(scene) as client:
+        model = ModelEditor("test:scripted", caller=ScriptedCaller(REPAIR), fleet=stage.fleet())
+        rules = [ApprovalRule.parse("edits=add_task")]
+        job = stage.spawn(stage.orchestrator(editor=model, approvals=rules).run(pipeline()))
+        await asyncio.sleep(5.0)
+        path = "/api/v1/plans/pipeline"
+        (cycle,) = (await client.get(f"{path}/versions")).json()["cycles"]
+        assert (cycle["outcome"], cycle["version"], cycle["cost"]["calls"]) == ("waiting", None, 1)
+        await client.post(f"{path}/approvals/1/approve")
+        assert (await client.get(f"{path}/versions")).json()["cycles"][0]["version"] == 1
+        await job
 
 
 async def test_a_plan_without_a_model_has_no_budget() -> None:

@@ -15,8 +15,7 @@ from pydantic import BaseModel, Field
 
 from asterism.base.http_limits import RequestRefused
 from asterism.client import documents
-from asterism.core.plan.approval import WAITING, WaitingEdit
-from asterism.durable.approval_store import list_approvals
+from asterism.core.plan.approval import WaitingEdit
 from asterism.durable.journal_store import read_head
 from asterism.durable.plan_history import PlanFollower, VersionUnknown, versions
 from asterism.durable.stored_plans import find_plan, read_plan
@@ -179,9 +178,9 @@ async def _read_run(call: Call, name: str) -> WorkState:
 
 async def _read_plan(call: Call, name: str) -> WorkState:
     stored = await read_plan(call.fleet, name)
-    waiting = [one for one in await list_approvals(call.fleet.store, name) if one.state == WAITING]
-    head = stored.record.head
-    document = {**plan_documents.view(stored, tasks=False, waiting=waiting), "ended": head.ended}
+    waiting, head = stored.waiting, stored.record.head
+    approvals = await plan_documents.approvals_json(call.fleet, stored.record, waiting)
+    document = {**plan_documents.view(stored, tasks=False, approvals=approvals), "ended": head.ended}
     counts = ", ".join(f"{number} {status}" for status, number in document["counts"].items())
     text = f"plan {name!r} is {stored.state}" + (f" ({counts})" if counts else "")
     plan = stored.record.plan

@@ -426,7 +426,7 @@ class ModelEditor:
         reason = f"the budget of its editor is spent: {obstacle}. {self._advice(name)}"
         now = asyncio.get_running_loop().time() if self._fleet is None else self._fleet.store.clock()
         notice = f"plan {name!r} waits: {reason}" if not plan.waiting else ""
-        account = await self.cassette.change(name, lambda account: account.held(now), notice=notice)
+        account = await self.cassette.change(name, lambda account: account.held(now, obstacle), notice=notice)
         plan.waiting += 1
         return EditorHeld(reason, self._released(name, plan, account), proceed)
 

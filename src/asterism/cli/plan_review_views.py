@@ -204,7 +204,8 @@ def budget_lines(name: str, account: Account, store: str = "") -> list[str]:
         by = f", decided by {clean(account.decided_by)}" if account.decided_by else ""
         lines.append(f"The plan goes on without its editor{by}.")
     elif account.held_since is not None:
-        lines.append(f"The plan waits since {format_time(account.held_since)}.")
+        why = f": {clean(account.held_why)}" if account.held_why else ""
+        lines.append(f"The plan waits since {format_time(account.held_since)}{why}.")
         lines.append(f"Raise the budget with: {command} --raise '$5'")
         lines.append(f"Go on without the editor with: {command} --without-editor")
     return lines

@@ -59,12 +59,17 @@ def plan_row(one: StoredPlan | UnreadablePlan, now: float) -> list[Cell]:
     heard = owner or one.gone
     return [
         one.record.head.name,
-        Text(one.state, tone(_LOOKS.get(one.state, one.state))),
+        _state_cell(one),
         f"{one.done}/{len(one.record.plan)}",
         owner.device if owner is not None else _gone_owner(one),
         format_age(now - heard.beat_at) if heard is not None else "",
         Text(clean(one.paused or ""), DIM),
     ]
+
+
+def _state_cell(one: StoredPlan) -> Cell:
+    state = Text(one.state, tone(_LOOKS.get(one.state, one.state)))
+    return state.append(f", {one.waits_for_person}", tone("waiting")) if one.waits_for_person else state
 
 
 def _gone_owner(one: StoredPlan) -> Cell:
@@ -189,6 +194,8 @@ def summary_json(one: StoredPlan | UnreadablePlan) -> dict[str, Any]:
         "epoch": record.head.epoch,
         "paused": one.paused,
         "cancelling": one.cancelling,
+        "waiting_edits": len(one.waiting),
+        "budget_spent": one.budget_spent,
     }
 
 

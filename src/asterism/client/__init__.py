@@ -1,10 +1,12 @@
 """The client of the HTTP API, and the documents that it exchanges with a server.
 
-``http_client``   ``Client`` and ``AsyncClient``
-``api_requests``  each operation, written once for both
-``documents``     models of the answers; the server publishes their schemas
-``event_lines``   server-sent events from lines
-``api_errors``    problem documents as exceptions
+``http_client``       ``Client`` and ``AsyncClient``
+``api_requests``      each operation, written once for both
+``documents``         models of the answers; the server publishes their schemas
+``editor_documents``  those about edit cycles, costs, budgets and edits that wait
+``document_base``     what all of them have in common
+``event_lines``       server-sent events from lines
+``api_errors``        problem documents as exceptions
 """
 
 from typing import TYPE_CHECKING

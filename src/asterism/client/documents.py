@@ -6,24 +6,21 @@ clock of the store, durations are seconds.
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
-Item = TypeVar("Item")
-
-
-class Document(BaseModel):
-    """A part of an answer."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-
-class Page(Document, Generic[Item]):
-    """A part of a list. ``next`` is the value of ``after`` for the part that follows; null at the end."""
-
-    items: list[Item]
-    next: str | None = None
+from asterism.client.document_base import Document as Document
+from asterism.client.document_base import Page as Page
+from asterism.client.editor_documents import ClosedCycle as ClosedCycle
+from asterism.client.editor_documents import Cycle as Cycle
+from asterism.client.editor_documents import CycleDetails as CycleDetails
+from asterism.client.editor_documents import CycleEnd as CycleEnd
+from asterism.client.editor_documents import Cycles as Cycles
+from asterism.client.editor_documents import EditorBudget as EditorBudget
+from asterism.client.editor_documents import EditorCost as EditorCost
+from asterism.client.editor_documents import Refusal as Refusal
+from asterism.client.editor_documents import WaitingEdit as WaitingEdit
 
 
 class Violation(Document):
@@ -76,9 +73,11 @@ class PlanSummary(Document):
     ended_at: float | None = None
     tasks: int = 0
     done: int = 0
-    counts: dict[str, int] = {}
+    counts: dict[str, int] = Field({})
     owner: str | None = None
     paused: str | None = None
+    waiting_edits: int = Field(0, description="How many edits wait for a person.")
+    budget_spent: bool = Field(False, description="Whether the budget of its editor is spent, and holds the plan.")
     error: str | None = None
 
 
@@ -110,83 +109,6 @@ class PlanDependency(Document):
     when: str | None
 
 
-class Cycle(Document):
-    """An open edit cycle: ``tasks`` are those whose ends it reviews."""
-
-    id: int
-    version: int
-    opened_at: float
-    expires_at: float | None
-    claimed_by: str | None
-    stuck: bool
-    rejections: int
-    tasks: list[str]
-
-
-class CycleEnd(Document):
-    """The end of a task under review."""
-
-    task: str
-    status: str | None
-    reason: str
-
-
-class Refusal(Document):
-    """An answer of an editor that a person refused since the cycle before it."""
-
-    approval: int
-    by: str
-    reason: str
-    edits: str
-
-
-class CycleDetails(Cycle):
-    """An open edit cycle, with the ends under review. ``version`` is the base of its answer."""
-
-    claimed_until: float | None
-    ends: list[CycleEnd]
-    refusals: list[Refusal] = []
-    on_hold: str = Field("", description="Why its editor waits for a person.")
-
-
-class Cycles(Page[CycleDetails]):
-    """``answered_by`` is the process that runs the plan; null if the journal says what is open, without claims."""
-
-    answered_by: str | None
-
-
-class EditorBudget(Document):
-    """What the model that edits a plan may spend, and has spent: ``dollars``, ``tokens``, ``calls``, ``seconds`` and
-    ``tasks``. ``held_since`` is when a spent budget began to hold the plan, ``why`` the reason. ``without_editor``: the
-    plan goes on without it."""
-
-    budget: dict[str, float]
-    spent: dict[str, float]
-    without_editor: bool = False
-    decided_by: str = ""
-    held_since: float | None = None
-    why: str = ""
-
-
-class WaitingEdit(Document):
-    """An edit that waits for a person, or waited. ``reasons`` say which rules it matches; it holds ``tasks``.
-    ``state`` is ``waiting``, ``approved``, ``refused`` or ``expired``."""
-
-    id: int
-    batch: dict[str, Any]
-    at: float
-    expires_at: float
-    reasons: list[str]
-    tasks: list[str]
-    cycle: int | None
-    state: str
-    decided_by: str
-    decided_at: float | None
-    why: str
-    version: int | None
-    escalated_at: float | None = None
-
-
 class Plan(Document):
     """A plan as it is now. ``position`` is its place in the journal: the events after it continue this view."""
 
@@ -205,7 +127,8 @@ class Plan(Document):
     tasks: list[PlanTask]
     dependencies: list[PlanDependency]
     cycles: list[Cycle]
-    approvals: list[WaitingEdit] = []
+    approvals: list[WaitingEdit] = Field([])
+    budget: EditorBudget | None = None
 
 
 class PlanEvent(Document):
@@ -254,7 +177,11 @@ class RejectedEdit(Document):
 
 
 class Versions(Page[PlanVersion]):
+    """``cycles`` are the edit cycles that are closed; ``cost`` is what their editors have cost together."""
+
     rejected: list[RejectedEdit]
+    cycles: list[ClosedCycle] = Field([])
+    cost: EditorCost | None = None
 
 
 class PastPlan(Document):
@@ -451,7 +378,7 @@ class Series(Document):
     name: str
     status: str = Field(examples=["active", "free", "paused", "unreadable"])
     active: int | str | None = None
-    queue: list[int | str] = []
+    queue: list[int | str] = Field([])
     since: float | None = None
     lease_until: float | None = None
     by: str | None = None

@@ -80,6 +80,11 @@ async def list_approvals(store: Store, name: str) -> list[WaitingEdit]:
     return [edit for edit, _ in await _read(store, head)]
 
 
+async def waiting_approvals(store: Store, head: Head) -> list[WaitingEdit]:
+    """The edits of a plan that wait for a person, oldest first."""
+    return [edit for edit, _ in await _read(store, head) if edit.state == WAITING]
+
+
 async def _read(store: Store, head: Head) -> list[tuple[WaitingEdit, Register]]:
     if TERM not in head.terms:
         return []

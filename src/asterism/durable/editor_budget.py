@@ -161,8 +161,9 @@ class Account:
     """The budget of one plan, what was spent of it, and what calls under way may cost (``open``, by the id of a call).
 
     ``without_editor``: a person, named in ``decided_by``, let the plan go on without its editor. ``held_since`` is when
-    the budget began to hold the plan. ``answers`` are the tasks that each answer adds, which are in ``spent``, too.
-    ``refusals`` are the approvals that were refused, and whose tasks are therefore not counted."""
+    the budget began to hold the plan, ``held_why`` what was spent then. ``answers`` are the tasks that each answer
+    adds, which are in ``spent``, too. ``refusals`` are the approvals that were refused, and whose tasks are therefore
+    not counted."""
 
     budget: Budget = field(default_factory=Budget)
     spent: Spent = field(default_factory=Spent)
@@ -172,6 +173,12 @@ class Account:
     held_since: float | None = None
     answers: Mapping[str, int] = field(default_factory=dict)
     refusals: tuple[int, ...] = ()
+    held_why: str = ""
+
+    @property
+    def held_until(self) -> float | None:
+        """When the plan goes on without its editor if nobody decides; None if the budget does not hold the plan."""
+        return None if self.held_since is None else self.held_since + self.budget.wait
 
     @property
     def committed(self) -> Spent:
@@ -245,14 +252,14 @@ class Account:
     def raised(self, budget: Budget, by: str = "") -> Account:
         """With higher, or lower, limits. The editor is asked again."""
         wider = self.budget.raised(budget)
-        return replace(self, budget=wider, without_editor=False, decided_by=by, held_since=None)
+        return replace(self, budget=wider, without_editor=False, decided_by=by, held_since=None, held_why="")
 
     def ended_editing(self, by: str) -> Account:
         """The plan goes on without its editor."""
-        return replace(self, without_editor=True, decided_by=by, held_since=None)
+        return replace(self, without_editor=True, decided_by=by, held_since=None, held_why="")
 
-    def held(self, now: float) -> Account:
-        return self if self.held_since is not None else replace(self, held_since=now)
+    def held(self, now: float, why: str = "") -> Account:
+        return self if self.held_since is not None else replace(self, held_since=now, held_why=why)
 
     def to_json(self) -> dict[str, Any]:
         data: dict[str, Any] = {"budget": self.budget.to_json(), "spent": self.spent.to_json()}
@@ -262,19 +269,19 @@ class Account:
             data["answers"] = dict(self.answers)
         if self.refusals:
             data["refusals"] = list(self.refusals)
-        others = (one for one in fields(self) if one.name in ("without_editor", "decided_by", "held_since"))
+        others = (one for one in fields(self) if one.name in _DECISIONS)
         return data | {one.name: value for one in others if (value := getattr(self, one.name)) != one.default}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Account:
         opened = {call: Spent.from_json(spent) for call, spent in data.get("open", {}).items()}
-        names = ("without_editor", "decided_by", "held_since", "answers")
-        others = {name: data[name] for name in names if name in data}
+        others: dict[str, Any] = {name: data[name] for name in (*_DECISIONS, "answers") if name in data}
         others["refusals"] = tuple(data.get("refusals", ()))
         return cls(Budget.from_json(data["budget"]), Spent.from_json(data["spent"]), opened, **others)
 
 
 _ROUNDING = 1e-9
+_DECISIONS = ("without_editor", "decided_by", "held_since", "held_why")
 
 
 # -- the account in a store --------------------------------------------------------------------------------------------

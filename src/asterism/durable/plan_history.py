@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, Self
 from asterism.base import expressions
 from asterism.base.expressions import Conditions
 from asterism.core.errors import AsterismError, PlanError
+from asterism.core.plan.assignment_lock import EditCycle
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.journal import RecordedConstellation, RecordedLock, Step, UnreadableJournal
 from asterism.core.plan.step_changes import Change, replay_step
@@ -127,6 +128,20 @@ class PlanVersion:
         }
 
 
+class ClosedCycle(NamedTuple):
+    """An edit cycle that is closed, and the version that its answer made; None if it made none."""
+
+    cycle: EditCycle
+    version: int | None
+
+
+class EditHistory(NamedTuple):
+    """The versions of a plan and its closed edit cycles, oldest first."""
+
+    versions: list[PlanVersion]
+    cycles: list[ClosedCycle]
+
+
 @dataclass(frozen=True, slots=True)
 class PastPlan:
     """A plan as it was when a version was made: right after the edit."""
@@ -141,10 +156,22 @@ class PastPlan:
 
 async def versions(store: Store, name: str) -> list[PlanVersion]:
     """Every version of a plan, oldest first. Raises UnknownConstellation and UnreadableJournal."""
+    return (await edit_history(store, name)).versions
+
+
+async def edit_history(store: Store, name: str) -> EditHistory:
+    """Every version of a plan, and every closed edit cycle. Raises UnknownConstellation and UnreadableJournal."""
     history = await _History.read(store, name)
-    found = [history.base_version]
-    await history.replay(lambda event: _note_version(found, event))
-    return found
+    found, answers = [history.base_version], dict[int, int]()
+
+    def note(event: PlanEvent) -> None:
+        _note_version(found, event)
+        if event.kind == "cycle" and event.data.get("outcome") == "accepted":
+            answers[event.data["cycle"]] = found[-1].version  # an answer is applied right before its cycle is closed
+
+    await history.replay(note)
+    closed = [one for one in history.lock.history if one.closed_at is not None]
+    return EditHistory(found, [ClosedCycle(one, answers.get(one.id)) for one in closed])
 
 
 async def plan_at(store: Store, name: str, version: int) -> PastPlan:

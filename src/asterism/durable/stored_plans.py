@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from asterism.base.durations import format_age
-from asterism.base.text import join_names, suggestion
+from asterism.base.text import join_names, plural, suggestion
 from asterism.core.errors import AsterismError, UnknownTask, error_text
+from asterism.core.plan.approval import WaitingEdit
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.explain import Holder, why
 from asterism.core.plan.node import Node
@@ -20,6 +21,8 @@ from asterism.core.run.run import TERMINAL as ENDED_RUNS
 from asterism.core.run.run import Run, RunStatus
 from asterism.core.run.session import Session
 from asterism.durable.admin import cancel_reason, has_died_here, last_owner, live_owner, pause_reason
+from asterism.durable.approval_store import waiting_approvals
+from asterism.durable.editor_budget import Account, read_account
 from asterism.durable.journal_store import (
     ENDED,
     Head,
@@ -47,7 +50,8 @@ HEADS = head_key("")
 class StoredPlan:
     """``owner`` is the live session that runs the plan, ``gone`` the one that ran it last, if none does. ``paused`` and
     ``cancel_request`` say who asked and why. ``orphaned`` are the tasks that count as running, but which no device
-    executes now."""
+    executes now. ``waiting`` are the edits that wait for a person, ``account`` is what its editor may spend and has
+    spent."""
 
     record: StoredConstellation
     owner: Session | None
@@ -55,6 +59,8 @@ class StoredPlan:
     cancel_request: str | None = None
     gone: Session | None = None
     orphaned: Sequence[str] = ()
+    waiting: Sequence[WaitingEdit] = ()
+    account: Account | None = None
 
     @property
     def state(self) -> str:
@@ -68,6 +74,17 @@ class StoredPlan:
     def cancelling(self) -> bool:
         """Whether the plan has not ended and its owner, or its next owner, cancels it."""
         return self.record.plan.state not in ENDED and (self.record.head.cancelling or self.cancel_request is not None)
+
+    @property
+    def budget_spent(self) -> bool:
+        """Whether the budget of its editor holds the plan."""
+        return self.account is not None and self.account.held_since is not None and not self.record.head.ended
+
+    @property
+    def waits_for_person(self) -> str:
+        """What a person has to decide, such as ``1 edit waits``; empty if nothing."""
+        edits = f"{plural(len(self.waiting), 'edit')} wait{'s' if len(self.waiting) == 1 else ''}"
+        return ", ".join([*([edits] if self.waiting else []), *(["budget spent"] if self.budget_spent else [])])
 
     @property
     def done(self) -> int:
@@ -153,11 +170,13 @@ async def list_plans(fleet: Fleet) -> list[StoredPlan | UnreadablePlan]:
 async def _read(fleet: Fleet, name: str) -> StoredPlan:
     record = await load(fleet.store, name)
     cancel_request = await cancel_reason(fleet.store, name)
+    account = await read_account(fleet.store, name) if record.lock.opened else None
     if record.head.ended:
-        return StoredPlan(record, None, cancel_request=cancel_request)
+        return StoredPlan(record, None, cancel_request=cancel_request, account=account)
     owner = await live_owner(fleet.store, record.head)
     gone = await last_owner(fleet.store, record.head) if owner is None else None
-    return StoredPlan(record, owner, await pause_reason(fleet.store, name), cancel_request, gone)
+    paused, waiting = await pause_reason(fleet.store, name), await waiting_approvals(fleet.store, record.head)
+    return StoredPlan(record, owner, paused, cancel_request, gone, waiting=waiting, account=account)
 
 
 def _name(register: Register) -> str:

@@ -21,7 +21,6 @@ from asterism.durable.approval_requests import approve_edit, refuse_edit
 from asterism.durable.approval_store import list_approvals
 from asterism.durable.cycle_requests import LEASE, answer_cycle, claim_cycle, list_cycles
 from asterism.durable.editor_budget import (
-    Account,
     Budget,
     InvalidBudget,
     go_on_without_editor,
@@ -30,7 +29,6 @@ from asterism.durable.editor_budget import (
 )
 from asterism.durable.journal_store import load
 from asterism.durable.stored_plans import find_plan
-from asterism.orchestrator.plan_mask import PlanMask
 from asterism.server import plan_documents
 from asterism.server.endpoint import Call, Endpoint, NoModel
 from asterism.server.plan_routes import EDIT, MAX_EDITS, READ, WithReason, batch_of_edits, check_size
@@ -98,8 +96,7 @@ async def shown_approvals(call: Call, name: str, found: list[WaitingEdit]) -> li
     """Edits that wait, with secrets masked."""
     if not found:
         return []
-    mask = PlanMask((await load(call.fleet.store, name)).plan)
-    return [mask.shown(one.to_json()) for one in found]
+    return await plan_documents.approvals_json(call.fleet, await load(call.fleet.store, name), found)
 
 
 async def approve(call: Call) -> Any:
@@ -133,7 +130,7 @@ async def show_budget(call: Call) -> Any:
     account = await read_account(call.fleet.store, name)
     if account is None:
         raise RequestRefused(404, f"plan {name!r} has no budget: no model has been asked to edit it")
-    return _budget_json(account)
+    return plan_documents.budget_json(account)
 
 
 async def decide_budget(call: Call) -> Any:
@@ -142,18 +139,12 @@ async def decide_budget(call: Call) -> Any:
     if (given.limits is None) == (not given.without_editor):
         raise RequestRefused(422, "give either limits or without_editor")
     if given.without_editor:
-        return _budget_json(await go_on_without_editor(call.fleet, name))
+        return plan_documents.budget_json(await go_on_without_editor(call.fleet, name))
     try:
         limits = Budget.parse(given.limits)
     except InvalidBudget as error:
         raise RequestRefused(422, str(error)) from None
-    return _budget_json(await raise_budget(call.fleet, name, limits))
-
-
-def _budget_json(account: Account) -> dict[str, Any]:
-    data = account.to_json()
-    data.pop("open", None)
-    return {**data, "why": account.hold} if account.hold else data
+    return plan_documents.budget_json(await raise_budget(call.fleet, name, limits))
 
 
 def _number(call: Call, parameter: str) -> int:

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any
 
 from asterism.core.errors import UnknownTask, error_text
 from asterism.core.json_values import plain_json
-from asterism.core.plan.approval import WaitingEdit
+from asterism.core.plan.approval import WAITING, WaitingEdit, batch_cost, effects_of
 from asterism.core.plan.assignment_lock import EditCycle
 from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.edit_trial import trial, work_of
+from asterism.core.plan.editor_cost import EditorCost
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import COMPLETED, PENDING
 from asterism.core.run.run import Run
+from asterism.durable.approval_store import escalation_of
+from asterism.durable.editor_budget import Account
+from asterism.durable.journal_store import StoredConstellation
+from asterism.durable.plan_history import ClosedCycle
 from asterism.durable.plan_requests import EditAnswer
 from asterism.durable.stored_plans import StoredPlan, UnreadablePlan
 from asterism.durable.task_logs import TaskRun
+from asterism.fleet.fleet import Fleet
 from asterism.orchestrator.plan_mask import PlanMask
 
 
@@ -39,6 +47,8 @@ def summary(one: StoredPlan | UnreadablePlan) -> dict[str, Any]:
         "counts": counts(plan),
         "owner": one.owner.device if one.owner is not None else None,
         "paused": one.paused,
+        "waiting_edits": len(one.waiting),
+        "budget_spent": one.budget_spent,
     }
 
 
@@ -46,11 +56,12 @@ def view(
     stored: StoredPlan,
     *,
     tasks: bool = True,
-    waiting: Sequence[WaitingEdit] = (),
+    approvals: Sequence[Mapping[str, Any]] = (),
     runs: Mapping[str, Run] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """A plan as it is now; without ``tasks`` its lists of tasks and dependencies are empty. ``waiting`` are the edits
-    that wait for a person, ``runs`` the runs of running tasks: they say which device has a task."""
+    """A plan as it is now; without ``tasks`` its lists of tasks and dependencies are empty. ``approvals`` are the
+    documents of the edits that wait for a person, ``runs`` the runs of running tasks: they say which device
+    has a task."""
     plan, head = stored.record.plan, stored.record.head
     return {
         "name": head.name,
@@ -67,7 +78,8 @@ def view(
         "counts": counts(plan),
         **(structure(plan, runs) if tasks else {"tasks": [], "dependencies": []}),
         "cycles": [cycle_json(one) for one in stored.record.lock.cycles.values()],
-        "approvals": [PlanMask(plan).shown(one.to_json()) for one in waiting],
+        "approvals": list(approvals),
+        "budget": None if stored.account is None else budget_json(stored.account),
     }
 
 
@@ -169,6 +181,60 @@ def cycle_json(cycle: EditCycle) -> dict[str, Any]:
         "stuck": cycle.stuck,
         "rejections": cycle.rejections,
         "tasks": list(cycle.tasks),
+    }
+
+
+# -- editors -----------------------------------------------------------------------------------------------------------
+
+
+def closed_cycles(found: Sequence[ClosedCycle], approvals: Sequence[WaitingEdit]) -> list[dict[str, Any]]:
+    """The closed cycles of a plan. Of a cycle whose answer has waited for a person, ``approvals`` tell the version."""
+    approved = {one.cycle: one.version for one in approvals if one.cycle is not None}
+    return [
+        {
+            **{"id": one.id, "opened_at": one.opened_at, "closed_at": one.closed_at, "tasks": list(one.tasks)},
+            **{"stuck": one.stuck, "rejections": one.rejections, "outcome": one.outcome},
+            "version": approved.get(one.id) if version is None else version,
+            "cost": None if one.cost is None else asdict(one.cost),
+        }
+        for one, version in found
+    ]
+
+
+def total_cost(found: Sequence[ClosedCycle]) -> dict[str, Any] | None:
+    """What the editors of a plan have cost in all closed cycles; None if they tell nothing."""
+    total = sum((one.cycle.cost for one in found if one.cycle.cost is not None), EditorCost())
+    return asdict(total) if total else None
+
+
+def budget_json(account: Account) -> dict[str, Any]:
+    data = {**account.to_json(), "held_until": account.held_until}
+    return {name: value for name, value in data.items() if name not in ("open", "answers", "refusals")}
+
+
+async def approvals_json(fleet: Fleet, record: StoredConstellation, found: Sequence[WaitingEdit]) -> list[Any]:
+    """Edits that wait for a person, or waited, with secrets masked."""
+    if not found:
+        return []
+    settings, mask = await fleet.settings(), PlanMask(record.plan)
+    told = {"command": settings.notify_command, "url": settings.notify_url}
+    receivers = [name for name, receiver in told.items() if receiver is not None]
+    return [
+        mask.shown({**one.to_json(), **(_waiting_json(one, record, receivers) if one.state == WAITING else {})})
+        for one in found
+    ]
+
+
+def _waiting_json(edit: WaitingEdit, record: StoredConstellation, receivers: list[str]) -> dict[str, Any]:
+    """What the tasks of a waiting edit cost and do, and when people hear of it again."""
+    tried, escalation = trial(record.plan, edit.batch), escalation_of(record.head)
+    tasks = {task.id: work_of(task) for change in tried.changes for task in change.tasks}
+    effects = {task: sorted({one for part in work for one in effects_of(part)}) for task, work in tasks.items()}
+    return {
+        "cost": batch_cost(tried),
+        "effects": {task: found for task, found in effects.items() if found},
+        "escalates_at": None if escalation is None else edit.at + escalation,
+        "escalates_to": receivers,
     }
 
 

@@ -18,13 +18,13 @@ from asterism.base.http_limits import RequestRefused
 from asterism.client import documents
 from asterism.core.attempt_log import LogReader, TaskLog
 from asterism.core.errors import InvalidTask, PlanError, UnknownTask
-from asterism.core.plan.approval import WAITING, ApprovalRule
+from asterism.core.plan.approval import ApprovalRule
 from asterism.core.plan.edit_scope import EditScope
 from asterism.core.plan.edits import Edit, EditBatch, edit_from_json
 from asterism.durable import admin
 from asterism.durable.approval_store import list_approvals
 from asterism.durable.journal_store import check_name, read_head
-from asterism.durable.plan_history import plan_at, plan_events, versions
+from asterism.durable.plan_history import edit_history, plan_at, plan_events
 from asterism.durable.plan_requests import edit_plan, pause_plan, undo_edit
 from asterism.durable.plan_retry import reopen_plan
 from asterism.durable.plan_submissions import submit_again, submit_plan
@@ -131,9 +131,9 @@ async def list_all(call: Call) -> Any:
 
 async def show(call: Call) -> Any:
     stored = await read_plan(call.fleet, call.path["plan"])
-    waiting = [one for one in await list_approvals(call.fleet.store, call.path["plan"]) if one.state == WAITING]
+    approvals = await plan_documents.approvals_json(call.fleet, stored.record, stored.waiting)
     runs = await open_runs(call.fleet, stored.record.plan) if call.query.tasks else {}
-    return plan_documents.view(stored, tasks=call.query.tasks, waiting=waiting, runs=runs)
+    return plan_documents.view(stored, tasks=call.query.tasks, approvals=approvals, runs=runs)
 
 
 async def story(call: Call) -> Any:
@@ -177,13 +177,16 @@ def log_page(found: list[TaskLog], query: LogQuery) -> dict[str, Any]:
 
 
 async def list_versions(call: Call) -> Any:
-    """Every version, and the newest edits that were rejected."""
-    name = call.path["plan"]
+    """Every version, the newest edits that were rejected, and every closed cycle with what its editor has cost."""
+    name, store = call.path["plan"], call.fleet.store
     await find_plan(call.fleet, name)
-    found, rejected = await versions(call.fleet.store, name), await rejected_edits(call.fleet.store, name)
+    found, rejected = await edit_history(store, name), await rejected_edits(store, name)
+    approvals = await list_approvals(store, name)
     return {
-        "items": [one.to_json() for one in found],
+        "items": [one.to_json() for one in found.versions],
         "rejected": [one.to_json() for one in rejected],
+        "cycles": plan_documents.closed_cycles(found.cycles, approvals),
+        "cost": plan_documents.total_cost(found.cycles),
         "next": None,
     }
 

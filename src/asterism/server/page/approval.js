@@ -1,18 +1,40 @@
-// An edit that waits for a person, who approves or refuses it.
+// An edit that waits for a person, who approves, changes or refuses it.
 import { post } from "./api.js";
 import { Diff } from "./batch_diff.js";
 import { Action } from "./parts.js";
 import { html, useState } from "./ui.js";
-import { clock } from "./words.js";
+import { clock, costText, words } from "./words.js";
 
-// `show` leads to the graph with the outcome; without it, the graph shows that already.
-export function Approval({ item, name, done, show }) {
+// `show` leads to the graph with the outcome; without it, the graph shows that already. `change` opens the composer with
+// the edit, `cycle` is the cycle that the edit answers, if that is known.
+export function Approval({ item, name, done, show, change, cycle }) {
   const [reason, setReason] = useState("");
   const decide = (decision) => async () => { await post(["plans", name, "approvals", item.id, decision], { reason }); await done(); };
   return html`<article class="waiting"><p class="head"><b>${item.batch.author || "an editor"}</b> wants to change the plan<span class="spring"></span><time>${clock(item.at)}</time></p>
     ${item.batch.reason && html`<p class="reason">${item.batch.reason}</p>`}
     <${Diff} edits=${item.batch.edits} />
-    <p class="note">It matches: ${item.reasons.join("; ")}. ${item.tasks.length ? `Held until then: ${item.tasks.slice(0, 8).join(", ")}. ` : ""}Refused at ${clock(item.expires_at)} if nobody decides.</p>
+    <${Facts} item=${item} cost=${cycle?.cost} />
     <label class="field"><span>Reason for the decision</span><input value=${reason} onInput=${(event) => setReason(event.target.value)} /></label>
-    <p class="buttons"><${Action} kind="primary" act=${decide("approve")}>Approve<//><${Action} kind="danger" act=${decide("refuse")}>Refuse<//>${show && html`<a class="button" href=${show}>Show in the graph</a>`}</p></article>`;
+    <p class="buttons"><${Action} kind="primary" act=${decide("approve")}>Approve<//><button onClick=${() => change(item)}>Change…</button><${Action} kind="danger" act=${decide("refuse")}>Refuse<//>${show && html`<a class="button" href=${show}>Show in the graph</a>`}</p></article>`;
+}
+
+// Why it waits, what its tasks cost and do, and what happens if nobody decides.
+function Facts({ item, cost }) {
+  const effects = Object.entries(item.effects ?? {});
+  return html`<dl class="facts">
+    <div><dt>It waits because</dt><dd>${item.reasons.map((one) => html`<span class="line-of">${one}</span>`)}</dd></div>
+    ${item.cost > 0 && html`<div><dt>Cost of its tasks</dt><dd>${item.cost.toLocaleString("en")}</dd></div>`}
+    ${effects.length > 0 && html`<div><dt>What they do</dt><dd>${effects.map(([task, found]) => html`<span class="line-of">${task} ${found.map(words).join(" and ")}</span>`)}</dd></div>`}
+    ${item.tasks.length > 0 && html`<div><dt>Held until then</dt><dd>${item.tasks.slice(0, 8).join(", ")}${item.tasks.length > 8 ? ` and ${item.tasks.length - 8} more` : ""}</dd></div>`}
+    ${cost && html`<div><dt>Its model</dt><dd>${costText(cost)}</dd></div>`}
+    <div><dt>If nobody decides</dt><dd>${escalation(item)}refused at ${clock(item.expires_at)}</dd></div></dl>`;
+}
+
+const RECEIVERS = { command: "the notify command", url: "the notify address" };
+
+function escalation(item) {
+  if (item.escalated_at) return `announced again at ${clock(item.escalated_at)}; `;
+  if (!item.escalates_at || item.escalates_at > item.expires_at) return "";
+  const receivers = (item.escalates_to ?? []).map((one) => RECEIVERS[one] ?? one);
+  return `announced again at ${clock(item.escalates_at)}, ${receivers.length ? `by a notice and ${receivers.join(" and ")}` : "by a notice"}; `;
 }

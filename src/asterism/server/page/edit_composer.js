@@ -1,55 +1,18 @@
-// An edit by hand: a batch of operations, a dry run that the graph shows, then apply. It also answers an open cycle.
+// An edit by hand: a batch of operations, a dry run that the graph shows, then apply. It also answers an open cycle, and
+// changes an edit that waits for approval.
 import { go } from "./address.js";
 import { get, post } from "./api.js";
+import { EMPTY_AGENT, FIELDS, OPERATIONS, emptyOperation, operations } from "./edit_draft.js";
 import { Field, Violations } from "./parts.js";
 import { Head } from "./task_drawer.js";
 import { html, useEffect, useRef, useState } from "./ui.js";
 import { editText, plural } from "./words.js";
 
 const CLAIM_EVERY = 20_000; // a claim of a cycle ends after a minute unless it is renewed
-const OPERATIONS = {
-  add_task: "Add a task", remove_task: "Remove a task", update_task: "Change a task", cancel_task: "Cancel a task",
-  add_dependency: "Add a dependency", update_dependency: "Change a dependency", remove_dependency: "Remove a dependency",
-};
-const EMPTY = {
-  add_task: { task: { id: "" }, after: "" }, remove_task: { task_id: "" }, update_task: { task_id: "", changes: {} }, cancel_task: { task_id: "", reason: "" },
-  add_dependency: { source: "", target: "" }, update_dependency: { source: "", target: "" }, remove_dependency: { source: "", target: "" },
-};
-
-// The operations as the API takes them. Raises an error that names the field.
-export function operations(edits) {
-  return edits.flatMap((edit, index) => {
-    const where = `Edit ${index + 1}: `;
-    const { after, more, ...rest } = edit;
-    if (edit.op === "add_task") {
-      if (!edit.task.id) throw new Error(`${where}the task needs an id.`);
-      const task = { ...edit.task, ...parsed(more, where) };
-      const sources = (after ?? "").split(",").map((one) => one.trim()).filter(Boolean);
-      return [{ op: "add_task", task }, ...sources.map((source) => ({ op: "add_dependency", source, target: task.id }))];
-    }
-    if (edit.op === "update_task") {
-      const changes = { ...edit.changes, ...parsed(more, where) };
-      if (!Object.keys(changes).length) throw new Error(`${where}nothing is changed yet.`);
-      return [{ op: edit.op, task_id: edit.task_id, changes }];
-    }
-    return [Object.fromEntries(Object.entries(rest).filter(([name, value]) => value !== "" || name === "task_id"))];
-  });
-}
-
-function parsed(text, where) {
-  if (!text?.trim()) return {};
-  let found;
-  try {
-    found = JSON.parse(text);
-  } catch (error) {
-    throw new Error(`${where}the fields are not valid JSON: ${error.message}`);
-  }
-  if (typeof found !== "object" || found === null || Array.isArray(found)) throw new Error(`${where}the fields have to be a JSON object, such as {"timeout": 60}.`);
-  return found;
-}
+const HIDDEN = "[secret]"; // what the server shows in place of a secret
 
 export function EditComposer({ state, draft, show }) {
-  const { edits, reason = "", cycle = null } = draft.value;
+  const { edits, reason = "", cycle = null, approval = null } = draft.value;
   const [verdict, setVerdict] = useState(null);
   const [busy, setBusy] = useState(false);
   const heading = useRef(null);
@@ -65,13 +28,16 @@ export function EditComposer({ state, draft, show }) {
     setBusy(true);
     try {
       const batch = operations(edits);
+      if (approval && JSON.stringify(batch).includes(HIDDEN)) throw new Error(`The edit contains a secret, which is shown as ${HIDDEN}: write it in full, or refer to it by its name.`);
       const body = { edits: batch, reason, base_version: state.view.value.version };
       if (dryRun) {
         await post(["plans", state.name, "edits"], { ...body, dry_run: true });
         await show(batch);
         setVerdict({ ok: true, text: `The plan would accept ${plural(batch.length, "operation")}. The graph shows the outcome.` });
       } else {
-        await (cycle ? post(["plans", state.name, "cycles", cycle.id, "answer"], { edits: batch, reason }) : post(["plans", state.name, "edits"], body));
+        if (approval) await post(["plans", state.name, "approvals", approval.id, "approve"], { edits: batch, reason });
+        else if (cycle) await post(["plans", state.name, "cycles", cycle.id, "answer"], { edits: batch, reason });
+        else await post(["plans", state.name, "edits"], body);
         await state.reload(); // the outcome stays in the graph until the plan has it
         draft.value = null;
       }
@@ -89,19 +55,20 @@ export function EditComposer({ state, draft, show }) {
   };
   const cancel = () => { draft.value = null; };
   return html`<aside class="drawer composer" aria-label="Edit the plan" onKeyDown=${(event) => { if (event.key === "Escape") { event.stopPropagation(); cancel(); } }}>
-    <${Head} title=${cycle ? `Answer cycle ${cycle.id}` : "Edit the plan"} close=${cancel} heading=${heading} />
+    <${Head} title=${approval ? `Change edit ${approval.id}` : cycle ? `Answer cycle ${cycle.id}` : "Edit the plan"} close=${cancel} heading=${heading} />
+    ${approval && html`<p class="note">The edit of ${approval.batch.author || "an editor"} waits for approval. What you write here is applied in its place.</p>`}
     ${edits.length === 0 && html`<p class="note">Choose an operation. Several form one batch, which is applied whole or not at all.</p>`}
     <ol class="operations">${edits.map((edit, index) => html`<li key=${index}><fieldset><legend>${index + 1}. ${OPERATIONS[edit.op]}</legend>
       <${OperationFields} state=${state} edit=${edit} change=${(next) => changeEdit(index, next)} />
-      <button class="plain" onClick=${() => change({ edits: edits.filter((_, place) => place !== index) })} aria-label=${`Remove operation ${index + 1}`}>Remove from the batch</button></fieldset></li>`)}</ol>
-    <${Field} label="Add an operation"><select value="" onChange=${(event) => { const op = event.target.value; if (op) change({ edits: [...edits, { op, ...structuredClone(EMPTY[op]) }] }); event.target.value = ""; }}>
+      <button class="plain" onClick=${() => change({ edits: edits.filter((_, place) => place !== index) })} aria-label=${`Remove from the batch: operation ${index + 1}`}>Remove from the batch</button></fieldset></li>`)}</ol>
+    <${Field} label="Add an operation"><select value="" onChange=${(event) => { const op = event.target.value; if (op) change({ edits: [...edits, emptyOperation(op)] }); event.target.value = ""; }}>
       <option value="">Choose…</option>${Object.entries(OPERATIONS).map(([op, text]) => html`<option value=${op}>${text}</option>`)}</select><//>
     <${Field} label="Reason" hint="Recorded with the edit."><input value=${reason} onInput=${(event) => change({ reason: event.target.value })} /><//>
     ${edits.length > 0 && html`<details><summary>As text</summary><ul class="plain-list">${edits.map((edit) => html`<li>${editText(edit)}</li>`)}</ul></details>`}
     <${TaskNames} state=${state} />
     <footer><div class="verdict" role="status">${verdict && html`<p class=${verdict.ok ? "good" : "bad"}>${verdict.ok ? "✓" : "✗"} ${verdict.text}</p><${Violations} items=${verdict.violations} />`}</div>
     <p class="buttons"><button disabled=${busy || !edits.length} onClick=${() => send(true)}>Dry run</button>
-      <button class="primary" disabled=${busy || (!edits.length && !cycle)} onClick=${() => send(false)}>${cycle ? (edits.length ? "Answer" : "Answer without edits") : "Apply"}</button><button onClick=${cancel}>Discard</button></p></footer>
+      <button class="primary" disabled=${busy || (!edits.length && !cycle)} onClick=${() => send(false)}>${approval ? "Approve changes" : cycle ? (edits.length ? "Answer" : "Answer without edits") : "Apply"}</button><button onClick=${cancel}>Discard</button></p></footer>
   </aside>`;
 }
 
@@ -115,7 +82,10 @@ function OperationFields({ state, edit, change }) {
   const task = (name, value) => { const { [name]: _, ...rest } = edit.task; change({ ...edit, task: value ? { ...rest, [name]: value } : { id: "", ...rest } }); };
   if (edit.op === "add_task") {
     return html`<${Field} label="Id"><input value=${edit.task.id} onInput=${(event) => task("id", event.target.value)} /><//>
-      <${Field} label="Command" hint="A shell command."><input spellcheck="false" value=${edit.task.shell ?? ""} onInput=${(event) => task("shell", event.target.value)} /><//>
+      <${Field} label="Work"><select value=${edit.agent ? "agent" : "shell"} onChange=${(event) => change(workOf(edit, event.target.value))}><option value="shell">a shell line</option><option value="agent">a description for an agent</option></select><//>
+      ${edit.agent ? html`<${AgentFields} agent=${edit.agent} change=${(agent) => change({ ...edit, agent })} />`
+      : html`<${Field} label="Command" hint="A shell command."><input spellcheck="false" value=${edit.task.shell ?? ""} onInput=${(event) => task("shell", event.target.value)} /><//>`}
+      <${Field} label="Device" hint=${edit.agent ? "Optional: the name of a device with an agent." : "Optional: the name of a device."}><input spellcheck="false" autocomplete="off" value=${edit.task.device ?? ""} onInput=${(event) => task("device", event.target.value)} /><//>
       ${name("After", "after", "The tasks it depends on, separated by commas.")}${json("More fields (JSON)", 'Such as {"timeout": 60, "retries": 2}.')}`;
   }
   if (edit.op === "remove_task") return html`${name("Task", "task_id")}${choice("Its dependents", "dependents", [["", "must not exist"], ["bridge", "depend on its dependencies instead"], ["remove", "are removed too"]])}`;
@@ -125,7 +95,18 @@ function OperationFields({ state, edit, change }) {
   return html`${name("From", "source")}${name("To", "target")}${outcome}`;
 }
 
-const FIELDS = { shell: ["Command", "text"], description: ["Description", "text"], timeout: ["Timeout in seconds", "number"], retries: ["Retries", "number"] };
+// A task to add, with another kind of work.
+function workOf(edit, kind) {
+  const { agent, ...rest } = edit;
+  if (kind === "shell") return rest;
+  const { shell, ...task } = edit.task;
+  return { ...rest, task, agent: agent ?? EMPTY_AGENT };
+}
+
+function AgentFields({ agent, change }) {
+  const text = (label, field, hint, rows) => html`<${Field} label=${label} hint=${hint}><textarea class="prose" rows=${rows} value=${agent[field]} onInput=${(event) => change({ ...agent, [field]: event.target.value })} /><//>`;
+  return html`${text("What to do", "description", "The agent reads this.", 3)}${text("Tips", "tips", "Optional: one a line.", 2)}${text("Expected result (JSON Schema)", "result", 'Optional, such as {"type": "object", "required": ["error"]}.', 2)}`;
+}
 
 // The common fields of a task as they are now. Only those that differ become part of the edit.
 function ChangedFields({ state, edit, change }) {
@@ -143,7 +124,7 @@ function ChangedFields({ state, edit, change }) {
     const { [field]: _, ...rest } = edit.changes;
     change({ ...edit, changes: value === (definition[field] ?? null) ? rest : { ...rest, [field]: value } });
   };
-  const shown = Object.entries(FIELDS).filter(([field]) => field !== "shell" || definition.shell !== undefined || !known);
+  const shown = Object.entries(FIELDS).filter(([field]) => field !== "shell" || definition.shell !== undefined || field in edit.changes || !known);
   return shown.map(([field, [label, kind]]) => html`<${Field} key=${field} label=${label} hint=${field in edit.changes ? `changed; now ${definition[field] ?? "not set"}` : ""}>
     <input spellcheck="false" inputmode=${kind === "number" ? "decimal" : undefined} value=${(field in edit.changes ? edit.changes[field] : definition[field]) ?? ""} onInput=${set(field, kind)} /><//>`);
 }

@@ -3,53 +3,71 @@ import { addressOf, address, go, setQuery } from "./address.js";
 import { get, post } from "./api.js";
 import { Approval } from "./approval.js";
 import { Diff } from "./batch_diff.js";
+import { draftOf } from "./edit_draft.js";
 import { Action, Command, Empty, Failure, Status, Violations, useCalmRows, useList } from "./parts.js";
 import { html, useState } from "./ui.js";
-import { clock, plural } from "./words.js";
+import { clock, costText, duration, plural, words } from "./words.js";
 
 export function EditsView({ state, draft }) {
   const view = state.view.value;
   const { query } = address.value;
   const name = state.name;
   const changed = `${view.version} ${state.edited.value}`;
-  const batches = useList(() => readBatches(name), [changed]);
+  const history = useList(() => get(["plans", name, "versions"]), [changed]);
   const [mine, setMine] = useState(0); // what a person does here is shown at once
-  const reread = async () => { await Promise.all([batches.read(), state.reload()]); setMine((old) => old + 1); };
+  const reread = async () => { await Promise.all([history.read(), state.reload()]); setMine((old) => old + 1); };
   const compose = (cycle) => { draft.value = { edits: [], reason: "", cycle }; go(["plans", name, "graph"]); };
+  const change = (approval) => { draft.value = draftOf(approval); go(["plans", name, "graph"]); };
+  const { cycles = [], cost = null } = history.items ?? {};
+  const batches = history.items && entries(history.items);
   const waiting = view.approvals ?? [];
   const open = view.cycles ?? [];
-  const wanted = batches.items?.filter((one) => !query.outcome || outcomeOf(one) === query.outcome);
+  const wanted = batches?.filter((one) => !query.outcome || outcomeOf(one) === query.outcome);
   const { shown = [], fresh, showAll } = useCalmRows(wanted, `${query.outcome} ${mine}`, batchKey);
-  const last = (batches.items ?? []).find((one) => outcomeOf(one) === "accepted");
+  const last = (batches ?? []).find((one) => outcomeOf(one) === "accepted");
   return html`<div class="column">
     <div class="row-head"><h2>Edits</h2><span class="spring"></span>
       <${Action} disabled=${!last} act=${async () => { await post(["plans", name, "undo"]); await reread(); }} confirm="Undo the last edit?">Undo the last edit<//>
       <button class="primary" onClick=${() => compose(null)}>Make an edit</button></div>
-    ${waiting.length > 0 && html`<section><h3>Waiting for approval</h3>${waiting.map((one) => html`<${Approval} key=${one.id} item=${one} name=${name} done=${reread} show=${addressOf(["plans", name, "graph"], { approval: one.id })} />`)}</section>`}
+    ${cost && html`<p class="cost-total"><b>Models in this plan</b> ${costText(cost)}</p>`}
+    ${view.budget?.without_editor && html`<p class="note">The plan goes on without its editor${view.budget.decided_by ? `, decided by ${view.budget.decided_by}` : ""}.</p>`}
+    ${waiting.length > 0 && html`<section><h3>Waiting for approval</h3>${waiting.map((one) => html`<${Approval} key=${one.id} item=${one} name=${name} done=${reread} change=${change} cycle=${cycles.find((cycle) => cycle.id === one.cycle)} show=${addressOf(["plans", name, "graph"], { approval: one.id })} />`)}</section>`}
     ${open.length > 0 && html`<section><h3>Open cycles</h3>${open.map((one) => html`<${Cycle} key=${one.id} item=${one} name=${name} held=${heldBy(view, one)} done=${reread} compose=${compose} />`)}</section>`}
     <section><div class="row-head"><h3>Batches</h3><span class="spring"></span>
       <label>Show <select value=${query.outcome ?? ""} onChange=${(event) => setQuery({ outcome: event.target.value })}><option value="">all</option><option value="accepted">accepted</option><option value="rejected">rejected</option></select></label></div>
-    ${batches.problem && html`<${Failure} problem=${batches.problem} retry=${batches.read} />`}
-    ${batches.items && !shown.length && html`<${Empty} title=${query.outcome ? "No such edit." : "No edit yet."}><p>Press “Make an edit”, or in a terminal:</p><${Command} text=${`asterism plan edit ${name} --add '{"id": "mail", "shell": "echo done"}'`} /><//>`}
+    ${history.problem && html`<${Failure} problem=${history.problem} retry=${history.read} />`}
+    ${batches && !shown.length && html`<${Empty} title=${query.outcome ? "No such edit." : "No edit yet."}><p>Press “Make an edit”, or in a terminal:</p><${Command} text=${`asterism plan edit ${name} --add '{"id": "mail", "shell": "echo done"}'`} /><//>`}
     ${fresh > 0 && html`<p><button class="fresh" onClick=${showAll}>Show ${plural(fresh, "new edit")}</button></p>`}
-    <ol class="batches">${shown.map((one) => html`<${Batch} key=${batchKey(one)} item=${one} name=${name} />`)}</ol></section>
+    <ol class="batches">${shown.map((one) => html`<${one.outcome ? ClosedCycle : Batch} key=${batchKey(one)} item=${one} name=${name} cycle=${cycles.find((cycle) => cycle.version === one.version)} />`)}</ol></section>
   </div>`;
 }
 
-// Accepted and rejected batches, the newest first.
-async function readBatches(name) {
-  const { items, rejected = [] } = await get(["plans", name, "versions"]);
+// Accepted and rejected batches, and cycles whose model made no edit, the newest first.
+function entries({ items, rejected = [], cycles = [] }) {
   const accepted = items.filter((one) => one.edits.length);
-  return [...accepted, ...rejected].sort((one, other) => other.at - one.at);
+  const others = cycles.filter((one) => one.cost && one.version === null && one.outcome !== "waiting").map((one) => ({ ...one, version: undefined, at: one.closed_at }));
+  return [...accepted, ...rejected, ...others].sort((one, other) => other.at - one.at);
 }
 
-const batchKey = (batch) => `${batch.at} ${batch.position ?? batch.number}`;
-const outcomeOf = (batch) => (batch.violations ? "rejected" : "accepted");
+const batchKey = (batch) => `${batch.at} ${batch.position ?? batch.number ?? `cycle ${batch.id}`}`;
+const outcomeOf = (batch) => batch.outcome ?? (batch.violations ? "rejected" : "accepted");
 
 const heldBy = (view, cycle) => [...new Set(view.dependencies.filter((edge) => cycle.tasks.includes(edge.source)).map((edge) => edge.target))]
   .filter((id) => view.tasks.find((task) => task.id === id)?.held_by?.length);
 
-function Batch({ item, name }) {
+const OUTCOMES = { empty: "no edit", editor_failed: "the editor failed", abandoned: "rejected too often", timeout: "no answer in time", unclaimed: "nobody answered" };
+
+// A cycle that cost something and led to no edit, or to one that nobody has approved.
+function ClosedCycle({ item }) {
+  return html`<li class="batch is-cancelled"><p class="head"><${Status} status="cancelled" text=${OUTCOMES[item.outcome] ?? words(item.outcome)} />
+      <b>cycle ${item.id}</b><span class="spring"></span><time>${clock(item.closed_at)}</time></p>
+    ${item.tasks.length > 0 && html`<p class="note">after the end of ${item.tasks.join(", ")}</p>`}<${Cost} cycle=${item} /></li>`;
+}
+
+// What the model has cost in a cycle.
+const Cost = ({ cycle }) => cycle?.cost && html`<p class="cost">${costText(cycle.cost)}<span class="note"> in cycle ${cycle.id}, open for ${duration(cycle.closed_at - cycle.opened_at)}</span></p>`;
+
+function Batch({ item, name, cycle }) {
   const outcome = outcomeOf(item);
   return html`<li class=${`batch is-${outcome}`}>
     <p class="head"><${Status} status=${outcome} text=${outcome === "accepted" ? `version ${item.version}` : outcome} />
@@ -59,6 +77,7 @@ function Batch({ item, name }) {
     ${item.triggers?.length > 0 && html`<p class="note">after the end of ${item.triggers.join(", ")}</p>`}
     <${Diff} edits=${item.edits} />
     <${Violations} items=${item.violations} />
+    ${outcome === "accepted" && html`<${Cost} cycle=${cycle} />`}
   </li>`;
 }
 

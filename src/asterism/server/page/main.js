@@ -1,6 +1,7 @@
 // The page: its frame, the view that the address names, and what is the same in all views.
 import { address, addressOf, go } from "./address.js";
 import { connection, me, post, signIn } from "./api.js";
+import { BudgetBanner } from "./budget_banner.js";
 import { EditsView } from "./edits_view.js";
 import { FleetState } from "./fleet_state.js";
 import { FleetView } from "./fleet_view.js";
@@ -87,6 +88,7 @@ function PlanPage({ name }) {
   return html`<main id="main" tabindex="-1" class="plan-page">
     <${PlanBar} state=${state} view=${view} edit=${tab === "graph" ? () => { draft.value ??= { edits: [], reason: "" }; } : null} />
     ${state.problem.value && html`<${Failure} problem=${state.problem.value} retry=${() => state.reload()} />`}
+    ${state.version === null && view.budget?.held_since && !ENDED_STATES.has(view.state) && html`<${BudgetBanner} state=${state} budget=${view.budget} />`}
     ${tab === "graph" ? html`<${PlanView} state=${state} draft=${draft} />` : tab === "timeline" ? html`<${TimelineView} state=${state} select=${select} />` : html`<${EditsView} state=${state} draft=${draft} />`}
     ${tab !== "edits" && html`<${TimeTravel} state=${state} />`}
   </main>`;

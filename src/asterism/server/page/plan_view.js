@@ -3,6 +3,7 @@ import { address, setQuery } from "./address.js";
 import { post } from "./api.js";
 import { Approval } from "./approval.js";
 import { EditComposer } from "./edit_composer.js";
+import { draftOf } from "./edit_draft.js";
 import { preview } from "./edit_preview.js";
 import { Graph } from "./graph.js";
 import { FINISHED } from "./graph_folds.js";
@@ -76,18 +77,18 @@ export function PlanView({ state, draft }) {
       : query.as === LIST ? html`<${TaskList} ...${{ state, view, search: query.search, status: query.status, selected: query.task, select }} />`
       : html`<${Graph} ...${{ state, view: shown.view, layout: shown.layout, marks: shown.marks ?? state.marks.value, selected: query.task, select, search: query.search, status: query.status, collapsed, finished, openFold, controls }} />`}
       ${composing ? html`<${EditComposer} state=${state} draft=${draft} show=${show} />`
-      : waiting ? html`<${WaitingEdit} state=${state} item=${waiting} close=${() => setQuery({ approval: "" })} />`
+      : waiting ? html`<${WaitingEdit} state=${state} item=${waiting} close=${() => setQuery({ approval: "" })} change=${(item) => { draft.value = draftOf(item); setQuery({ approval: "" }); }} />`
       : query.task && html`<${TaskDrawer} state=${state} id=${query.task} close=${closeDrawer} compose=${state.version === null ? compose : null} jump=${(id) => { setQuery({ task: id }); controls.current?.reveal(id); }}
         fold=${(group) => setQuery({ folded: [...new Set([...collapsed, group])].join("|"), task: "" })} />`}
     </div>
   </div>`;
 }
 
-function WaitingEdit({ state, item, close }) {
+function WaitingEdit({ state, item, close, change }) {
   const heading = useRef(null);
   useEffect(() => { heading.current?.focus({ preventScroll: true }); }, [item.id]);
   return html`<aside class="drawer" aria-label="Edit that waits for approval"><${Head} title="Waiting for approval" close=${close} heading=${heading} />
-    <p class="note">The graph shows the outcome of this edit.</p><${Approval} item=${item} name=${state.name} done=${async () => { await state.reload(); close(); }} /></aside>`;
+    <p class="note">The graph shows the outcome of this edit.</p><${Approval} item=${item} name=${state.name} change=${change} done=${async () => { await state.reload(); close(); }} /></aside>`;
 }
 
 function Toolbar({ state, view, query, search, controls, groups, collapsed, finished }) {

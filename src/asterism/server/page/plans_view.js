@@ -3,7 +3,10 @@ import { address, addressOf, setQuery } from "./address.js";
 import { get } from "./api.js";
 import { Command, Empty, Failure, Status, useList } from "./parts.js";
 import { html } from "./ui.js";
-import { ago, mark, words } from "./words.js";
+import { ago, mark, plural, words } from "./words.js";
+
+// What a person has to decide.
+const attention = (plan) => [plan.waiting_edits ? `${plural(plan.waiting_edits, "edit")} wait${plan.waiting_edits === 1 ? "s" : ""}` : "", plan.budget_spent ? "budget spent" : ""].filter(Boolean);
 
 export function PlansView({ fleet }) {
   const { query } = address.value;
@@ -16,7 +19,7 @@ export function PlansView({ fleet }) {
     ${!items.length && html`<${Empty} title="No plan yet."><p>To run a plan and watch it here:</p><${Command} text="asterism run plan.yaml --serve" /><p>Or to run one in the store that this server serves:</p><${Command} text="asterism run plan.yaml --store sqlite:///fleet.db --id release" /><//>`}
     ${items.length > 0 && !shown.length && html`<${Empty} title="No plan matches." />`}
     <ul class="plans">${shown.map((one) => html`<li key=${one.name}><a class="plan-card" href=${addressOf(["plans", one.name, "graph"])}>
-      <b>${one.name}</b><${Status} status=${one.paused ? "paused" : one.state} text=${one.paused ? "paused" : one.state_text ?? words(one.state)} />
+      <span class="plan-title"><b>${one.name}</b>${attention(one).map((text) => html` <span class="attention">${text}</span>`)}</span><${Status} status=${one.paused ? "paused" : one.state} text=${one.paused ? "paused" : one.state_text ?? words(one.state)} />
       <span class="plan-counts">${Object.entries(one.counts ?? {}).filter(([, number]) => number).map(([status, number]) => html`<span class=${`is-${status}`} title=${words(status)}><span class="glyph" aria-hidden="true">${mark(status)}</span>${number.toLocaleString("en")}<span class="visually-hidden"> ${words(status)}</span></span>`)}</span>
       <span class="note">version ${one.version ?? 0}${one.started_at ? `, started ${ago(one.started_at)}` : ""}</span></a></li>`)}</ul></div>`;
 }

@@ -52,6 +52,7 @@ export function TaskDrawer({ state, id, close, compose, jump, fold }) {
     ${ENDED.has(data.status) && state.version === null && ENDED_STATES.has(state.view.value.state) && html`<p class="buttons"><${Action} confirm="Run it and all tasks after it again?" act=${again}>Run again from here<//></p>`}
     ${state.version === null && html`<${Output} state=${state} id=${id} running=${data.status === "running"} attempts=${data.attempts} />`}
     <${Attempts} items=${mine.executions} />
+    <${AgentWork} agent=${mine.definition?.agent} />
     ${hasContent(mine.definition?.inputs) && html`<section><h3>Inputs</h3><pre class="data">${value(mine.definition.inputs)}</pre></section>`}
     ${mine.result !== undefined && mine.result !== null && html`<section><h3>Result</h3><pre class="data">${value(mine.result)}</pre></section>`}
     ${above.length > 0 && html`<section><h3>After</h3><${Neighbours} edges=${above} end="source" jump=${jump} cut=${cut} /></section>`}
@@ -69,6 +70,14 @@ const fact = (name, text) => text && html`<div><dt>${name}</dt><dd>${text}</dd><
 
 export function Head({ title, close, heading }) {
   return html`<header><h2 tabindex="-1" ref=${heading}>${title}</h2><button class="plain" onClick=${close} aria-label="Close (Escape)" title="Close (Escape)">✕</button></header>`;
+}
+
+// What an agent has to do.
+function AgentWork({ agent }) {
+  if (!agent) return null;
+  return html`<section><h3>Work for an agent</h3><p class="prose">${agent.description}</p></section>
+    ${agent.tips?.length > 0 && html`<section><h3>Tips</h3><ul class="tips">${agent.tips.map((one) => html`<li>${one}</li>`)}</ul></section>`}
+    ${hasContent(agent.result) && html`<section><h3>Expected result</h3><pre class="data">${value(agent.result)}</pre></section>`}`;
 }
 
 // Why it has not started.

@@ -38,6 +38,20 @@ function parts(value, large, largeName, small, smallName) {
   return `${Math.floor(whole / large)} ${largeName}${rest ? ` ${rest} ${smallName}` : ""}`;
 }
 
+// Money, with more digits below a cent; the same as in the story.
+export function dollars(amount) {
+  if (amount >= 0.01 || !amount) return `$${amount.toFixed(2)}`;
+  return `$${amount < 1e-4 ? Number(amount.toPrecision(2)) : amount.toFixed(4)}`;
+}
+
+// What a model has cost, such as "2 calls of openai:gpt-5, 1,204 tokens in, 88 out, $0.0031, 2.1 s".
+export function costText(cost) {
+  const money = cost.dollars === null ? "price unknown" : dollars(cost.dollars);
+  const cassette = cost.replayed ? [`${cost.replayed.toLocaleString("en")} from a cassette`] : [];
+  const tokens = [`${cost.input_tokens.toLocaleString("en")} tokens in`, `${cost.output_tokens.toLocaleString("en")} out`];
+  return [`${plural(cost.calls + cost.replayed, "call")}${cost.model ? ` of ${cost.model}` : ""}`, ...tokens, money, duration(cost.seconds), ...cassette].join(", ");
+}
+
 export const ago = (seconds, now = Date.now() / 1000) => (seconds == null ? "never" : `${duration(now - seconds)} ago`);
 export const plural = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
 
