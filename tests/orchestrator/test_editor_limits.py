@@ -330,3 +330,13 @@ async def test_a_group_with_a_limit_that_is_no_number_ends() -> None:
     made.add(Task("g", foreach={"from": "list", "template": {"argv": ["true"]}, "max": "many"}), "list")
     result = await run(None, made)
     assert result.state == "completed"
+
+
+@pytest.mark.parametrize("agent", [{"description": "Fix {item.title}"}, {"description": "Fix", "tips": ["see {item}"]}])
+async def test_data_of_a_result_is_no_instruction_for_an_agent(agent: dict[str, Any]) -> None:
+    made = Constellation("p")
+    made.add(Task("list", call=names))
+    made.add(Task("g", foreach={"from": "list", "template": {"agent": agent}}), "list")
+    result = await run(None, made)
+    assert "cannot use {item} of a result, which is data: write it in 'inputs'" in str(result["g"].error)
+    assert len(made) == 2

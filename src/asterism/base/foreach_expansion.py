@@ -127,6 +127,7 @@ def expansion(group: Task, sources: Iterable[Dependency], result: Any) -> EditBa
     foreach, template = group.foreach or {}, template_of(group)
     assert template is not None
     try:
+        refuse_data_as_instructions(template)
         scopes = list_scopes(*_selected(foreach, result), most_elements(foreach))
         tasks = element_tasks(template, scopes, foreach.get("params", {}))
     except (AsterismError, ValueError) as error:
@@ -140,6 +141,17 @@ def expansion(group: Task, sources: Iterable[Dependency], result: Any) -> EditBa
     edits.append(UpdateTask(group.id, foreach={**foreach, "of": [task.id for task in tasks]}))
     reason = f"{group.id!r} has {len(tasks)} elements"
     return EditBatch(tuple(edits), AUTHOR, reason, triggers=(foreach["from"],))
+
+
+def refuse_data_as_instructions(template: Task) -> None:
+    """Raise NotExpandable if elements of a result would become part of what an agent is told to do."""
+    agent = template.agent or {}
+    for text in (agent.get("description", ""), *agent.get("tips", ())):
+        if any(path.partition(".")[0] == "item" for path in placeholders(text)):
+            raise NotExpandable(
+                "the description and the tips of an agent cannot use {item} of a result, which is data: "
+                "write it in 'inputs'"
+            )
 
 
 def _selected(foreach: Mapping[str, Any], result: Any) -> tuple[Any, str]:
