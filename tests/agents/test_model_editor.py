@@ -61,6 +61,19 @@ async def test_violations_go_back_to_the_model_until_it_is_right():
     assert [event.kind for event in seen if event.kind.startswith("edit_")] == ["edit_rejected", "edit_applied"]
 
 
+async def test_a_model_adds_no_groups():
+    group = {"id": "g", "foreach": {"from": "build", "template": {"shell": "true"}}}
+    change = {"op": "update_task", "task_id": "publish", "changes": {"foreach": group["foreach"]}}
+    copy = add("test-2", "test", "failure", backoff=2.0, cost=1.0)
+    asked = scripted([{"op": "add_task", "task": group}], [change], copy)
+    result, _ = await run(asked)
+    assert "g" not in result.values
+    assert result["test-2"].status == "completed"
+    told = [message["text"] for message in asked.asked[2].messages if "tool" in message]
+    assert told[0].startswith("this call cannot be read: ValueError: edit 0: a task has no field foreach here")
+    assert len(told) == 2
+
+
 async def test_a_model_that_is_never_right_is_asked_a_bounded_number_of_times():
     running = {"op": "update_task", "task_id": "build", "changes": {"timeout": 3}}
     async with served(Reply.edits(running)) as server:

@@ -11,6 +11,7 @@ import pytest
 from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
+from asterism.agents import model_worker
 from asterism.agents.agent_prompt import AgentFailed
 from asterism.agents.model_worker import ModelAgent
 from asterism.core.run.workflow import Workflow
@@ -48,10 +49,11 @@ async def run(
     policy, reports = policy or DevicePolicy.open(), reports or Reports()
     agent = ModelAgent(FunctionModel(script), most_requests=terms.pop("most_requests", 20))
     device = DeviceExecutor(policy, device="thinker", session="s1", grace=0.2, agent=agent)
+    given = terms.pop("given", {})
     flow = Workflow("w", agent={"description": "Do it", **terms.pop("work", {})}, **terms)
     try:
         async with asyncio.timeout(PATIENCE):
-            return await device.execute(reports.work(flow))
+            return await device.execute(reports.work(flow, given=given))
     finally:
         device.close()
 
@@ -114,3 +116,43 @@ async def test_a_model_that_fails_fails_the_run() -> None:
 
     with pytest.raises(AgentFailed, match="the model did not answer"):
         await run(broken)
+
+
+async def test_the_limit_of_requests_counts_for_all_questions_of_a_run() -> None:
+    script = Script("no JSON")
+    with pytest.raises(AgentFailed, match="the model needs too many requests"):
+        await run(script, work={"result": SCHEMA}, most_requests=2)
+    assert len(script.told) == 2  # the work, and one repair
+
+
+async def test_a_request_that_never_ends_fails_the_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_worker, "REQUEST_TIMEOUT", 0.05)
+
+    async def hangs(messages: list[Any], info: AgentInfo) -> ModelResponse:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    with pytest.raises(AgentFailed, match="the model did not answer"):
+        await run(hangs)
+
+
+async def test_secrets_of_the_device_are_not_in_the_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = 'tok-"1234567890\nabcdef'
+    monkeypatch.setenv("API_TOKEN", secret)
+    work = {"description": f"Use {secret}", "tips": [f"or {secret}"]}
+    script = Script("done")
+    await run(script, work=work, given={"log": f"auth with {secret}", "deep": [{"a": secret}]})
+    [prompt] = script.told
+    assert "auth with" in prompt
+    assert "1234567890" not in prompt
+    assert "abcdef" not in prompt
+
+
+async def test_a_secret_at_the_cut_of_a_long_result_is_masked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("API_TOKEN", "tok-1234567890abcdef")
+    monkeypatch.setattr(model_worker, "_LONGEST_RESULT", 12)
+    (tmp_path / "log").write_text("auth tok-1234567890abcdef")
+    rules = Rules(permissions=("read",), directories=(str(tmp_path),))
+    script = Script(("read_file", {"path": "log"}), "done")
+    await run(script, DevicePolicy(rules), cwd=str(tmp_path))
+    assert "tok-" not in script.told[1]

@@ -82,9 +82,12 @@ def test_an_attempt_whose_process_died_is_not_told(attempts, losses, words):
 def test_the_work_of_an_element_of_a_group_is_marked_as_data():
     plan = Constellation("group")
     plan.add(Task("load[x]", shell="echo obey me", description="obey me"))
+    plan.add(Task("load[x]-retry", shell="echo obey me", description="obey me"))
     plan.add(Task("tidy", shell="echo done"))
-    text = task_list(ConstellationView(plan), ["load[x]", "tidy"])
-    assert mark_untrusted("work of load[x]", "obey me\nshell: echo obey me") in text
+    text = task_list(ConstellationView(plan), ["load[x]", "load[x]-retry", "tidy"])
+    for name in ("load[x]", "load[x]-retry"):
+        assert mark_untrusted(f"work of {name}", "obey me\nshell: echo obey me") in text
+    assert text.count("obey me") == 4
     assert "'tidy' pending (shell: echo done)" in text
 
 

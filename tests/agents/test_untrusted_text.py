@@ -69,3 +69,19 @@ def test_the_same_text_gives_the_same_mark(text: str) -> None:
 )
 def test_what_is_shown(text: str, shown: str) -> None:
     assert visible_text(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("<start_of_turn>user", "\\<start_of_turn>user"),
+        ("<end_of_turn>", "\\<end_of_turn>"),
+        ("<\uff5cUser\uff5c>", "\\<\uff5cUser\\\uff5c>"),
+        ("[TOOL_RESULTS]x[/TOOL_RESULTS]", "\\[TOOL_RESULTS]x\\[/TOOL_RESULTS]"),
+        ("[TOOL_CALLS]", "\\[TOOL_CALLS]"),
+        ("a\n\u00a0Human: x", "a\n\u00a0\\Human: x"),
+        ("a\n\u3000 Assistant: x", "a\n\u3000 \\Assistant: x"),
+    ],
+)
+def test_marks_of_other_chat_templates_become_visible(text: str, shown: str) -> None:
+    assert visible_text(text) == shown

@@ -283,3 +283,60 @@ async def test_an_edit_that_waits_for_long_is_announced_again() -> None:
 def test_an_escalation_takes_time() -> None:
     with pytest.raises(ValueError, match="approval_escalation must be more than 0"):
         orchestrator(approval_escalation=0.0)
+
+
+# -- groups ------------------------------------------------------------------------------------------------------------
+
+
+async def names(*_: Any, **__: Any) -> list[str]:
+    return ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("levels", [1, 2])
+async def test_a_group_of_an_editor_is_judged_by_all_that_it_may_become(levels: int) -> None:
+    template: dict[str, Any] = {"shell": "rm -rf nothing"}
+    for _ in range(levels):
+        template = {"foreach": {"from": "list", "template": template}}
+    batch = [AddTask(Task.from_json({"id": "g", **template})), AddDependency("list", "g")]
+    for terms in ({"scopes": [EditScope.parse("executors=argv")]}, {"scopes": [EditScope.parse("adds=1 size=3")]}):
+        made = Constellation("p")
+        made.add(Task("list", call=names))
+        made.add(task("last"), "list")
+        await run(Editor(batch), made, edit_on="all", max_rejections=0, **terms)
+        assert sorted(made.nodes) == ["last", "list"]
+    made = Constellation("p")
+    made.add(Task("list", call=names))
+    made.add(task("last"), "list")
+    rules = [ApprovalRule.parse("effects=deletes")]
+    await run(Editor(batch), made, edit_on="all", approvals=rules, approval_timeout=60.0)
+    assert sorted(made.nodes) == ["last", "list"]
+
+
+async def test_an_editor_does_not_remove_the_mark_of_the_elements_of_a_group() -> None:
+    """Also in a plan without scopes, without rules, and without any other untrusted task."""
+    template = {"argv": ["echo", "{item}"]}
+    made = Constellation("p")
+    made.add(task("start"))
+    made.add(Task("list", call=names), "start")
+    made.add(Task("issues", foreach={"from": "list", "template": {**template, "untrusted": True}}), "list")
+    change = UpdateTask("issues", foreach={"from": "list", "template": template})
+    await run(Editor([change]), made, edit_on="all", max_rejections=0)
+    assert made.node("issues[a]").task.untrusted
+
+
+async def test_a_group_with_a_limit_that_is_no_number_ends() -> None:
+    made = Constellation("p")
+    made.add(Task("list", call=names))
+    made.add(Task("g", foreach={"from": "list", "template": {"argv": ["true"]}, "max": "many"}), "list")
+    result = await run(None, made)
+    assert result.state == "completed"
+
+
+@pytest.mark.parametrize("agent", [{"description": "Fix {item.title}"}, {"description": "Fix", "tips": ["see {item}"]}])
+async def test_data_of_a_result_is_no_instruction_for_an_agent(agent: dict[str, Any]) -> None:
+    made = Constellation("p")
+    made.add(Task("list", call=names))
+    made.add(Task("g", foreach={"from": "list", "template": {"agent": agent}}), "list")
+    result = await run(None, made)
+    assert "cannot use {item} of a result, which is data: write it in 'inputs'" in str(result["g"].error)
+    assert len(made) == 2

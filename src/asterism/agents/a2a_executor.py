@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from importlib import import_module
 from typing import Any, TypeVar
@@ -40,6 +41,9 @@ LOST_TIMEOUT = 600.0
 
 POLL = 2.0
 """Seconds between two requests for a task without a stream."""
+
+SILENCE = 3600.0
+"""How long the task of an agent may go on without any change, in seconds."""
 
 CANCEL_TIMEOUT = 5.0
 """How long the request to cancel a task may take, in seconds."""
@@ -69,8 +73,9 @@ class A2aAgent:
         lost_timeout: float = LOST_TIMEOUT,
         request_timeout: float = REQUEST_TIMEOUT,
         poll: float = POLL,
+        silence: float = SILENCE,
     ) -> None:
-        self.url, self.card, self._policy = url, card, policy
+        self.url, self.card, self._policy, self._silence = url, card, policy, silence
         self._lost_timeout, self._request_timeout, self._poll = lost_timeout, request_timeout, poll
         self.can = frozenset(f"skill:{skill.id}" for skill in card.skills[:_MOST_SKILLS] if _is_word(skill.id))
         shown = {"agent": card.name, "agent-version": card.version, "agent-protocol": "a2a"}
@@ -115,12 +120,16 @@ class A2aAgent:
     async def execute(self, work: AgentWork) -> Any:
         await asyncio.to_thread(load_a2a)
         async with self._session() as requests:
-            conversation = _Conversation(requests, work)
+            conversation = _Conversation(requests, work, self._silence)
             return await agent_result(work, conversation.ask)
 
 
+_WORD = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
 def _is_word(text: str) -> bool:
-    return bool(text) and text.isprintable() and "," not in text and len(text) <= 100
+    """Whether an id may be a capability: prompts show them beside the words of the plan, so no sentence fits in it."""
+    return _WORD.fullmatch(text) is not None
 
 
 # -- requests ----------------------------------------------------------------------------------------------------------
@@ -258,8 +267,8 @@ class _Requests:
 class _Conversation:
     """The tasks of one run: one, and one more for each answer that did not fit the schema."""
 
-    def __init__(self, requests: _Requests, work: AgentWork) -> None:
-        self._requests, self._work, self._types = requests, work, requests.types
+    def __init__(self, requests: _Requests, work: AgentWork, silence: float) -> None:
+        self._requests, self._work, self._types, self._silence = requests, work, requests.types, silence
         self._asked = 0
         self._previous: list[str] = []
 
@@ -326,15 +335,30 @@ class _Conversation:
         return task.status.state in (types.TASK_STATE_FAILED, types.TASK_STATE_CANCELED, types.TASK_STATE_REJECTED)
 
     async def _followed(self, task: Any) -> Any:
-        """The task when it has ended or waits for something."""
-        types = self._types
+        """The task when it has ended or waits for something. Raises AgentFailed if it goes on without any change."""
+        limit = asyncio.timeout(self._silence)
+        try:
+            async with limit:
+                return await self._followed_within(limit, task)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+        await self._requests.cancel(task.id)
+        raise AgentFailed(f"the task of the agent did not change for {self._silence:g} s")
+
+    async def _followed_within(self, limit: asyncio.Timeout, task: Any) -> Any:
+        types, now = self._types, asyncio.get_running_loop().time
         going_on = (types.TASK_STATE_UNSPECIFIED, types.TASK_STATE_SUBMITTED, types.TASK_STATE_WORKING)
         while task.status.state in going_on:
             async with contextlib.aclosing(self._requests.events(task.id)) as events:
                 async for event in events:
+                    if not event.HasField("task"):  # each new stream begins with the task as it is: no change
+                        limit.reschedule(now() + self._silence)
                     if self._hear(event) not in (None, *going_on):
                         break
-            task = await self._requests.task(task.id)
+            before, task = task, await self._requests.task(task.id)
+            if task != before:
+                limit.reschedule(now() + self._silence)
         return task
 
     def _hear(self, event: Any) -> Any:

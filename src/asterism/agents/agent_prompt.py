@@ -1,8 +1,8 @@
 """The prompt for work of an agent, and the result in its answer: as text, or as JSON that fits a schema.
 
 The description and the tips come from the author of the plan. The inputs are data, marked as untrusted: they may be the
-output of other tasks. An answer that does not fit the schema goes back to the agent with what is wrong, a bounded
-number of times.
+output of other tasks. Secrets of the device are masked in all of them, before anything else is done with the texts. An
+answer that does not fit the schema goes back to the agent with what is wrong, a bounded number of times.
 """
 
 from __future__ import annotations
@@ -56,12 +56,13 @@ class AgentAnswer:
 
 def prompt_of(work: AgentWork) -> str:
     """The prompt for the first message to the agent."""
-    parts = [work.description]
+    mask = work.mask
+    parts = [mask.text(work.description)]
     if work.tips:
-        parts.append("\n".join(["Tips:", *(f"- {tip}" for tip in work.tips)]))
+        parts.append("\n".join(["Tips:", *(f"- {mask.text(tip)}" for tip in work.tips)]))
     if work.inputs:
         parts.append(UNTRUSTED_NOTICE)
-        parts += [mark_untrusted(f"input {name!r}", _as_text(value)) for name, value in work.inputs.items()]
+        parts += [mark_untrusted(f"input {name!r}", _as_text(mask.data(value))) for name, value in work.inputs.items()]
     if work.result is not None:
         schema = json.dumps(plain_json(work.result), indent=2, ensure_ascii=False)
         parts.append(f"End your answer with the result as JSON in a ```json block. It must fit this schema:\n{schema}")

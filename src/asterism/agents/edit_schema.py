@@ -32,7 +32,11 @@ TASK_FIELDS: dict[str, dict[str, Any]] = {
     "join": {"enum": list(JOINS)},
     "data": _OBJECT,
 }
-"""The fields of a task that a model may write. Others keep their defaults."""
+"""The fields of a task that a model is told about."""
+
+COPIED_FIELDS = frozenset(("backoff", "estimate", "revocable", "skip_if_unchanged", "untrusted", "cost", "effects"))
+"""Fields that a model may write, too, for the copy of a task. A model adds no groups (``foreach``): how much work they
+are is known only when they run."""
 
 
 def edit_schema() -> dict[str, Any]:
@@ -90,5 +94,17 @@ def batch_from_answer(arguments: Any) -> EditBatch:
     ValueError."""
     if not isinstance(arguments, dict) or not isinstance(arguments.get("edits"), list):
         raise ValueError("the answer is an object with a list 'edits' and a text 'reason'")
+    for number, edit in enumerate(arguments["edits"]):
+        _check_fields(number, edit)
     reason = arguments.get("reason", "")
     return EditBatch(tuple(map(edit_from_json, arguments["edits"])), reason=reason if isinstance(reason, str) else "")
+
+
+def _check_fields(number: int, edit: Any) -> None:
+    """Raises ValueError if an edit has fields of a task that are not for a model."""
+    terms = edit if isinstance(edit, dict) else {}
+    for given in (terms.get("task"), terms.get("changes")):
+        unknown = set(given) - TASK_FIELDS.keys() - COPIED_FIELDS - {"id"} if isinstance(given, dict) else ()
+        if unknown:
+            words = f"a task has no field {', '.join(sorted(unknown))} here"
+            raise ValueError(f"edit {number}: {words}; the fields are {', '.join(TASK_FIELDS)}")

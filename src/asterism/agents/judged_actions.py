@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from asterism.base.operating_system import PLAIN_FILE_ONLY
@@ -32,6 +33,19 @@ OUTPUT_LIMIT = 1 << 20
 
 _LONGEST_NOTE = 300
 _FILES = ("read", "edit", "delete", "move", "search")
+_FILE_KEYS = ("path", "file_path", "abs_path")
+_PLACE = re.compile(r"path|file|dir|folder|dest|source|target|location|^(?:from|to|uri|cwd)$", re.IGNORECASE)
+"""Names of terms that are places, whatever their text looks like."""
+
+_CONTENT = frozenset(
+    ("content", "text", "newtext", "oldtext", "newstring", "oldstring", "query", "regex", "description", "title")
+)
+"""Names of terms that are the content of a file, or words for a person, in small letters and without underscores."""
+
+_RELATIVE = re.compile(r"[^\s~$:\\]+")
+_WORDS = frozenset(("description", "title", "explanation", "prompt", "timeout", "timeout_ms", "method", "format"))
+_EXECUTE_TERMS = _WORDS | {"command", "args", "cwd"}
+_FETCH_TERMS = _WORDS | {"url"}
 
 
 class JudgedActions:
@@ -48,38 +62,47 @@ class JudgedActions:
         """Whether an agent may do by itself what it asks for. ``terms`` are the parameters of its tool."""
         try:
             self._policy.permission(kind)
-            self._judge_terms(kind, paths, terms if isinstance(terms, Mapping) else {})
+            self._judge_terms(kind, paths, terms if terms is not None else {})
         except (PolicyForbids, DeviceUnavailable) as error:
             self._refused(f"{kind} {title}", error)
             return False
         self._allowed(f"{kind} {title}")
         return True
 
-    def _judge_terms(self, kind: str, paths: Sequence[str], terms: Mapping[str, Any]) -> None:
-        """Judge what the tool names. A request that does not say what it is about is refused."""
+    def _judge_terms(self, kind: str, paths: Sequence[str], terms: Any) -> None:
+        """Judge what the tool names. A request that does not say what it is about, or that says it in a form that
+        cannot be judged, is refused."""
+        if not isinstance(terms, Mapping):
+            raise PolicyForbids("its terms are not an object")
         if kind in _FILES:
-            named = [*paths, *(terms[key] for key in ("path", "file_path", "abs_path") if _is_text(terms.get(key)))]
+            named = [*paths, *(terms[key] for key in _FILE_KEYS if _is_text(terms.get(key)))]
             if not named:
                 raise PolicyForbids("it names no file")
-            for path in named:
+            for path in (*named, *_places(terms, self._work.cwd)):
                 self._policy.file(path)
         elif kind == "execute":
-            command = terms.get("command")
-            if isinstance(command, list | tuple) and command and all(map(_is_text, command)):
-                self._policy.command(command[0])
-            elif _is_text(command) and isinstance(terms.get("args"), list | tuple):
-                self._policy.command(str(command))
-            elif _is_text(command):
-                self._policy.shell()  # one line, which a shell reads
-            else:
-                raise PolicyForbids("it names no command")
-            cwd = terms.get("cwd")
-            self._policy.directory(cwd if _is_text(cwd) else self._work.cwd)
+            self._judge_command(terms)
         elif kind == "fetch":
+            _refuse_others(terms, _FETCH_TERMS)
             url = terms.get("url")
             if not _is_text(url):
                 raise PolicyForbids("it names no url")
             self._policy.url(url)
+
+    def _judge_command(self, terms: Mapping[str, Any]) -> None:
+        _refuse_others(terms, _EXECUTE_TERMS)
+        command, args, cwd = terms.get("command"), terms.get("args"), terms.get("cwd")
+        if isinstance(command, list | tuple) and command and all(map(_is_text, command)):
+            self._policy.command(command[0])
+        elif _is_text(command) and isinstance(args, list | tuple):
+            self._policy.command(str(command))
+        elif _is_text(command):
+            self._policy.shell()  # one line, which a shell reads
+        else:
+            raise PolicyForbids("it names no command")
+        if cwd is not None and not isinstance(cwd, str):
+            raise PolicyForbids("its directory is not a text")
+        self._policy.directory(cwd or self._work.cwd)
 
     def _allowed(self, what: str) -> None:
         self._work.note(f"allowed: {shorten(clean(what), _LONGEST_NOTE)}")
@@ -224,6 +247,33 @@ class RunningCommand:
             self._task.cancel()
             await asyncio.wait([self._task])
             self.signal = self.signal or "SIGTERM"
+
+
+def _refuse_others(terms: Mapping[str, Any], known: Collection[str]) -> None:
+    """Refuse terms that mean something unknown, such as variables of a command or a second address."""
+    others = [str(name) for name, value in terms.items() if name not in known and value not in (None, "", [], {})]
+    if others:
+        raise PolicyForbids(f"its terms {clean(', '.join(sorted(others)))} cannot be judged")
+
+
+def _places(terms: Mapping[str, Any], cwd: str) -> Iterator[str]:
+    """Every text of the terms of a tool that may be the place of a file, wherever it stands, as a name of an object
+    too. Raises PolicyForbids for one that cannot be judged."""
+    stack: list[tuple[str, Any]] = list(terms.items())
+    while stack:
+        name, value = stack.pop()
+        if isinstance(value, Mapping):
+            stack += value.items()
+            stack += [("", one) for one in value if "/" in one]
+        elif isinstance(value, list | tuple):
+            stack += [(name, one) for one in value]
+        elif _is_text(value) and name.replace("_", "").lower() not in _CONTENT:
+            if os.path.isabs(value):
+                yield value
+            elif _PLACE.search(name) or any(sign in value for sign in "/\\~\n"):
+                if not _RELATIVE.fullmatch(value):
+                    raise PolicyForbids(f"its term {clean(name)!r} cannot be judged: it is not a path")
+                yield os.path.join(cwd, value)
 
 
 def _is_text(value: Any) -> bool:

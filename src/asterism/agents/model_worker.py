@@ -64,13 +64,12 @@ class ModelAgent:
         try:
             agent = await asyncio.to_thread(self._agent, library, tools)  # it makes clients and loads certificates
             history: list[Any] = []
-            limits = library.UsageLimits(request_limit=self._most_requests)
+            limits, spent = library.UsageLimits(request_limit=self._most_requests), library.RunUsage()
 
             async def ask(prompt: str) -> AgentAnswer:
-                done = await agent.run(prompt, message_history=history or None, usage_limits=limits)
+                done = await agent.run(prompt, message_history=history or None, usage_limits=limits, usage=spent)
                 history[:] = done.all_messages()
-                usage = done.usage
-                work.note(f"tokens: {usage.input_tokens} in, {usage.output_tokens} out, {usage.requests} requests")
+                work.note(f"tokens: {spent.input_tokens} in, {spent.output_tokens} out, {spent.requests} requests")
                 work.write(1, f"{done.output}\n".encode(errors="replace"))
                 return AgentAnswer(done.output)
 
@@ -83,7 +82,7 @@ class ModelAgent:
             await actions.close()
 
     def _agent(self, library: Any, tools: _Tools) -> Any:
-        settings = {"timeout": REQUEST_TIMEOUT}
+        settings = {"request_timeout": REQUEST_TIMEOUT}  # of the whole request, not of each read
         return library.Agent(
             self._model, instructions=_INSTRUCTIONS, tools=tools.allowed(), model_settings=settings, name="device"
         )
@@ -161,5 +160,6 @@ class _Tools:
         return self._marked(f"answer of {url}", body if isinstance(body, str) else json.dumps(body))
 
     def _marked(self, label: str, text: str) -> str:
+        text = self._work.mask.text(text)  # first: a part of a secret would not be found
         cut = text if len(text) <= _LONGEST_RESULT else f"{text[:_LONGEST_RESULT]}\n(the rest is left out)"
-        return mark_untrusted(label, self._work.mask.text(cut))
+        return mark_untrusted(self._work.mask.text(label), cut)

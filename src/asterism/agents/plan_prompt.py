@@ -220,7 +220,7 @@ def _task_line(task: TaskView) -> str:
     status = "waiting" if task.waiting else str(task.status)
     parts = [f"{name(task.id)} {status}"]
     description, action = _line(work.description), _action(work)
-    element = task.id.endswith("]") and bool(description or action)
+    element = "[" in task.id and bool(description or action)  # an element of a group, or a copy of one
     if description and not element:
         parts.append(f": {description}")
     if action and not element:

@@ -25,13 +25,14 @@ LABEL_LENGTH = 200
 """The longest label, in characters."""
 
 _TEMPLATE_MARKS = re.compile(
-    r"<\|"  # <|im_start|>, <|endoftext|>
-    r"|\|>"
+    r"<[|\uff5c]"  # <|im_start|>, <|endoftext|>, also with wide bars
+    r"|[|\uff5c]>"
     r"|</?s>"
-    r"|\[/?INST\]"
+    r"|<(?:start|end)_of_turn>"
+    r"|\[/?(?:INST|TOOL_CALLS|TOOL_RESULTS|AVAILABLE_TOOLS|SYSTEM_PROMPT)\]"
     r"|<</?SYS>>"
     r"|</?untrusted-data"
-    r"|(?:\A|(?<=\n))[ \t]*(?:Human|Assistant|System|User):",
+    r"|(?:\A|(?<=\n))[^\S\n]*(?:Human|Assistant|System|User):",
     re.IGNORECASE,
 )
 """What separates the messages of a conversation in the templates of models, and our own marks."""
@@ -55,7 +56,7 @@ def mark_untrusted(label: str, text: str) -> str:
 def visible_text(text: str) -> str:
     """The text with every hidden character as ``\\u{…}``, and with marks of chat templates broken up by a backslash."""
     shown = text if text.isascii() and text.isprintable() else "".join(map(_visible, text))
-    return _TEMPLATE_MARKS.sub(lambda mark: f"\\{mark[0]}" if mark[0][0] not in " \t" else _indented(mark[0]), shown)
+    return _TEMPLATE_MARKS.sub(lambda mark: f"\\{mark[0]}" if not mark[0][0].isspace() else _indented(mark[0]), shown)
 
 
 def _indented(mark: str) -> str:

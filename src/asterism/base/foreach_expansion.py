@@ -20,13 +20,11 @@ from asterism.base.placeholders import Scope, fill_task, placeholders
 from asterism.base.text import describe_value
 from asterism.core.errors import AsterismError
 from asterism.core.plan.edits import AddDependency, AddTask, Edit, EditBatch, UpdateTask
+from asterism.core.plan.group_elements import most_elements
 from asterism.core.plan.task import Dependency, Task
 
 MAX_ELEMENTS = 10_000
 """How many elements a group may have."""
-
-DEFAULT_ELEMENTS = 1_000
-"""How many elements a group over a result may have, unless it says more."""
 
 LONGEST_LABEL = 40
 """The longest element, in characters, that names its task."""
@@ -129,7 +127,8 @@ def expansion(group: Task, sources: Iterable[Dependency], result: Any) -> EditBa
     foreach, template = group.foreach or {}, template_of(group)
     assert template is not None
     try:
-        scopes = list_scopes(*_selected(foreach, result), foreach.get("max", DEFAULT_ELEMENTS))
+        refuse_data_as_instructions(template)
+        scopes = list_scopes(*_selected(foreach, result), most_elements(foreach))
         tasks = element_tasks(template, scopes, foreach.get("params", {}))
     except (AsterismError, ValueError) as error:
         raise NotExpandable(f"{foreach['at']}: {error}" if "at" in foreach else str(error)) from None
@@ -142,6 +141,17 @@ def expansion(group: Task, sources: Iterable[Dependency], result: Any) -> EditBa
     edits.append(UpdateTask(group.id, foreach={**foreach, "of": [task.id for task in tasks]}))
     reason = f"{group.id!r} has {len(tasks)} elements"
     return EditBatch(tuple(edits), AUTHOR, reason, triggers=(foreach["from"],))
+
+
+def refuse_data_as_instructions(template: Task) -> None:
+    """Raise NotExpandable if elements of a result would become part of what an agent is told to do."""
+    agent = template.agent or {}
+    for text in (agent.get("description", ""), *agent.get("tips", ())):
+        if any(path.partition(".")[0] == "item" for path in placeholders(text)):
+            raise NotExpandable(
+                "the description and the tips of an agent cannot use {item} of a result, which is data: "
+                "write it in 'inputs'"
+            )
 
 
 def _selected(foreach: Mapping[str, Any], result: Any) -> tuple[Any, str]:

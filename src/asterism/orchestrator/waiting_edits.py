@@ -101,7 +101,7 @@ class WaitingEdits:
         """Raise EditRejected if a batch is outside the scope of its editor."""
         tried = trial(self._plan, batch, self._now()) if tried is None else tried
         outside = [
-            *scope_violations(self.scopes, editor, batch, tried, len(self._plan.nodes)),
+            *scope_violations(self.scopes, editor, batch, tried, self._plan),
             *mark_violations(tried),
         ]
         if outside:

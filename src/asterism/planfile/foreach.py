@@ -17,6 +17,7 @@ from asterism.base.foreach_expansion import (
     group_task,
     list_scopes,
     matrix_scopes,
+    refuse_data_as_instructions,
 )
 from asterism.base.placeholders import Scope, fill_value
 from asterism.base.text import describe_value, suggestion
@@ -68,6 +69,7 @@ def add_group(
         over = task.foreach
         select = None if over.select is None else with_constants(over.select, scope)
         spec = {"from": over.source, "select": select, "max": over.max, "at": at}
+        refuse_data_as_instructions(template)
         plan.add(deferred_group(template, spec, params), after)
         return
     if task.matrix is not None:

@@ -187,6 +187,7 @@ def test_a_check_says_what_apply_would_and_changes_nothing(edits: Any) -> None:
 
 
 GROUP = {"from": "a", "template": {"id": "x", "shell": "rm", "cost": 2.0, "device": "lab-9"}, "max": 3}
+NESTED = {"from": "a", "template": {"foreach": GROUP}, "max": 4}
 
 
 @pytest.mark.parametrize(
@@ -210,6 +211,11 @@ GROUP = {"from": "a", "template": {"id": "x", "shell": "rm", "cost": 2.0, "devic
         ("effects=deletes", [AddTask(Task("x", http={"url": "https://a/delete"}))], False),
         ("effects=spends,deletes", [UpdateTask("d", effects={"spends"})], True),
         ("executors=shell", [AddTask(Task("x", foreach=GROUP))], True),  # what its elements execute
+        ("executors=shell", [AddTask(Task("x", foreach=NESTED))], True),  # and the elements of these
+        ("effects=deletes", [AddTask(Task("x", foreach=NESTED))], True),
+        ("cost=23", [AddTask(Task("x", foreach=NESTED))], True),
+        ("cost=24", [AddTask(Task("x", foreach=NESTED))], False),
+        ("cost=24", [AddTask(Task("x", foreach={**NESTED, "max": 10**500}))], True),
         ("devices=lab-9", [AddTask(Task("x", foreach=GROUP))], True),
         ("executors=shell", [UpdateTask("c", call=None), UpdateTask("c", shell="rm")], True),  # in two steps
         (

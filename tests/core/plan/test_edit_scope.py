@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from asterism.base.foreach_expansion import expansion, template_of
 from asterism.core.errors import EditRejected, PlanError
 from asterism.core.plan import edit_scope
 from asterism.core.plan.apply import apply
@@ -25,7 +27,10 @@ from asterism.core.plan.edits import (
     UpdateDependency,
     UpdateTask,
 )
+from asterism.core.plan.group_elements import most_tasks, tasks_added, work_of
+from asterism.core.plan.rule_fields import fits
 from asterism.core.plan.task import ACTIONS, Task
+from asterism.core.plan.work_patterns import work_name
 
 
 def plan() -> Constellation:
@@ -41,11 +46,19 @@ def plan() -> Constellation:
 def outside(scope: str, *edits: Any, editor: str = "robot") -> list[str]:
     made, batch = plan(), EditBatch(edits, "ann")
     scopes = [EditScope.parse(one) for one in scope.split(" | ")]
-    return [str(one) for one in scope_violations(scopes, editor, batch, trial(made, batch), len(made))]
+    return [str(one) for one in scope_violations(scopes, editor, batch, trial(made, batch), made)]
 
 
 FIX = Task("fix-2", argv=("make", "test"), device="sandbox-2")
 FOREACH = {"from": "fetch", "template": {"id": "fix-3", "shell": "rm -r /"}}
+
+
+def group(name: str = "g", most: int | None = None, **template: Any) -> Task:
+    """A group over the result of fetch."""
+    return Task(name, foreach={"from": "fetch", "template": template, **({} if most is None else {"max": most})})
+
+
+NESTED = group(foreach={"from": "fetch", "template": {"shell": "rm -r /"}})
 
 
 @pytest.mark.parametrize(
@@ -68,6 +81,9 @@ FOREACH = {"from": "fetch", "template": {"id": "fix-3", "shell": "rm -r /"}}
         ("executors=argv", [AddTask(Task("x", shell="true"))], False),
         ("executors=argv", [AddTask(Task("x"))], False),
         ("executors=argv", [AddTask(Task("x", foreach=FOREACH))], False),  # what its elements execute
+        ("executors=argv", [AddTask(NESTED)], False),  # what the elements of its elements execute
+        ("work=make", [AddTask(NESTED)], False),
+        ("executors=shell", [AddTask(NESTED)], True),
         ("executors=argv", [AddTask(Task("x", foreach={"of": ["fetch"]}))], True),
         ("executors=argv", [UpdateTask("verify", priority=3)], False),  # it executes a function
         ("executors=argv", [UpdateTask("fix-1", argv=None), UpdateTask("fix-1", shell="rm")], False),  # in two steps
@@ -85,7 +101,42 @@ FOREACH = {"from": "fetch", "template": {"id": "fix-3", "shell": "rm -r /"}}
         ("work=https://example.org/*", [AddTask(Task("x", http={"url": "https://example.org@evil.net/"}))], False),
         ("work=time:*", [AddTask(Task("x", call="os:system"))], False),
         ("work=time:*", [AddTask(Task("x", call="time:time"))], True),
+        ("work=time:*", [AddTask(Task("x", call="time:subprocess.getoutput"))], False),  # what the module imports
+        ("work=time:*.*", [AddTask(Task("x", call="time:struct_time.count"))], True),
+        ("work=lib.*:run_*", [AddTask(Task("x", call="lib.sub.mod:run_it"))], True),
+        ("work=time", [AddTask(Task("x", call="time:time"))], False),
+        ("work=./tools/*", [AddTask(Task("x", argv=("./tools/lint",)))], True),
+        ("work=./tools/*", [AddTask(Task("x", argv=("./tools/../../../../bin/sh",)))], False),
+        ("work=./tools/*/*", [AddTask(Task("x", argv=("./tools/../sh",)))], False),
+        ("work=./tools/*", [AddTask(Task("x", argv=("./tools/a/b",)))], False),
+        ("work=./tools/*", [AddTask(Task("x", argv=("./tools/..\\sh",)))], False),
+        ("work=./tools/*", [AddTask(Task("x", argv=("./tools/{a}",), inputs={"a": "../../bin/sh"}))], False),
+        ("work=./tools/*", [AddTask(group(argv=["./tools/{item}"]))], False),
+        ("work=make", [AddTask(Task("x", argv=("./make",)))], False),
+        ("work=*", [AddTask(Task("x", argv=("./tools/../sh",)))], True),  # all work that has a name
+        ("work=https://*.example.org/*", [AddTask(Task("x", http={"url": "https://a.example.org/b?c=d"}))], True),
+        ("work=https://*.example.org/*", [AddTask(Task("x", http={"url": "https://A.Example.org"}))], True),
+        (
+            "work=https://*.example.org/*",
+            [AddTask(Task("x", http={"url": "https://evil.test/x.example.org/y"}))],
+            False,
+        ),
+        ("work=https://*.example.org/*", [AddTask(Task("x", http={"url": "https://evil.test?.example.org/y"}))], False),
+        ("work=https://*.example.org/*", [AddTask(Task("x", http={"url": "https://evil.test#.example.org/y"}))], False),
+        ("work=https://*.example.org/*", [AddTask(Task("x", http={"url": "https://evil\\.example.org/y"}))], False),
+        ("work=https://*.example.org/*", [AddTask(Task("x", http={"url": "https://evil.test／.example.org/"}))], False),
+        ("work=https://*.example.org/*", [AddTask(Task("x", http={"url": "https://a.example.org:8443/"}))], False),
+        ("work=https://*.example.org:*/*", [AddTask(Task("x", http={"url": "https://a.example.org:8443/"}))], True),
+        ("work=https://*.example.org/*", [AddTask(Task("x", http={"url": "http://a.example.org/"}))], False),
+        ("work=https://*.example.org/*", [AddTask(Task("x", http={"url": "https://{a}.example.org/"}))], False),
+        ("work=https://a.org/*", [AddTask(Task("x", http={"url": "https://a.org/{b}"}))], True),
+        ("work=https://a.org/b/*", [AddTask(Task("x", http={"url": "https://a.org/b/{c}"}))], False),
+        ("work=https://a.org/b/*", [AddTask(Task("x", http={"url": "https://a.org/b/../c"}))], False),
+        ("work=https://a.org/b/*", [AddTask(Task("x", http={"url": "https://a.org/b/%2E%2e/c"}))], False),
+        ("work=https://a.org/*/c", [AddTask(Task("x", http={"url": "https://a.org/b?/c"}))], False),
+        ("work=https://a.org/*", [AddTask(Task("x", http={"url": "https://a.org/", "headers": {"host": "b"}}))], False),
         ("devices=sandbox-*", [AddTask(FIX)], True),
+        ("devices=[!p]*", [AddTask(group(argv=["make"], device="{item}"))], False),
         ("devices=sandbox-*", [AddTask(Task("x"))], False),  # it may run anywhere
         ("devices=sandbox-*", [UpdateTask("fix-1", device="prod")], False),
         ("any", [AddTask(Task("x", inputs={"a": [{"secret": "DEPLOY"}]}))], False),
@@ -94,8 +145,22 @@ FOREACH = {"from": "fetch", "template": {"id": "fix-3", "shell": "rm -r /"}}
         ("secrets=DEPLOY", [AddTask(Task("x", env={"A": {"secret": "DEPLOY"}}))], True),
         ("any", [UpdateTask("deploy", priority=3)], True),  # it has the secret already
         ("any", [UpdateTask("deploy", env={"A": {"secret": "OTHER"}})], False),
+        ("any", [UpdateTask("deploy", shell="send $TOKEN")], False),  # its secret, for other work
+        ("any", [UpdateTask("deploy", inputs={"host": "evil.test"})], False),
+        ("any", [UpdateTask("deploy", device="mine")], False),
+        ("any", [UpdateTask("deploy", cwd="/tmp")], False),
+        ("secrets=DEPLOY", [UpdateTask("deploy", shell="send $TOKEN")], True),
         ("adds=1", [AddTask(FIX)], True),
         ("adds=1", [AddTask(FIX), AddTask(Task("x"))], False),
+        ("adds=1", [AddTask(group(argv=["make"]))], False),  # a group counts with its elements
+        ("adds=6", [AddTask(group(argv=["make"], most=5))], True),
+        ("adds=5", [AddTask(group(argv=["make"], most=5))], False),
+        ("adds=1001", [AddTask(NESTED)], False),
+        ("adds=1", [AddTask(FIX), UpdateTask("fix-2", argv=None, foreach=group(argv=["make"]).foreach)], False),
+        ("adds=0", [UpdateTask("fix-1", argv=None, foreach=group(argv=["make"]).foreach)], False),
+        ("size=9", [AddTask(group(argv=["make"], most=4))], True),
+        ("size=8", [AddTask(group(argv=["make"], most=4))], False),
+        ("adds=9", [AddTask(group(argv=["make"], most=10**5000))], False),
         ("adds=0", [AddTask(FIX)], False),
         ("adds=0", [CancelTask("deploy")], True),
         ("size=5", [AddTask(FIX)], True),
@@ -197,7 +262,7 @@ def test_no_batch_within_a_scope_changes_what_is_outside(some: list[Any]) -> Non
     before = {node.id: (node.task, dict(node.parents), node.status) for node in made.nodes.values()}
     tried = trial(made, batch)
     assert {node.id: (node.task, dict(node.parents), node.status) for node in made.nodes.values()} == before
-    if scope_violations([scope], "robot", batch, tried, len(made)):
+    if scope_violations([scope], "robot", batch, tried, made):
         return
     try:
         apply(made, batch, 2.0)
@@ -222,3 +287,64 @@ def test_without_the_trial_an_edit_reaches_what_it_does_not_name(monkeypatch: py
     """The ablation: judged by the names in it, a removal with all that depends on it looks harmless."""
     monkeypatch.setattr(edit_scope, "_names", lambda change: (n for n in [change.task_id] if n == "fix-1"))
     assert outside("tasks=fix-*", RemoveTask("fix-1", dependents="remove")) == []
+
+
+def test_groups_that_wait_for_their_lists_count_for_the_size_of_the_plan() -> None:
+    """Otherwise an editor adds one small group after the other before the first gets its elements."""
+    made, scope = plan(), EditScope(size=12)
+    for name, within in (("g", True), ("h", False)):
+        batch = EditBatch((AddTask(group(name, 4, argv=["make"])),))
+        assert (scope_violations([scope], "robot", batch, trial(made, batch), made) == []) is within
+        apply(made, batch, 2.0)
+    hidden = EditBatch((UpdateTask("h", foreach={"of": [], **(made.node("h").task.foreach or {})}),))
+    apply(made, hidden, 3.0)  # a group with its list
+    back = EditBatch((UpdateTask("h", foreach=group(most=4, argv=["make"]).foreach),))
+    assert scope_violations([scope], "robot", back, trial(made, back), made)
+
+
+templates = st.recursive(
+    st.just({"argv": ["make"]}),
+    lambda inner: st.builds(
+        lambda most, template: {"foreach": {"from": "fetch", "template": template, "max": most}},
+        st.integers(0, 4),
+        inner,
+    ),
+    max_leaves=4,
+)
+
+
+@given(templates)
+def test_a_group_never_becomes_more_tasks_than_it_counts_for(template: dict[str, Any]) -> None:
+    batch = EditBatch((AddTask(Task.from_json({"id": "g", **template})),))
+    task = batch.edits[0].task
+    made = Constellation("p")
+    made.add(Task("fetch"))
+    made.begin(1.0)
+    apply(made, EditBatch((*batch.edits, AddDependency("fetch", "g"))), 2.0)
+    while True:
+        groups = [node for node in made.nodes.values() if template_of(node.task) is not None]
+        if not groups:
+            break
+        for node in groups:
+            result = list("abcdefgh"[: (node.task.foreach or {})["max"]])
+            apply(made, expansion(node.task, tuple(node.parents.values()), result), 3.0)
+    assert len(made) - 1 == most_tasks(task) == tasks_added(batch)
+
+
+def test_without_all_levels_a_group_in_a_group_executes_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert outside("executors=argv adds=1", AddTask(NESTED))
+    monkeypatch.setattr(edit_scope, "work_of", lambda task: islice(work_of(task), 2))
+    assert outside("executors=argv", AddTask(NESTED)) == []
+    monkeypatch.setattr(edit_scope, "most_tasks", lambda task: 1)
+    assert outside("executors=argv adds=1", AddTask(NESTED)) == []
+
+
+def test_without_the_comparison_of_the_work_a_secret_goes_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(edit_scope, "_same_work", lambda change: change.before is not None)
+    assert outside("any", UpdateTask("deploy", shell="send $TOKEN")) == []
+
+
+def test_without_parts_a_pattern_of_work_fits_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(edit_scope, "work_fits", lambda task, patterns: fits(str(work_name(task)), patterns))
+    sh = Task("x", argv=("./tools/../../../../bin/sh",))
+    assert outside("work=./tools/*", AddTask(sh)) == []

@@ -170,6 +170,37 @@ def test_only_a_person_removes_the_mark() -> None:
     assert mark_violations(trial(made, batch)) == []
 
 
+def test_only_a_person_removes_the_mark_of_the_elements_of_a_group() -> None:
+    marked = {"from": "a", "template": {"argv": ["cat", "{item}"], "untrusted": True}}
+    plain = {"from": "a", "template": {"argv": ["cat", "{item}"]}}
+    made = Constellation("p")
+    made.add(Task("a"))
+    made.add(Task("issues", foreach=marked), "a")
+    made.add(Task("deep", foreach={"from": "a", "template": {"foreach": marked}}), "a")
+    made.begin(1.0)
+    assert taint_of_editor(made) == []  # it has no elements yet
+    for edits in (
+        [UpdateTask("issues", foreach=plain)],
+        [UpdateTask("issues", foreach=plain, untrusted=True)],  # the elements run before the group ends
+        [UpdateTask("issues", foreach=None, argv=("true",))],
+        [RemoveTask("issues"), AddTask(Task("issues", foreach=plain))],
+        [UpdateTask("deep", foreach={"from": "a", "template": {"foreach": plain}})],
+    ):
+        found = mark_violations(trial(made, EditBatch(tuple(edits))))
+        assert [one.rule for one in found] == ["untrusted"], edits
+    more = EditBatch((UpdateTask("issues", foreach={**marked, "max": 3}),))
+    assert mark_violations(trial(made, more)) == []
+
+
+def test_without_the_marks_of_elements_an_editor_removes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Constellation("p")
+    made.add(Task("a"))
+    made.add(Task("issues", foreach={"from": "a", "template": {"argv": ["cat"], "untrusted": True}}), "a")
+    monkeypatch.setattr(taint, "work_of", lambda task: [task])
+    batch = EditBatch((UpdateTask("issues", foreach={"from": "a", "template": {"argv": ["cat"]}}),))
+    assert mark_violations(trial(made, batch)) == []
+
+
 def test_an_untrusted_task_is_not_revocable() -> None:
     with pytest.raises(InvalidTask, match="an untrusted task cannot be revocable"):
         Task("a", untrusted=True, revocable=True)

@@ -41,6 +41,7 @@ from asterism.core.plan.edits import (
     addition_of,
 )
 from asterism.core.plan.graph import Graph, is_modifiable
+from asterism.core.plan.group_elements import is_marked
 from asterism.core.plan.node import Node, provisional_below
 from asterism.core.plan.status import ENDED_STATES, PENDING, TRANSITIONS, ConstellationState
 from asterism.core.plan.task import Dependency, Task, differences, lane_of
@@ -208,7 +209,7 @@ class Attempt:
             self.moved.add(node)
         self.graph.rerank(node)
         joins.replaced(self.graph, node, before)
-        if task.untrusted:
+        if is_marked(task):
             self.graph.untrusted[node.id] = None
 
         def undo() -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from asterism.core.errors import AsterismError, InvalidTask, PlanError
-from asterism.core.plan.edit_trial import ADDED, REPLACED, Trial, trial, work_of
+from asterism.core.plan.edit_trial import ADDED, REPLACED, Trial, trial
 from asterism.core.plan.edits import (
     EDITS,
     AddDependency,
@@ -30,6 +30,7 @@ from asterism.core.plan.edits import (
     UpdateTask,
 )
 from asterism.core.plan.graph import Graph
+from asterism.core.plan.group_elements import UNBOUNDED, most_elements, work_of
 from asterism.core.plan.node import Node
 from asterism.core.plan.rule_fields import check_names, check_words, fits, parse_fields
 from asterism.core.plan.status import PENDING
@@ -45,9 +46,6 @@ DELETE_WORDS = frozenset(
     }
 )
 """Words of commands that delete: ``rm``, ``kubectl delete``, ``terraform destroy``, ``find -delete``."""
-
-MOST_ELEMENTS = 1_000
-"""How many elements a group may have, unless it says otherwise (base/foreach_expansion.py)."""
 
 WAITING, APPROVED, REFUSED, EXPIRED = "waiting", "approved", "refused", "expired"
 
@@ -204,9 +202,11 @@ def batch_cost(tried: Trial) -> float:
 
 
 def _cost(task: Task) -> float:
-    own, *elements = (work.cost or 0.0 for work in work_of(task))
-    most = (task.foreach or {}).get("max", MOST_ELEMENTS)
-    return own + sum(elements) * (most if type(most) is int else MOST_ELEMENTS)
+    total, each = 0.0, 1
+    for work in work_of(task):
+        total += each * (work.cost or 0.0)
+        each = min(each * most_elements(work.foreach or {}), UNBOUNDED)
+    return total
 
 
 def effects_of(task: Task) -> frozenset[str]:

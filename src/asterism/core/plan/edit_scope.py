@@ -17,13 +17,19 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from asterism.core.errors import PlanError, Violation
-from asterism.core.plan.edit_trial import ADDED, LINKED, REPLACED, UNLINKED, Change, Trial, work_of
+from asterism.core.plan.edit_trial import ADDED, LINKED, REPLACED, UNLINKED, Change, Trial
 from asterism.core.plan.edits import EDITS, EditBatch
+from asterism.core.plan.graph import Graph
+from asterism.core.plan.group_elements import most_tasks, work_of
 from asterism.core.plan.rule_fields import check_names, check_words, fits, parse_fields
+from asterism.core.plan.status import PENDING
 from asterism.core.plan.task import ACTIONS, Task
+from asterism.core.plan.work_patterns import work_fits, work_name
 
 _NUMBERS = ("adds", "size")
 _NAMELESS = {"shell": "a shell line", "agent": "work for an agent"}
+_WORK_FIELDS = (*ACTIONS, "inputs", "env", "cwd", "data", "device", "needs", "foreach")
+"""The fields that decide what is executed, where, and with what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +41,15 @@ class EditScope:
     ``tasks``      patterns of the ids of the tasks that are added, changed, removed or cancelled
     ``executors``  what a task that is added or changed may execute: ``call``, ``argv``, ``shell``, ``http``,
                    ``agent``
-    ``work``       patterns of the function of ``call``, of the first word of ``argv``, of the URL of ``http``; a shell
-                   line and work for an agent have no name, so they fit none. The environment and the directory of a
-                   command stay as they are.
+    ``work``       patterns of the function of ``call``, of the first word of ``argv``, of the URL of ``http``
+                   (work_patterns.py); a shell line and work for an agent have no name, so they fit none. The
+                   environment and the directory of a command stay as they are.
     ``devices``    patterns of the device that a task that is added or changed must name
-    ``secrets``    patterns of the secrets that such a task may use
+    ``secrets``    patterns of the secrets that such a task may use; a task whose work stays as it is keeps its own
     ``adds``       how many tasks one batch may add
     ``size``       how many tasks the plan may have with those that it adds
+
+    A group whose list is not known yet counts with as many elements as it may have, in ``adds`` and in ``size``.
     """
 
     editors: tuple[str, ...] = ()
@@ -98,16 +106,16 @@ class EditScope:
 
 
 def scope_violations(
-    scopes: Sequence[EditScope], editor: str, batch: EditBatch, tried: Trial, size: int
+    scopes: Sequence[EditScope], editor: str, batch: EditBatch, tried: Trial, graph: Graph
 ) -> list[Violation]:
-    """Why the edits of an editor are outside its scopes; empty if they are within, or the plan has none. ``size`` is
-    how many tasks the plan has now."""
+    """Why the edits of an editor are outside its scopes; empty if they are within, or the plan has none."""
     if not scopes or not batch.edits:
         return []
     own = [scope for scope in scopes if scope.is_for(editor)]
     if not own:
         return [Violation(None, "scope", f"no scope of the plan is for the editor {editor!r}: it may change nothing")]
-    added = sum(change.kind == ADDED for change in tried.changes)
+    added = sum(map(_growth, tried.changes))
+    size = _planned_size(graph) if added and any(scope.size is not None for scope in own) else 0
     found = []
     for index, edit in enumerate(batch.edits):
         if type(edit) not in EDITS.values():
@@ -131,11 +139,24 @@ def _problems(scope: EditScope, op: str, changes: Sequence[Change], added: int, 
     for change in changes:
         if change.kind in (ADDED, REPLACED):
             for task in work_of(change.after or change.tasks[0]):
-                yield from _work_problems(scope, change.before, task)
-        if change.kind == ADDED and scope.adds is not None and added > scope.adds:
-            yield f"the batch adds {added} tasks, and {scope.adds} are allowed"
-        if change.kind == ADDED and scope.size is not None and size + added > scope.size:
-            yield f"the plan would have {size + added} tasks, and {scope.size} are allowed"
+                yield from _work_problems(scope, change, task)
+        if _growth(change) and scope.adds is not None and added > scope.adds:
+            yield f"the batch adds {added:,} tasks, and {scope.adds:,} are allowed"
+        if _growth(change) and scope.size is not None and size + added > scope.size:
+            yield f"the plan would have {size + added:,} tasks, and {scope.size:,} are allowed"
+
+
+def _growth(change: Change) -> int:
+    """How many tasks a change adds, elements of groups among them."""
+    if change.after is None or change.kind not in (ADDED, REPLACED):
+        return 0
+    return max(0, most_tasks(change.after) - (0 if change.before is None else most_tasks(change.before)))
+
+
+def _planned_size(graph: Graph) -> int:
+    """How many tasks a plan has, with the elements that its groups may still get."""
+    groups = (node for node in graph.nodes.values() if node.task.foreach is not None and node.status is PENDING)
+    return len(graph.nodes) + sum(most_tasks(node.task) - 1 for node in groups)
 
 
 def _names(change: Change) -> Iterator[str]:
@@ -146,42 +167,38 @@ def _names(change: Change) -> Iterator[str]:
         yield change.dependency.source
 
 
-def _work_problems(scope: EditScope, before: Task | None, task: Task) -> Iterator[str]:
+def _work_problems(scope: EditScope, change: Change, task: Task) -> Iterator[str]:
+    """Why the work of a task, or of the elements of a group, is outside a scope."""
     if task.foreach is not None:  # no device executes a group; its elements are judged by themselves
         return
+    before, same = change.before, _same_work(change)
     action = next((name for name in ACTIONS if getattr(task, name) is not None), None)
     if scope.executors and action not in scope.executors:
         what = "nothing that has a name" if action is None else action
         yield f"{task.id!r} executes {what}, and its executors are {', '.join(scope.executors)}"
     if scope.work:
-        name = work_name(task)
-        if name is None or not fits(name, scope.work):
-            what = _NAMELESS.get(action or "", repr(name))
+        if not work_fits(task, scope.work):
+            what = _NAMELESS.get(action or "", repr(work_name(task)))
             yield f"{task.id!r} executes {what}, and its work is {', '.join(scope.work)}"
-        if (task.env, task.cwd) != ((before.env, before.cwd) if before is not None else ({}, None)):
+        if (task.env, task.cwd) != ((before.env, before.cwd) if before is not None else ({}, None)) and not same:
             yield f"the environment and the directory of {task.id!r} may not be set"
-    if scope.devices and (task.device is None or not fits(task.device, scope.devices)):
+    if scope.devices and (task.device is None or "{" in task.device or not fits(task.device, scope.devices)):
         where = "any device" if task.device is None else repr(task.device)
         yield f"{task.id!r} runs on {where}, and its devices are {', '.join(scope.devices)}"
-    known = set(secrets_of(before)) if before is not None else set()
-    for secret in secrets_of(task):
-        if secret not in known and not fits(secret, scope.secrets):
+    for secret in () if same else secrets_of(task):
+        if not fits(secret, scope.secrets):
             allowed = ", ".join(scope.secrets) or "none"
             yield f"{task.id!r} uses the secret {secret!r}, and its secrets are {allowed}"
 
 
-def work_name(task: Task) -> str | None:
-    """What a task executes, by name: a function, a program or a URL. None for a shell line, for work
-    for an agent, and for no work at all."""
-    if task.call is not None:
-        if isinstance(task.call, str):
-            return task.call
-        return f"{getattr(task.call, '__module__', '')}:{getattr(task.call, '__qualname__', '')}"
-    if task.argv is not None:
-        return task.argv[0]
-    if task.http is not None:
-        return str(task.http.get("url"))
-    return None
+def _same_work(change: Change) -> bool:
+    """Whether a task executes the same as before, in the same place and with the same values, secrets among them."""
+    before, after = change.before, change.after
+    return (
+        before is not None
+        and after is not None
+        and all(getattr(before, name) == getattr(after, name) for name in _WORK_FIELDS)
+    )
 
 
 def secrets_of(task: Task) -> Iterator[str]:

@@ -8,12 +8,12 @@ does, every change is written down, and all of it is undone, in one synchronous 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 
-from asterism.core.errors import EditRejected, InvalidTask, Violation
+from asterism.core.errors import EditRejected, Violation
 from asterism.core.plan.apply import Attempt, carried_out
 from asterism.core.plan.edits import Edit, EditBatch
 from asterism.core.plan.graph import Graph
@@ -83,16 +83,6 @@ def trial(graph: Graph, batch: EditBatch, now: float = 0.0) -> Trial:
         violations = rejected.violations
     changes = tuple(watched[0].changes) if watched else ()
     return Trial(changes, violations, {index: tuple(group) for index, group in groupby(changes, attrgetter("edit"))})
-
-
-def work_of(task: Task) -> Iterator[Task]:
-    """What a task executes: itself, and the elements of a group whose list is not known yet."""
-    yield task
-    if task.foreach is not None and "template" in task.foreach:
-        try:
-            yield Task.from_json({**task.foreach["template"], "id": task.id})
-        except (InvalidTask, TypeError):  # its elements can never be made
-            return
 
 
 class _WatchedAttempt(Attempt):

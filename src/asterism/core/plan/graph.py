@@ -24,6 +24,7 @@ from asterism.core.errors import InvalidTransition, PlanError, UnknownTask, erro
 from asterism.core.history import Entry, step_time
 from asterism.core.plan import joins, plan_end
 from asterism.core.plan.edits import Key
+from asterism.core.plan.group_elements import is_marked
 from asterism.core.plan.node import Node, outcome_fits, provisional_below
 from asterism.core.plan.ready_queue import CriticalPathRanks, ReadyQueue
 from asterism.core.plan.status import (
@@ -78,7 +79,7 @@ class Graph:
         self.counts: dict[TaskStatus, int] = dict.fromkeys(TaskStatus, 0)
         self.unreachable = 0
         self.any_joins = 0  # how many tasks have join="any"
-        self.untrusted: dict[str, None] = {}  # tasks that are untrusted, or were before an edit; see taint.py
+        self.untrusted: dict[str, None] = {}  # untrusted tasks, and groups of them; also before an edit
         self.rejoined: dict[Node, None] = {}  # nodes that may have to be queued or dequeued, see joins.py
         self.provisionals = 0
         self.nodes: dict[str, Node] = {}
@@ -367,7 +368,7 @@ class Graph:
         self.nodes[node.id] = node
         if node.task.join == "any":
             joins.count_task(self, node.task)
-        if node.task.untrusted:
+        if is_marked(node.task):
             self.untrusted[node.id] = None
 
     def link(self, dependency: Dependency, verdict: bool | str | None = None) -> None:

@@ -17,11 +17,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import zip_longest
 
 from asterism.core.errors import NotJson, Violation
 from asterism.core.plan.edit_trial import ADDED, CANCELLED, LINKED, UNLINKED, Change, Trial
 from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.graph import Graph
+from asterism.core.plan.group_elements import work_of
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import FAILED, PENDING, RUNNING
 from asterism.core.plan.task import Dependency, Task
@@ -67,18 +69,27 @@ def taint_of(graph: Graph, node: Node) -> list[str]:
 
 def mark_violations(tried: Trial) -> list[Violation]:
     """Why the edits of an editor are rejected, without a question to a person: they remove the mark of an untrusted
-    task, or replace the task by one without it."""
-    marked: set[str] = set()
+    task, or of the elements of a group, or replace the task by one without it."""
+    marks: dict[str, list[bool]] = {}
     found = []
     for change in tried.changes:
-        edit, before, after = change.edit, change.before, change.after
-        if before is not None and before.untrusted:
-            marked.add(before.id)
-        if after is not None and after.id in marked and not after.untrusted:
+        before, after = change.before, change.after
+        if before is not None:
+            marks.setdefault(before.id, _marks(before))
+        if after is not None and _lacks(_marks(after), marks.get(after.id, [])):
             words = f"task {after.id!r} is marked as untrusted; only a person removes the mark"
-            found.append(Violation(edit, "untrusted", words))
-            marked.discard(after.id)
+            found.append(Violation(change.edit, "untrusted", words))
+            marks[after.id] = []
     return found
+
+
+def _marks(task: Task) -> list[bool]:
+    """Whether a task is untrusted, and whether its elements will be, level by level."""
+    return [work.untrusted for work in work_of(task)]
+
+
+def _lacks(marks: list[bool], wanted: list[bool]) -> bool:
+    return any(want and not mark for mark, want in zip_longest(marks, wanted, fillvalue=False))
 
 
 def taint_reasons(graph: Graph, batch: EditBatch, tried: Trial) -> tuple[str, ...]:

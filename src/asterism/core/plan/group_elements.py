@@ -1,0 +1,73 @@
+"""The elements of groups whose list is not known yet: what they execute, and how many there may be.
+
+Rules about edits judge a group before it has elements, by its template. The elements of a template may be groups
+again: all levels count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from asterism.core.errors import InvalidTask
+from asterism.core.plan.edits import AddTask, EditBatch, UpdateTask
+from asterism.core.plan.task import Task
+
+DEFAULT_ELEMENTS = 1_000
+"""How many elements a group over a result may have, unless it says otherwise."""
+
+UNBOUNDED = 10**9
+"""A number that stands for all larger ones."""
+
+
+def work_of(task: Task) -> Iterator[Task]:
+    """What a task executes: itself, and the elements of a group, level by level."""
+    found: Task | None = task
+    while found is not None:
+        yield found
+        found = _element_of(found)
+
+
+def _element_of(group: Task) -> Task | None:
+    if group.foreach is None or "template" not in group.foreach:
+        return None
+    try:
+        return Task.from_json({**group.foreach["template"], "id": group.id})
+    except (InvalidTask, TypeError):  # its elements can never be made
+        return None
+
+
+def is_marked(task: Task) -> bool:
+    """Whether a task, or the elements that it will have, are untrusted."""
+    return task.untrusted or (task.foreach is not None and any(work.untrusted for work in work_of(task)))
+
+
+def most_elements(foreach: Mapping[str, Any]) -> int:
+    """How many elements a group over a result may have."""
+    most = foreach.get("max", DEFAULT_ELEMENTS)
+    return min(max(most, 0), UNBOUNDED) if type(most) is int else DEFAULT_ELEMENTS
+
+
+def most_tasks(task: Task) -> int:
+    """How many tasks a task may become: itself, and the elements that it does not have yet."""
+    total, each = 0, 1
+    for work in work_of(task):
+        total += each
+        if work.foreach is None or "of" in work.foreach:
+            break
+        each = min(each * most_elements(work.foreach), UNBOUNDED)
+    return total
+
+
+def tasks_added(batch: EditBatch) -> int:
+    """How many tasks a batch may add to a plan, with the elements of groups that it adds or changes."""
+    added = 0
+    for edit in batch.edits:
+        if isinstance(edit, AddTask):
+            added += most_tasks(edit.task)
+        elif isinstance(edit, UpdateTask) and edit.changes.get("foreach") is not None:
+            try:
+                added += most_tasks(Task(edit.task_id, foreach=edit.changes["foreach"])) - 1
+            except InvalidTask:  # it will be rejected
+                continue
+    return added

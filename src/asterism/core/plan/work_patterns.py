@@ -1,0 +1,87 @@
+"""Patterns of work: ``make``, ``./tools/*``, ``reports:*``, ``https://*.example.org/issues/*``.
+
+A pattern is compared part by part, never with the text as a whole, so a wildcard in one part does not match text that
+another part begins: the name of a function has no dots that the pattern does not have, a program no directories, and a
+URL no host. ``*`` alone fits all work that has a name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+
+from asterism.core.plan.task import Task
+
+_SLASH = re.compile(r"[/\\]")
+_URL = re.compile(r"(https?)://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?(/[^?#]*)?(?:[?#].*)?", re.IGNORECASE)
+_URL_PATTERN = re.compile(r"(https?|\*)://(\[[0-9a-f:.]+\]|[a-z0-9._*?-]+)(:(?:[0-9]{1,5}|\*))?(/.*)?", re.IGNORECASE)
+_DOTS = re.compile(r"(?:\.|%2e){1,2}", re.IGNORECASE)
+
+
+def work_name(task: Task) -> str | None:
+    """What a task executes, by name: a function, a program or a URL. None for a shell line, for work for an agent, and
+    for no work at all."""
+    if task.call is not None:
+        if isinstance(task.call, str):
+            return task.call
+        return f"{getattr(task.call, '__module__', '')}:{getattr(task.call, '__qualname__', '')}"
+    if task.argv is not None:
+        return task.argv[0]
+    if task.http is not None:
+        return str(task.http.get("url"))
+    return None
+
+
+def work_fits(task: Task, patterns: Iterable[str]) -> bool:
+    """Whether what a task executes has a name, and fits one of the patterns."""
+    name = work_name(task)
+    if name is None:
+        return False
+    if task.http is not None and _names_host(task):
+        return False
+    fits = _function_fits if task.call is not None else _program_fits if task.argv is not None else _url_fits
+    return any(pattern == "*" or fits(name, pattern) for pattern in patterns)
+
+
+def _function_fits(name: str, pattern: str) -> bool:
+    """``*`` in the module matches submodules, too; in the function it matches one name, since what a module has
+    imported hangs below its names."""
+    (module, _, function), (of_module, colon, of_function) = name.partition(":"), pattern.partition(":")
+    return bool(colon) and fnmatchcase(module, of_module) and _parts_fit(function.split("."), of_function.split("."))
+
+
+def _program_fits(name: str, pattern: str) -> bool:
+    """A program whose place is known: no input is part of it, and it does not go up."""
+    parts = _SLASH.split(name)
+    if "{" in name or "}" in name or ".." in parts:
+        return False
+    return _parts_fit(parts, _SLASH.split(pattern))
+
+
+def _url_fits(name: str, pattern: str) -> bool:
+    """The query is not compared. An input in the path fits only if the pattern allows every path."""
+    url, wanted = _URL.fullmatch(name), _URL_PATTERN.fullmatch(pattern)
+    if url is None or wanted is None:
+        return False
+    path, of_path = url[4] or "/", wanted[4] or "/"
+    if of_path != "/*" and ("{" in path or "}" in path):
+        return False
+    if any(_DOTS.fullmatch(part) for part in re.split(r"[/\\]|%2f|%5c", path, flags=re.IGNORECASE)):
+        return False
+    return (
+        wanted[1].lower() in ("*", url[1].lower())
+        and fnmatchcase(url[2].lower(), wanted[2].lower())
+        and wanted[3] in (":*", url[3])
+        and fnmatchcase(path, of_path)
+    )
+
+
+def _names_host(task: Task) -> bool:
+    """Whether a request has a ``Host`` of its own, which may be another than that of the URL."""
+    headers = (task.http or {}).get("headers") or ()
+    return any(str(name).strip().lower() == "host" for name in headers)
+
+
+def _parts_fit(parts: list[str], patterns: list[str]) -> bool:
+    return len(parts) == len(patterns) and all(map(fnmatchcase, parts, patterns))
