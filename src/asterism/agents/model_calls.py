@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -73,10 +73,11 @@ class ModelMissing(AsterismError):
 
 @dataclass(slots=True)
 class Bill:
-    """The bill of one attempt: how many tokens of output it may have, and what it has cost in the end."""
+    """The bill of one attempt: how many tokens of output it may have, and what it has cost in the end. None: nobody
+    knows, since it was cancelled."""
 
     max_output: int = MAX_OUTPUT
-    cost: EditorCost = field(default_factory=EditorCost)
+    cost: EditorCost | None = None
 
 
 Pay = Callable[[ModelQuestion, str], AbstractAsyncContextManager[Bill]]
@@ -95,7 +96,7 @@ class Unlimited:
         try:
             yield bill
         finally:
-            self.cost += bill.cost
+            self.cost += bill.cost or EditorCost()
 
 
 class ModelCaller:
@@ -158,6 +159,9 @@ class ModelCaller:
             try:
                 async with pay(question, name) as bill:
                     answer = await self._attempt(model, name, question, bill)
+                    if answer.refused and model is not self._models[-1]:
+                        raise _GiveUp("it refused to answer")
+                    return answer
             except _Again as again:
                 pause = (
                     again.after if again.after is not None else BACKOFF * 2 ** (attempt - 1) * random.uniform(0.5, 1.5)
@@ -170,11 +174,6 @@ class ModelCaller:
                 await self._sleep(pause)
             except _GiveUp as problem:
                 problems.append(f"{name}: {problem}")
-                return None
-            else:
-                if not answer.refused or model is self._models[-1]:
-                    return answer
-                problems.append(f"{name} refused to answer")
                 return None
         return None
 

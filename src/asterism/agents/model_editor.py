@@ -295,15 +295,13 @@ class ModelEditor:
             if self.replay is not None:
                 await self.cassette.change(name, lambda account: account, known)
             return answer_of(known)
-        payments: dict[str, EditorCost] = {}
-        try:
-            answer = await self.caller.ask(question, lambda asked, model: self._paid(name, payments, asked, model))
-        except AsterismError:
-            await self._settle(name, conversation, payments)
-            raise
-        cost = sum(payments.values(), EditorCost())
+        paid: list[tuple[str, EditorCost]] = []
+        answer = await self.caller.ask(
+            question, lambda asked, model: self._paid(name, conversation, paid, asked, model)
+        )
+        cost = sum((one for _, one in paid), EditorCost())
         exchange = Exchange(0, conversation.about, question.text, answer.to_json(), cost, conversation.entries)
-        await self._settle(name, conversation, payments, exchange)
+        await self._settle(name, conversation, *paid[-1], exchange)
         _trace_attributes.set(_described(answer, cost))
         return answer
 
@@ -320,19 +318,29 @@ class ModelEditor:
 
     @contextlib.asynccontextmanager
     async def _paid(
-        self, name: str, payments: dict[str, EditorCost], question: ModelQuestion, model: str
+        self,
+        name: str,
+        conversation: Conversation,
+        paid: list[tuple[str, EditorCost]],
+        question: ModelQuestion,
+        model: str,
     ) -> AsyncIterator[Bill]:
-        """Reserve what a request may cost at most. Raises BudgetSpent."""
+        """Reserve what a request may cost at most, and add to ``paid`` what it has cost. One that fails is settled at
+        once: the next attempt must not wait for it. The one that is answered is settled with its exchange. Raises
+        BudgetSpent."""
         call = f"{model} {next(self._calls)}"
         room = await self._reserve(name, call, estimated_tokens(question.text), self.caller.price(model))
         bill = Bill(room)
         try:
             yield bill
-        finally:
-            if bill.cost:
-                payments[call] = bill.cost
-            else:  # it was cancelled, and its cost is unknown
+        except BaseException:
+            if bill.cost is None:  # it was cancelled, and its cost is unknown
                 self._lost.add(call)
+            else:
+                paid.append((call, bill.cost))
+                await self._settle(name, conversation, call, bill.cost)
+            raise
+        paid.append((call, bill.cost or EditorCost()))
 
     async def _reserve(self, name: str, call: str, reads: int, price: Price | None) -> int:
         """Reserve the price of the dearest answer. Returns how many tokens that may have. Raises BudgetSpent."""
@@ -358,20 +366,14 @@ class ModelEditor:
                 await self.cassette.changed(name, RESERVED_WAIT)
 
     async def _settle(
-        self,
-        name: str,
-        conversation: Conversation,
-        payments: Mapping[str, EditorCost],
-        exchange: Exchange | None = None,
+        self, name: str, conversation: Conversation, call: str, cost: EditorCost, exchange: Exchange | None = None
     ) -> None:
-        def settle(account: Account) -> Account:
-            for call, cost in payments.items():
-                account = account.settle(call, Spent.of(cost))
-            return account
-
-        conversation.cost = sum(payments.values(), conversation.cost)
-        if payments:
-            await self.cassette.change(name, settle, exchange)
+        conversation.cost += cost
+        try:
+            await self.cassette.change(name, lambda account: account.settle(call, Spent.of(cost)), exchange)
+        except BaseException:  # if it was not settled, what is reserved counts as spent
+            self._lost.add(call)
+            raise
 
     async def _spend(self, name: str, spent: Spent, what: str) -> None:
         """Raises BudgetSpent."""
