@@ -86,7 +86,7 @@ def _called(conversation: Conversation, call: ToolCall) -> EditBatch | None:
     ids = arguments.get("tasks") or []
     ids = [one for one in ids if isinstance(one, str)] if isinstance(ids, list) else []
     pattern, below = (arguments.get(name) or "" for name in ("pattern", "below"))
-    _tell(conversation, call, task_list(conversation.view, ids, str(pattern), str(below)))
+    _tell(conversation, call, task_list(conversation.view, ids, str(pattern), str(below), conversation.mask))
     return None
 
 

@@ -221,13 +221,16 @@ class ModelEditor:
             outputs = {task: found[-1].text for task, found in logs.items() if found}
         else:
             return Surroundings(goal=self.goal)
-        return Surroundings(devices, {task: text[-OUTPUT_TAIL:] for task, text in outputs.items()}, self.goal)
+        mask = plan.context.mask() if plan.context is not None else Mask()
+        return Surroundings(devices, {task: _end(text, mask) for task, text in outputs.items()}, self.goal, mask)
 
     async def _rejected(self, name: str, conversation: Conversation, events: Sequence[Event]) -> None:
         """The plan has rejected the last answer: it goes back with every violation, and its tasks are not counted."""
         event = next((one for one in reversed(events) if isinstance(one, EditEvent) and one.violations), None)
         words = (
-            "the answer was rejected" if event is None else f"The plan rejected this answer:\n{violation_lines(event)}"
+            "the answer was rejected"
+            if event is None
+            else f"The plan rejected this answer:\n{violation_lines(event, conversation.mask)}"
         )
         return_answer(conversation, words)
         conversation.steps = 0
@@ -456,6 +459,11 @@ def _described(answer: ModelAnswer, cost: EditorCost) -> dict[str, Any]:
         "gen_ai.usage.output_tokens": cost.output_tokens,
         "asterism.editor.dollars": cost.dollars,
     }
+
+
+def _end(output: str, mask: Mask) -> str:
+    """The end of an output, without the part of a secret with which it may begin."""
+    return output if len(output) <= OUTPUT_TAIL else mask.tail(output[-OUTPUT_TAIL:], cut=True)
 
 
 def _dearest(reads: int, writes: int, price: Price | None) -> Spent:
