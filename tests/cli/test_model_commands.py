@@ -67,8 +67,11 @@ def test_a_model_repairs_a_plan_and_the_plan_is_repeated_from_its_cassette(scene
     assert "broken" in server.questions[0].text
     account = scene.json("plan", "budget", "pipeline")
     assert account["spent"]["calls"] == 1
-    assert account["budget"] == {"dollars": 2.0, "calls": 9}
-    assert scene.ok("plan", "budget", "pipeline").splitlines()[0] == "Budget of plan 'pipeline': $2.00, 9 calls."
+    assert account["budget"] == {"dollars": 2.0, "calls": 9, "tasks": 500}
+    assert (
+        scene.ok("plan", "budget", "pipeline").splitlines()[0]
+        == "Budget of plan 'pipeline': $2.00, 9 calls, 500 tasks."
+    )
     assert "answer: " in scene.ok("plan", "exchanges", "pipeline")
     assert "task 'test' failed" in scene.ok("plan", "exchanges", "pipeline", "1")
     again = scene.run(*words, "--replay", "pipeline", "--id", "again")

@@ -12,13 +12,28 @@ from dataclasses import dataclass
 
 from asterism.durable.editor_budget import Account, Budget, InvalidBudget, Spent
 
-__all__ = ["Account", "Budget", "InvalidBudget", "Price", "Spent", "estimated_tokens", "room_for_output"]
+__all__ = [
+    "DEFAULT_BUDGET",
+    "Account",
+    "Budget",
+    "InvalidBudget",
+    "Price",
+    "Spent",
+    "estimated_tokens",
+    "room_for_output",
+]
+
+DEFAULT_BUDGET = Budget(calls=200, tasks=500)
+"""The limits of a budget that does not name them: no model edits a plan for ever while nobody looks."""
 
 LEAST_OUTPUT = 256
 """A call with room for fewer tokens of output than this is not made."""
 
 CHARACTERS_PER_TOKEN = 3
-"""A cautious estimate of the length of a token in a prompt."""
+"""A cautious estimate of the length of a token in a prompt, in ASCII characters."""
+
+BYTES_PER_TOKEN = 2
+"""The same for other characters, in bytes of UTF-8: a Chinese character is up to two tokens."""
 
 LONGEST_TOKEN = 12
 """No tokenizer makes fewer tokens of a text of some length than its characters divided by this."""
@@ -37,7 +52,10 @@ class Price:
 
 def estimated_tokens(text: str) -> int:
     """How many tokens a text may have: a cautious count."""
-    return math.ceil(len(text) / CHARACTERS_PER_TOKEN)
+    size = len(text.encode(errors="surrogatepass"))
+    others = 0 if size == len(text) else sum(not char.isascii() for char in text)
+    plain = len(text) - others
+    return math.ceil(plain / CHARACTERS_PER_TOKEN + (size - plain) / BYTES_PER_TOKEN)
 
 
 def plausible_tokens(reported: int, text: str) -> int:

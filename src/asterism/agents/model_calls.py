@@ -184,9 +184,16 @@ class ModelCaller:
                 response = await run_apart(lambda: self._request(model, question, bill.max_output, received))
             else:
                 response = await self._request(model, question, bill.max_output, received)
-        except (_Again, _GiveUp):
-            # what was streamed before the connection broke has been paid for
-            tokens = (estimated_tokens(question.text), estimated_tokens(received.text)) if received.text else (0, 0)
+        except _NotSent as problem:
+            bill.cost = EditorCost()
+            raise _GiveUp(str(problem)) from None
+        except ModelMissing:
+            bill.cost = EditorCost()
+            raise
+        except (_Again, _GiveUp) as problem:
+            # what was streamed before the connection broke has been paid for, and the question if the model had it
+            read = bool(received.text) or (isinstance(problem, _Again) and problem.accepted)
+            tokens = (estimated_tokens(question.text), estimated_tokens(received.text)) if read else (0, 0)
             bill.cost = EditorCost(name, 1, *tokens, self._dollars(name, *tokens), time.monotonic() - began)
             raise
         answer = _answer_of(response, name)
@@ -255,12 +262,16 @@ class ModelCaller:
                             raise _GiveUp(f"the answer has more than {max_output:,} tokens")
                     return stream.get()
         except TimeoutError:
-            raise _Again(f"its stream has stalled for {self._stall_timeout:g} s") from None
+            raise _Again(f"its stream has stalled for {self._stall_timeout:g} s", accepted=True) from None
         except ModelRateLimitError as error:
             raise _Again(f"it limits the rate of requests ({_short(error)})", error.retry_after) from None
-        except (ModelUnavailableError, ModelServerError, ModelConnectionError, ModelRequestTimeout) as error:
+        except ModelRequestTimeout as error:
+            raise _Again(_short(error), error.retry_after, accepted=True) from None
+        except (ModelUnavailableError, ModelServerError, ModelConnectionError) as error:
             raise _Again(_short(error), error.retry_after) from None
-        except (ModelAPIError, UserError) as error:
+        except UserError as error:  # an unknown model, or no key
+            raise _NotSent(_short(error)) from None
+        except ModelAPIError as error:
             raise _GiveUp(_short(error)) from None
         except (_Again, _GiveUp, ModelMissing):
             raise
@@ -269,15 +280,20 @@ class ModelCaller:
 
 
 class _Again(Exception):
-    """The same model may answer later: after ``after`` seconds, if it says so."""
+    """The same model may answer later: after ``after`` seconds, if it says so. ``accepted``: it may have worked on the
+    question, and is paid for reading it."""
 
-    def __init__(self, problem: str, after: float | None = None) -> None:
+    def __init__(self, problem: str, after: float | None = None, *, accepted: bool = False) -> None:
         super().__init__(problem)
-        self.after = after
+        self.after, self.accepted = after, accepted
 
 
 class _GiveUp(Exception):
     """The model will not answer this question."""
+
+
+class _NotSent(Exception):
+    """The question cannot be sent."""
 
 
 class _Received:

@@ -22,6 +22,7 @@ from itertools import count
 from typing import Any
 
 from asterism.agents.budget import (
+    DEFAULT_BUDGET,
     LEAST_OUTPUT,
     Account,
     Budget,
@@ -78,7 +79,11 @@ OUTPUT_TAIL = 4_000
 
 
 class BudgetSpent(AsterismError):
-    """A request costs more than what is left of the budget."""
+    """A request needs more than what is left in the account of a plan."""
+
+    def __init__(self, message: str, account: Account, needed: Spent) -> None:
+        super().__init__(message)
+        self.account, self.needed = account, needed
 
 
 class _Reserved(Exception):
@@ -108,7 +113,7 @@ class ModelEditor:
     ``model``      its name, such as ``anthropic:claude-sonnet-5-5``, ``openai:gpt-5`` or ``openai-chat:NAME`` for any
                    endpoint that is compatible with OpenAI (``$OPENAI_BASE_URL``); or a model of pydantic-ai
     ``fallback``   models that are asked if it does not answer
-    ``budget``     what may be spent on each plan
+    ``budget``     what may be spent on each plan; 200 calls and 500 tasks unless it names other limits of these
     ``ask``        which ends it is asked about: ``failure`` (default), ``all``, ``tasks=…``, ``when=…``, or several of
                    these; an EditFilter; or a function of the task
     ``goal``       what the plan is for; an empty plan is planned from it
@@ -137,7 +142,9 @@ class ModelEditor:
     ) -> None:
         if max_steps < 1:
             raise ValueError(f"max_steps must be 1 or more, not {max_steps}")
-        self.budget = Budget.parse(budget) if isinstance(budget, str) else budget or Budget()
+        self._given = Budget.parse(budget) if isinstance(budget, str) else budget or Budget()
+        self._defaults = DEFAULT_BUDGET if replay is None else Budget()  # a cassette has an end
+        self.budget = self._defaults.raised(self._given)
         self.goal = goal
         self.starts_plans = bool(goal)
         self.edit_on: Callable[[TaskView], bool] = ask if callable(ask) else EditFilter.parse(ask)
@@ -163,6 +170,13 @@ class ModelEditor:
                 "(--price IN/OUT, dollars for a million tokens), or limit tokens or calls instead"
             )
 
+    async def _unpriced(self) -> str:
+        """The models whose price is unknown."""
+        if self.replay is not None:
+            return ""
+        await self.caller.learn_prices()
+        return ", ".join(name for name in self.caller.names if self.caller.price(name) is None)
+
     # -- the editor of a plan ------------------------------------------------------------------------------------------
 
     def attach_plan(self, plan: str, context: EditorContext) -> None:
@@ -187,7 +201,7 @@ class ModelEditor:
     async def _open_account(self, name: str, plan: _PlanState) -> Account:
         async with plan.opening:
             if plan.known is None:
-                account = await self.cassette.change(name, opened(self.budget))
+                account = await self.cassette.change(name, opened(self._given, self._defaults, await self._unpriced()))
                 known = {} if self.replay is not None else await read_answers(self.cassette, name)
                 newest = max((one.entries for found in known.values() for one in found), default=0)
                 plan.memory.entries = max(plan.memory.entries, newest)
@@ -252,8 +266,7 @@ class ModelEditor:
             raise NoModelAnswer(f"{self.__name__} did not answer within {self._max_steps} requests")
         except BudgetSpent as spent:
             conversation.steps -= 1
-            reason = str(spent)
-            raise await self._hold(name, plan, reason, lambda: self._resume(name, plan, conversation)) from None
+            raise self._hold(name, plan, conversation, spent, lambda: self._resume(name, plan, conversation)) from None
         except ModelFailed as failed:
             failed.cost, conversation.cost = conversation.cost, EditorCost()
             raise
@@ -274,7 +287,7 @@ class ModelEditor:
                 )
             except BudgetSpent as spent:
                 proceed = self._proceed(name, plan, conversation, batch)
-                raise await self._hold(name, plan, str(spent), proceed) from None
+                raise self._hold(name, plan, conversation, spent, proceed) from None
         conversation.charged = added
         return _costed(conversation, batch)
 
@@ -358,7 +371,7 @@ class ModelEditor:
             if obstacle is not None and replace(account, open={}).obstacle(needed) is None:
                 raise _Reserved
             if obstacle is not None:
-                raise BudgetSpent(obstacle)
+                raise BudgetSpent(obstacle, account, needed)
             return account.reserve(call, needed)
 
         while True:
@@ -384,32 +397,46 @@ class ModelEditor:
         def spend(account: Account) -> Account:
             obstacle = account.obstacle(spent)
             if obstacle is not None:
-                raise BudgetSpent(f"{obstacle}, and {what}")
+                raise BudgetSpent(f"{obstacle}, and {what}", account, spent)
             return account.settle("", spent)
 
         await self.cassette.change(name, spend)
 
-    async def _hold(
-        self, name: str, plan: _PlanState, obstacle: str, proceed: Callable[[], Awaitable[CostedAnswer]]
+    def _hold(
+        self,
+        name: str,
+        plan: _PlanState,
+        conversation: Conversation,
+        spent: BudgetSpent,
+        proceed: Callable[[], Awaitable[CostedAnswer]],
     ) -> EditorHeld:
-        """The editor has to wait for a person: tell so once, and wait for the decision."""
-        reason = f"the budget of its editor is spent: {obstacle}. {self._advice(name)}"
-        now = asyncio.get_running_loop().time() if self._fleet is None else self._fleet.store.clock()
-        notice = f"plan {name!r} waits: {reason}" if not plan.waiting else ""
-        account = await self.cassette.change(name, lambda account: account.held(now), notice=notice)
-        plan.waiting += 1
-        return EditorHeld(reason, self._released(name, plan, account), proceed)
+        """The editor has to wait for a person."""
+        reason = f"the budget of its editor is spent: {spent}. {self._advice(name, spent)}"
+        cost, conversation.cost = conversation.cost, EditorCost()
+        return EditorHeld(reason, lambda: self._released(name, plan, spent.account, reason), proceed, cost)
 
-    def _advice(self, name: str) -> str:
+    def _advice(self, name: str, spent: BudgetSpent) -> str:
+        limits = spent.account.higher_limits(spent.needed)
         if self._fleet is None:
-            return "Raise it with raise_budget(), or let the plan go on with go_on_without_editor()"
+            return (
+                f"Raise it with raise_budget({name!r}, {limits!r}), or let the plan go on with go_on_without_editor()"
+            )
         command = f"asterism plan budget {name}"
-        return f"Raise it: {command} --raise '$5'; or go on without an editor: {command} --without-editor"
+        return f"Raise it: {command} --raise '{limits}'; or go on without an editor: {command} --without-editor"
 
-    async def _released(self, name: str, plan: _PlanState, before: Account) -> str:
-        """Wait until a person has decided, or the wait is over: then the plan goes on without its editor. Returns what
-        was decided, for the story."""
+    async def _released(self, name: str, plan: _PlanState, before: Account, reason: str) -> str:
+        """Tell once that the editor waits, and wait until a person has decided, or the wait is over: then the plan goes
+        on without its editor. ``before`` is the account that was spent. Returns what was decided, for the story."""
+        began = self._clock()
+        notice = f"plan {name!r} waits: {reason}" if not plan.waiting else ""
+        plan.waiting += 1
+
+        def hold(account: Account) -> Account:
+            decided = account.without_editor or account.budget != before.budget
+            return account if decided else account.held(began)
+
         try:
+            await self.cassette.change(name, hold, notice=notice)
             while True:
                 account = await self.cassette.account(name) or before
                 by = f" by {account.decided_by}" if account.decided_by else ""
@@ -417,7 +444,7 @@ class ModelEditor:
                     return f"the plan goes on without its editor, decided{by}"
                 if account.budget != before.budget:
                     return f"the budget is now {account.budget}, changed{by}"
-                now = asyncio.get_running_loop().time() if self._fleet is None else self._fleet.store.clock()
+                now = self._clock()
                 since = now if account.held_since is None else account.held_since
                 left = since + account.budget.wait - now
                 if left <= 0:
@@ -426,6 +453,9 @@ class ModelEditor:
                 await self.cassette.changed(name, left)
         finally:
             plan.waiting -= 1
+
+    def _clock(self) -> float:
+        return asyncio.get_running_loop().time() if self._fleet is None else self._fleet.store.clock()
 
     def raise_budget(self, plan: str, budget: Budget | str, by: str = "") -> Account:
         """Raise the budget of a plan in memory; its editor continues."""

@@ -59,7 +59,7 @@ model_options = options(
         type=budget_limits,
         metavar="LIMITS",
         help="With --editor model: what it may spend: '$2', '40calls', '100ktokens', '10m', '50tasks', or several. "
-        "A spent budget holds the plan.",
+        "A spent budget holds the plan. Default: 200calls 500tasks, each unless it is named.",
     ),
     click.option("--goal", default="", metavar="TEXT", help="With --editor model: what the plan is for."),
     click.option(

@@ -158,13 +158,14 @@ class Cycles(Page[CycleDetails]):
 class EditorBudget(Document):
     """What the model that edits a plan may spend, and has spent: ``dollars``, ``tokens``, ``calls``, ``seconds`` and
     ``tasks``. ``held_since`` is when a spent budget began to hold the plan. ``without_editor``: the plan goes on
-    without it."""
+    without it. ``unpriced`` names the models whose price is unknown: their dollars are not counted."""
 
     budget: dict[str, float]
     spent: dict[str, float]
     without_editor: bool = False
     decided_by: str = ""
     held_since: float | None = None
+    unpriced: str = ""
 
 
 class WaitingEdit(Document):

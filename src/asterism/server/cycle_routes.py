@@ -144,10 +144,9 @@ async def decide_budget(call: Call) -> Any:
     if given.without_editor:
         return _budget_json(await go_on_without_editor(call.fleet, name))
     try:
-        limits = Budget.parse(given.limits)
+        return _budget_json(await raise_budget(call.fleet, name, Budget.parse(given.limits)))
     except InvalidBudget as error:
         raise RequestRefused(422, str(error)) from None
-    return _budget_json(await raise_budget(call.fleet, name, limits))
 
 
 def _budget_json(account: Account) -> dict[str, Any]:
