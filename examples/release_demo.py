@@ -22,6 +22,7 @@ from typing import Any
 from workshop import Workshop
 
 from asterism import (
+    AsterismError,
     Constellation,
     ConstellationView,
     EditBatch,
@@ -38,6 +39,12 @@ from asterism.report import Recording, failure_reasons, summary_lines, write_rep
 
 REPORT = Path("asterism-report.html")
 MODEL = os.environ.get("ASTERISM_MODEL", "")
+HOW_TO = (
+    "To let a language model edit:",
+    "  .venv/bin/python -m pip install '.[model]'",
+    "  OPENAI_API_KEY=… ASTERISM_MODEL=openai:gpt-5 make demo",
+    "Other models, local ones too: docs/how-to/models.md",
+)
 
 
 def devices() -> list[LocalDevice]:
@@ -177,25 +184,31 @@ async def demonstrate(shop: Workshop, screen: Screen) -> Result:
     return result
 
 
+def say_all(screen: Screen, lines: Sequence[str]) -> None:
+    for line in lines:
+        screen.say(line)
+
+
 def main() -> int:
     os.environ.setdefault("RELEASE_KEY", secrets.token_hex(16))
     screen = Screen()
-    with tempfile.TemporaryDirectory(prefix="asterism-demo-") as home:
-        result = asyncio.run(demonstrate(Workshop(Path(home)), screen))
+    try:
+        with tempfile.TemporaryDirectory(prefix="asterism-demo-") as home:
+            result = asyncio.run(demonstrate(Workshop(Path(home)), screen))
+    except AsterismError as error:  # the model cannot be used
+        say_all(screen, (f"{error}.", *HOW_TO))
+        return 1
     screen.say()
-    for reason in failure_reasons(result):
-        screen.say(reason)
-    for figure in summary_lines(result):
-        screen.say(figure)
-    screen.say(f"\nReport: {REPORT.resolve()}")
-    if MODEL:
-        screen.say(f"Edited by {MODEL}: {result.editor_cost}.")
-        return 0 if result["publish"].status == "completed" else 1
-    if not reached(result):
+    say_all(screen, (*failure_reasons(result), *summary_lines(result), "", f"Report: {REPORT.resolve()}"))
+    if MODEL and result["publish"].status != "completed":
+        screen.say(f"{MODEL} has not repaired the release, so it was not published.")
+        return 1
+    if not MODEL and not reached(result):
         screen.say("The result is not as expected.")
         return 1
     screen.say("As expected: the failed test stays in the record, and its repair was published.")
-    screen.say("To let a language model edit: pip install '.[model]', and ASTERISM_MODEL=openai:gpt-5 make demo")
+    if not MODEL:
+        say_all(screen, HOW_TO)
     return 0
 
 

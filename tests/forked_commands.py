@@ -23,6 +23,8 @@ import socket
 import subprocess
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import Any
 
@@ -65,21 +67,27 @@ class Server:
         self._connection.close()
 
 
-@cache
-def shared_server() -> Server:
-    """The server of this process, started when the first command is."""
+@contextmanager
+def new_server(*modules: str) -> Iterator[Server]:
+    """A server whose commands have imported these modules, too."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    command = [sys.executable, __file__, str(theirs.fileno())]
+    command = [sys.executable, __file__, str(theirs.fileno()), *modules]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
     theirs.close()
     server = Server(ours)
-
-    def stop() -> None:
+    try:
+        yield server
+    finally:
         server.close()
         process.wait()
 
-    atexit.register(stop)
-    return server
+
+@cache
+def shared_server() -> Server:
+    """The server of this process, started when the first command is."""
+    stack = ExitStack()
+    atexit.register(stack.close)
+    return stack.enter_context(new_server())
 
 
 class ForkedCommand(subprocess.Popen[str]):
@@ -200,4 +208,6 @@ def _output(descriptor: int, errors: str, at_once: bool) -> Any:
 if __name__ == "__main__":
     sys.path[0] = ""  # as for ``python -c``
     import_everything()
+    for name in sys.argv[2:]:
+        importlib.import_module(name)
     serve(socket.socket(fileno=int(sys.argv[1])))

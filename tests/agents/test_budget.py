@@ -47,6 +47,8 @@ accounts = st.builds(
     st.booleans(),
     st.text(max_size=5),
     st.none() | st.floats(0, 1e9),
+    st.dictionaries(st.text("abc ", min_size=1, max_size=3), st.integers(1, 9), max_size=3),
+    st.lists(st.integers(1, 9), unique=True, max_size=3).map(tuple),
 )
 
 
@@ -70,6 +72,26 @@ def test_a_budget_is_read_as_a_person_writes_it(text, budget):
 def test_anything_else_is_refused_with_examples(text):
     with pytest.raises(InvalidBudget):
         Budget.parse(text)
+
+
+steps = st.tuples(st.sampled_from(["answered", "rejected", "refused"]), st.integers(0, 3))
+
+
+@given(st.lists(steps, max_size=20))
+def test_the_tasks_of_an_answer_are_counted_once_and_not_if_it_is_not_applied(steps):
+    """Whatever is told twice, as after a crash, is counted once. A refused answer is not given again."""
+    account, counted, refused = Account(), set(), set()
+    for what, answer in steps:
+        if what == "answered" and answer not in refused:
+            account, _ = account.added(f"about-{answer} edits-{answer}", answer + 1), counted.add(answer)
+        elif what == "rejected":
+            account, _ = account.added(f"about-{answer} edits-{answer}", 0), counted.discard(answer)
+        elif what == "refused":
+            account = account.refused(answer, f"edits-{answer}")
+            counted.discard(answer)
+            refused.add(answer)
+        assert account.spent.tasks == sum(answer + 1 for answer in counted) == sum(account.answers.values())
+        assert set(account.refusals) == refused
 
 
 @given(accounts)

@@ -23,11 +23,10 @@ async def test_dollars_of_a_model_without_a_price_are_neither_raised_nor_shown()
 
 
 async def test_a_request_that_stalls_costs_its_question():
-    async with served(Reply.edits(*REPAIR).but(hang=0)) as server:
+    async with served(Reply.edits(*REPAIR).but(hang=0)):
         model = editor(stall_timeout=0.2, attempts=1)
         await orchestrator(model).run(pipeline())
     spent = (await model.cassette.account("pipeline")).spent
-    assert server.questions
     assert spent.tokens > 500
     assert spent.dollars > 0
 

@@ -44,6 +44,20 @@ async def test_a_plan_is_repeated_from_its_cassette(monkeypatch):
     assert result.editor_cost.calls == 0
 
 
+async def test_edits_of_the_editor_itself_are_told_without_its_name():
+    """The name of an editor is another one when its answers are replayed."""
+    plans = [pipeline(), pipeline()]
+    for plan in plans:
+        plan.add(Task("last", call=fails), after="publish")
+    model = scripted(REPAIR, [])
+    first = await orchestrator(model).run(plans[0])
+    exchanges = await model.cassette.exchanges("pipeline")
+    assert "- edited: version 1 by you: scripted (add task 'test-2'" in model.caller.prompts[1]
+    again = await orchestrator(ModelEditor("replay", replay=exchanges)).run(plans[1])
+    assert again.editor_cost.replayed == len(exchanges) == 2
+    assert outline(again) == outline(first).replace("by test:scripted", "by replay")
+
+
 async def test_a_plan_that_differs_is_refused_with_the_place():
     _, exchanges = await recorded()
     plan = Constellation("pipeline")

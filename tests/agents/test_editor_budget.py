@@ -7,14 +7,16 @@ import random
 
 import pytest
 
-from asterism import Constellation, EditEvent, Task
+from asterism import Constellation, EditEvent, Task, TaskEvent
 from asterism.agents import Budget, ModelEditor, StoreCassette
+from asterism.core.plan.approval import ApprovalRule
 from asterism.durable import go_on_without_editor, raise_budget, read_account
+from asterism.durable.approval_requests import refuse_edit
 from asterism.durable.plan_metrics import plan_families
 from asterism.durable.plan_requests import ask_why
 from asterism.fleet import retention
 from tests.agents.editor_scenes import REPAIR, ScriptedCaller, add, fails, ok, orchestrator, pipeline, scripted
-from tests.durable.durable_scenes import left, staged
+from tests.durable.durable_scenes import heard_by, left, staged
 
 pytestmark = pytest.mark.virtual_time
 
@@ -124,6 +126,42 @@ async def test_tasks_of_a_rejected_answer_are_not_counted():
     assert account.spent.tasks == 1
 
 
+async def with_approvals(model, plan):
+    """A plan in which an edit waits for a person: the orchestrator, its run, and the edit."""
+    runner = orchestrator(model, approvals=[ApprovalRule.parse("destructive")])
+    waits = asyncio.Event()
+    runner.events.subscribe(lambda event: waits.set() if event.kind == "edit_waiting" else None, EditEvent)
+    running = asyncio.create_task(runner.run(plan))
+    await waits.wait()
+    return runner, running, runner.approvals()[0]
+
+
+@pytest.mark.parametrize("reason", ["", "not now"])
+async def test_tasks_of_a_refused_answer_are_not_counted(reason):
+    model = scripted(REPAIR, [], budget=Budget(tasks=1))
+    runner, running, edit = await with_approvals(model, pipeline())
+    assert (await model.cassette.account("pipeline")).spent.tasks == 1
+    runner.refuse(edit.id, "ann", reason)
+    assert (await running).state == "partially_failed"
+    account = await model.cassette.account("pipeline")
+    assert (account.spent.tasks, account.refusals) == (0, (edit.id,))
+
+
+async def test_an_answer_that_waits_for_its_tasks_goes_on_when_another_one_is_refused():
+    plan = pipeline()
+    plan.add(Task("late", call=fails_after, inputs={"seconds": 50.0}))
+    model = scripted(REPAIR, add("more"), [], budget=Budget(tasks=1))
+    runner, running, edit = await with_approvals(model, plan)
+    await asyncio.sleep(100)
+    [cycle] = runner.cycles()
+    assert "1 of 1 task are spent, and the answer adds 1 task" in cycle.on_hold
+    runner.refuse(edit.id, "ann", "not now")
+    result = await running
+    assert result["more"].status == "completed"
+    [entry] = [entry for entry in result.story() if entry.what == "editor continues"]
+    assert "an edit was refused" in entry.why
+
+
 async def fails_after(seconds):
     await asyncio.sleep(seconds)
     raise ValueError("too late")
@@ -146,10 +184,10 @@ async def test_calls_that_overlap_do_not_spend_the_same_rest():
 # -- in a store --------------------------------------------------------------------------------------------------------
 
 
-def stored(stage, caller, **options):
+def stored(stage, caller, approvals=(), **options):
     fleet = stage.fleet()
     model = ModelEditor("test:scripted", caller=caller, fleet=fleet, **options)
-    return stage.orchestrator(editor=model)
+    return stage.orchestrator(editor=model, approvals=approvals)
 
 
 async def until_held(stage):
@@ -222,6 +260,67 @@ async def test_an_answer_that_was_paid_for_is_not_asked_for_again():
         assert result.editor_cost.replayed == 1
         [exchange] = await StoreCassette(stage.store).exchanges("pipeline")
         assert exchange.cost.tokens == 1100
+
+
+async def test_tasks_of_an_answer_that_is_applied_by_the_next_owner_are_counted_once():
+    async with staged() as stage:
+        caller = ScriptedCaller(REPAIR)
+        first = stored(stage, caller, budget=Budget(tasks=1))
+        model = first.options.editor
+        count, counted = model._count_tasks, asyncio.Event()
+
+        async def then_die(*terms):
+            await count(*terms)
+            counted.set()
+            await asyncio.Event().wait()
+
+        model._count_tasks = then_die
+        await left(first.run(pipeline()), counted.is_set, stage)
+        result = await stored(stage, caller, budget=Budget(tasks=1)).run_stored("pipeline")
+        assert result["publish"].status == "completed"
+        assert (await read_account(stage.store, "pipeline")).spent.tasks == 1
+
+
+async def test_tasks_of_an_answer_that_is_refused_while_no_process_runs_the_plan_are_not_counted():
+    async with staged() as stage:
+        caller, rules = ScriptedCaller(REPAIR, []), [ApprovalRule.parse("destructive")]
+        first = stored(stage, caller, budget=Budget(tasks=1), approvals=rules)
+        heard = heard_by(first)
+        await left(first.run(pipeline()), lambda: "edit_waiting" in [one.kind for one in heard], stage)
+        await refuse_edit(stage.fleet(), "pipeline", 1, "not now")
+        assert (await read_account(stage.store, "pipeline")).spent.tasks == 1
+        await stored(stage, caller, budget=Budget(tasks=1), approvals=rules).run_stored("pipeline")
+        assert (await read_account(stage.store, "pipeline")).spent.tasks == 0
+
+
+def ended_tasks(heard):
+    return [(event.kind, event.task_id) for event in heard if isinstance(event, TaskEvent)]
+
+
+async def test_what_happened_before_a_crash_is_told_with_the_next_question():
+    """An answer of the process before is used with its question. What happened since is not in that question."""
+    async with staged() as stage:
+        plan = pipeline()
+        plan.add(Task("aside", call=fails_after, inputs={"seconds": 20.0}))
+        plan.add(Task("late", call=fails_after, inputs={"seconds": 90.0}))
+        caller = ScriptedCaller(REPAIR, [])
+        first = stored(stage, caller, ask="tasks=test,late")
+        model = first.options.editor
+        change = model.cassette.change
+
+        async def never_answers(name, step, exchange=None, notice=""):
+            account = await change(name, step, exchange, notice)
+            if exchange is not None:
+                await asyncio.Event().wait()
+            return account
+
+        model.cassette.change = never_answers
+        heard = heard_by(first)
+        await left(first.run(plan), lambda: ("task_failed", "aside") in ended_tasks(heard), stage)
+        result = await stored(stage, caller, ask="tasks=test,late").run_stored("pipeline")
+        assert result["publish"].status == "completed"
+        assert len(caller.asked) == 2
+        assert "- 'aside' failed" in caller.prompts[1].partition("# Since your last call")[2]
 
 
 async def test_the_account_and_the_exchanges_go_with_the_plan():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
@@ -107,12 +108,17 @@ MISBEHAVIOUR = {
 }
 
 
+FORMATS = {"OpenAI": CHAT, "Anthropic": "anthropic:claude-sonnet-5-5"}
+each_format = pytest.mark.parametrize("model", FORMATS.values(), ids=FORMATS)
+
+
+@each_format
 @pytest.mark.parametrize("script", MISBEHAVIOUR.values(), ids=MISBEHAVIOUR)
-async def test_the_plan_ends_in_an_explained_state_whatever_the_model_does(script):
+async def test_the_plan_ends_in_an_explained_state_whatever_the_model_does(script, model):
     silent = isinstance(script[0], Reply) and script[0].hang is not None
     async with served(*script) as server:
         result, seen = await run(
-            editor(stall_timeout=0.2 if silent else 60.0, attempts=2, max_steps=3, budget=Budget(calls=50))
+            editor(model, stall_timeout=0.2 if silent else 60.0, attempts=2, max_steps=3, budget=Budget(calls=50))
         )
     assert result.state == "partially_failed"
     assert result["publish"].status == "cancelled"
@@ -121,6 +127,58 @@ async def test_the_plan_ends_in_an_explained_state_whatever_the_model_does(scrip
     assert silent or server.questions
     kinds = [event.kind for event in seen]
     assert kinds.count("cycle_closed") == sum(kind in ("cycle_opened", "stuck") for kind in kinds)
+
+
+@each_format
+async def test_an_edit_of_a_running_task_is_rejected_and_the_task_runs_to_its_end(model):
+    plan, goes_on = pipeline(), asyncio.Event()
+
+    async def audit():
+        await goes_on.wait()
+        return "audited"
+
+    plan.add(Task("audit", call=audit))
+    runner = orchestrator(editor(model), max_rejections=1)
+    runner.events.subscribe(lambda event: goes_on.set() if event.kind == "edit_abandoned" else None, EditEvent)
+    async with served(Reply.edits({"op": "remove_task", "task_id": "audit"})) as server:
+        result = await runner.run(plan)
+    assert "is running" in server.questions[1].last
+    assert result["audit"].value == "audited"
+    assert result.state == "partially_failed"
+
+
+@each_format
+async def test_a_slow_stream_is_read_to_its_end(model):
+    async with served(Reply.edits(*REPAIR).but(gap=0.01)):
+        result, _ = await run(editor(model))
+    assert result["publish"].status == "completed"
+
+
+@each_format
+async def test_a_stream_that_is_slower_than_the_cycle_lasts_does_not_stop_the_plan(model):
+    slow = editor(model)
+    async with served(Reply.edits(*REPAIR).but(hang=3)) as server:
+        result, seen = await run(slow, edit_timeout=0.5)
+    assert result.state == "partially_failed"
+    assert "edit_timeout" in [event.kind for event in seen]
+    account = await slow.cassette.account("pipeline")
+    assert account.committed.calls >= len(server.questions)
+
+
+@each_format
+async def test_a_budget_that_is_spent_in_the_middle_of_an_answer_holds_the_plan_until_a_person_decides(model):
+    asked = editor(model, budget=Budget(calls=1))
+    runner, waits = orchestrator(asked), asyncio.Event()
+    runner.events.subscribe(lambda event: waits.set() if event.kind == "editor_held" else None, EditEvent)
+    bad = {"op": "remove_task", "task_id": "build"}
+    async with served(Reply.edits(bad), Reply.edits(*REPAIR)) as server:
+        running = asyncio.create_task(runner.run(pipeline()))
+        await waits.wait()
+        assert "1 of 1 call are spent" in str(runner.why("publish"))
+        asked.raise_budget("pipeline", "2calls")
+        result = await running
+    assert result["publish"].status == "completed"
+    assert len(server.questions) == 2
 
 
 async def test_a_rate_limit_is_obeyed_and_then_the_answer_counts():

@@ -9,7 +9,7 @@ from asterism.agents.conversation import subject_of
 from asterism.agents.plan_prompt import PromptMemory, Surroundings, plan_prompt, task_list
 from asterism.agents.untrusted_text import mark_untrusted
 from asterism.core.plan.constellation import ConstellationView
-from asterism.orchestrator.events import EditEvent
+from asterism.orchestrator.events import EditEvent, TaskEvent
 from bench.models import prompt_length
 from tests.agents.editor_scenes import fails, ok
 
@@ -64,6 +64,19 @@ def test_what_happened_since_the_last_prompt_is_told_once():
     plan.note(1.0, "edit refused", None, "approval 1, by ann: too risky")
     assert "approval 1, by ann: too risky" in plan_prompt(view, stuck(), memory, Surroundings())
     assert "too risky" not in plan_prompt(view, stuck(), memory, Surroundings())
+
+
+@pytest.mark.parametrize(("attempts", "losses", "words"), [(2, 1, "failed on"), (3, 1, "failed after 2 attempts on")])
+def test_an_attempt_whose_process_died_is_not_told(attempts, losses, words):
+    """A replay of the plan has no such attempt, and asks the same question."""
+    plan = Constellation("killed")
+    plan.add(Task("a", call=ok))
+    node = plan.node("a")
+    node.attempts, node.losses = attempts, losses
+    about = {"task_id": "a", "status": "failed", "attempt": attempts, "device": "here"}
+    end = TaskEvent(kind="task_failed", at=0.0, **about)
+    text = plan_prompt(ConstellationView(plan), [end], PromptMemory(), Surroundings())
+    assert f"- task 'a' {words} 'here'" in text
 
 
 def test_the_work_of_an_element_of_a_group_is_marked_as_data():

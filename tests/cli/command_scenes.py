@@ -21,7 +21,7 @@ from asterism.core.run.session import Session
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import PutRun, PutSession
-from tests.forked_commands import ForkedCommand
+from tests.forked_commands import ForkedCommand, Server
 from tests.process_scenes import PATIENCE, alive
 
 Value = TypeVar("Value")
@@ -76,11 +76,12 @@ class Scene:
         return json.loads(result.stdout)
 
     @contextmanager
-    def process(self, *words: str, **env: str) -> Iterator[subprocess.Popen[str]]:
-        """A command as a process; whatever happens, it is gone afterwards."""
+    def process(self, *words: str, server: Server | None = None, **env: str) -> Iterator[subprocess.Popen[str]]:
+        """A command as a process, from ``server``; whatever happens, it is gone afterwards."""
         around = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
         process = ForkedCommand(
             [*words],
+            server=server,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd=self.folder,

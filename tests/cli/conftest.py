@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.forked_commands import Server, new_server
+
 
 @pytest.fixture(autouse=True)
 def search_path_is_restored() -> Iterator[None]:
@@ -14,3 +16,10 @@ def search_path_is_restored() -> Iterator[None]:
     before = list(sys.path)
     yield
     sys.path[:] = before
+
+
+@pytest.fixture(scope="session")
+def model_commands() -> Iterator[Server]:
+    """Commands that have imported the clients of models already, which takes seconds."""
+    with new_server("pydantic_ai.models.openai", "pydantic_ai.direct", "genai_prices") as server:
+        yield server

@@ -8,6 +8,7 @@ import json
 import shlex
 import threading
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import click
@@ -35,10 +36,11 @@ MODEL = "openai-chat:gpt-5"
 
 
 @contextlib.contextmanager
-def served(*script: Reply):
-    """A model server in a thread: the commands run in this one."""
+def served(*script: Any):
+    """A model server in a thread: the commands run in this one, or in processes."""
     loop, ready = asyncio.new_event_loop(), threading.Event()
-    server, stop = ModelServer(list(script)), asyncio.Event()
+    server = script[0] if isinstance(script[0], ModelServer) else ModelServer(list(script))
+    stop = asyncio.Event()
 
     async def main() -> None:
         async with server:

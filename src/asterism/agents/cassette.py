@@ -31,7 +31,7 @@ Step = Callable[[Account], Account]
 @dataclass(frozen=True, slots=True)
 class Exchange:
     """``about`` names the ends that the question is about, ``question`` is its text (``ModelQuestion.text``).
-    ``entries`` is how much of the story had been shown with it."""
+    ``entries`` is how much of the story had been shown with it, ``editor`` the name of the editor that asked."""
 
     number: int
     about: str
@@ -40,9 +40,10 @@ class Exchange:
     cost: EditorCost = field(default_factory=EditorCost)
     entries: int = 0
     at: float = 0.0
+    editor: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        return {
+        data = {
             "number": self.number,
             "at": self.at,
             "about": self.about,
@@ -51,6 +52,7 @@ class Exchange:
             "cost": self.cost.to_json(),
             "entries": self.entries,
         }
+        return {**data, "editor": self.editor} if self.editor else data
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Exchange:
@@ -159,7 +161,7 @@ class StoreCassette:
 
 
 def _numbered(exchange: Exchange, number: int, at: float = 0.0) -> Exchange:
-    return Exchange(number, exchange.about, exchange.question, exchange.answer, exchange.cost, exchange.entries, at)
+    return replace(exchange, number=number, at=at)
 
 
 def opened(budget: Budget, defaults: Budget | None = None, unpriced: str = "") -> Step:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,7 @@ from asterism.base.secret_mask import Mask
 from asterism.core.errors import AsterismError, error_text
 from asterism.core.plan.constellation import ConstellationView
 from asterism.core.plan.editor_cost import EditorCost
-from asterism.core.plan.edits import EditBatch
+from asterism.core.plan.edits import Edit, EditBatch
 from asterism.orchestrator.events import EditEvent, Event, TaskEvent
 
 TOOLS = (answer_tool(), show_tasks_tool())
@@ -37,8 +38,8 @@ class Conversation:
     messages: list[Mapping[str, Any]] = field(default_factory=list)
     last: ToolCall | None = None
     """The call that gave the last answer."""
-    charged: int = 0
-    """How many tasks of the last answer are counted as spent."""
+    charged: str = ""
+    """The key of the last answer, if its tasks are counted as spent."""
     cost: EditorCost = field(default_factory=EditorCost)
     """Of what was not reported yet."""
     known: list[Exchange] = field(default_factory=list)
@@ -116,6 +117,19 @@ def masked_events(events: Sequence[Event], mask: Mask) -> list[Event]:
         else one
         for one in events
     ]
+
+
+def answer_key(about: str, edits: Sequence[Edit]) -> str:
+    """The name of an answer in the account of a plan. It ends with ``edits_key``."""
+    return f"{_digest(about)} {edits_key(edits)}"
+
+
+def edits_key(edits: Sequence[Edit]) -> str:
+    return _digest("; ".join(map(str, edits)))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def subject_of(events: Sequence[Event]) -> str:

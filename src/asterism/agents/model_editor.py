@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import contextvars
 import json
+import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -45,6 +46,8 @@ from asterism.agents.cassette import (
 from asterism.agents.conversation import (
     Conversation,
     NoModelAnswer,
+    answer_key,
+    edits_key,
     masked_events,
     read_answer,
     return_answer,
@@ -55,6 +58,7 @@ from asterism.agents.model_calls import MAX_OUTPUT, Bill, ModelCaller, ModelFail
 from asterism.agents.model_messages import ModelAnswer, ModelQuestion
 from asterism.agents.plan_prompt import PromptMemory, Surroundings, plan_prompt, violation_lines
 from asterism.base.secret_mask import Mask
+from asterism.base.text import plural
 from asterism.core.errors import AsterismError
 from asterism.core.plan.constellation import ConstellationView, TaskView
 from asterism.core.plan.editor_cost import EditorCost
@@ -101,6 +105,8 @@ class _PlanState:
     opening: asyncio.Lock = field(default_factory=asyncio.Lock)
     waiting: int = 0
     """How many calls wait for a person."""
+    refusals: int = 0
+    """How many refused answers that add tasks the account knows of."""
 
 
 DeviceList = Callable[[], Awaitable[Sequence[tuple[str, Iterable[str], int | None]]]]
@@ -158,7 +164,9 @@ class ModelEditor:
         self._fleet, self._max_steps = fleet, max_steps
         self._plans: dict[str, _PlanState] = {}
         self._calls = count(1)
+        self._process = secrets.token_hex(4)  # an owner that was cut off may still settle its own calls
         self._lost: set[str] = set()  # calls that were cancelled
+        self._jobs: set[asyncio.Task[None]] = set()
 
     def _check_prices(self) -> None:
         if self.budget.dollars is None or self.replay is not None:
@@ -188,6 +196,7 @@ class ModelEditor:
         """The answer of the model to some ends. Raises ModelFailed, and EditorHeld if the budget is spent."""
         plan = self._plans.setdefault(view.id, _PlanState())
         account = await self._open_account(view.id, plan)
+        await self._count_refusals(view.id, plan)
         about = subject_of(events)
         conversation = plan.conversations.get(about)
         if account.without_editor:
@@ -203,8 +212,9 @@ class ModelEditor:
             if plan.known is None:
                 account = await self.cassette.change(name, opened(self._given, self._defaults, await self._unpriced()))
                 known = {} if self.replay is not None else await read_answers(self.cassette, name)
-                newest = max((one.entries for found in known.values() for one in found), default=0)
-                plan.memory.entries = max(plan.memory.entries, newest)
+                recorded = [one for found in known.values() for one in found]
+                plan.memory.entries = max([plan.memory.entries, *(one.entries for one in recorded)])
+                plan.memory.names |= {self.__name__, *(one.editor for one in recorded if one.editor)}
                 plan.known = known
                 return account
         return await self.cassette.account(name) or Account(self.budget)
@@ -214,13 +224,15 @@ class ModelEditor:
     ) -> Conversation:
         known = (plan.known or {}).pop(about, [])
         mask = plan.context.mask() if plan.context is not None else Mask()
-        around = await self._surroundings(plan, view.id, events)
-        prompt = mask.text(plan_prompt(view, masked_events(events, mask), plan.memory, around))
-        if known:  # the question of an earlier process, as it was asked
-            prompt = json.loads(known[0].question)["messages"][0]["user"]
+        if known:  # the question of an earlier process, as it was asked; what happened since is told with the next one
+            prompt, entries = json.loads(known[0].question)["messages"][0]["user"], known[0].entries
+        else:
+            around = await self._surroundings(plan, view.id, events)
+            prompt = mask.text(plan_prompt(view, masked_events(events, mask), plan.memory, around))
+            entries = plan.memory.entries
         while len(plan.conversations) >= MOST_CONVERSATIONS:
             del plan.conversations[next(iter(plan.conversations))]
-        return Conversation(about, view, mask, plan.memory.entries, [{"user": prompt}], known=known)
+        return Conversation(about, view, mask, entries, [{"user": prompt}], known=known)
 
     async def _surroundings(self, plan: _PlanState, name: str, events: Sequence[Event]) -> Surroundings:
         failed = [event for event in events if isinstance(event, TaskEvent) and event.status == "failed"]
@@ -249,8 +261,28 @@ class ModelEditor:
         return_answer(conversation, words)
         conversation.steps = 0
         if conversation.charged:
-            refund, conversation.charged = Spent(tasks=-conversation.charged), 0
-            await self.cassette.change(name, lambda account: account.settle("", refund))
+            rejected, conversation.charged = conversation.charged, ""
+            await self.cassette.change(name, lambda account: account.added(rejected, 0))
+
+    def edit_refused(self, plan: str) -> None:
+        """A person refused an answer, or nobody approved it in time."""
+        job = asyncio.get_running_loop().create_task(self._count_refusals(plan, self._plans[plan]))
+        self._jobs.add(job)
+        job.add_done_callback(self._jobs.discard)
+
+    async def _count_refusals(self, name: str, plan: _PlanState) -> None:
+        """Do not count the tasks of answers that were refused, here or while no process ran the plan."""
+        found = [] if plan.context is None else [one for one in plan.context.refused() if _added(one.batch)]
+        if len(found) == plan.refusals:
+            return
+
+        def step(account: Account) -> Account:
+            for one in found:
+                account = account.refused(one.id, edits_key(one.batch.edits))
+            return account
+
+        await self.cassette.change(name, step)
+        plan.refusals = len(found)
 
     # -- one answer ----------------------------------------------------------------------------------------------------
 
@@ -279,16 +311,15 @@ class ModelEditor:
 
     async def _submit(self, name: str, plan: _PlanState, conversation: Conversation, batch: EditBatch) -> CostedAnswer:
         """Count the tasks that an answer adds. They too have a budget."""
-        added = sum(isinstance(edit, AddTask) for edit in batch.edits)
+        added = _added(batch)
         if added:
+            answer = answer_key(conversation.about, batch.edits)
             try:
-                await self._spend(
-                    name, Spent(tasks=added), f"the answer adds {added:,} {'task' if added == 1 else 'tasks'}"
-                )
+                await self._count_tasks(name, answer, added)
             except BudgetSpent as spent:
                 proceed = self._proceed(name, plan, conversation, batch)
                 raise self._hold(name, plan, conversation, spent, proceed) from None
-        conversation.charged = added
+            conversation.charged = answer
         return _costed(conversation, batch)
 
     def _proceed(
@@ -316,7 +347,9 @@ class ModelEditor:
             question, lambda asked, model: self._paid(name, conversation, paid, asked, model)
         )
         cost = sum((one for _, one in paid), EditorCost())
-        exchange = Exchange(0, conversation.about, question.text, answer.to_json(), cost, conversation.entries)
+        exchange = Exchange(
+            *(0, conversation.about, question.text, answer.to_json(), cost, conversation.entries), editor=self.__name__
+        )
         await self._settle(name, conversation, *paid[-1], exchange)
         _trace_attributes.set(_described(answer, cost))
         return answer
@@ -344,7 +377,7 @@ class ModelEditor:
         """Reserve what a request may cost at most, and add to ``paid`` what it has cost. One that fails is settled at
         once: the next attempt must not wait for it. The one that is answered is settled with its exchange. Raises
         BudgetSpent."""
-        call = f"{model} {next(self._calls)}"
+        call = f"{model} {self._process} {next(self._calls)}"
         room = await self._reserve(name, call, estimated_tokens(question.text), self.caller.price(model))
         bill = Bill(room)
         try:
@@ -391,14 +424,17 @@ class ModelEditor:
             self._lost.add(call)
             raise
 
-    async def _spend(self, name: str, spent: Spent, what: str) -> None:
+    async def _count_tasks(self, name: str, answer: str, added: int) -> None:
         """Raises BudgetSpent."""
 
         def spend(account: Account) -> Account:
-            obstacle = account.obstacle(spent)
+            counted = account.added(answer, added)
+            needed = Spent(tasks=counted.spent.tasks - account.spent.tasks)
+            obstacle = account.obstacle(needed)
             if obstacle is not None:
-                raise BudgetSpent(f"{obstacle}, and {what}", account, spent)
-            return account.settle("", spent)
+                words = f"{obstacle}, and the answer adds {plural(added, 'task')}"
+                raise BudgetSpent(words, account, needed)
+            return counted
 
         await self.cassette.change(name, spend)
 
@@ -444,6 +480,8 @@ class ModelEditor:
                     return f"the plan goes on without its editor, decided{by}"
                 if account.budget != before.budget:
                     return f"the budget is now {account.budget}, changed{by}"
+                if account.spent.tasks < before.spent.tasks:
+                    return "an edit was refused, and the tasks that it would have added are not counted"
                 now = self._clock()
                 since = now if account.held_since is None else account.held_since
                 left = since + account.budget.wait - now
@@ -494,6 +532,11 @@ def _described(answer: ModelAnswer, cost: EditorCost) -> dict[str, Any]:
 def _end(output: str, mask: Mask) -> str:
     """The end of an output, without the part of a secret with which it may begin."""
     return output if len(output) <= OUTPUT_TAIL else mask.tail(output[-OUTPUT_TAIL:], cut=True)
+
+
+def _added(batch: EditBatch) -> int:
+    """How many tasks a batch adds."""
+    return sum(isinstance(edit, AddTask) for edit in batch.edits)
 
 
 def _dearest(reads: int, writes: int, price: Price | None) -> Spent:

@@ -64,9 +64,10 @@ Rules:
 
 @dataclass(slots=True)
 class PromptMemory:
-    """What the editor of one plan has been shown: how much of the story."""
+    """What the editor of one plan has been shown: how much of the story. ``names`` are those under which it edits."""
 
     entries: int = 0
+    names: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,8 @@ def _happened(view: ConstellationView, events: Sequence[Event], around: Surround
 
 def _end(view: ConstellationView, event: TaskEvent, around: Surroundings) -> Iterator[str]:
     mask, task = around.mask, around.mask.text(event.task_id)
-    attempts = f" after {event.attempt} attempts" if event.attempt > 1 else ""
+    tries = event.attempt - (view[event.task_id].losses if event.task_id in view else 0)
+    attempts = f" after {tries} attempts" if tries > 1 else ""  # without those whose process died
     where = f" on {device_name(view.id, event.device)}" if event.device else ""
     yield f"- task {name(task)} {event.status}{attempts}{where}"
     if event.task_id in view:
@@ -160,10 +162,18 @@ def _since(view: ConstellationView, ends: Sequence[TaskEvent], memory: PromptMem
     if not done:
         return ""
     lines = [
-        f"- {name(one.task, mask)} {one.what}" if one.task else f"- {one.what}: {_line(one.why, mask)}" for one in done
+        f"- {name(one.task, mask)} {one.what}" if one.task else f"- {one.what}: {_line(_by_you(one.why, memory), mask)}"
+        for one in done
     ]
     more = [f"- and {len(lines) - MOST_CHANGES:,} more changes"] if len(lines) > MOST_CHANGES else []
     return "\n".join(["# Since your last call", *lines[-MOST_CHANGES:], *more])
+
+
+def _by_you(why: str, memory: PromptMemory) -> str:
+    """Without the name of this editor, which is another one when its answers are replayed."""
+    version, by, rest = why.partition(" by ")
+    own = next((one for one in memory.names if rest.startswith((f"{one}:", f"{one} ("))), None)
+    return why if own is None else f"{version}{by}you{rest[len(own) :]}"
 
 
 _WORTH_TELLING = frozenset(

@@ -161,7 +161,9 @@ class Account:
     """The budget of one plan, what was spent of it, and what calls under way may cost (``open``, by the id of a call).
 
     ``without_editor``: a person, named in ``decided_by``, let the plan go on without its editor. ``held_since`` is when
-    the budget began to hold the plan. ``unpriced`` names the models whose price is unknown."""
+    the budget began to hold the plan. ``unpriced`` names the models whose price is unknown. ``answers`` are the tasks
+    that each answer adds, which are in ``spent``, too. ``refusals`` are the approvals that were refused, and whose
+    tasks are therefore not counted."""
 
     budget: Budget = field(default_factory=Budget)
     spent: Spent = field(default_factory=Spent)
@@ -170,6 +172,8 @@ class Account:
     decided_by: str = ""
     held_since: float | None = None
     unpriced: str = ""
+    answers: Mapping[str, int] = field(default_factory=dict)
+    refusals: tuple[int, ...] = ()
 
     @property
     def committed(self) -> Spent:
@@ -229,6 +233,22 @@ class Account:
         left = {key: value for key, value in self.open.items() if key != call}
         return replace(self, open=left, spent=self.spent + cost)
 
+    def added(self, answer: str, tasks: int) -> Account:
+        """An answer adds this many tasks; none, if it is not applied. Each answer is counted once, however often this
+        is called: after a crash it is applied by another process."""
+        others = {key: value for key, value in self.answers.items() if key != answer}
+        more = tasks - self.answers.get(answer, 0)
+        answers = {**others, answer: tasks} if tasks else others
+        return replace(self, answers=answers, spent=self.spent + Spent(tasks=more))
+
+    def refused(self, approval: int, edits: str) -> Account:
+        """A person refused an answer with these edits (the end of its key): its tasks are not counted."""
+        if approval in self.refusals:
+            return self
+        answer = next((key for key in self.answers if key.endswith(edits)), None)
+        account = self if answer is None else self.added(answer, 0)
+        return replace(account, refusals=(*self.refusals, approval))
+
     def lost(self, calls: Iterable[str]) -> Account:
         """The cost of these calls is unknown: what was reserved for them counts as spent."""
         account = self
@@ -262,13 +282,18 @@ class Account:
         data: dict[str, Any] = {"budget": self.budget.to_json(), "spent": self.spent.to_json()}
         if self.open:
             data["open"] = {call: spent.to_json() for call, spent in self.open.items()}
+        if self.answers:
+            data["answers"] = dict(self.answers)
+        if self.refusals:
+            data["refusals"] = list(self.refusals)
         others = (one for one in fields(self) if one.name in _FLAGS)
         return data | {one.name: value for one in others if (value := getattr(self, one.name)) != one.default}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Account:
         opened = {call: Spent.from_json(spent) for call, spent in data.get("open", {}).items()}
-        others = {name: data[name] for name in _FLAGS if name in data}
+        others = {name: data[name] for name in (*_FLAGS, "answers") if name in data}
+        others["refusals"] = tuple(data.get("refusals", ()))
         return cls(Budget.from_json(data["budget"]), Spent.from_json(data["spent"]), opened, **others)
 
 

@@ -73,11 +73,13 @@ class EditorHeld(AsterismError):
 @dataclass(frozen=True, slots=True)
 class EditorContext:
     """What surrounds a plan that runs here, for an editor with a method ``attach_plan(id, context)``: the devices, as
-    ``(id, capabilities, slots)``; what the attempts at a task printed in this process; the secrets of the plan."""
+    ``(id, capabilities, slots)``; what the attempts at a task printed in this process; the secrets of the plan; the
+    answers that were refused. If it has a method ``edit_refused(id)``, it is told of each further one."""
 
     devices: Callable[[], Sequence[tuple[str, frozenset[str], int | None]]]
     logs: Callable[[str], list[TaskLog]]
     mask: PlanMask
+    refused: Callable[[], Sequence[WaitingEdit]] = tuple
 
 
 class EditCycles:
@@ -128,6 +130,9 @@ class EditCycles:
 
     def ask_again(self, refused: WaitingEdit) -> None:
         """A person refused an answer, with a reason: open a cycle, so that the editor learns of it."""
+        learn = getattr(self._editor, "edit_refused", None)
+        if learn is not None:
+            learn(self._plan.id)
         if self._lock.edit_on is not None and refused.cycle is not None and refused.state == REFUSED and refused.why:
             cycle = self._lock.open_stuck(self._now(), always=True)
             if cycle is not None:

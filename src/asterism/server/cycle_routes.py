@@ -151,7 +151,8 @@ async def decide_budget(call: Call) -> Any:
 
 def _budget_json(account: Account) -> dict[str, Any]:
     data = account.to_json()
-    data.pop("open", None)
+    for inner in ("open", "answers", "refusals"):
+        data.pop(inner, None)
     return data
 
 

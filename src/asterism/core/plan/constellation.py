@@ -77,6 +77,11 @@ class TaskView:
         return self._node.attempts
 
     @property
+    def losses(self) -> int:
+        """How many of the attempts were lost with their process or device."""
+        return self._node.losses
+
+    @property
     def started_at(self) -> float | None:
         return self._node.started_at
 
