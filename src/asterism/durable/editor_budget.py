@@ -171,9 +171,9 @@ class Account:
     without_editor: bool = False
     decided_by: str = ""
     held_since: float | None = None
-    unpriced: str = ""
     answers: Mapping[str, int] = field(default_factory=dict)
     refusals: tuple[int, ...] = ()
+    unpriced: str = ""
 
     @property
     def committed(self) -> Spent:
