@@ -10,12 +10,14 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from asterism.core.errors import AsterismError
 from asterism.durable.editor_budget import Account, Budget, InvalidBudget, Spent
 
 __all__ = [
     "DEFAULT_BUDGET",
     "Account",
     "Budget",
+    "BudgetSpent",
     "InvalidBudget",
     "Price",
     "Spent",
@@ -25,6 +27,9 @@ __all__ = [
 
 DEFAULT_BUDGET = Budget(calls=200, tasks=500)
 """The limits of a budget that does not name them: no model edits a plan for ever while nobody looks."""
+
+LEAST_SECONDS = 0.001
+"""A request takes at least this long."""
 
 LEAST_OUTPUT = 256
 """A call with room for fewer tokens of output than this is not made."""
@@ -75,3 +80,20 @@ def _rooms(account: Account, input_tokens: int, price: Price | None) -> Iterator
         paid = price.dollars(input_tokens, 0)
         rest = account.left("dollars") - paid
         yield rest / price.output * 1e6 if price.output else (math.inf if rest >= 0 else 0)
+
+
+class BudgetSpent(AsterismError):
+    """A request needs more than what is left in the account of a plan."""
+
+    def __init__(self, message: str, account: Account, needed: Spent) -> None:
+        super().__init__(message)
+        self.account, self.needed = account, needed
+
+
+class Reserved(Exception):
+    """The rest of the budget is reserved for calls under way."""
+
+
+def dearest(reads: int, writes: int, price: Price | None) -> Spent:
+    """What a request costs at most. How much time it takes is known only at its end."""
+    return Spent(0.0 if price is None else price.dollars(reads, writes), reads + writes, 1, LEAST_SECONDS)

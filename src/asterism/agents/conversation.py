@@ -17,7 +17,8 @@ from asterism.base.secret_mask import Mask
 from asterism.core.errors import AsterismError, error_text
 from asterism.core.plan.constellation import ConstellationView
 from asterism.core.plan.editor_cost import EditorCost
-from asterism.core.plan.edits import Edit, EditBatch
+from asterism.core.plan.edits import AddTask, Edit, EditBatch
+from asterism.orchestrator.edit_cycles import CostedAnswer
 from asterism.orchestrator.events import EditEvent, Event, TaskEvent
 
 TOOLS = (answer_tool(), show_tasks_tool())
@@ -140,3 +141,26 @@ def subject_of(events: Sequence[Event]) -> str:
         return json.dumps(ends)
     edits = [event for event in events if isinstance(event, EditEvent)]
     return json.dumps(["stuck", next((one.cycle for one in edits), None)])
+
+
+def added_tasks(batch: EditBatch) -> int:
+    """How many tasks a batch adds."""
+    return sum(isinstance(edit, AddTask) for edit in batch.edits)
+
+
+def costed(conversation: Conversation, batch: EditBatch | None) -> CostedAnswer:
+    cost, conversation.cost = conversation.cost, EditorCost()
+    return CostedAnswer(batch, cost)
+
+
+def described(answer: ModelAnswer, cost: EditorCost) -> dict[str, Any]:
+    """The attributes of a call in a trace."""
+    provider, _, model = answer.model.rpartition(":")
+    return {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": provider or None,
+        "gen_ai.request.model": model,
+        "gen_ai.usage.input_tokens": cost.input_tokens,
+        "gen_ai.usage.output_tokens": cost.output_tokens,
+        "asterism.editor.dollars": cost.dollars,
+    }

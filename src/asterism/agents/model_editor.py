@@ -27,9 +27,12 @@ from asterism.agents.budget import (
     LEAST_OUTPUT,
     Account,
     Budget,
+    BudgetSpent,
     InvalidBudget,
     Price,
+    Reserved,
     Spent,
+    dearest,
     estimated_tokens,
     room_for_output,
 )
@@ -46,7 +49,10 @@ from asterism.agents.cassette import (
 from asterism.agents.conversation import (
     Conversation,
     NoModelAnswer,
+    added_tasks,
     answer_key,
+    costed,
+    described,
     edits_key,
     masked_events,
     read_answer,
@@ -56,42 +62,23 @@ from asterism.agents.conversation import (
 from asterism.agents.edit_filter import EditFilter
 from asterism.agents.model_calls import MAX_OUTPUT, Bill, ModelCaller, ModelFailed, require_extra
 from asterism.agents.model_messages import ModelAnswer, ModelQuestion
-from asterism.agents.plan_prompt import PromptMemory, Surroundings, plan_prompt, violation_lines
+from asterism.agents.plan_prompt import PromptMemory, Surroundings, output_end, plan_prompt, violation_lines
 from asterism.base.secret_mask import Mask
 from asterism.base.text import plural
-from asterism.core.errors import AsterismError
 from asterism.core.plan.constellation import ConstellationView, TaskView
 from asterism.core.plan.editor_cost import EditorCost
-from asterism.core.plan.edits import AddTask, EditBatch
+from asterism.core.plan.edits import EditBatch
 from asterism.orchestrator.edit_cycles import CostedAnswer, EditorContext, EditorHeld
 from asterism.orchestrator.events import EditEvent, Event, TaskEvent
 
 MAX_STEPS = 8
 """How many requests one answer may take, with calls of tools and unreadable answers."""
 
-LEAST_SECONDS = 0.001
-"""A request takes at least this long."""
-
 RESERVED_WAIT = 60.0
 """Seconds between two looks at a budget that other calls have reserved, without being woken."""
 
 MOST_CONVERSATIONS = 64
 """How many conversations of a plan are remembered, open ones and others."""
-
-OUTPUT_TAIL = 4_000
-"""How many characters of the output of a failed task are read."""
-
-
-class BudgetSpent(AsterismError):
-    """A request needs more than what is left in the account of a plan."""
-
-    def __init__(self, message: str, account: Account, needed: Spent) -> None:
-        super().__init__(message)
-        self.account, self.needed = account, needed
-
-
-class _Reserved(Exception):
-    """The rest of the budget is reserved for calls under way."""
 
 
 @dataclass(slots=True)
@@ -107,10 +94,6 @@ class _PlanState:
     """How many calls wait for a person."""
     refusals: int = 0
     """How many refused answers that add tasks the account knows of."""
-
-
-DeviceList = Callable[[], Awaitable[Sequence[tuple[str, Iterable[str], int | None]]]]
-Output = Callable[[str, str, int], Awaitable[str]]
 
 
 class ModelEditor:
@@ -248,7 +231,7 @@ class ModelEditor:
         else:
             return Surroundings(goal=self.goal)
         mask = plan.context.mask() if plan.context is not None else Mask()
-        return Surroundings(devices, {task: _end(text, mask) for task, text in outputs.items()}, self.goal, mask)
+        return Surroundings(devices, {task: output_end(text, mask) for task, text in outputs.items()}, self.goal, mask)
 
     async def _rejected(self, name: str, conversation: Conversation, events: Sequence[Event]) -> None:
         """The plan has rejected the last answer: it goes back with every violation, and its tasks are not counted."""
@@ -272,7 +255,7 @@ class ModelEditor:
 
     async def _count_refusals(self, name: str, plan: _PlanState) -> None:
         """Do not count the tasks of answers that were refused, here or while no process ran the plan."""
-        found = [] if plan.context is None else [one for one in plan.context.refused() if _added(one.batch)]
+        found = [] if plan.context is None else [one for one in plan.context.refused() if added_tasks(one.batch)]
         if len(found) == plan.refusals:
             return
 
@@ -306,12 +289,12 @@ class ModelEditor:
     async def _resume(self, name: str, plan: _PlanState, conversation: Conversation) -> CostedAnswer:
         account = await self.cassette.account(name)
         if account is not None and account.without_editor:
-            return _costed(conversation, None)
+            return costed(conversation, None)
         return await self._answer(name, plan, conversation)
 
     async def _submit(self, name: str, plan: _PlanState, conversation: Conversation, batch: EditBatch) -> CostedAnswer:
         """Count the tasks that an answer adds. They too have a budget."""
-        added = _added(batch)
+        added = added_tasks(batch)
         if added:
             answer = answer_key(conversation.about, batch.edits)
             try:
@@ -320,7 +303,7 @@ class ModelEditor:
                 proceed = self._proceed(name, plan, conversation, batch)
                 raise self._hold(name, plan, conversation, spent, proceed) from None
             conversation.charged = answer
-        return _costed(conversation, batch)
+        return costed(conversation, batch)
 
     def _proceed(
         self, name: str, plan: _PlanState, conversation: Conversation, batch: EditBatch
@@ -328,7 +311,7 @@ class ModelEditor:
         async def proceed() -> CostedAnswer:
             account = await self.cassette.account(name)
             if account is not None and account.without_editor:
-                return _costed(conversation, None)
+                return costed(conversation, None)
             return await self._submit(name, plan, conversation, batch)
 
         return proceed
@@ -351,7 +334,7 @@ class ModelEditor:
             *(0, conversation.about, question.text, answer.to_json(), cost, conversation.entries), editor=self.__name__
         )
         await self._settle(name, conversation, *paid[-1], exchange)
-        _trace_attributes.set(_described(answer, cost))
+        _trace_attributes.set(described(answer, cost))
         return answer
 
     def _known_answer(self, conversation: Conversation, question: ModelQuestion) -> Exchange | None:
@@ -399,10 +382,10 @@ class ModelEditor:
             nonlocal room
             account = account.lost(self._lost)
             room = room_for_output(account, reads, price, MAX_OUTPUT)
-            needed = _dearest(reads, max(room, LEAST_OUTPUT), price)
+            needed = dearest(reads, max(room, LEAST_OUTPUT), price)
             obstacle = account.obstacle(needed)
             if obstacle is not None and replace(account, open={}).obstacle(needed) is None:
-                raise _Reserved
+                raise Reserved
             if obstacle is not None:
                 raise BudgetSpent(obstacle, account, needed)
             return account.reserve(call, needed)
@@ -411,7 +394,7 @@ class ModelEditor:
             try:
                 await self.cassette.change(name, reserve)
                 return room
-            except _Reserved:  # other calls may cost less than what is reserved for them
+            except Reserved:  # other calls may cost less than what is reserved for them
                 await self.cassette.changed(name, RESERVED_WAIT)
 
     async def _settle(
@@ -515,35 +498,3 @@ class ModelEditor:
 
 
 _trace_attributes: contextvars.ContextVar[Mapping[str, Any]] = contextvars.ContextVar("trace_attributes")
-
-
-def _described(answer: ModelAnswer, cost: EditorCost) -> dict[str, Any]:
-    provider, _, model = answer.model.rpartition(":")
-    return {
-        "gen_ai.operation.name": "chat",
-        "gen_ai.provider.name": provider or None,
-        "gen_ai.request.model": model,
-        "gen_ai.usage.input_tokens": cost.input_tokens,
-        "gen_ai.usage.output_tokens": cost.output_tokens,
-        "asterism.editor.dollars": cost.dollars,
-    }
-
-
-def _end(output: str, mask: Mask) -> str:
-    """The end of an output, without the part of a secret with which it may begin."""
-    return output if len(output) <= OUTPUT_TAIL else mask.tail(output[-OUTPUT_TAIL:], cut=True)
-
-
-def _added(batch: EditBatch) -> int:
-    """How many tasks a batch adds."""
-    return sum(isinstance(edit, AddTask) for edit in batch.edits)
-
-
-def _dearest(reads: int, writes: int, price: Price | None) -> Spent:
-    """What a request costs at most. How much time it takes is known only at its end."""
-    return Spent(0.0 if price is None else price.dollars(reads, writes), reads + writes, 1, LEAST_SECONDS)
-
-
-def _costed(conversation: Conversation, batch: EditBatch | None) -> CostedAnswer:
-    cost, conversation.cost = conversation.cost, EditorCost()
-    return CostedAnswer(batch, cost)

@@ -43,6 +43,9 @@ RESULT_LENGTH = 1_200
 OUTPUT_LENGTH = 2_400
 """How many characters of a result, and of the end of an output, are shown."""
 
+OUTPUT_TAIL = 4_000
+"""How many characters of the output of a failed task are read."""
+
 INSTRUCTIONS = f"""\
 You edit a plan: a directed acyclic graph of tasks that devices execute while you read. You are called when tasks have
 ended. Decide whether the rest of the plan has to change, and answer with the tool `answer`: a list of edits that are
@@ -317,3 +320,8 @@ def _json(value: Any) -> str:
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True, default=repr)
     except (TypeError, ValueError, RecursionError):
         return f"a value of type {type(value).__name__}"
+
+
+def output_end(output: str, mask: Mask) -> str:
+    """The end of an output, without the part of a secret with which it may begin."""
+    return output if len(output) <= OUTPUT_TAIL else mask.tail(output[-OUTPUT_TAIL:], cut=True)

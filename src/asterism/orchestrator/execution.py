@@ -93,7 +93,9 @@ class Execution:
         self._trace = self.cycles.trace = trace
         attach = getattr(options.editor, "attach_plan", None)
         if attach is not None:
-            attach(plan.id, EditorContext(self._roster.profiles, self.logs.of, self._mask, self._refused_edits))
+            attach(
+                plan.id, EditorContext(self._roster.profiles, self.logs.of, self._mask, lambda: self.waiting.refused)
+            )
 
     def begin(self) -> None:
         """Start a new plan."""
@@ -390,9 +392,6 @@ class Execution:
             self._forget_timers(node)
         self.unplaceable.edited()
         self._wake()
-
-    def _refused_edits(self) -> list[WaitingEdit]:
-        return self.waiting.refused
 
     def _announce_waiting(self, kind: str, edit: WaitingEdit) -> None:
         """An edit begins to wait for a person, or was refused."""
