@@ -57,7 +57,8 @@ REPAIR = [
 
 class ScriptedCaller(ModelCaller):
     """A model in this process: it answers with lists of edits, one for each question, and again with the last;
-    with a text, as it is; or with what a function makes of the question. ``tokens`` is what each answer costs."""
+    with a text, as it is; or with what a function makes of the question. An error fails the attempt, which counts as a
+    call. ``tokens`` is what each answer costs."""
 
     def __init__(
         self, *replies: Any, seconds: float = 0.0, tokens: tuple[int, int] = (1000, 100), **terms: Any
@@ -77,6 +78,9 @@ class ScriptedCaller(ModelCaller):
             await self.gate.wait()
         if self.seconds:
             await asyncio.sleep(self.seconds)
+        if isinstance(reply, Exception):
+            bill.cost = EditorCost(name, 1)
+            raise reply
         bill.cost = EditorCost(name, 1, *self.tokens, Price(1.0, 10.0).dollars(*self.tokens), self.seconds)
         text = reply if isinstance(reply, str) else json.dumps({"edits": reply, "reason": "scripted"})
         return ModelAnswer("", (ToolCall(f"call-{number}", "answer", text),), False, name)

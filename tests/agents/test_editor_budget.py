@@ -46,7 +46,7 @@ async def test_a_spent_budget_holds_the_tasks_below_and_says_why():
     assert result["publish"].status == "completed"
     told = [(entry.what, entry.why) for entry in result.story() if entry.what.startswith("editor")]
     assert [what for what, _ in told] == ["editor waits", "editor continues", "editor called"]
-    assert "the budget is now 1 call, changed by ann" in told[1][1]
+    assert "the budget is now 1 call, 500 tasks, changed by ann" in told[1][1]
 
 
 async def test_a_held_cycle_outlives_its_timeout_and_without_the_hold_it_would_not():

@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import shlex
 import threading
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
+import click
 import pytest
 
+from asterism.cli.model_options import editor_words
+from asterism.cli.plan_execution import _stopped
 from tests.agents.model_server import ModelServer, Reply
 from tests.cli.command_scenes import Scene
 
@@ -69,14 +74,44 @@ def test_a_model_repairs_a_plan_and_the_plan_is_repeated_from_its_cassette(scene
     assert "broken" in server.questions[0].text
     account = scene.json("plan", "budget", "pipeline")
     assert account["spent"]["calls"] == 1
-    assert account["budget"] == {"dollars": 2.0, "calls": 9}
-    assert scene.ok("plan", "budget", "pipeline").splitlines()[0] == "Budget of plan 'pipeline': $2.00, 9 calls."
+    assert account["budget"] == {"dollars": 2.0, "calls": 9, "tasks": 500}
+    assert (
+        scene.ok("plan", "budget", "pipeline").splitlines()[0]
+        == "Budget of plan 'pipeline': $2.00, 9 calls, 500 tasks."
+    )
     assert "answer: " in scene.ok("plan", "exchanges", "pipeline")
     assert "task 'test' failed" in scene.ok("plan", "exchanges", "pipeline", "1")
     again = scene.run(*words, "--replay", "pipeline", "--id", "again")
     assert again.exit_code == 0, again.output
     copied, recorded = (scene.json("plan", "exchanges", name) for name in ("again", "pipeline"))
     assert [one["question"] for one in copied] == [one["question"] for one in recorded]
+
+
+def test_a_command_that_is_advised_keeps_the_editor(scene: Scene) -> None:
+    words = ("run", "plan.yaml", "--editor", "model", "--model", MODEL, "--price", "3/15", "--goal", "a release")
+    filters = ("--edit-on", "failure", "--edit-on", "tasks=test,pub*")
+    with served(Reply.edits()) as server:
+        done = scene.run(*words, *filters, "--store", scene.url, **server.environment)
+    options = f"--editor model --model {MODEL} --goal 'a release' --price 3/15 --edit-on failure"
+    assert f"asterism plan retry pipeline --store {scene.url} {options} --edit-on 'tasks=test,pub*'\n" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, []),
+        ({"editor": None, "models": ()}, []),
+        ({"editor": "mine:edit", "edit_on": "all"}, ["--editor", "mine:edit", "--edit-on", "all"]),
+        ({"editor": "model", "models": (), "replay": "old"}, ["--editor", "model", "--replay", "old"]),
+    ],
+)
+def test_the_options_of_an_editor_as_words(given: dict[str, object], words: list[str]) -> None:
+    with click.Context(click.Command("run")) as context:
+        context.params = given
+        assert editor_words() == words
+        assert _stopped(Mock(store=Mock(url="memory:")), "nightly").endswith(
+            shlex.join(["asterism", "resume", "nightly", "--store", "memory:", *words])
+        )
 
 
 def test_what_the_options_need(scene: Scene) -> None:

@@ -259,7 +259,7 @@ async def test_a_spent_budget_is_shown_and_raised() -> None:
                     break
                 await asyncio.sleep(0.5)
             shown = documents.EditorBudget.model_validate(answer.json())
-            assert (shown.budget, shown.spent) == ({"calls": 0}, {})
+            assert (shown.budget, shown.spent) == ({"calls": 0, "tasks": 500}, {})
             assert (shown.held_why, shown.held_until) == ("0 of 0 calls are spent", shown.held_since + 86_400)
             plan = documents.Plan.model_validate((await client.get("/api/v1/plans/pipeline")).json(), strict=True)
             assert plan.budget == shown
@@ -268,7 +268,7 @@ async def test_a_spent_budget_is_shown_and_raised() -> None:
             assert problem(await client.post(path, json={}), 422)
             assert problem(await client.post(path, json={"limits": "lots"}), 422)
             raised = await client.post(path, json={"limits": "5calls"})
-            assert (raised.status_code, raised.json()["budget"]) == (200, {"calls": 5})
+            assert (raised.status_code, raised.json()["budget"]) == (200, {"calls": 5, "tasks": 500})
             assert raised.json()["decided_by"] == "bob"
             result = await job
             assert result["publish"].status == "completed"

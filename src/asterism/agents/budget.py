@@ -10,15 +10,35 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from asterism.core.errors import AsterismError
 from asterism.durable.editor_budget import Account, Budget, InvalidBudget, Spent
 
-__all__ = ["Account", "Budget", "InvalidBudget", "Price", "Spent", "estimated_tokens", "room_for_output"]
+__all__ = [
+    "DEFAULT_BUDGET",
+    "Account",
+    "Budget",
+    "BudgetSpent",
+    "InvalidBudget",
+    "Price",
+    "Spent",
+    "estimated_tokens",
+    "room_for_output",
+]
+
+DEFAULT_BUDGET = Budget(calls=200, tasks=500)
+"""The limits of a budget that does not name them: no model edits a plan for ever while nobody looks."""
+
+LEAST_SECONDS = 0.001
+"""A request takes at least this long."""
 
 LEAST_OUTPUT = 256
 """A call with room for fewer tokens of output than this is not made."""
 
 CHARACTERS_PER_TOKEN = 3
-"""A cautious estimate of the length of a token in a prompt."""
+"""A cautious estimate of the length of a token in a prompt, in ASCII characters."""
+
+BYTES_PER_TOKEN = 2
+"""The same for other characters, in bytes of UTF-8: a Chinese character is up to two tokens."""
 
 LONGEST_TOKEN = 12
 """No tokenizer makes fewer tokens of a text of some length than its characters divided by this."""
@@ -37,7 +57,10 @@ class Price:
 
 def estimated_tokens(text: str) -> int:
     """How many tokens a text may have: a cautious count."""
-    return math.ceil(len(text) / CHARACTERS_PER_TOKEN)
+    size = len(text.encode(errors="surrogatepass"))
+    others = 0 if size == len(text) else sum(not char.isascii() for char in text)
+    plain = len(text) - others
+    return math.ceil(plain / CHARACTERS_PER_TOKEN + (size - plain) / BYTES_PER_TOKEN)
 
 
 def plausible_tokens(reported: int, text: str) -> int:
@@ -57,3 +80,20 @@ def _rooms(account: Account, input_tokens: int, price: Price | None) -> Iterator
         paid = price.dollars(input_tokens, 0)
         rest = account.left("dollars") - paid
         yield rest / price.output * 1e6 if price.output else (math.inf if rest >= 0 else 0)
+
+
+class BudgetSpent(AsterismError):
+    """A request needs more than what is left in the account of a plan."""
+
+    def __init__(self, message: str, account: Account, needed: Spent) -> None:
+        super().__init__(message)
+        self.account, self.needed = account, needed
+
+
+class Reserved(Exception):
+    """The rest of the budget is reserved for calls under way."""
+
+
+def dearest(reads: int, writes: int, price: Price | None) -> Spent:
+    """What a request costs at most. How much time it takes is known only at its end."""
+    return Spent(0.0 if price is None else price.dollars(reads, writes), reads + writes, 1, LEAST_SECONDS)

@@ -164,14 +164,17 @@ def _numbered(exchange: Exchange, number: int, at: float = 0.0) -> Exchange:
     return replace(exchange, number=number, at=at)
 
 
-def opened(budget: Budget) -> Step:
+def opened(budget: Budget, defaults: Budget | None = None, unpriced: str = "") -> Step:
     """The account of a plan that this process begins to edit: with its budget if it is new, and without calls of
-    earlier processes, whose reservations count as spent. What a person has raised stays."""
+    earlier processes, whose reservations count as spent. What a person has raised stays. ``defaults`` are the limits
+    that hold if neither names others, ``unpriced`` the models whose price is unknown."""
+    lowest = defaults or Budget()
 
     def step(account: Account) -> Account:
         if account == Account():
-            return Account(budget)
-        return replace(account.abandoned(), budget=account.budget.at_least(budget))
+            return Account(lowest.raised(budget), unpriced=unpriced)
+        wider = lowest.raised(account.budget.at_least(budget))
+        return replace(account.abandoned(), budget=wider, unpriced=unpriced)
 
     return step
 

@@ -17,7 +17,8 @@ from asterism.base.secret_mask import Mask
 from asterism.core.errors import AsterismError, error_text
 from asterism.core.plan.constellation import ConstellationView
 from asterism.core.plan.editor_cost import EditorCost
-from asterism.core.plan.edits import AddTask, Edit, EditBatch
+from asterism.core.plan.edits import Edit, EditBatch
+from asterism.orchestrator.edit_cycles import CostedAnswer
 from asterism.orchestrator.events import EditEvent, Event, TaskEvent
 
 TOOLS = (answer_tool(), show_tasks_tool())
@@ -87,7 +88,7 @@ def _called(conversation: Conversation, call: ToolCall) -> EditBatch | None:
     ids = arguments.get("tasks") or []
     ids = [one for one in ids if isinstance(one, str)] if isinstance(ids, list) else []
     pattern, below = (arguments.get(name) or "" for name in ("pattern", "below"))
-    _tell(conversation, call, task_list(conversation.view, ids, str(pattern), str(below)))
+    _tell(conversation, call, task_list(conversation.view, ids, str(pattern), str(below), conversation.mask))
     return None
 
 
@@ -119,11 +120,6 @@ def masked_events(events: Sequence[Event], mask: Mask) -> list[Event]:
     ]
 
 
-def added_tasks(batch: EditBatch) -> int:
-    """How many tasks a batch adds."""
-    return sum(isinstance(edit, AddTask) for edit in batch.edits)
-
-
 def answer_key(about: str, edits: Sequence[Edit]) -> str:
     """The name of an answer in the account of a plan. It ends with ``edits_key``."""
     return f"{_digest(about)} {edits_key(edits)}"
@@ -145,3 +141,8 @@ def subject_of(events: Sequence[Event]) -> str:
         return json.dumps(ends)
     edits = [event for event in events if isinstance(event, EditEvent)]
     return json.dumps(["stuck", next((one.cycle for one in edits), None)])
+
+
+def costed(conversation: Conversation, batch: EditBatch | None) -> CostedAnswer:
+    cost, conversation.cost = conversation.cost, EditorCost()
+    return CostedAnswer(batch, cost)

@@ -39,6 +39,11 @@ class EditFilter:
         if problem is not None:
             raise InvalidFilter(f"the condition {self.when!r} is not valid: {problem}")
 
+    def words(self) -> list[str]:
+        """The texts from which ``parse`` makes this filter."""
+        named = [("all", self.everything), ("failure", self.failure), (f"tasks={','.join(self.tasks)}", self.tasks)]
+        return [text for text, given in [*named, (f"when={self.when}", self.when)] if given]
+
     def __call__(self, task: TaskView) -> bool:
         asks = self.matches(task)
         if asks:

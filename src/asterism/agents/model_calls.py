@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -73,10 +73,11 @@ class ModelMissing(AsterismError):
 
 @dataclass(slots=True)
 class Bill:
-    """The bill of one attempt: how many tokens of output it may have, and what it has cost in the end."""
+    """The bill of one attempt: how many tokens of output it may have, and what it has cost in the end. None: nobody
+    knows, since it was cancelled."""
 
     max_output: int = MAX_OUTPUT
-    cost: EditorCost = field(default_factory=EditorCost)
+    cost: EditorCost | None = None
 
 
 Pay = Callable[[ModelQuestion, str], AbstractAsyncContextManager[Bill]]
@@ -95,7 +96,7 @@ class Unlimited:
         try:
             yield bill
         finally:
-            self.cost += bill.cost
+            self.cost += bill.cost or EditorCost()
 
 
 class ModelCaller:
@@ -158,6 +159,9 @@ class ModelCaller:
             try:
                 async with pay(question, name) as bill:
                     answer = await self._attempt(model, name, question, bill)
+                    if answer.refused and model is not self._models[-1]:
+                        raise _GiveUp("it refused to answer")
+                    return answer
             except _Again as again:
                 pause = (
                     again.after if again.after is not None else BACKOFF * 2 ** (attempt - 1) * random.uniform(0.5, 1.5)
@@ -171,11 +175,6 @@ class ModelCaller:
             except _GiveUp as problem:
                 problems.append(f"{name}: {problem}")
                 return None
-            else:
-                if not answer.refused or model is self._models[-1]:
-                    return answer
-                problems.append(f"{name} refused to answer")
-                return None
         return None
 
     async def _attempt(self, model: Any, name: str, question: ModelQuestion, bill: Bill) -> ModelAnswer:
@@ -185,9 +184,16 @@ class ModelCaller:
                 response = await run_apart(lambda: self._request(model, question, bill.max_output, received))
             else:
                 response = await self._request(model, question, bill.max_output, received)
-        except (_Again, _GiveUp):
-            # what was streamed before the connection broke has been paid for
-            tokens = (estimated_tokens(question.text), estimated_tokens(received.text)) if received.text else (0, 0)
+        except _NotSent as problem:
+            bill.cost = EditorCost()
+            raise _GiveUp(str(problem)) from None
+        except ModelMissing:
+            bill.cost = EditorCost()
+            raise
+        except (_Again, _GiveUp) as problem:
+            # what was streamed before the connection broke has been paid for, and the question if the model had it
+            read = bool(received.text) or (isinstance(problem, _Again) and problem.accepted)
+            tokens = (estimated_tokens(question.text), estimated_tokens(received.text)) if read else (0, 0)
             bill.cost = EditorCost(name, 1, *tokens, self._dollars(name, *tokens), time.monotonic() - began)
             raise
         answer = _answer_of(response, name)
@@ -256,12 +262,16 @@ class ModelCaller:
                             raise _GiveUp(f"the answer has more than {max_output:,} tokens")
                     return stream.get()
         except TimeoutError:
-            raise _Again(f"its stream has stalled for {self._stall_timeout:g} s") from None
+            raise _Again(f"its stream has stalled for {self._stall_timeout:g} s", accepted=True) from None
         except ModelRateLimitError as error:
             raise _Again(f"it limits the rate of requests ({_short(error)})", error.retry_after) from None
-        except (ModelUnavailableError, ModelServerError, ModelConnectionError, ModelRequestTimeout) as error:
+        except ModelRequestTimeout as error:
+            raise _Again(_short(error), error.retry_after, accepted=True) from None
+        except (ModelUnavailableError, ModelServerError, ModelConnectionError) as error:
             raise _Again(_short(error), error.retry_after) from None
-        except (ModelAPIError, UserError) as error:
+        except UserError as error:  # an unknown model, or no key
+            raise _NotSent(_short(error)) from None
+        except ModelAPIError as error:
             raise _GiveUp(_short(error)) from None
         except (_Again, _GiveUp, ModelMissing):
             raise
@@ -270,15 +280,20 @@ class ModelCaller:
 
 
 class _Again(Exception):
-    """The same model may answer later: after ``after`` seconds, if it says so."""
+    """The same model may answer later: after ``after`` seconds, if it says so. ``accepted``: it may have worked on the
+    question, and is paid for reading it."""
 
-    def __init__(self, problem: str, after: float | None = None) -> None:
+    def __init__(self, problem: str, after: float | None = None, *, accepted: bool = False) -> None:
         super().__init__(problem)
-        self.after = after
+        self.after, self.accepted = after, accepted
 
 
 class _GiveUp(Exception):
     """The model will not answer this question."""
+
+
+class _NotSent(Exception):
+    """The question cannot be sent."""
 
 
 class _Received:

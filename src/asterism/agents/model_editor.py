@@ -23,12 +23,16 @@ from itertools import count
 from typing import Any
 
 from asterism.agents.budget import (
+    DEFAULT_BUDGET,
     LEAST_OUTPUT,
     Account,
     Budget,
+    BudgetSpent,
     InvalidBudget,
     Price,
+    Reserved,
     Spent,
+    dearest,
     estimated_tokens,
     room_for_output,
 )
@@ -45,8 +49,8 @@ from asterism.agents.cassette import (
 from asterism.agents.conversation import (
     Conversation,
     NoModelAnswer,
-    added_tasks,
     answer_key,
+    costed,
     edits_key,
     masked_events,
     read_answer,
@@ -56,38 +60,24 @@ from asterism.agents.conversation import (
 from asterism.agents.edit_filter import EditFilter
 from asterism.agents.model_calls import MAX_OUTPUT, Bill, ModelCaller, ModelFailed, require_extra
 from asterism.agents.model_messages import ModelAnswer, ModelQuestion, call_attributes
-from asterism.agents.plan_prompt import PromptMemory, Surroundings, plan_prompt, violation_lines
+from asterism.agents.plan_prompt import PromptMemory, Surroundings, output_end, plan_prompt, violation_lines
 from asterism.base.secret_mask import Mask
 from asterism.base.text import plural
-from asterism.core.errors import AsterismError
 from asterism.core.plan.constellation import ConstellationView, TaskView
 from asterism.core.plan.editor_cost import EditorCost
 from asterism.core.plan.edits import EditBatch
+from asterism.core.plan.group_elements import tasks_added
 from asterism.orchestrator.edit_cycles import CostedAnswer, EditorContext, EditorHeld
 from asterism.orchestrator.events import EditEvent, Event, TaskEvent
 
 MAX_STEPS = 8
 """How many requests one answer may take, with calls of tools and unreadable answers."""
 
-LEAST_SECONDS = 0.001
-"""A request takes at least this long."""
-
 RESERVED_WAIT = 60.0
 """Seconds between two looks at a budget that other calls have reserved, without being woken."""
 
 MOST_CONVERSATIONS = 64
 """How many conversations of a plan are remembered, open ones and others."""
-
-OUTPUT_TAIL = 4_000
-"""How many characters of the output of a failed task are read."""
-
-
-class BudgetSpent(AsterismError):
-    """A request costs more than what is left of the budget."""
-
-
-class _Reserved(Exception):
-    """The rest of the budget is reserved for calls under way."""
 
 
 @dataclass(slots=True)
@@ -105,17 +95,13 @@ class _PlanState:
     """How many refused answers that add tasks the account knows of."""
 
 
-DeviceList = Callable[[], Awaitable[Sequence[tuple[str, Iterable[str], int | None]]]]
-Output = Callable[[str, str, int], Awaitable[str]]
-
-
 class ModelEditor:
     """A language model as the editor of plans: ``Orchestrator(devices, editor=ModelEditor("openai:gpt-5"))``.
 
     ``model``      its name, such as ``anthropic:claude-sonnet-5-5``, ``openai:gpt-5`` or ``openai-chat:NAME`` for any
                    endpoint that is compatible with OpenAI (``$OPENAI_BASE_URL``); or a model of pydantic-ai
     ``fallback``   models that are asked if it does not answer
-    ``budget``     what may be spent on each plan
+    ``budget``     what may be spent on each plan; 200 calls and 500 tasks unless it names other limits of these
     ``ask``        which ends it is asked about: ``failure`` (default), ``all``, ``tasks=…``, ``when=…``, or several of
                    these; an EditFilter; or a function of the task
     ``goal``       what the plan is for; an empty plan is planned from it
@@ -144,7 +130,9 @@ class ModelEditor:
     ) -> None:
         if max_steps < 1:
             raise ValueError(f"max_steps must be 1 or more, not {max_steps}")
-        self.budget = Budget.parse(budget) if isinstance(budget, str) else budget or Budget()
+        self._given = Budget.parse(budget) if isinstance(budget, str) else budget or Budget()
+        self._defaults = DEFAULT_BUDGET if replay is None else Budget()  # a cassette has an end
+        self.budget = self._defaults.raised(self._given)
         self.goal = goal
         self.starts_plans = bool(goal)
         self.edit_on: Callable[[TaskView], bool] = ask if callable(ask) else EditFilter.parse(ask)
@@ -172,6 +160,13 @@ class ModelEditor:
                 "(--price IN/OUT, dollars for a million tokens), or limit tokens or calls instead"
             )
 
+    async def _unpriced(self) -> str:
+        """The models whose price is unknown."""
+        if self.replay is not None:
+            return ""
+        await self.caller.learn_prices()
+        return ", ".join(name for name in self.caller.names if self.caller.price(name) is None)
+
     # -- the editor of a plan ------------------------------------------------------------------------------------------
 
     def attach_plan(self, plan: str, context: EditorContext) -> None:
@@ -197,7 +192,7 @@ class ModelEditor:
     async def _open_account(self, name: str, plan: _PlanState) -> Account:
         async with plan.opening:
             if plan.known is None:
-                account = await self.cassette.change(name, opened(self.budget))
+                account = await self.cassette.change(name, opened(self._given, self._defaults, await self._unpriced()))
                 known = {} if self.replay is not None else await read_answers(self.cassette, name)
                 recorded = [one for found in known.values() for one in found]
                 plan.memory.entries = max([plan.memory.entries, *(one.entries for one in recorded)])
@@ -234,13 +229,16 @@ class ModelEditor:
             outputs = {task: found[-1].text for task, found in logs.items() if found}
         else:
             return Surroundings(goal=self.goal)
-        return Surroundings(devices, {task: text[-OUTPUT_TAIL:] for task, text in outputs.items()}, self.goal)
+        mask = plan.context.mask() if plan.context is not None else Mask()
+        return Surroundings(devices, {task: output_end(text, mask) for task, text in outputs.items()}, self.goal, mask)
 
     async def _rejected(self, name: str, conversation: Conversation, events: Sequence[Event]) -> None:
         """The plan has rejected the last answer: it goes back with every violation, and its tasks are not counted."""
         event = next((one for one in reversed(events) if isinstance(one, EditEvent) and one.violations), None)
         words = (
-            "the answer was rejected" if event is None else f"The plan rejected this answer:\n{violation_lines(event)}"
+            "the answer was rejected"
+            if event is None
+            else f"The plan rejected this answer:\n{violation_lines(event, conversation.mask)}"
         )
         return_answer(conversation, words)
         conversation.steps = 0
@@ -256,7 +254,7 @@ class ModelEditor:
 
     async def _count_refusals(self, name: str, plan: _PlanState) -> None:
         """Do not count the tasks of answers that were refused, here or while no process ran the plan."""
-        found = [] if plan.context is None else [one for one in plan.context.refused if added_tasks(one.batch)]
+        found = [] if plan.context is None else [one for one in plan.context.refused if tasks_added(one.batch)]
         if len(found) == plan.refusals:
             return
 
@@ -282,8 +280,7 @@ class ModelEditor:
             raise NoModelAnswer(f"{self.__name__} did not answer within {self._max_steps} requests")
         except BudgetSpent as spent:
             conversation.steps -= 1
-            reason = str(spent)
-            raise await self._hold(name, plan, reason, lambda: self._resume(name, plan, conversation)) from None
+            raise self._hold(name, plan, conversation, spent, lambda: self._resume(name, plan, conversation)) from None
         except ModelFailed as failed:
             failed.cost, conversation.cost = conversation.cost, EditorCost()
             raise
@@ -291,21 +288,21 @@ class ModelEditor:
     async def _resume(self, name: str, plan: _PlanState, conversation: Conversation) -> CostedAnswer:
         account = await self.cassette.account(name)
         if account is not None and account.without_editor:
-            return _costed(conversation, None)
+            return costed(conversation, None)
         return await self._answer(name, plan, conversation)
 
     async def _submit(self, name: str, plan: _PlanState, conversation: Conversation, batch: EditBatch) -> CostedAnswer:
         """Count the tasks that an answer adds. They too have a budget."""
-        added = added_tasks(batch)
+        added = tasks_added(batch)
         if added:
             answer = answer_key(conversation.about, batch.edits)
             try:
                 await self._count_tasks(name, answer, added)
             except BudgetSpent as spent:
                 proceed = self._proceed(name, plan, conversation, batch)
-                raise await self._hold(name, plan, str(spent), proceed) from None
+                raise self._hold(name, plan, conversation, spent, proceed) from None
             conversation.charged = answer
-        return _costed(conversation, batch)
+        return costed(conversation, batch)
 
     def _proceed(
         self, name: str, plan: _PlanState, conversation: Conversation, batch: EditBatch
@@ -313,7 +310,7 @@ class ModelEditor:
         async def proceed() -> CostedAnswer:
             account = await self.cassette.account(name)
             if account is not None and account.without_editor:
-                return _costed(conversation, None)
+                return costed(conversation, None)
             return await self._submit(name, plan, conversation, batch)
 
         return proceed
@@ -327,17 +324,15 @@ class ModelEditor:
             if self.replay is not None:
                 await self.cassette.change(name, lambda account: account, known)
             return answer_of(known)
-        payments: dict[str, EditorCost] = {}
-        try:
-            answer = await self.caller.ask(question, lambda asked, model: self._paid(name, payments, asked, model))
-        except AsterismError:
-            await self._settle(name, conversation, payments)
-            raise
-        cost = sum(payments.values(), EditorCost())
+        paid: list[tuple[str, EditorCost]] = []
+        answer = await self.caller.ask(
+            question, lambda asked, model: self._paid(name, conversation, paid, asked, model)
+        )
+        cost = sum((one for _, one in paid), EditorCost())
         exchange = Exchange(
             *(0, conversation.about, question.text, answer.to_json(), cost, conversation.entries), editor=self.__name__
         )
-        await self._settle(name, conversation, payments, exchange)
+        await self._settle(name, conversation, *paid[-1], exchange)
         _trace_attributes.set(call_attributes(answer, cost))
         return answer
 
@@ -354,19 +349,29 @@ class ModelEditor:
 
     @contextlib.asynccontextmanager
     async def _paid(
-        self, name: str, payments: dict[str, EditorCost], question: ModelQuestion, model: str
+        self,
+        name: str,
+        conversation: Conversation,
+        paid: list[tuple[str, EditorCost]],
+        question: ModelQuestion,
+        model: str,
     ) -> AsyncIterator[Bill]:
-        """Reserve what a request may cost at most. Raises BudgetSpent."""
+        """Reserve what a request may cost at most, and add to ``paid`` what it has cost. One that fails is settled at
+        once: the next attempt must not wait for it. The one that is answered is settled with its exchange. Raises
+        BudgetSpent."""
         call = f"{model} {self._process} {next(self._calls)}"
         room = await self._reserve(name, call, estimated_tokens(question.text), self.caller.price(model))
         bill = Bill(room)
         try:
             yield bill
-        finally:
-            if bill.cost:
-                payments[call] = bill.cost
-            else:  # it was cancelled, and its cost is unknown
+        except BaseException:
+            if bill.cost is None:  # it was cancelled, and its cost is unknown
                 self._lost.add(call)
+            else:
+                paid.append((call, bill.cost))
+                await self._settle(name, conversation, call, bill.cost)
+            raise
+        paid.append((call, bill.cost or EditorCost()))
 
     async def _reserve(self, name: str, call: str, reads: int, price: Price | None) -> int:
         """Reserve the price of the dearest answer. Returns how many tokens that may have. Raises BudgetSpent."""
@@ -376,70 +381,80 @@ class ModelEditor:
             nonlocal room
             account = account.lost(self._lost)
             room = room_for_output(account, reads, price, MAX_OUTPUT)
-            needed = _dearest(reads, max(room, LEAST_OUTPUT), price)
+            needed = dearest(reads, max(room, LEAST_OUTPUT), price)
             obstacle = account.obstacle(needed)
             if obstacle is not None and replace(account, open={}).obstacle(needed) is None:
-                raise _Reserved
+                raise Reserved
             if obstacle is not None:
-                raise BudgetSpent(obstacle)
+                raise BudgetSpent(obstacle, account, needed)
             return account.reserve(call, needed)
 
         while True:
             try:
                 await self.cassette.change(name, reserve)
                 return room
-            except _Reserved:  # other calls may cost less than what is reserved for them
+            except Reserved:  # other calls may cost less than what is reserved for them
                 await self.cassette.changed(name, RESERVED_WAIT)
 
     async def _settle(
-        self,
-        name: str,
-        conversation: Conversation,
-        payments: Mapping[str, EditorCost],
-        exchange: Exchange | None = None,
+        self, name: str, conversation: Conversation, call: str, cost: EditorCost, exchange: Exchange | None = None
     ) -> None:
-        def settle(account: Account) -> Account:
-            for call, cost in payments.items():
-                account = account.settle(call, Spent.of(cost))
-            return account
-
-        conversation.cost = sum(payments.values(), conversation.cost)
-        if payments:
-            await self.cassette.change(name, settle, exchange)
+        conversation.cost += cost
+        try:
+            await self.cassette.change(name, lambda account: account.settle(call, Spent.of(cost)), exchange)
+        except BaseException:  # if it was not settled, what is reserved counts as spent
+            self._lost.add(call)
+            raise
 
     async def _count_tasks(self, name: str, answer: str, added: int) -> None:
         """Raises BudgetSpent."""
 
         def spend(account: Account) -> Account:
             counted = account.added(answer, added)
-            obstacle = account.obstacle(Spent(tasks=counted.spent.tasks - account.spent.tasks))
+            needed = Spent(tasks=counted.spent.tasks - account.spent.tasks)
+            obstacle = account.obstacle(needed)
             if obstacle is not None:
-                raise BudgetSpent(f"{obstacle}, and the answer adds {plural(added, 'task')}")
+                words = f"{obstacle}, and the answer adds {plural(added, 'task')}"
+                raise BudgetSpent(words, account, needed)
             return counted
 
         await self.cassette.change(name, spend)
 
-    async def _hold(
-        self, name: str, plan: _PlanState, obstacle: str, proceed: Callable[[], Awaitable[CostedAnswer]]
+    def _hold(
+        self,
+        name: str,
+        plan: _PlanState,
+        conversation: Conversation,
+        spent: BudgetSpent,
+        proceed: Callable[[], Awaitable[CostedAnswer]],
     ) -> EditorHeld:
-        """The editor has to wait for a person: tell so once, and wait for the decision."""
-        reason = f"the budget of its editor is spent: {obstacle}. {self._advice(name)}"
-        now = asyncio.get_running_loop().time() if self._fleet is None else self._fleet.store.clock()
-        notice = f"plan {name!r} waits: {reason}" if not plan.waiting else ""
-        account = await self.cassette.change(name, lambda account: account.held(now, obstacle), notice=notice)
-        plan.waiting += 1
-        return EditorHeld(reason, self._released(name, plan, account), proceed)
+        """The editor has to wait for a person."""
+        reason = f"the budget of its editor is spent: {spent}. {self._advice(name, spent)}"
+        cost, conversation.cost = conversation.cost, EditorCost()
+        return EditorHeld(reason, lambda: self._released(name, plan, spent, reason), proceed, cost)
 
-    def _advice(self, name: str) -> str:
+    def _advice(self, name: str, spent: BudgetSpent) -> str:
+        limits = spent.account.higher_limits(spent.needed)
         if self._fleet is None:
-            return "Raise it with raise_budget(), or let the plan go on with go_on_without_editor()"
+            return (
+                f"Raise it with raise_budget({name!r}, {limits!r}), or let the plan go on with go_on_without_editor()"
+            )
         command = f"asterism plan budget {name}"
-        return f"Raise it: {command} --raise '$5'; or go on without an editor: {command} --without-editor"
+        return f"Raise it: {command} --raise '{limits}'; or go on without an editor: {command} --without-editor"
 
-    async def _released(self, name: str, plan: _PlanState, before: Account) -> str:
-        """Wait until a person has decided, or the wait is over: then the plan goes on without its editor. Returns what
-        was decided, for the story."""
+    async def _released(self, name: str, plan: _PlanState, spent: BudgetSpent, reason: str) -> str:
+        """Tell once that the editor waits, and wait until a person has decided, or the wait is over: then the plan goes
+        on without its editor. Returns what was decided, for the story."""
+        began, before = self._clock(), spent.account
+        notice = f"plan {name!r} waits: {reason}" if not plan.waiting else ""
+        plan.waiting += 1
+
+        def hold(account: Account) -> Account:
+            decided = account.without_editor or account.budget != before.budget
+            return account if decided else account.held(began, str(spent))
+
         try:
+            await self.cassette.change(name, hold, notice=notice)
             while True:
                 account = await self.cassette.account(name) or before
                 by = f" by {account.decided_by}" if account.decided_by else ""
@@ -449,7 +464,7 @@ class ModelEditor:
                     return f"the budget is now {account.budget}, changed{by}"
                 if account.spent.tasks < before.spent.tasks:
                     return "an edit was refused, and the tasks that it would have added are not counted"
-                now = asyncio.get_running_loop().time() if self._fleet is None else self._fleet.store.clock()
+                now = self._clock()
                 since = now if account.held_since is None else account.held_since
                 left = since + account.budget.wait - now
                 if left <= 0:
@@ -458,6 +473,9 @@ class ModelEditor:
                 await self.cassette.changed(name, left)
         finally:
             plan.waiting -= 1
+
+    def _clock(self) -> float:
+        return asyncio.get_running_loop().time() if self._fleet is None else self._fleet.store.clock()
 
     def raise_budget(self, plan: str, budget: Budget | str, by: str = "") -> Account:
         """Raise the budget of a plan in memory; its editor continues."""
@@ -479,13 +497,3 @@ class ModelEditor:
 
 
 _trace_attributes: contextvars.ContextVar[Mapping[str, Any]] = contextvars.ContextVar("trace_attributes")
-
-
-def _dearest(reads: int, writes: int, price: Price | None) -> Spent:
-    """What a request costs at most. How much time it takes is known only at its end."""
-    return Spent(0.0 if price is None else price.dollars(reads, writes), reads + writes, 1, LEAST_SECONDS)
-
-
-def _costed(conversation: Conversation, batch: EditBatch | None) -> CostedAnswer:
-    cost, conversation.cost = conversation.cost, EditorCost()
-    return CostedAnswer(batch, cost)

@@ -6,7 +6,8 @@ are a count: the model may ask for them (``task_list``). Every list is bounded, 
 
 The same change gives the same text: it contains no time, no id of the plan and no number of a cycle, so that an
 exchange can be repeated from a cassette. What devices say is marked as untrusted: results, reasons, output, and the
-work of the elements of a group, which may be made of a result.
+work of the elements of a group, which may be made of a result. Secrets are masked in each text before it is cut or
+escaped: of a part of a secret, or of an escaped one, nobody could tell that it is one.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from asterism.agents.untrusted_text import UNTRUSTED_NOTICE, mark_untrusted, visible_text
+from asterism.base.secret_mask import Mask
 from asterism.base.text import plural
 from asterism.core.plan.constellation import ConstellationView, TaskView
 from asterism.core.plan.status import FAILED, PENDING, RUNNING, TERMINAL
@@ -40,6 +42,9 @@ TEXT_LENGTH = 240
 RESULT_LENGTH = 1_200
 OUTPUT_LENGTH = 2_400
 """How many characters of a result, and of the end of an output, are shown."""
+
+OUTPUT_TAIL = 4_000
+"""How many characters of the output of a failed task are read."""
 
 INSTRUCTIONS = f"""\
 You edit a plan: a directed acyclic graph of tasks that devices execute while you read. You are called when tasks have
@@ -71,11 +76,12 @@ class PromptMemory:
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What a prompt shows besides the plan: the devices as ``(id, capabilities, slots)``, the end of the output of
-    tasks, by id, and what the plan is for."""
+    tasks, by id, and what the plan is for. ``mask`` hides the secrets of the plan."""
 
     devices: Sequence[tuple[str, Iterable[str], int | None]] = ()
     outputs: Mapping[str, str] = field(default_factory=dict)
     goal: str = ""
+    mask: Mask = field(default_factory=Mask)
 
 
 def plan_prompt(view: ConstellationView, events: Sequence[Event], memory: PromptMemory, around: Surroundings) -> str:
@@ -85,8 +91,8 @@ def plan_prompt(view: ConstellationView, events: Sequence[Event], memory: Prompt
     parts = [
         f"# Goal of the plan\n{around.goal}" if around.goal else "",
         "# What happened\n" + "\n".join(_happened(view, events, around)),
-        _since(view, ends, memory),
-        _tasks("# Tasks below, which you may change", view, below) if below else "",
+        _since(view, ends, memory, around.mask),
+        _tasks("# Tasks below, which you may change", view, below, around.mask) if below else "",
         _counts(view),
         _devices(view.id, around.devices),
     ]
@@ -104,49 +110,51 @@ def _happened(view: ConstellationView, events: Sequence[Event], around: Surround
         yield f"- and {len(shown) - MOST_ENDS:,} more tasks have ended; read them with `show_tasks`"
     for other in events:
         if isinstance(other, EditEvent):
-            yield from _edit_event(other, len(view) == 0)
+            yield from _edit_event(other, len(view) == 0, around.mask)
 
 
 def _end(view: ConstellationView, event: TaskEvent, around: Surroundings) -> Iterator[str]:
+    mask, task = around.mask, around.mask.text(event.task_id)
     tries = event.attempt - (view[event.task_id].losses if event.task_id in view else 0)
     attempts = f" after {tries} attempts" if tries > 1 else ""  # without those whose process died
     where = f" on {device_name(view.id, event.device)}" if event.device else ""
-    yield f"- task {name(event.task_id)} {event.status}{attempts}{where}"
+    yield f"- task {name(task)} {event.status}{attempts}{where}"
     if event.task_id in view:
-        yield f"  {_task_line(view[event.task_id])}"
+        yield f"  {_task_line(view[event.task_id], mask)}"
     if event.reason:
-        yield mark_untrusted(f"reason of the end of {event.task_id}", _tail(event.reason, RESULT_LENGTH))
+        yield mark_untrusted(f"reason of the end of {task}", _tail(mask.text(event.reason), RESULT_LENGTH))
     elif event.value is not None:
-        yield mark_untrusted(f"result of {event.task_id}", _head(_json(event.value), RESULT_LENGTH))
+        text = mask.text(_json(mask.data(event.value)))
+        yield mark_untrusted(f"result of {task}", _head(text, RESULT_LENGTH))
     output = around.outputs.get(event.task_id, "")
     if output and event.status == FAILED:
-        yield mark_untrusted(f"end of the output of {event.task_id}", _tail(output, OUTPUT_LENGTH))
+        yield mark_untrusted(f"end of the output of {task}", _tail(mask.text(output), OUTPUT_LENGTH))
 
 
-def _edit_event(event: EditEvent, empty: bool) -> Iterator[str]:
+def _edit_event(event: EditEvent, empty: bool, mask: Mask) -> Iterator[str]:
     if event.kind == "stuck" and empty:
         yield "- the plan is empty: add the tasks that reach its goal"
     elif event.kind == "stuck":
         yield "- no task can start, and some have not run: repair the plan, or answer with no edits to let it end"
     elif event.violations:
-        yield "- your answer was rejected, and nothing was changed:\n" + violation_lines(event)
+        yield "- your answer was rejected, and nothing was changed:\n" + violation_lines(event, mask)
     elif event.kind == "edit_refused":
-        yield f"- your edit was refused, and nothing was changed: {_line(', '.join(event.edits))}"
+        yield f"- your edit was refused, and nothing was changed: {_line(', '.join(event.edits), mask)}"
         if event.reason:
-            yield f"  the reason: {_head(visible_text(event.reason), RESULT_LENGTH)}"
+            yield f"  the reason: {_head(visible_text(mask.text(event.reason)), RESULT_LENGTH)}"
     elif event.reason:
-        yield f"- {event.kind.replace('_', ' ')}: {_head(visible_text(event.reason), RESULT_LENGTH)}"
+        yield f"- {event.kind.replace('_', ' ')}: {_head(visible_text(mask.text(event.reason)), RESULT_LENGTH)}"
 
 
-def violation_lines(event: EditEvent) -> str:
+def violation_lines(event: EditEvent, mask: Mask) -> str:
     """Each violation in a line, with the number of the edit that caused it."""
     return "\n".join(
-        f"  - {f'edit {one.edit}: ' if one.edit is not None else ''}{visible_text(one.message)} ({one.rule})"
+        f"  - {f'edit {one.edit}: ' if one.edit is not None else ''}{visible_text(mask.text(one.message))} ({one.rule})"
         for one in event.violations[:MOST_TASKS]
     )
 
 
-def _since(view: ConstellationView, ends: Sequence[TaskEvent], memory: PromptMemory) -> str:
+def _since(view: ConstellationView, ends: Sequence[TaskEvent], memory: PromptMemory, mask: Mask) -> str:
     """What else has happened since the last prompt."""
     first, reviewed = memory.entries, {event.task_id for event in ends}
     entries = view.story_after(first)
@@ -157,7 +165,7 @@ def _since(view: ConstellationView, ends: Sequence[TaskEvent], memory: PromptMem
     if not done:
         return ""
     lines = [
-        f"- {name(one.task)} {one.what}" if one.task else f"- {one.what}: {_line(_by_you(one.why, memory))}"
+        f"- {name(one.task, mask)} {one.what}" if one.task else f"- {one.what}: {_line(_by_you(one.why, memory), mask)}"
         for one in done
     ]
     more = [f"- and {len(lines) - MOST_CHANGES:,} more changes"] if len(lines) > MOST_CHANGES else []
@@ -193,14 +201,16 @@ def _below(view: ConstellationView, ends: Sequence[TaskEvent]) -> list[str]:
     return list(found)
 
 
-def _tasks(title: str, view: ConstellationView, tasks: Sequence[str]) -> str:
-    lines = [f"- {_task_line(view[task])}" for task in tasks[:MOST_TASKS]]
+def _tasks(title: str, view: ConstellationView, tasks: Sequence[str], mask: Mask) -> str:
+    lines = [f"- {_task_line(view[task], mask)}" for task in tasks[:MOST_TASKS]]
     if len(tasks) > MOST_TASKS:
         lines.append(f"- and {len(tasks) - MOST_TASKS:,} more; read them with `show_tasks`")
     return "\n".join([title, *lines])
 
 
-def task_list(view: ConstellationView, ids: Sequence[str], pattern: str = "", below: str = "") -> str:
+def task_list(
+    view: ConstellationView, ids: Sequence[str], pattern: str = "", below: str = "", mask: Mask | None = None
+) -> str:
     """What ``show_tasks`` returns: tasks by id, by a pattern of their ids, or those that depend on one."""
     wanted = dict.fromkeys(task for task in ids if task in view)
     if pattern:
@@ -208,18 +218,18 @@ def task_list(view: ConstellationView, ids: Sequence[str], pattern: str = "", be
     if below and below in view:
         wanted |= dict.fromkeys(view[below].dependents)
     unknown = [task for task in ids if task not in view]
-    text = _tasks("", view, list(wanted)).strip() or "no such task"
+    text = _tasks("", view, list(wanted), mask or Mask()).strip() or "no such task"
     if unknown:
         text += f"\nnot in the plan: {_names(unknown)}"
     return text
 
 
-def _task_line(task: TaskView) -> str:
+def _task_line(task: TaskView, mask: Mask) -> str:
     """``'test' pending: run the tests (shell: make test), needs gpu; after 'build' on success``"""
     work = task.task
     status = "waiting" if task.waiting else str(task.status)
-    parts = [f"{name(task.id)} {status}"]
-    description, action = _line(work.description), _action(work)
+    parts = [f"{name(task.id, mask)} {status}"]
+    description, action = _line(work.description, mask), _action(work, mask)
     element = "[" in task.id and bool(description or action)  # an element of a group, or a copy of one
     if description and not element:
         parts.append(f": {description}")
@@ -230,20 +240,21 @@ def _task_line(task: TaskView) -> str:
     if work.device:
         parts.append(f", on device {name(work.device)}")
     if task.dependencies:
-        edges = [f"{name(edge.source)} on {edge.on}" for edge in task.dependencies[:MOST_NAMES]]
+        edges = [f"{name(edge.source, mask)} on {edge.on}" for edge in task.dependencies[:MOST_NAMES]]
         more = len(task.dependencies) - MOST_NAMES
         parts.append(f"; after {', '.join(edges)}" + (f" and {more:,} more" if more > 0 else ""))
     if element:  # its texts may be made of a result
-        parts.append("\n" + mark_untrusted(f"work of {task.id}", "\n".join(filter(None, (description, action)))))
+        label = f"work of {mask.text(task.id)}"
+        parts.append("\n" + mark_untrusted(label, "\n".join(filter(None, (description, action)))))
     return "".join(parts)
 
 
-def _action(task: Task) -> str:
+def _action(task: Task, mask: Mask) -> str:
     for kind in ACTIONS:
         value = getattr(task, kind)
         if value is not None:
             text = value if isinstance(value, str) else task.field_to_json(kind) if kind != "call" else _call(value)
-            return f"{kind}: {_line(text if isinstance(text, str) else _json(text))}"
+            return f"{kind}: {_line(text if isinstance(text, str) else _json(mask.data(text)), mask)}"
     return ""
 
 
@@ -282,9 +293,9 @@ def _devices(plan: str, devices: Sequence[tuple[str, Iterable[str], int | None]]
 # -- texts -------------------------------------------------------------------------------------------------------------
 
 
-def name(task_id: str) -> str:
+def name(task_id: str, mask: Mask | None = None) -> str:
     """An id as it is shown: on one line, with every character visible."""
-    return repr(visible_text(task_id))
+    return repr(visible_text(task_id if mask is None else mask.text(task_id)))
 
 
 def _names(tasks: Sequence[str]) -> str:
@@ -292,8 +303,8 @@ def _names(tasks: Sequence[str]) -> str:
     return ", ".join(map(name, tasks[:MOST_NAMES])) + more
 
 
-def _line(text: str) -> str:
-    return _head(" ".join(visible_text(text).split()), TEXT_LENGTH)
+def _line(text: str, mask: Mask) -> str:
+    return _head(" ".join(visible_text(mask.text(text)).split()), TEXT_LENGTH)
 
 
 def _head(text: str, length: int) -> str:
@@ -309,3 +320,8 @@ def _json(value: Any) -> str:
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True, default=repr)
     except (TypeError, ValueError, RecursionError):
         return f"a value of type {type(value).__name__}"
+
+
+def output_end(output: str, mask: Mask) -> str:
+    """The end of an output, without the part of a secret with which it may begin."""
+    return output if len(output) <= OUTPUT_TAIL else mask.tail(output[-OUTPUT_TAIL:], cut=True)

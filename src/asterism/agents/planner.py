@@ -18,6 +18,7 @@ from asterism.agents.untrusted_text import UNTRUSTED_NOTICE, mark_untrusted, vis
 from asterism.base.text import plural
 from asterism.core.errors import error_text
 from asterism.core.plan.editor_cost import EditorCost
+from asterism.core.plan.task import needs_of
 
 MAX_REQUESTS = 4
 """How often the model is asked for one plan."""
@@ -175,8 +176,11 @@ def _unplaceable(plan: Any, devices: Sequence[Profile]) -> Iterable[str]:
         task = node.task
         if task.device is not None and task.device not in known:
             yield f"task {task.id!r} names the device {task.device!r}; the devices are {', '.join(sorted(known))}"
-        elif task.needs and not any(task.needs <= can for can in known.values()):
-            yield f"task {task.id!r} needs {', '.join(sorted(task.needs))}, and no device has that"
+        elif (needs := needs_of(task)) and not any(
+            needs <= can for device, can in known.items() if task.device in (None, device)
+        ):
+            where = "no device has that" if task.device is None else f"the device {task.device!r} does not have that"
+            yield f"task {task.id!r} needs {', '.join(sorted(needs))}, and {where}"
 
 
 def _tell(messages: list[dict[str, Any]], call: ToolCall | None, text: str) -> None:

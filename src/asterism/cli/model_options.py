@@ -59,7 +59,7 @@ model_options = options(
         type=budget_limits,
         metavar="LIMITS",
         help="With --editor model: what it may spend: '$2', '40calls', '100ktokens', '10m', '50tasks', or several. "
-        "A spent budget holds the plan.",
+        "A spent budget holds the plan. Default: 200calls 500tasks, each unless it is named.",
     ),
     click.option("--goal", default="", metavar="TEXT", help="With --editor model: what the plan is for."),
     click.option(
@@ -131,3 +131,22 @@ async def resolve_editor(fleet: Fleet, terms: dict[str, Any]) -> dict[str, Any]:
     """The options of an orchestrator, with the editor that ``--editor model`` stands for."""
     editor = terms.get("editor")
     return {**terms, "editor": await editor.editor(fleet)} if isinstance(editor, ModelTerms) else terms
+
+
+def editor_words() -> list[str]:
+    """The options with which a command that is advised continues with the editor of this one. The budget is kept with
+    the plan."""
+    context = click.get_current_context(silent=True)
+    given = {} if context is None else context.params
+    if not given.get("editor"):
+        return []
+    words = ["--editor", given["editor"]]
+    for model in given.get("models") or ():
+        words += ["--model", model]
+    for name in ("goal", "replay"):
+        words += [f"--{name}", given[name]] if given.get(name) else []
+    price, edit_on = given.get("price"), given.get("edit_on")
+    words += [] if price is None else ["--price", f"{price.input:g}/{price.output:g}"]
+    for one in [] if edit_on is None else [edit_on] if isinstance(edit_on, str) else edit_on.words():
+        words += ["--edit-on", one]
+    return words

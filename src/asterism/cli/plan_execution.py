@@ -24,6 +24,7 @@ from asterism.base.text import clean, join_names
 from asterism.cli.cli_context import note, print_json, same_store
 from asterism.cli.fleet_progress import FleetProgress
 from asterism.cli.interrupts import INTERRUPTED, work_until_interrupted
+from asterism.cli.model_options import editor_words
 from asterism.cli.plan_context import LocalWork, OutputOptions, print_result, prints_beside
 from asterism.cli.plan_live_view import watched
 from asterism.cli.plan_views import resume_command
@@ -174,7 +175,7 @@ async def follow(
         logs = await _logs(fleet, name, result, everything=output.report is not None)
         code = print_result(result, orchestrator.recording, output, orchestrator.screen, logs)
         if result.state in (ConstellationState.FAILED, ConstellationState.PARTIALLY_FAILED):
-            note(f"Run what failed again with: {retry_command(fleet, name)}")
+            note(f"Run what failed again with: {_with_editor(retry_command(fleet, name))}")
         return code
     try:
         found, _ = await read_head(fleet.store, name)
@@ -198,7 +199,12 @@ async def _logs(fleet: Fleet, name: str, result: Result, *, everything: bool) ->
 
 
 def _stopped(fleet: Fleet, name: str) -> str:
-    return f"Stopped {name!r}. Resume it with: {resume_command(fleet, name)}"
+    return f"Stopped {name!r}. Resume it with: {_with_editor(resume_command(fleet, name))}"
+
+
+def _with_editor(command: str) -> str:
+    """An advised command, with the options of the editor of this one: they are not kept with the plan."""
+    return shlex.join([*shlex.split(command), *editor_words()])
 
 
 def reopened_line(reopened: Reopened) -> str:
@@ -231,13 +237,15 @@ async def _name_is_taken(fleet: Fleet, plan: Constellation) -> str:
         compared = f"The plan file has changed since its start: {changes}"
     else:
         compared = "The plan file has not changed since its start"
-    action = "Show its result with" if kept.plan.state in ENDED else "Resume it as stored with"
+    resume = resume_command(fleet, plan.id)
+    ended = kept.plan.state in ENDED
+    action = f"Show its result with: {resume}" if ended else f"Resume it as stored with: {_with_editor(resume)}"
     failed = kept.plan.state in (ConstellationState.FAILED, ConstellationState.PARTIALLY_FAILED)
-    again = f"  Run what failed again with: {retry_command(fleet, plan.id)}\n" if failed else ""
+    again = f"  Run what failed again with: {_with_editor(retry_command(fleet, plan.id))}\n" if failed else ""
     version = f", version {kept.plan.version}" if kept.plan.version else ""
     return (
         f"plan {plan.id!r} exists in {fleet.store.url} ({kept.plan.state}{version}). {compared}.\n"
-        f"  {action}: {resume_command(fleet, plan.id)}\n"
+        f"  {action}\n"
         f"{again}  Start a new plan with another name: --id NAME"
     )
 

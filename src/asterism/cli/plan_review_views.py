@@ -197,7 +197,7 @@ def _decision(edit: WaitingEdit, now: float) -> str:
 
 def budget_lines(name: str, account: Account, store: str = "") -> list[str]:
     command = f"asterism plan budget {clean(name)}{store}"
-    lines = [f"Budget of plan {clean(name)!r}: {account.budget}.", f"Spent: {account.spent}."]
+    lines = [f"Budget of plan {clean(name)!r}: {account.budget}.", f"Spent: {account.spent_text}."]
     if account.open:
         lines.append(f"Calls under way: {len(account.open)}, which may cost {sum(account.open.values(), Spent())}.")
     if account.without_editor:
@@ -206,7 +206,7 @@ def budget_lines(name: str, account: Account, store: str = "") -> list[str]:
     elif account.held_since is not None:
         why = f": {clean(account.held_why)}" if account.held_why else ""
         lines.append(f"The plan waits since {format_time(account.held_since)}{why}.")
-        lines.append(f"Raise the budget with: {command} --raise '$5'")
+        lines.append(f"Raise the budget with: {command} --raise '{account.higher_limits()}'")
         lines.append(f"Go on without the editor with: {command} --without-editor")
     return lines
 

@@ -57,7 +57,8 @@ class Cycles(Page[CycleDetails]):
 class EditorBudget(Document):
     """What the model that edits a plan may spend, and has spent: ``dollars``, ``tokens``, ``calls``, ``seconds`` and
     ``tasks``. ``held_since`` is when a spent budget began to hold the plan, and ``held_why`` what was spent; at
-    ``held_until`` the plan goes on without its editor. ``without_editor``: it does so already."""
+    ``held_until`` the plan goes on without its editor. ``without_editor``: it does so already. ``unpriced`` names the
+    models whose price is unknown: their dollars are not counted."""
 
     budget: dict[str, float]
     spent: dict[str, float]
@@ -66,6 +67,7 @@ class EditorBudget(Document):
     held_since: float | None = None
     held_until: float | None = None
     held_why: str = ""
+    unpriced: str = ""
 
 
 class EditorCost(Document):

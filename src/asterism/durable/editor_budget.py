@@ -161,9 +161,9 @@ class Account:
     """The budget of one plan, what was spent of it, and what calls under way may cost (``open``, by the id of a call).
 
     ``without_editor``: a person, named in ``decided_by``, let the plan go on without its editor. ``held_since`` is when
-    the budget began to hold the plan, ``held_why`` what was spent then. ``answers`` are the tasks that each answer
-    adds, which are in ``spent``, too. ``refusals`` are the approvals that were refused, and whose tasks are therefore
-    not counted."""
+    the budget began to hold the plan, ``held_why`` what was spent then. ``unpriced`` names the models whose price is
+    unknown. ``answers`` are the tasks that each answer adds, which are in ``spent``, too. ``refusals`` are the
+    approvals that were refused, and whose tasks are therefore not counted."""
 
     budget: Budget = field(default_factory=Budget)
     spent: Spent = field(default_factory=Spent)
@@ -173,6 +173,7 @@ class Account:
     held_since: float | None = None
     answers: Mapping[str, int] = field(default_factory=dict)
     refusals: tuple[int, ...] = ()
+    unpriced: str = ""
     held_why: str = ""
 
     @property
@@ -200,8 +201,33 @@ class Account:
 
     def obstacle(self, needed: Spent) -> str | None:
         """Why ``needed`` may not be spent; None if it may."""
-        short = [name for name in LIMITS if getattr(needed, name) > self.left(name) + _ROUNDING]
-        return "; ".join(self._short(name, needed) for name in short) or None
+        return "; ".join(self._short(name, needed) for name in self._too_low(needed)) or None
+
+    def _too_low(self, needed: Spent) -> list[str]:
+        return [name for name in LIMITS if getattr(needed, name) > self.left(name) + _ROUNDING]
+
+    def higher_limits(self, needed: Spent | None = None) -> str:
+        """Limits that leave room for ``needed``, as a person writes them: ``80calls``. Without it, one that is higher
+        than the limit of which most is spent."""
+        needed, used = needed or Spent(), self.committed
+        limits = {name: limit for name in LIMITS if (limit := getattr(self.budget, name)) is not None}
+        most = sorted(limits, key=lambda name: getattr(used, name) / (limits[name] or _ROUNDING))[-1:]
+        return " ".join(
+            _word(
+                name,
+                max(2 * limits[name], getattr(used, name) + getattr(needed, name), 0.01 if name == "dollars" else 1),
+            )
+            for name in self._too_low(needed) or most
+        )
+
+    @property
+    def spent_text(self) -> str:
+        """What is spent. A price that is unknown is not shown as no money."""
+        text = str(self.spent)
+        if not self.unpriced:
+            return text
+        known = f"{dollars_text(self.spent.dollars)} and more" if self.spent.dollars else "price unknown"
+        return f"{known}, {text.split(', ', 1)[1]}"
 
     def _short(self, name: str, needed: Spent) -> str:
         limit, used, more = (getattr(one, name) for one in (self.budget, self.committed, needed))
@@ -250,7 +276,12 @@ class Account:
         return self.lost(tuple(self.open))
 
     def raised(self, budget: Budget, by: str = "") -> Account:
-        """With higher, or lower, limits. The editor is asked again."""
+        """With higher, or lower, limits. The editor is asked again. Raises InvalidBudget for a limit that cannot hold:
+        dollars, if the price of a model is unknown."""
+        if budget.dollars is not None and self.unpriced:
+            raise InvalidBudget(
+                f"the price of {self.unpriced} is unknown, so dollars cannot be limited: limit tokens or calls instead"
+            )
         wider = self.budget.raised(budget)
         return replace(self, budget=wider, without_editor=False, decided_by=by, held_since=None, held_why="")
 
@@ -269,19 +300,26 @@ class Account:
             data["answers"] = dict(self.answers)
         if self.refusals:
             data["refusals"] = list(self.refusals)
-        others = (one for one in fields(self) if one.name in _DECISIONS)
+        others = (one for one in fields(self) if one.name in _FLAGS)
         return data | {one.name: value for one in others if (value := getattr(self, one.name)) != one.default}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Account:
         opened = {call: Spent.from_json(spent) for call, spent in data.get("open", {}).items()}
-        others: dict[str, Any] = {name: data[name] for name in (*_DECISIONS, "answers") if name in data}
+        others: dict[str, Any] = {name: data[name] for name in (*_FLAGS, "answers") if name in data}
         others["refusals"] = tuple(data.get("refusals", ()))
         return cls(Budget.from_json(data["budget"]), Spent.from_json(data["spent"]), opened, **others)
 
 
 _ROUNDING = 1e-9
-_DECISIONS = ("without_editor", "decided_by", "held_since", "held_why")
+_FLAGS = ("without_editor", "decided_by", "held_since", "held_why", "unpriced")
+
+
+def _word(name: str, value: float) -> str:
+    """A limit as a person writes it, rounded up: ``$4``, ``80calls``, ``120s``."""
+    if name == "dollars":
+        return f"${math.ceil(value * 100 - 1e-6) / 100:.2f}".removesuffix(".00")
+    return f"{math.ceil(value)}{'s' if name == 'seconds' else name}"
 
 
 # -- the account in a store --------------------------------------------------------------------------------------------
@@ -299,7 +337,7 @@ async def read_account(store: Store, plan: str) -> Account | None:
 
 async def raise_budget(fleet: Fleet, plan: str, budget: Budget) -> Account:
     """Change the limits that ``budget`` names, and let the editor of the plan continue. Raises PlanError if the plan
-    has no budget."""
+    has no budget, and InvalidBudget for dollars if the price of a model is unknown."""
     return await _decide(fleet, plan, lambda account: account.raised(budget, fleet.by))
 
 

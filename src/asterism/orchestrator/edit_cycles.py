@@ -57,13 +57,17 @@ class CostedAnswer:
 class EditorHeld(AsterismError):
     """Raised by an editor that cannot go on without a person. ``reason`` says why, and what to do. The cycle stays
     open without a timeout until ``released`` is done, which says what was decided; then ``proceed`` gives the
-    answer."""
+    answer. If the cycle is closed already, nobody is waited for: its end stands. ``cost`` is what was spent so far."""
 
     def __init__(
-        self, reason: str, released: Awaitable[Any], proceed: Callable[[], Awaitable[Answer] | Answer]
+        self,
+        reason: str,
+        released: Callable[[], Awaitable[Any]],
+        proceed: Callable[[], Awaitable[Answer] | Answer],
+        cost: EditorCost | None = None,
     ) -> None:
         super().__init__(reason)
-        self.reason, self.released, self.proceed = reason, released, proceed
+        self.reason, self.released, self.proceed, self.cost = reason, released, proceed, cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,12 +231,15 @@ class EditCycles:
                 answer = await given
                 break
             except EditorHeld as held:
+                if cycle.id not in self._lock.cycles:
+                    raise
+                self._add_cost(cycle, held.cost)
                 reason = self._mask().text(held.reason)
                 self._lock.hold(cycle, reason)
                 self._plan.note(self._now(), "editor waits", None, f"cycle {cycle.id}: {reason}")
                 self._publish("editor_held", cycle, author=self._author, reason=reason)
                 self._set_deadline()
-                decided = await held.released
+                decided = await held.released()
                 self._lock.release(cycle, self._now())
                 self._plan.note(self._now(), "editor continues", None, f"cycle {cycle.id}: {decided}")
                 self._set_deadline()
@@ -246,8 +253,9 @@ class EditCycles:
         return answer
 
     def _add_cost(self, cycle: EditCycle, cost: object) -> None:
-        """Record in the story, and with the cycle, what a call of the editor has cost."""
-        if not isinstance(cost, EditorCost) or not cost or cycle.id not in self._lock.cycles:
+        """Record in the story, and with the cycle, what a call of the editor has cost; also one that is late. After the
+        end of the plan nothing is recorded."""
+        if not isinstance(cost, EditorCost) or not cost or self._plan.ended_at is not None:
             return
         cycle.cost = cost if cycle.cost is None else cycle.cost + cost
         self._plan.note(self._now(), "editor called", None, f"cycle {cycle.id}: {cost}")

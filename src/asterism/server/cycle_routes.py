@@ -141,10 +141,9 @@ async def decide_budget(call: Call) -> Any:
     if given.without_editor:
         return plan_documents.budget_json(await go_on_without_editor(call.fleet, name))
     try:
-        limits = Budget.parse(given.limits)
+        return plan_documents.budget_json(await raise_budget(call.fleet, name, Budget.parse(given.limits)))
     except InvalidBudget as error:
         raise RequestRefused(422, str(error)) from None
-    return plan_documents.budget_json(await raise_budget(call.fleet, name, limits))
 
 
 def _number(call: Call, parameter: str) -> int:

@@ -13,8 +13,9 @@ from asterism.core.json_values import plain_json
 from asterism.core.plan.approval import WAITING, WaitingEdit, batch_cost, effects_of
 from asterism.core.plan.assignment_lock import EditCycle
 from asterism.core.plan.constellation import Constellation
-from asterism.core.plan.edit_trial import trial, work_of
+from asterism.core.plan.edit_trial import trial
 from asterism.core.plan.editor_cost import EditorCost
+from asterism.core.plan.group_elements import work_of
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import COMPLETED, PENDING
 from asterism.core.run.run import Run
