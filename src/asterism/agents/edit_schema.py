@@ -32,7 +32,7 @@ TASK_FIELDS: dict[str, dict[str, Any]] = {
     "join": {"enum": list(JOINS)},
     "data": _OBJECT,
 }
-"""The fields of a task that a model is told about."""
+"""The fields of a task in the schema of an answer."""
 
 COPIED_FIELDS = frozenset(("backoff", "estimate", "revocable", "skip_if_unchanged", "untrusted", "cost", "effects"))
 """Fields that a model may write, too, for the copy of a task. A model adds no groups (``foreach``): how much work they

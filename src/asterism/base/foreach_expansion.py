@@ -144,7 +144,7 @@ def expansion(group: Task, sources: Iterable[Dependency], result: Any) -> EditBa
 
 
 def refuse_data_as_instructions(template: Task) -> None:
-    """Raise NotExpandable if elements of a result would become part of what an agent is told to do."""
+    """Raise NotExpandable if elements of a result would become instructions for an agent."""
     agent = template.agent or {}
     for text in (agent.get("description", ""), *agent.get("tips", ())):
         if any(path.partition(".")[0] == "item" for path in placeholders(text)):
