@@ -167,7 +167,7 @@ async def test_the_budget_is_read_with_what_is_spent_and_why_it_holds() -> None:
         model = ModelEditor("test:scripted", caller=ScriptedCaller(REPAIR), fleet=stage.fleet(), budget=Budget(calls=0))
         job = stage.spawn(stage.orchestrator(editor=model).run(pipeline()))
         found = await _held_budget(client)
-        assert (found["budget"], found["spent"]) == ({"calls": 0}, {})
+        assert (found["budget"], found["spent"]) == ({"calls": 0, "tasks": 500}, {})
         assert found["held_why"] == "0 of 0 calls are spent"
         with pytest.raises(Refused, match="read_budget has no argument 'limits'"):
             await call(client, "read_budget", plan="pipeline", limits="5calls")

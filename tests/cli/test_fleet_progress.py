@@ -85,7 +85,8 @@ def test_what_is_executed_and_what_waits_for_a_device_and_the_newest_output() ->
         assert [line.rsplit(maxsplit=2)[0] for line in early[3:5]] == [f"◐ t{n} running nightly@here" for n in (0, 1)]
         assert early[5] == "○ 3 tasks queued for a device: t2, t3, t4"
         assert early[7] == "fleet 2 running t0, t1"
-        assert [line[:11] for line in early[8:]] == ["t1 │ t1 say"] * 3
+        newest = {line[:11] for line in early[8:]}
+        assert (len(early), newest <= {"t0 │ t0 say", "t1 │ t1 say"}, len(newest)) == (11, True, 1)
         assert late[1].endswith("4 completed, 1 running")
         running = next(line for line in late if line.startswith("◐"))
         name = running.split()[1]

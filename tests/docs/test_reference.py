@@ -118,7 +118,7 @@ def test_every_edit_is_told() -> None:
 
 
 def test_every_rule_is_told() -> None:
-    broken = re.compile(r"(?:Violation\(\s*(?:None|\w+),|violate\(\s*\w+,|_Refused\(|refuse\()\s*\"(\w+)\"")
+    broken = re.compile(r"(?:Violation\(\s*(?:None|[\w.]+),|violate\(\s*\w+,|_Refused\(|refuse\()\s*\"(\w+)\"")
     there = {rule for path in SOURCE.rglob("*.py") for rule in broken.findall(path.read_text("utf-8"))}
     assert first_names(section(EDITS, "## Rules")) | {"progress"} == there
 
