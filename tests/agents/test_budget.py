@@ -79,7 +79,7 @@ steps = st.tuples(st.sampled_from(["answered", "rejected", "refused"]), st.integ
 
 @given(st.lists(steps, max_size=20))
 def test_the_tasks_of_an_answer_are_counted_once_and_not_if_it_is_not_applied(steps):
-    """Whatever is told twice, as after a crash, is counted once. A refused answer is not given again."""
+    """A count that comes twice, as after a crash, is counted once. A refused answer is not given again."""
     account, counted, refused = Account(), set(), set()
     for what, answer in steps:
         if what == "answered" and answer not in refused:

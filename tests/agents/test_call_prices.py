@@ -1,4 +1,4 @@
-"""What calls of a model cost: prices that nobody knows, requests without an answer, models that do not exist."""
+"""What calls of a model cost: unknown prices, requests without an answer, models that do not exist."""
 
 from __future__ import annotations
 

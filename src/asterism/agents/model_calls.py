@@ -73,8 +73,8 @@ class ModelMissing(AsterismError):
 
 @dataclass(slots=True)
 class Bill:
-    """The bill of one attempt: how many tokens of output it may have, and what it has cost in the end. None: nobody
-    knows, since it was cancelled."""
+    """The bill of one attempt: how many tokens of output it may have, and what it has cost in the end. None: it
+    is unknown, because the attempt was cancelled."""
 
     max_output: int = MAX_OUTPUT
     cost: EditorCost | None = None

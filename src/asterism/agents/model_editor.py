@@ -207,7 +207,7 @@ class ModelEditor:
     ) -> Conversation:
         known = (plan.known or {}).pop(about, [])
         mask = plan.context.mask() if plan.context is not None else Mask()
-        if known:  # the question of an earlier process, as it was asked; what happened since is told with the next one
+        if known:  # the question of an earlier process, as it was asked; later events come with the next one
             prompt, entries = json.loads(known[0].question)["messages"][0]["user"], known[0].entries
         else:
             around = await self._surroundings(plan, view.id, events)

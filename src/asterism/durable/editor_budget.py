@@ -193,8 +193,8 @@ class Account:
         return [name for name in LIMITS if getattr(needed, name) > self.left(name) + _ROUNDING]
 
     def higher_limits(self, needed: Spent | None = None) -> str:
-        """Limits that leave room for ``needed``, as a person writes them: ``80calls``. Without it, one that is higher
-        than the limit of which most is spent."""
+        """Limits that leave room for ``needed``, as a person writes them: ``80calls``. Without it, a higher limit
+        in place of the most used one."""
         needed, used = needed or Spent(), self.committed
         limits = {name: limit for name in LIMITS if (limit := getattr(self.budget, name)) is not None}
         most = sorted(limits, key=lambda name: getattr(used, name) / (limits[name] or _ROUNDING))[-1:]

@@ -74,7 +74,7 @@ class EditorHeld(AsterismError):
 class EditorContext:
     """What surrounds a plan that runs here, for an editor with a method ``attach_plan(id, context)``: the devices, as
     ``(id, capabilities, slots)``; what the attempts at a task printed in this process; the secrets of the plan; the
-    answers that were refused. If it has a method ``edit_refused(id)``, it is told of each further one."""
+    answers that were refused. If it has a method ``edit_refused(id)``, it hears of each further one."""
 
     devices: Callable[[], Sequence[tuple[str, frozenset[str], int | None]]]
     logs: Callable[[str], list[TaskLog]]
