@@ -152,8 +152,9 @@ def timeline_and_time_travel(page: Any, url: str) -> None:
 
 
 def test_a_plan_that_runs_in_a_terminal_is_watched_by_its_link(tmp_path: Path) -> None:
-    """``asterism run plan.yaml --serve`` prints a link; the plan ends, and its result is there and on the page."""
-    (tmp_path / "plan.yaml").write_text(PLAN.replace("exit 3", "echo clean"))
+    """``asterism run plan.yaml --serve`` prints a link. Without a terminal, it serves until the plan ends."""
+    last = "while [ ! -e end ]; do sleep 0.05; done; echo packed"
+    (tmp_path / "plan.yaml").write_text(PLAN.replace("exit 3", "echo clean").replace("echo packed", last))
     environment = {**os.environ, "ASTERISM_STORE": f"sqlite:///{tmp_path}/fleet.db"}
     command = [sys.executable, "-m", "asterism", "run", "plan.yaml", "--serve", "--plain"]
     with subprocess.Popen(
@@ -166,9 +167,12 @@ def test_a_plan_that_runs_in_a_terminal_is_watched_by_its_link(tmp_path: Path) -
             page.get_by_role("link", name="release").first.click()
             page.locator("[data-box=compile].is-running").wait_for()
             (tmp_path / "go-on").touch()
-            page.locator("[data-box=package].is-completed").wait_for()
-        running.communicate(timeout=PATIENCE)
+            page.locator("[data-box=compile].is-completed").wait_for()
+            page.locator("[data-box=package].is-running").wait_for()
+            (tmp_path / "end").touch()
+            output, _ = running.communicate(timeout=PATIENCE)
     assert running.returncode == 0
+    assert "package completed" in output
 
 
 REVIEWED = """
