@@ -59,10 +59,10 @@ def test_devices_of_a_gateway_keep_every_promise_under_fire(tmp_path: Path, shor
     fire = GatewayFire(
         f"sqlite:///{tmp_path}/fleet.db",
         tmp_path,
-        runs=40 if short else 300,
-        seconds=1.0 if short else 15.0,
+        runs=40 if short else 200,
+        seconds=1.0 if short else 10.0,
         devices=2 if short else 6,
-        kills=3 if short else 20,
+        kills=3 if short else 12,
         gentle=short,
     )
     made, runs = asyncio.run(fire.play())

@@ -129,6 +129,7 @@ def undo(page: Any) -> None:
     page.get_by_label("Command").fill("echo wrong")
     page.get_by_label("After").fill("package")
     page.get_by_role("button", name="Apply").click()
+    page.locator(".composer").wait_for(state="detached")  # the box alone may be the preview
     page.locator("[data-box=mistake]").wait_for()
     page.keyboard.press("3")
     page.get_by_role("button", name="Undo the last edit").click()

@@ -45,7 +45,7 @@ def test_an_orchestrator_may_die_at_every_commit(stride: int) -> None:
         small(number, after)
 
 
-@pytest.mark.hunt(few=5, many=25)
+@pytest.mark.hunt(few=5, many=15)
 def test_no_world_breaks_a_promise(seeds: range) -> None:
     for seed in seeds:
         simulate(seed, world=plan_world.PlanWorld)

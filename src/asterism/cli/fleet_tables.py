@@ -167,7 +167,7 @@ def devices_table(
 
 def device_row(session: Session, now: float, ranks: Mapping[str, float], coordinator: str | None) -> list[Cell]:
     state = state_of(session, now)
-    there = state not in ("left", "replaced", "revoked")
+    there = session.state in REACHABLE_STATES
     rank = ranks.get(session.device, 0.0)
     shown = session.expression_names(rank)
     return [

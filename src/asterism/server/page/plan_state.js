@@ -70,8 +70,9 @@ export class PlanState {
       if (wanted === null && this.#timer === null && view.tasks.some((task) => task.queued)) this.#timer = setTimeout(() => this.#read(), TAKEN_AGE);
     } catch (problem) {
       if (this.#closed || wanted !== this.version) return;
-      this.problem.value = problem;
-      if (wanted === null && !this.#stop && isAway(problem)) this.#followLater();
+      if (wanted !== null || !isAway(problem)) this.problem.value = problem;
+      else if (!this.#stop) this.#followLater();
+      else this.#timer ??= setTimeout(() => this.#read(), TAKEN_AGE);
     } finally {
       this.#reading = false;
     }
