@@ -12,6 +12,7 @@ from asterism.core.errors import EditRejected, PlanError
 from asterism.core.plan.apply import check
 from asterism.core.plan.approval import (
     ApprovalRule,
+    EditWaits,
     WaitingEdit,
     approval_reasons,
     touched_tasks,
@@ -181,3 +182,15 @@ def test_a_check_says_what_apply_would_and_changes_nothing(edits: Any) -> None:
     before = made.to_json()
     assert violations(lambda: check(made, batch, 2.0)) == violations(lambda: same.apply(batch, 2.0))
     assert made.to_json() == before
+
+
+def test_an_edit_that_waits_says_for_what() -> None:
+    reasons = ("cancel task 'a' (destructive)", "cancel task 'b' (destructive)")
+    waiting = WaitingEdit(3, EditBatch((CancelTask("a"), CancelTask("b"))), 1.0, 9.0, reasons, ("a", "b"))
+    assert str(EditWaits(waiting)) == f"the edit waits for approval 3: {reasons[0]}; {reasons[1]}"
+
+
+def test_an_empty_edit_passes_the_check() -> None:
+    checked = plan()
+    check(checked, EditBatch(()), 2.0)
+    assert checked.version == 0
