@@ -42,7 +42,7 @@ def outlives_everybody(fire: PlanFire) -> None:
 
 @either
 def test_a_plan_of_commands_outlives_every_process(tmp_path: Path, short: bool) -> None:
-    tasks, kills = (40, 4) if short else (500, 30)
+    tasks, kills = (40, 4) if short else (200, 12)
     outlives_everybody(PlanFire(f"sqlite:///{tmp_path}/fleet.db", tmp_path, tasks=tasks, kills=kills))
 
 
@@ -59,10 +59,10 @@ def test_devices_of_a_gateway_keep_every_promise_under_fire(tmp_path: Path, shor
     fire = GatewayFire(
         f"sqlite:///{tmp_path}/fleet.db",
         tmp_path,
-        runs=40 if short else 200,
-        seconds=1.0 if short else 10.0,
-        devices=2 if short else 6,
-        kills=3 if short else 12,
+        runs=40 if short else 120,
+        seconds=1.0 if short else 5.0,
+        devices=2 if short else 4,
+        kills=3 if short else 8,
         gentle=short,
     )
     made, runs = asyncio.run(fire.play())

@@ -68,7 +68,7 @@ def answered(ended: Sequence[Ended], numbers: Sequence[int]) -> bool:
 
 @pytest.mark.long
 def test_many_claims_on_a_bare_repository_are_all_answered_with_claimed_queued_or_contended(tmp_path: Path) -> None:
-    numbers = range(1, 101)
+    numbers = range(1, 61)
     place = ("--remote", bare_repository(tmp_path / "remote.git"))
     ended = all_at_once(claims(numbers, *place), tmp_path)
     found = judged(ended, numbers, *place)
@@ -78,7 +78,7 @@ def test_many_claims_on_a_bare_repository_are_all_answered_with_claimed_queued_o
 
 
 @pytest.mark.parametrize(
-    "numbers", [pytest.param(range(1, 6), id="5"), pytest.param(range(1, 41), id="40", marks=pytest.mark.long)]
+    "numbers", [pytest.param(range(1, 6), id="5"), pytest.param(range(1, 21), id="20", marks=pytest.mark.long)]
 )
 def test_many_claims_on_a_bare_repository_that_do_not_give_up_are_all_queued(numbers: range, tmp_path: Path) -> None:
     place = ("--remote", bare_repository(tmp_path / "remote.git"))
@@ -114,12 +114,12 @@ def claim_from_processes(processes: int, tmp_path: Path, url: str) -> None:
     assert Counter(code for _, code in told) == {CLAIMED: 1, QUEUED: len(numbers) - 1}
 
 
-@pytest.mark.parametrize("processes", [4, pytest.param(50, marks=pytest.mark.long)])
+@pytest.mark.parametrize("processes", [4, pytest.param(25, marks=pytest.mark.long)])
 def test_claims_from_many_processes_on_sqlite_lose_nobody(processes: int, tmp_path: Path) -> None:
     claim_from_processes(processes, tmp_path, f"sqlite:///{tmp_path}/fleet.db")
 
 
-@pytest.mark.parametrize("processes", [4, pytest.param(50, marks=pytest.mark.long)])
+@pytest.mark.parametrize("processes", [4, pytest.param(25, marks=pytest.mark.long)])
 def test_claims_from_many_processes_on_postgresql_lose_nobody(
     processes: int, tmp_path: Path, postgres_url: str
 ) -> None:

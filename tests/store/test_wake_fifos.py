@@ -279,7 +279,7 @@ def watching_process(store: Path) -> Iterator[None]:
             process.kill()
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(50, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.long)])
 async def test_killed_watchers_delay_nobody_and_are_forgotten(kills: int, tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "fleet.db")
     for number in range(kills):

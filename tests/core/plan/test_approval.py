@@ -12,6 +12,7 @@ from asterism.core.errors import EditRejected, PlanError
 from asterism.core.plan.apply import check
 from asterism.core.plan.approval import (
     ApprovalRule,
+    EditWaits,
     WaitingEdit,
     approval_reasons,
     touched_tasks,
@@ -245,3 +246,15 @@ def test_a_rule_with_cost_and_effects_is_stored_and_written_down() -> None:
     rule = ApprovalRule(effects=("spends",), cost=2.5)
     assert str(rule) == "effects=spends cost=2.5"
     assert ApprovalRule.parse(str(rule)) == ApprovalRule.from_json(rule.to_json()) == rule
+
+
+def test_an_edit_that_waits_says_for_what() -> None:
+    reasons = ("cancel task 'a' (destructive)", "cancel task 'b' (destructive)")
+    waiting = WaitingEdit(3, EditBatch((CancelTask("a"), CancelTask("b"))), 1.0, 9.0, reasons, ("a", "b"))
+    assert str(EditWaits(waiting)) == f"the edit waits for approval 3: {reasons[0]}; {reasons[1]}"
+
+
+def test_an_empty_edit_passes_the_check() -> None:
+    checked = plan()
+    check(checked, EditBatch(()), 2.0)
+    assert checked.version == 0

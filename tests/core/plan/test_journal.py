@@ -14,7 +14,7 @@ from asterism.core.errors import EditRejected, InvalidTransition, NotJson
 from asterism.core.plan import edits, journal
 from asterism.core.plan.assignment_lock import AssignmentLock, edit_on_all
 from asterism.core.plan.constellation import Constellation
-from asterism.core.plan.edits import EditBatch
+from asterism.core.plan.edits import EditBatch, RemoveTask
 from asterism.core.plan.journal import (
     RecordedConstellation,
     RecordedLock,
@@ -346,3 +346,13 @@ def test_steps_of_an_earlier_version_replay_to_its_words() -> None:
         "c": "the constellation was cancelled",
         "d": "the constellation was cancelled",
     }
+
+
+def test_a_rejected_edit_is_told_and_not_recorded() -> None:
+    plan, _, steps = recorded("a")
+    told: list[Any] = []
+    plan.on_rejected = lambda version, batch, error: told.append((version, batch, error))
+    batch = EditBatch((RemoveTask("z"),))
+    with pytest.raises(EditRejected) as rejected:
+        plan.apply(batch, 2.0)
+    assert (told, steps) == ([(0, batch, rejected.value)], [])

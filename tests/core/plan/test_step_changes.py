@@ -17,6 +17,7 @@ from asterism.core.plan.edits import (
     AddTask,
     CancelTask,
     EditBatch,
+    RemoveDependency,
     RemoveTask,
     UpdateDependency,
     UpdateTask,
@@ -153,6 +154,33 @@ def test_the_diff_is_what_changed_all_in_all() -> None:
     diff = edited(plan, RemoveTask("b", dependents="bridge"), CancelTask("a"))
     assert (diff["removed"], diff["linked"]) == (["b"], [{"source": "a", "target": "c", "on": "failure"}])
     assert diff["unlinked"] == [["b", "c"], ["a", "b"]]
+
+
+def test_a_dependency_that_is_removed_and_added_again_is_no_change() -> None:
+    plan, _, _ = recorded("a", "b")
+    plan.connect("a", "b")
+    plan.begin(1.0)
+    diff = edited(plan, RemoveDependency("a", "b"), AddDependency("a", "b"))
+    assert diff == {name: [] for name in diff}
+    diff = edited(plan, AddTask(Task("c")), AddDependency("b", "c"), RemoveDependency("b", "c"))
+    assert diff == {name: ["c"] if name == "added" else [] for name in diff}
+
+
+@pytest.mark.parametrize(("why", "number"), [("approval 3, by ann", 3), ("approval 3", 3), ("by hand", None)])
+def test_a_note_about_a_waiting_edit_is_a_change_of_its_own(why: str, number: int | None) -> None:
+    plan, _, steps = recorded("a")
+    plan.note(2.0, "edit waits", None, why)
+    assert follow(steps, "a") == [("approval", 2.0, {"what": "edit waits", "why": why, "approval": number})]
+
+
+def test_a_note_about_a_removed_task_is_a_change_of_the_plan() -> None:
+    plan, _, steps = recorded("a", "b")
+    plan.begin(1.0)
+    plan.apply(EditBatch((CancelTask("b"), RemoveTask("b"))), 2.0)
+    plan.note(3.0, "late result", "b", "from kitchen")
+    began, edit, note = follow(steps, "a", "b")
+    assert (began.kind, edit.kind) == ("plan", "edit")  # which says all about "b"
+    assert note == ("plan", 3.0, {"what": "late result", "why": "from kitchen", "state": "executing", "task": "b"})
 
 
 def speculative() -> tuple[RecordedConstellation, RecordedLock, list[Any]]:

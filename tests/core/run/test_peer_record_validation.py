@@ -62,6 +62,7 @@ def test_whatever_was_ever_in_a_store_is_well_formed(peers: Peers) -> None:
         ({"avoid": ["kitchen"]}, "avoid cannot be ['kitchen']"),
         ({"avoid": ("a|b",)}, "avoid cannot be ('a|b',)"),
         ({"keep": "mine"}, "keep cannot be 'mine'"),
+        ({"traceparent": "00-x"}, "traceparent cannot be '00-x'"),
         ({"progress": Progress(-1)}, "progress cannot be Progress(step=-1, total=None)"),
         ({"previous": (Assignment("a", 1, 1.0, 2.0, "boredom"),)}, "previous cannot be"),
         ({"previous": (Assignment("a", 1, 1.0, 2.0, "timeout", "", float("inf")),)}, "previous cannot be"),

@@ -101,7 +101,7 @@ def _story_changes(plan: RecordedConstellation, first: int, edited: bool) -> lis
         elif task in plan.nodes:
             found.pop(task, None)
             found[task] = _task_change(plan.nodes[task], at, str(what), why)
-        elif not edited:  # a note about a task that was removed
+        else:  # a note about a task that was removed
             found[index] = Change("plan", at, {"what": what, "why": why, "state": str(plan.state), "task": task})
     return list(found.values())
 
@@ -160,7 +160,8 @@ def structure_diff(plan: Graph, reverse: Iterable[Edit]) -> dict[str, Any]:
             tasks.setdefault(edit.task_id, True)
         elif isinstance(edit, AddDependency):
             dependencies.setdefault((edit.source, edit.target), edit)
-        elif isinstance(edit, RemoveDependency):
+        else:
+            assert isinstance(edit, RemoveDependency)  # apply needs no other edit to revert one
             dependencies.setdefault((edit.source, edit.target), None)
     out: dict[str, Any] = {"added": [], "removed": [], "changed": [], "linked": [], "unlinked": [], "relinked": []}
     for task, existed in tasks.items():
