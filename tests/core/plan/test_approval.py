@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -208,6 +209,7 @@ NESTED = {"from": "a", "template": {"foreach": GROUP}, "max": 4}
         ("effects=deletes", [AddTask(Task("x", argv=("sh", "-c", "rm x")))], True),
         ("effects=deletes", [AddTask(Task("x", argv=("kubectl", "delete", "pod")))], True),
         ("effects=deletes", [AddTask(Task("x", argv=("echo", "warm")))], False),
+        ("effects=deletes", [AddTask(Task("x", call="shop:clear", effects=frozenset({"deletes"})))], True),
         ("effects=deletes", [AddTask(Task("x", http={"url": "https://a/", "method": "DELETE"}))], True),
         ("effects=deletes", [AddTask(Task("x", http={"url": "https://a/delete"}))], False),
         ("effects=spends,deletes", [UpdateTask("d", effects={"spends"})], True),
@@ -258,3 +260,10 @@ def test_an_empty_edit_passes_the_check() -> None:
     checked = plan()
     check(checked, EditBatch(()), 2.0)
     assert checked.version == 0
+
+
+def test_a_waiting_edit_survives_json_whether_it_was_escalated_or_not() -> None:
+    waiting = WaitingEdit(3, EditBatch((CancelTask("a"),)), 1.0, 9.0, ("why",), ("a",))
+    assert "escalated_at" not in waiting.to_json()
+    for one in (waiting, replace(waiting, escalated_at=5.0)):
+        assert WaitingEdit.from_json(one.to_json()) == one

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from asterism.core.errors import CycleFound, DuplicateTask, EditRejected, InvalidTask, PlanError, UnknownTask
-from asterism.core.plan.constellation import Constellation
-from asterism.core.plan.edits import AddTask
+from asterism.core.errors import CycleFound, DuplicateTask, EditRejected, InvalidTask, PlanError, UnknownTask, Violation
+from asterism.core.plan.constellation import Constellation, ConstellationView
+from asterism.core.plan.edits import AddTask, EditBatch
 from asterism.core.plan.invariants import check_invariants
+from asterism.core.plan.status import TaskStatus
 from asterism.core.plan.task import Dependency, Task
 from tests.core.plan.tiny_plans import begin, chain, end, facts, ready, start
 
@@ -137,3 +138,21 @@ def test_a_provisional_task_is_modifiable() -> None:
     start(plan, "b")
     assert plan.modifiable() == ["b"]
     assert plan.modifiable_dependencies() == [Dependency("a", "b")]
+
+
+def test_a_plan_tells_what_is_new_in_its_story_and_how_its_tasks_stand() -> None:
+    plan = begin(chain("a", "b"))
+    start(plan, "a")
+    told = plan.story()
+    end(plan, "a")
+    view = ConstellationView(plan)
+    assert view.story_after(len(told)) == plan.story()[len(told) :] != []
+    assert view.status_counts() == {status: sum(one.status is status for one in plan) for status in TaskStatus}
+    assert (plan["a"].attempts, plan["a"].losses) == (1, 0)
+
+
+def test_a_batch_that_is_rejected_from_outside_changes_nothing() -> None:
+    plan = begin(chain("a"))
+    with pytest.raises(EditRejected, match="not within its scope"):
+        plan.reject(EditBatch((AddTask(Task("b")),)), [Violation(0, "scope", "not within its scope")])
+    assert facts(plan) == facts(begin(chain("a")))

@@ -348,3 +348,23 @@ def test_without_parts_a_pattern_of_work_fits_anything(monkeypatch: pytest.Monke
     monkeypatch.setattr(edit_scope, "work_fits", lambda task, patterns: fits(str(work_name(task)), patterns))
     sh = Task("x", argv=("./tools/../../../../bin/sh",))
     assert outside("work=./tools/*", AddTask(sh)) == []
+
+
+def test_what_is_no_edit_is_left_to_the_rejection() -> None:
+    assert outside("edits=cancel_task", "rm -r /") == []  # type: ignore[arg-type]
+    with pytest.raises(EditRejected, match="not an edit"):
+        apply(plan(), EditBatch(("rm -r /",)), 2.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("task", "name"),
+    [
+        (Task("x", call="time:time"), "time:time"),
+        (Task("x", call=plan), f"{__name__}:plan"),
+        (Task("x", argv=("make", "test")), "make"),
+        (Task("x", shell="make test"), None),
+        (Task("x"), None),
+    ],
+)
+def test_the_name_of_what_a_task_executes(task: Task, name: str | None) -> None:
+    assert work_name(task) == name

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from asterism.core.errors import InvalidTask
 from asterism.core.plan.assignment_lock import edit_on_all
 from asterism.core.plan.editor_cost import EditorCost, dollars_text
 from asterism.core.plan.journal import RecordedConstellation, RecordedLock, replay
@@ -93,3 +95,8 @@ def test_a_cycle_on_hold_does_not_expire() -> None:
     lock.release(cycle, 100.0)
     assert lock.overdue(109.0) == []
     assert lock.overdue(110.0) == [(cycle, "timeout")]
+
+
+def test_a_cost_with_an_unknown_field_is_not_read() -> None:
+    with pytest.raises(InvalidTask, match=r"the cost of an editor is not readable: .*'euros'"):
+        EditorCost.from_json({"euros": 3})

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import precondition, rule
 
-from asterism.core.errors import EditRejected, InvalidTransition, NotJson
+from asterism.core.errors import EditRejected, InvalidTransition, NotJson, Violation
 from asterism.core.plan import edits, journal
 from asterism.core.plan.assignment_lock import AssignmentLock, edit_on_all
 from asterism.core.plan.constellation import Constellation
@@ -356,3 +356,15 @@ def test_a_rejected_edit_is_told_and_not_recorded() -> None:
     with pytest.raises(EditRejected) as rejected:
         plan.apply(batch, 2.0)
     assert (told, steps) == ([(0, batch, rejected.value)], [])
+
+
+def test_an_edit_that_is_rejected_from_outside_is_told_and_not_recorded() -> None:
+    plan, _, steps = recorded("a")
+    told: list[Any] = []
+    batch, violations = EditBatch((RemoveTask("a"),)), (Violation(0, "scope", "not within its scope"),)
+    with pytest.raises(EditRejected, match="not within its scope"):
+        plan.reject(batch, violations)
+    plan.on_rejected = lambda version, batch, error: told.append((version, batch, error.violations))
+    with pytest.raises(EditRejected, match="not within its scope"):
+        plan.reject(batch, violations)
+    assert (told, steps) == ([(0, batch, violations)], [])

@@ -12,6 +12,7 @@ from hypothesis.stateful import precondition, rule
 from asterism.core.plan import step_changes
 from asterism.core.plan.assignment_lock import AssignmentLock, edit_on_all
 from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.editor_cost import EditorCost
 from asterism.core.plan.edits import (
     AddDependency,
     AddTask,
@@ -224,3 +225,15 @@ def test_without_one_of_its_sources_the_view_differs(monkeypatch: pytest.MonkeyP
             view.apply(change)
     with pytest.raises(AssertionError):
         assert_same(view, again, other)
+
+
+def test_the_end_of_a_cycle_says_what_its_editor_cost() -> None:
+    plan, lock, steps = recorded("a")
+    plan.begin(1.0)
+    plan.start(plan.queue.pop(next(iter(plan.queue.lanes))), "kitchen", 2.0)
+    lock.finish(plan.node("a"), COMPLETED, 3.0)
+    lock.open(4.0)
+    lock.cycles[1].cost = cost = EditorCost("openai:gpt-5", 1, 1204, 88, 0.0031, 2.0)
+    lock.close(lock.cycles[1], 5.0, "empty")
+    closed = [change for change in follow(steps, "a") if change.data["what"] == "closed"]
+    assert [change.data["cost"] for change in closed] == [cost.to_json()]

@@ -251,3 +251,25 @@ def test_without_the_check_of_the_dependencies_a_retry_starts_early(monkeypatch:
     assert waits(AddTask(COPY), made=made) == ()
     apply(made, EditBatch((AddTask(COPY),)), 4.0)
     assert made.node("build-2").open == 0
+
+
+def test_a_copy_that_cannot_be_compared_is_no_retry() -> None:
+    build = Task("build", call=lambda: None)
+    made = Constellation("p")
+    made.add(FETCH)
+    made.add(build)
+    made.begin(1.0)
+    made.start(made.node("build"), "here", 2.0)
+    made.finish(made.node("build"), FAILED, 3.0, error=ValueError("x"))
+    assert waits(AddTask(Task("build-2", call=lambda: None)), made=made)
+    assert waits(AddTask(replace(build, id="build-2")), made=made) == ()
+
+
+def test_an_edge_that_is_added_and_removed_again_is_none_of_a_retry() -> None:
+    there_and_back = (AddDependency("spare", "build-2"), RemoveDependency("spare", "build-2"))
+    assert waits(*RETRY[:2], *there_and_back, *RETRY[2:]) == ()
+
+
+def test_nothing_is_derived_from_untrusted_data_in_a_plan_without_any() -> None:
+    made = plan(replace(FETCH, untrusted=False))
+    assert taint_of(made, made.node("publish")) == []
