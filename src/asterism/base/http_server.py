@@ -11,7 +11,7 @@ import json
 import logging
 import socket
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import h11
@@ -225,7 +225,7 @@ class LimitedServer(uvicorn.Server):
             **terms,
         )
         super().__init__(config)
-        self._limits, self._log, self._context = limits, log, context
+        self._limits, self.log, self._context = limits, log, context
         # uvicorn warns of every malformed request, so any client could fill the log: only its errors are logged
         self._errors = logging.Logger(log.name, logging.ERROR)
         self._errors.parent = log
@@ -244,7 +244,7 @@ class LimitedServer(uvicorn.Server):
             )
 
         await self.lifespan.startup()
-        self.listeners = [Listener(sock, self._limits, self._context, protocol, self._log) for sock in sockets or ()]
+        self.listeners = [Listener(sock, self._limits, self._context, protocol, self.log) for sock in sockets or ()]
         self.servers = list(self.listeners)  # type: ignore[arg-type]
         self.started = True
         self.ready.set()
@@ -258,3 +258,25 @@ class LimitedServer(uvicorn.Server):
                 listener.close()
                 listener.connections.close()
         await super().shutdown(sockets)
+
+
+@contextlib.asynccontextmanager
+async def serving(server: LimitedServer, sock: socket.socket) -> AsyncIterator[None]:
+    """Serve on an open socket while the block runs. Requests that are being answered at its end have the grace time of
+    the server."""
+    task = asyncio.create_task(server.serve(sockets=[sock]))
+    try:
+        started = asyncio.create_task(server.ready.wait())
+        await asyncio.wait([task, started], return_when=asyncio.FIRST_COMPLETED)
+        started.cancel()
+        if task.done():
+            task.result()
+        yield
+    finally:
+        server.leaving.set()
+        try:
+            await asyncio.wait([task])
+        finally:  # also when this is cancelled
+            task.cancel()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            server.log.error("the server failed: %s", error)

@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import click
 
-from asterism.base import operating_system
 from asterism.base.http_limits import raise_descriptor_limit
 from asterism.base.listen_address import CannotServe, ListenAddress
+from asterism.base.operating_system import stop_signals
 from asterism.base.startup import install_hint, tune_gc
 from asterism.cli.cli_context import note, print_json, same_store
 from asterism.cli.interrupts import work_until_interrupted
@@ -38,7 +37,6 @@ async def serve_until_signal(
         from asterism.server.http_service import http_service
     except ImportError:
         raise AsterismError(f"the server needs starlette and uvicorn: {install_hint('serve')}") from None
-    loop, stop = asyncio.get_running_loop(), asyncio.Event()
     tune_gc()
     raise_descriptor_limit()
     make = partial(DurableOrchestrator, local=local) if local else DurableOrchestrator
@@ -48,14 +46,9 @@ async def serve_until_signal(
         runs_plans(fleet, make) as runner,
     ):
         service.state.submitted = runner.wake
-        for number in (signal.SIGINT, signal.SIGTERM):
-            operating_system.add_signal_handler(loop, number, stop.set)
-        try:
+        with stop_signals() as stop:
             await announce(fleet, service.url, login=login, as_json=as_json)
             await stop.wait()
-        finally:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                operating_system.remove_signal_handler(loop, number)
         log.info("stopping")
     return 0
 

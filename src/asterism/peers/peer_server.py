@@ -20,7 +20,6 @@ and it makes a peer with an old token ask less often.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import os
@@ -337,31 +336,21 @@ async def serving(
 ) -> AsyncIterator[LimitedServer]:
     """Serve the application on the socket while the block runs."""
     with contextlib.closing(sock):
-        server = _server(app, identity, limits)
-        serving = asyncio.create_task(server.serve(sockets=[sock]))
         try:
-            started = asyncio.create_task(server.ready.wait())
-            await asyncio.wait([serving, started], return_when=asyncio.FIRST_COMPLETED)
-            started.cancel()
-            if serving.done():
-                serving.result()
+            from asterism.base.http_server import LimitedServer
+            from asterism.base.http_server import serving as listening
+        except ImportError:
+            raise AsterismError(f"answering peers needs uvicorn: {install_hint('peers')}") from None
+        server = LimitedServer(
+            app, limits, log, peer_context(identity), date_header=False, timeout_graceful_shutdown=SHUTDOWN_GRACE
+        )
+        async with listening(server, sock):
             yield server
-        finally:
-            server.leaving.set()
-            try:
-                await asyncio.wait([serving])
-            finally:  # also when this is cancelled
-                serving.cancel()
-            if not serving.cancelled() and (error := serving.exception()) is not None:
-                log.error("the server for peers failed: %s", error)
 
 
-def _server(app: Starlette, identity: TlsIdentity, limits: Limits) -> LimitedServer:
-    try:
-        from asterism.base.http_server import LimitedServer
-    except ImportError:
-        raise AsterismError(f"answering peers needs uvicorn: {install_hint('peers')}") from None
+def peer_context(identity: TlsIdentity) -> ssl.SSLContext:
+    """The TLS of a server for peers: the certificate that they have pinned."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_cert_chain(identity.path)
-    return LimitedServer(app, limits, log, context, date_header=False, timeout_graceful_shutdown=SHUTDOWN_GRACE)
+    return context

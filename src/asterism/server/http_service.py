@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import time
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from starlette.routing import BaseRoute
 
 from asterism.base.http_limits import Bodies, Limits
-from asterism.base.http_server import LimitedServer
+from asterism.base.http_server import LimitedServer, serving
 from asterism.base.listen_address import CannotServe, ListenAddress
 from asterism.fleet.fleet import Fleet
 from asterism.server.app import server_app
@@ -65,23 +64,16 @@ async def http_service(
             date_header=False,
             timeout_graceful_shutdown=SHUTDOWN_GRACE,
         )
-        listening = asyncio.create_task(server.serve(sockets=[sock]))
         try:
-            started = asyncio.create_task(server.ready.wait())
-            await asyncio.wait([listening, started], return_when=asyncio.FIRST_COMPLETED)
-            started.cancel()
-            if listening.done():
-                listening.result()
-            yield HttpService(public_url(address, address.url(sock), names), state, server)
+            async with serving(server, sock):
+                try:
+                    yield HttpService(public_url(address, address.url(sock), names), state, server)
+                finally:
+                    gateway.stop_waiting()
+                    server.leaving.set()
+                    await state.close()
         finally:
-            gateway.stop_waiting()
-            server.leaving.set()
-            await state.close()
-            try:
-                await asyncio.wait([listening])
-            finally:  # also when this is cancelled
-                listening.cancel()
-                await gateway.close()
+            await gateway.close()
 
 
 def public_url(address: ListenAddress, url: str, names: Sequence[str]) -> str:

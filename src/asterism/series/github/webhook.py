@@ -17,9 +17,8 @@ import hashlib
 import hmac
 import json
 import logging
-import signal
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, NamedTuple
 
 from starlette.applications import Starlette
@@ -27,10 +26,10 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from asterism.base import operating_system
 from asterism.base.http_limits import Bodies, Limits, RequestRefused, network_of, place_of, read_body
-from asterism.base.http_server import LimitedServer
+from asterism.base.http_server import LimitedServer, serving
 from asterism.base.listen_address import ListenAddress
+from asterism.base.operating_system import stop_signals
 from asterism.series.github.discovery import SeriesMatcher, has_label
 from asterism.series.github.sync import SyncWorker
 
@@ -205,20 +204,23 @@ def _refusal(error: RequestRefused) -> Response:
 
 async def serve(app: Starlette, worker: SyncWorker, address: ListenAddress, on_listen: Callable[[str], None]) -> None:
     """Serve until SIGINT or SIGTERM, or until the worker fails. ``on_listen`` is called with the URL."""
-    sock = address.open_socket()
-    server = LimitedServer(
-        app, address.limits(LIMITS), log, address.tls_context(), timeout_graceful_shutdown=SHUTDOWN_GRACE
-    )
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        operating_system.add_signal_handler(loop, number, server.leaving.set)
+    context = address.tls_context()
+    with contextlib.closing(address.open_socket()) as sock, stop_signals() as stop:
+        server = LimitedServer(app, address.limits(LIMITS), log, context, timeout_graceful_shutdown=SHUTDOWN_GRACE)
+        async with syncing(worker, stop.set), serving(server, sock):
+            on_listen(f"{address.url(sock)}/webhook")
+            await stop.wait()
+
+
+@contextlib.asynccontextmanager
+async def syncing(worker: SyncWorker, on_end: Callable[[], None]) -> AsyncIterator[None]:
+    """Let the worker work while the block runs. If it fails, ``on_end`` is called, and the end of the block raises its
+    error."""
     working = asyncio.create_task(worker.run(), name="series worker")
-    working.add_done_callback(lambda task: server.leaving.set())
-    on_listen(f"{address.url(sock)}/webhook")
+    working.add_done_callback(lambda task: on_end())
     try:
-        await server.serve(sockets=[sock])
+        yield
     finally:
-        sock.close()
         working.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await working
