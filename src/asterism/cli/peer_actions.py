@@ -65,7 +65,7 @@ async def invite_peer(
     options = f"--listen {'127.0.0.1' if parts.hostname in LOOPBACK else '0.0.0.0'}:{parts.port}"
     if store_option is not None and store_option != os.environ.get("ASTERISM_STORE"):
         options += f" --store {shlex.quote(fleet.store.url)}"
-    note(f"This store has to listen then: asterism peer serve {options}")
+    note(f"This store has to listen then, unless it does already: asterism peer serve {options}")
     note(f"To run work on this machine as well: asterism device join NAME {options}")
 
 
