@@ -179,6 +179,24 @@ async def test_a_proxy_sends_deliveries_and_other_requests_through_one_connectio
             assert answer.status_code == (202 if shared else 400)
 
 
+async def test_all_clients_of_a_proxy_together_have_more_connections_than_one_client() -> None:
+    fleet, limits = Fleet(MemoryStore(), by="server"), Limits(**{**vars(SERVER_LIMITS), "per_client": 2})
+    address = LOOPBACK._replace(behind_proxy=True)
+    async with fleet, http_service(fleet, address, ["host.example"], limits=limits) as service:
+        port = service.server.listeners[0]._sock.getsockname()[1]
+        token = (await Credentials(fleet.store).create("ci", ["observe"], by="test")).token
+        head = f"GET /api/v1/events HTTP/1.1\r\nHost: host.example\r\nAuthorization: Bearer {token}\r\n\r\n"
+        answers, writers = [], []
+        for _ in range(5):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(head.encode())
+            answers.append(await reader.readline())
+            writers.append(writer)
+        assert set(answers) == {b"HTTP/1.1 200 OK\r\n"}
+        for writer in writers:
+            writer.close()
+
+
 async def test_without_options_there_is_neither() -> None:
     async with server_scene() as scene, scene.stranger() as client:
         for path in ("/webhook", "/v1/accept", "/v1/meet"):
