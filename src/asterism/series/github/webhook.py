@@ -48,6 +48,9 @@ PATH = "/webhook"
 SENDER = "the webhook's sender"
 """The client name of all signed connections, unless a proxy makes them."""
 
+REFUSAL_LOG_INTERVAL = 60.0
+"""The least seconds between two lines in the log about a wrong signature: anybody can send one."""
+
 LIMITS = Limits(per_client=50, bodies=64 * 1024 * 1024)
 
 SHUTDOWN_GRACE = 5
@@ -149,6 +152,7 @@ class WebhookEndpoint:
         self._worker, self._repository, self._matcher, self._secret = worker, repository, matcher, secret
         self._seen, self._sender = SeenDeliveries(), PROXY if shared else SENDER
         self._limits, self._bodies = limits, Bodies(limits)
+        self._logged_at = -REFUSAL_LOG_INTERVAL
         self.route = Route(PATH, self.deliver, methods=["POST"])
 
     def app(self, *, metrics: bool) -> Starlette:
@@ -180,7 +184,7 @@ class WebhookEndpoint:
         try:
             body = await read_body(request, self._bodies, client=address, most=MAX_BODY, each=each)
             if not is_signed(self._secret, body, signature):
-                log.warning("refused a delivery with a wrong signature")
+                self._log_refusal()
                 raise RequestRefused(401, "the signature is wrong")
             if (place := place_of(request)) is not None:
                 place.admit(self._sender)
@@ -203,6 +207,12 @@ class WebhookEndpoint:
         names = "all series" if affected.series is None else ", ".join(sorted(affected.series))
         log.info("%s: %s", affected.why, names)
         return PlainTextResponse(f"{affected.why}: {names}\n", 202)
+
+    def _log_refusal(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if now - self._logged_at >= REFUSAL_LOG_INTERVAL:
+            self._logged_at = now
+            log.warning("refused a delivery with a wrong signature")
 
     async def health(self, request: Request) -> Response:
         problem = self._worker.problem
