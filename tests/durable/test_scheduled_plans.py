@@ -245,3 +245,20 @@ def _work() -> Any:
     from asterism.core.run.workflow import Workflow
 
     return Workflow("w", argv=("true",))
+
+
+async def test_a_device_with_the_name_of_the_process_of_a_plan_is_reported_once(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    await added(stage)
+    job = stage.spawn(coordinate(stage))
+    await asyncio.sleep(70.0)
+    job.cancel()
+    [name] = await states(stage)
+    await stage.device(f"{name}@here", monitor_every=None)
+    stage.spawn(runner(stage).run())
+    await asyncio.sleep(60.0)
+    assert list((await states(stage)).values()) == ["created"]
+    [warning] = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert warning.startswith(f"plan {name} cannot be run, and no process runs it: ")
+    assert f"{name}@here" in warning

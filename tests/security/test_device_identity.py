@@ -15,7 +15,7 @@ from asterism.fleet.device.device_key import DeviceKey, Enrolment, EnrolmentFile
 from asterism.fleet.device.gateway_connection import DeviceRevoked
 from asterism.fleet.monitor import Monitor
 from asterism.server import enrolment
-from asterism.server.enrolment import ACCESS_TIME, CODE_TIME, CredentialRefused, enrol, invite, revoke
+from asterism.server.enrolment import ACCESS_TIME, CODE_TIME, CredentialRefused, ReservedName, enrol, invite, revoke
 from asterism.server.gateway import GatewayRefusal
 from asterism.store.store_errors import StoreUnavailable
 from tests.async_tests import async_fixture
@@ -87,6 +87,23 @@ async def test_a_code_is_for_names_of_its_pattern_and_no_enrolled_name_is_taken_
     await enrol(stage.store, code, "lab-1", DeviceKey.new().public)
     with pytest.raises(CredentialRefused, match="enrolled already"):
         await enrol(stage.store, await invite(stage.store), "lab-1", DeviceKey.new().public)
+
+
+@pytest.mark.parametrize("name", ["pz@vm", "server-vm"])
+async def test_no_device_gets_the_name_of_a_process_that_runs_a_plan_or_of_a_server(stage: Stage, name: str) -> None:
+    for pattern in (name, f"{name}*"):
+        with pytest.raises(ReservedName, match="is reserved"):
+            await invite(stage.store, name=pattern)
+    with pytest.raises(ReservedName, match="choose another name"):
+        await enrol(stage.store, await invite(stage.store), name, DeviceKey.new().public)
+
+
+async def test_a_session_has_a_name_that_tokens_of_grants_can_carry(stage: Stage) -> None:
+    await stage.enrol("lab-1")
+    for session in ("", "a\0", "a\n", "a.b", "x" * 101):
+        with pytest.raises(GatewayRefusal, match="a session is named with") as refused:
+            await access(stage, "lab-1", session)
+        assert refused.value.status == 400
 
 
 async def test_an_enrolment_has_to_be_signed_by_the_key_that_it_names(stage: Stage) -> None:

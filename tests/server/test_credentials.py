@@ -83,7 +83,7 @@ def test_the_csrf_token_depends_on_the_session_and_does_not_reveal_it() -> None:
 # -- scopes ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scope", ["", "root", "edit", "edit:", "device:", "admin:x", "edit:a\nb", "observe "])
+@pytest.mark.parametrize("scope", ["", "root", "edit", "edit:", "admin:x", "edit:a\nb", "observe "])
 def test_what_is_not_a_scope_is_refused(scope: str) -> None:
     with pytest.raises(InvalidScope, match="not a valid scope"):
         check_scopes([scope])
@@ -93,13 +93,11 @@ def test_what_is_not_a_scope_is_refused(scope: str) -> None:
     ("scope", "allowed", "refused"),
     [
         ("observe", ["observe", "observe plan p", "observe series"], ["edit p", "operate", "series", "admin"]),
-        ("operate", ["observe", "observe plan p", "edit p", "operate"], ["series", "admin", "device d"]),
+        ("operate", ["observe", "observe plan p", "edit p", "operate"], ["series", "admin"]),
         ("series", ["series", "observe series"], ["observe", "observe plan series", "operate", "edit series"]),
         ("edit:p", ["edit p", "observe plan p"], ["edit q", "observe plan q", "observe", "operate", "observe series"]),
         ("edit:n-*", ["edit n-1", "observe plan n-1"], ["edit m", "observe"]),
-        ("admin", ["observe", "edit p", "operate", "series", "admin", "observe plan p"], ["device d"]),
-        ("device:d", ["device d"], ["device e", "observe", "operate", "admin", "edit d"]),
-        ("device:*", ["device *"], ["device d"]),
+        ("admin", ["observe", "edit p", "operate", "series", "admin", "observe plan p"], []),
     ],
 )
 def test_what_a_scope_allows(scope: str, allowed: list[str], refused: list[str]) -> None:
@@ -111,16 +109,18 @@ def test_what_a_scope_allows(scope: str, allowed: list[str], refused: list[str])
 SCOPES = st.one_of(
     st.sampled_from(["observe", "operate", "series", "admin"]),
     st.text("abc*?[]", min_size=1, max_size=4).map(lambda name: f"edit:{name}"),
-    st.text("abc*", min_size=1, max_size=3).map(lambda name: f"device:{name}"),
 )
 NEEDS = st.one_of(
     st.sampled_from(["observe", "observe series", "operate", "series", "admin"]),
-    st.builds(lambda kind, name: f"{kind} {name}", st.sampled_from(["edit", "observe plan", "device"]), st.text("abc")),
+    st.builds(lambda kind, name: f"{kind} {name}", st.sampled_from(["edit", "observe plan"]), st.text("abc")),
 )
 
 
 @given(st.sets(SCOPES), SCOPES, NEEDS)
-def test_more_scopes_never_allow_less_and_a_device_is_only_itself(scopes: set[str], more: str, need: str) -> None:
+def test_more_scopes_never_allow_less(scopes: set[str], more: str, need: str) -> None:
     assert allows(scopes, need) <= allows(scopes | {more}, need)
-    if need.startswith("device "):
-        assert allows(scopes, need) == (f"device:{need.removeprefix('device ')}" in scopes)
+
+
+def test_no_token_acts_as_a_device() -> None:
+    with pytest.raises(InvalidScope, match="asterism device invite"):
+        check_scopes(["device:lab-1"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,7 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.applications import Starlette
 
@@ -42,11 +43,12 @@ from asterism.server import enrolment, gateway_routes
 from asterism.server.app import endpoints
 from asterism.server.credentials import Credentials
 from asterism.server.enrolment import invite
-from asterism.server.gateway_routes import MAX_FAILURES, GatewayRoutes
+from asterism.server.gateway_routes import MAX_FAILURES, MONITOR_RETRY, GatewayRoutes, monitor_beside
 from asterism.server.http_service import http_service
 from asterism.server.request_guard import SERVER_LIMITS
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutLog, StoredChunk
+from asterism.store.sqlite import SqliteStore
 from asterism.store.store_errors import StoreUnavailable
 
 LARGE = "x" * 200_000
@@ -316,8 +318,9 @@ async def test_a_device_has_a_limit_of_requests_at_once() -> None:
             await post(app, "join", json.dumps(JOIN).encode(), authorization=tokens[name])
             await post(app, "wait", b'{"seconds": 0}', authorization=tokens[name])
         waiting = asyncio.create_task(post(app, "wait", b'{"seconds": 40}', authorization=tokens["lab-1"]))
-        while not routes._under_way._busy:
+        for _ in range(100):
             await asyncio.sleep(0)
+        assert not waiting.done()
         refused = await post(app, "hello", b"{}", authorization=tokens["lab-1"])
         assert (refused.status_code, "1 requests of device lab-1" in refused.json()["detail"]) == (429, True)
         assert (await post(app, "hello", b"{}", authorization=tokens["lab-2"])).status_code == 200
@@ -401,3 +404,116 @@ def test_a_key_does_not_show_in_text() -> None:
     key = DeviceKey.new()
     assert key.to_text() not in repr(key)
     assert json.loads(json.dumps(key.public)) == key.public
+
+
+# -- odd messages ------------------------------------------------------------------------------------------------------
+
+NUMBERS = st.sampled_from([0, -1, 1, True, 1.5, 2**53, 2**63, 10**18, 10**30, 10**400, -(10**400), 1e308])
+ODD = st.one_of(NUMBERS, st.none(), st.text(max_size=3), st.sampled_from(["\0", "\ud800", "", "x" * 300]))
+VALUES = st.recursive(ODD, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner))
+LINES = st.lists(st.tuples(ODD, st.just("stdout"), st.just("x")) | VALUES, max_size=2)
+LOGS = st.fixed_dictionaries(
+    {"chunks": st.lists(st.tuples(ODD, LINES), max_size=2) | VALUES, "drop": st.none() | st.tuples(ODD, ODD) | VALUES}
+)
+FIELDS = {
+    "host": "h",
+    "can": [],
+    "slots": 1,
+    "backlog": 0,
+    "timeout": 90.0,
+    "profile": {"a": 1},
+    "limit": 1,
+    "free": 1,
+    "kinds": {"echo@1": 1.0},
+    "name": "echo",
+    "version": 1,
+    "workflow": "echo",
+    "why": "rest",
+    "device": "lab-1",
+    "session": "s1",
+    "challenge": "c",
+    "signature": "s",
+    "code": "c",
+    "key": "k",
+}
+OPERATIONS = (
+    *("enrol", "challenge", "token", "hello", "join", "output", "beat", "wait", "own", "take", "steps", "fetch"),
+    *("workflow", "standing", "completions", "health", "blob", "drain"),
+)
+
+
+def odd_messages(grant: str) -> st.SearchStrategy[dict[str, Any]]:
+    """Messages with the usual fields, some of them with odd values, and with reports and steps on a granted run."""
+    changes = st.dictionaries(
+        st.sampled_from([*FIELDS, "run", "above", "held", "stale", "replace"]), VALUES, max_size=2
+    )
+    kinds = st.dictionaries(st.just("echo@1"), ODD, min_size=1)
+    about = {"grant": st.just(grant), "log": LOGS, "tail": st.just(""), "progress": st.none() | st.tuples(ODD, ODD)}
+    step = {**about, "do": st.sampled_from(["claim", "start", "complete", "fail", "disown"]), "output": VALUES}
+    more = st.fixed_dictionaries(
+        {"kinds": kinds, "reports": st.lists(st.fixed_dictionaries(about), max_size=2)},
+        optional={"steps": st.lists(st.fixed_dictionaries(step), max_size=2)},
+    )
+    return st.builds(lambda one, two: {**FIELDS, "seconds": 0, **two, **one}, changes, more)
+
+
+async def test_odd_messages_of_devices_are_no_errors_of_the_server(tmp_path: Path) -> None:
+    """As many as are found quickly, over a store with limits of its own."""
+    store = await SqliteStore.open(tmp_path / "fleet.db")
+    async with Fleet(store) as fleet:
+        routes = GatewayRoutes(fleet, Bodies(Limits()))
+        app = httpx.ASGITransport(Starlette(routes=routes.routes))
+        transport, key = HttpTransport("http://server", inner=app), DeviceKey.new()
+        await enrol(transport, key, "lab-1", await invite(store))
+        bearer = f"Bearer {(await log_in(app, key, 'lab-1', 's1')).json()['token']}"
+        await post(app, "join", json.dumps(JOIN).encode(), authorization=bearer)
+        for _ in range(3):
+            await fleet.create(ECHO, {"text": "hello"})
+        order = json.dumps({"limit": 1, "free": 1, "kinds": {"echo@1": 10**400}}).encode()
+        for _ in range(2):  # the first answer has the workflow
+            answer = await post(app, "take", order, authorization=bearer)
+            assert answer.status_code == 200, answer.text
+        taken = answer.json()["runs"]
+        messages = odd_messages(taken[0][1])
+        found: list[tuple[str, dict[str, Any]]] = []
+        rows = st.tuples(st.sampled_from(OPERATIONS), messages)
+
+        @settings(max_examples=100, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+        @given(rows)
+        def collect(one: tuple[str, dict[str, Any]]) -> None:
+            found.append(one)
+
+        log = {"chunks": [[10**30, [[1.0, "stdout", "x"]]]], "drop": None}
+        known = [
+            ("beat", {"reports": [{"grant": taken[0][1], "tail": "", "log": log}]}),
+            ("steps", {"steps": [{"do": "start", "grant": taken[0][1], "log": log}]}),
+        ]
+        await asyncio.to_thread(collect)  # drawing takes long
+        for operation, message in [*known, *found]:
+            answer = await post(app, operation, json.dumps(message).encode(), authorization=bearer)
+            assert answer.status_code < 500, (operation, message, answer.text)
+        await transport.close()
+        await routes.close()
+    await store.close()
+
+
+# -- the monitor of a server -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.virtual_time
+async def test_a_second_server_monitors_when_the_first_stops() -> None:
+    store = MemoryStore()
+    name = f"server-{socket.gethostname()}"
+    async with Fleet(store) as first, Fleet(store) as second:
+        agent = DeviceAgent(first, name, slots=0)
+        task = asyncio.create_task(agent.run())
+        await agent.joined.wait()
+        before = [one.id for one in await second.devices() if one.state == "open"]
+        async with monitor_beside(second):
+            await asyncio.sleep(3 * MONITOR_RETRY)
+            assert [one.id for one in await second.devices() if one.state == "open"] == before
+            agent.drain()
+            await task
+            await asyncio.sleep(3 * MONITOR_RETRY)
+            [after] = [one.id for one in await second.devices() if one.state == "open"]
+            assert after not in before

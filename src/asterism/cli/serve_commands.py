@@ -83,8 +83,6 @@ def serve(
 ) -> int:
     """Serve a store over HTTP: API, page and devices.
 
-    It ends with Ctrl-C or SIGTERM.
-
     \b
     asterism serve --store sqlite:///fleet.db
     asterism serve --listen 0.0.0.0:7400 --name host.example --tls-cert cert.pem --tls-key key.pem
@@ -130,7 +128,7 @@ def token() -> None:
     multiple=True,
     required=True,
     metavar="SCOPE",
-    help="What it allows (repeatable): observe, operate, series, admin, edit:PLAN or device:NAME.",
+    help="What it allows (repeatable): observe, operate, series, admin or edit:PLAN.",
 )
 @click.option("--for", "name", required=True, metavar="NAME", help="Who uses it: the name in stories and edits.")
 @click.option(

@@ -18,8 +18,9 @@ from collections.abc import AsyncIterator, Callable
 from asterism.base.error_log import RecurringError
 from asterism.core.errors import AlreadyRunning, AsterismError
 from asterism.core.schedule.schedule import InvalidSchedule, Schedule
+from asterism.durable.admin import live_owner
 from asterism.durable.durable_orchestrator import DurableOrchestrator
-from asterism.durable.journal_store import OwnershipLost
+from asterism.durable.journal_store import OwnershipLost, read_head
 from asterism.durable.plan_submissions import open_submissions
 from asterism.durable.schedule_port import plan_ended
 from asterism.fleet.device.membership import DeviceNameTaken
@@ -31,6 +32,9 @@ log = logging.getLogger("asterism.schedule")
 
 LOOK_INTERVAL = 5.0
 """Seconds between two looks for plans that no process runs."""
+
+TRIES_BEFORE_WARNING = 3
+"""How often the name for the process of a plan is taken before people are warned."""
 
 
 class PlanRunner:
@@ -45,6 +49,7 @@ class PlanRunner:
     ) -> None:
         self._fleet, self._every, self._make = fleet, every, make
         self._woken = asyncio.Event()
+        self._hindered: dict[str, int] = {}  # how often the name for a plan was taken, though nobody ran the plan
         self.running: dict[str, asyncio.Task[None]] = {}
         """The plans that this process runs, by name."""
 
@@ -114,12 +119,27 @@ class PlanRunner:
         try:
             result = await self._make(own).run_stored(name)
             log.info("plan %s has ended: %s", name, result.state)
-        except (AlreadyRunning, DeviceNameTaken, OwnershipLost, StoreUnavailable) as reason:
+        except DeviceNameTaken as reason:
+            await self._name_taken(name, reason)
+        except (AlreadyRunning, OwnershipLost, StoreUnavailable) as reason:
             log.debug("plan %s is not run here: %s", name, reason)
         except AsterismError as error:
             log.warning("plan %s cannot be run: %s", name, error)
         finally:
             await own.waiters.close()
+
+    async def _name_taken(self, name: str, reason: DeviceNameTaken) -> None:
+        """Log that the name for the process of a plan is taken: usually by another process that runs the plan, or is
+        about to; otherwise people have to know, once."""
+        log.debug("plan %s is not run here: %s", name, reason)
+        with contextlib.suppress(AsterismError):
+            head, _ = await read_head(self._fleet.store, name)
+            if await live_owner(self._fleet.store, head) is not None:
+                self._hindered.pop(name, None)
+                return
+            self._hindered[name] = self._hindered.get(name, 0) + 1
+            if self._hindered[name] == TRIES_BEFORE_WARNING:
+                log.warning("plan %s cannot be run, and no process runs it: %s", name, reason)
 
 
 @contextlib.asynccontextmanager

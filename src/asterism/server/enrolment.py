@@ -65,6 +65,20 @@ class UnknownEnrolment(AsterismError):
     """No device of this name is enrolled."""
 
 
+class ReservedName(AsterismError, ValueError):
+    """A name that processes of the server's side have: the one that runs plan P is ``P@HOST``, a server
+    ``server-HOST``. A device of this name would keep them from joining."""
+
+
+def check_name(name: str) -> None:
+    """Raises ReservedName for the name, or pattern of names, of a device."""
+    if "@" in name or name.startswith("server-"):
+        raise ReservedName(
+            f"the name {name!r} is reserved: names with '@' are those of processes that run plans, names that begin "
+            "with 'server-' those of servers; choose another name"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class EnrolledDevice:
     """``can`` are the capabilities that it may declare; None for any."""
@@ -85,7 +99,8 @@ class Identity:
 
 
 async def invite(store: Store, *, name: str = "*", can: Iterable[str] | None = None) -> str:
-    """Make a code for one device whose name matches the pattern ``name``."""
+    """Make a code for one device whose name matches the pattern ``name``. Raises ReservedName."""
+    check_name(name)
     code, now = f"astc_{secrets.token_urlsafe(24)}", store.clock()
     value = {"until": now + CODE_TIME, "name": name, "can": None if can is None else sorted(can), "key": None}
     writes: list[Write] = [PutRegister(_code_key(code), value, None)]
@@ -97,7 +112,8 @@ async def invite(store: Store, *, name: str = "*", can: Iterable[str] | None = N
 
 
 async def enrol(store: Store, code: str, name: str, key: str) -> EnrolledDevice:
-    """Exchange a code for the enrolment of a key. Raises CredentialRefused."""
+    """Exchange a code for the enrolment of a key. Raises CredentialRefused and ReservedName."""
+    check_name(name)
 
     async def attempt() -> EnrolledDevice:
         found = await store.register(_code_key(code))

@@ -23,6 +23,7 @@ device is comes from its access token, and what it may still do is decided by th
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, replace
@@ -39,6 +40,7 @@ from asterism.fleet.device.acceptance import LOOK_INTERVAL
 from asterism.fleet.device.device_key import is_signed
 from asterism.fleet.device.gateway_messages import (
     POLL_TIME,
+    SESSION_ID,
     STEPS_AT_ONCE,
     InvalidMessage,
     count_in,
@@ -56,7 +58,7 @@ from asterism.fleet.device.store_connection import StoreConnection
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.ledger import blob_of
 from asterism.fleet.workflows import UnknownWorkflow
-from asterism.server.enrolment import CredentialRefused, DeviceCredentials, Identity, enrol
+from asterism.server.enrolment import CredentialRefused, DeviceCredentials, Identity, check_name, enrol
 from asterism.server.gateway_order import DeviceWatch, EnoughUnseen, GatewayOrder
 from asterism.server.gateway_runs import GrantedRuns, checked_object
 from asterism.server.gateway_standings import Standings
@@ -82,8 +84,8 @@ SILENT_FOR = 3600.0
 WOKEN_TOGETHER = 50
 """How many devices are woken in one look because runs wait, at least; a tenth of them if they are more."""
 
-LARGEST_PROFILE = 200
-"""How many entries the profile of a device has at most."""
+LARGEST_PROFILE, LONGEST_PROFILE = 200, 64 * 1024
+"""How many entries the profile of a device has at most, and how long it is as JSON: each heartbeat stores it."""
 
 
 class GatewayRefusal(AsterismError):
@@ -160,6 +162,8 @@ class Gateway:
         from asterism.server.enrolment import ACCESS_TIME
 
         names = [text_in(body, name, 300) for name in ("device", "session", "challenge", "signature")]
+        if SESSION_ID.fullmatch(names[1]) is None:
+            raise InvalidMessage("a session is named with letters, digits, '_' and '-', at most 100")
         token = await self.credentials.log_in(*names)
         return {"token": token, "seconds": ACCESS_TIME, "now": self._store.clock()}
 
@@ -178,6 +182,7 @@ class Gateway:
     async def _join(self, who: Identity, body: Mapping[str, Any]) -> Any:
         host, can = text_in(body, "host", 300), frozenset(texts_in(body, "can", 200, 100))
         accepts = None if body.get("accepts") is None else text_in(body, "accepts", 10_000)
+        check_name(who.owner.device)  # it may have been enrolled before names were reserved
         if host.startswith(VIA) or not host.isprintable():
             raise InvalidMessage("this host is not possible")
         if accepts is not None and (problem := expressions.check(accepts)) is not None:
@@ -424,4 +429,6 @@ def _profile(body: Mapping[str, Any]) -> dict[str, Any]:
     profile = object_in(body, "profile")
     if len(profile) > LARGEST_PROFILE:
         raise InvalidMessage(f"a profile has at most {LARGEST_PROFILE} entries")
+    if len(json.dumps(profile)) > LONGEST_PROFILE:
+        raise InvalidMessage(f"a profile has at most {LONGEST_PROFILE:,} characters")
     return profile

@@ -19,6 +19,9 @@ from asterism.fleet.fleet import Fleet
 from asterism.server.enrolment import Identity
 from asterism.store.protocol import Watch
 
+LARGEST_SCORE = 1e300
+"""The largest score of a device for a workflow; one beyond it counts as none."""
+
 
 class EnoughUnseen(Exception):
     """Ends the search of the store: the device has to read a workflow first."""
@@ -59,7 +62,7 @@ class GatewayOrder:
             return None
         self._starts += 1
         score = self._kinds[kind]
-        known = isinstance(score, int | float) and not isinstance(score, bool)
+        known = isinstance(score, int | float) and not isinstance(score, bool) and abs(score) <= LARGEST_SCORE
         scores = {self._owner.device: float(score)} if known else {}
         if not (run.waiting_since or 0.0) <= self._moment <= now < self._moment + SAME_TIME:
             self._moment = now

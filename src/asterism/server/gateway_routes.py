@@ -1,9 +1,9 @@
 """The HTTP of the gateway: one route for all operations, ``POST /gateway/v1/OPERATION``.
 
 Devices are authenticated before their body is read. Every refusal is a problem document; its ``kind`` is a word for
-the device. What a device shows is checked first, and only a wrong code, key or signature has to wait if its address sent
-many: behind a proxy all devices have one address, and none may be locked out by the failures of others. An access token
-that does not count any more is answered at once, so that the device asks for another.
+the device. What a device shows is checked first, and only a wrong code, key or signature has to wait if its address
+sent many: behind a proxy all devices have one address, and none may be locked out by the failures of others. An access
+token that does not count any more is answered at once, so that the device asks for another.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from asterism.base.error_log import RecurringError
 from asterism.base.http_limits import PROXY, Bodies, RequestRefused, network_of, place_of, read_body
 from asterism.base.strict_json import NotStrictJson, parse_strict
 from asterism.fleet.device.agent import DeviceAgent
@@ -45,6 +46,9 @@ MAX_FAILURES, FAILURE_WINDOW = 20, 60.0
 
 REQUESTS_AT_ONCE = 64
 """How many requests of one device may be answered at once: behind a proxy its connections do not limit them."""
+
+MONITOR_RETRY = 5.0
+"""Seconds between two tries to monitor the fleet, while another server on this machine does."""
 
 MAX_DIGITS = 4300
 """The most digits of a number in a message: what Python prints, and so what a result may have."""
@@ -143,10 +147,8 @@ def _address(request: Request) -> str:
 @contextlib.asynccontextmanager
 async def monitor_beside(fleet: Fleet) -> AsyncIterator[None]:
     """Monitor the fleet while the block runs, since devices of a gateway cannot: the server stands for election as a
-    device without slots does. If a server on this machine does so already, this one does not."""
-    agent = DeviceAgent(fleet, f"server-{socket.gethostname()}", slots=0)
-    task = asyncio.create_task(agent.run())
-    task.add_done_callback(_monitor_ended)
+    device without slots does. While another server on this machine does so, this one waits for its end."""
+    task = asyncio.create_task(_monitor(fleet))
     try:
         yield
     finally:
@@ -154,6 +156,12 @@ async def monitor_beside(fleet: Fleet) -> AsyncIterator[None]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-def _monitor_ended(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        log.warning("this server does not monitor the fleet: %s", error)
+async def _monitor(fleet: Fleet) -> None:
+    trouble = RecurringError(log, "this server does not monitor the fleet", "", fleet.clock.time)
+    while True:
+        try:
+            await DeviceAgent(fleet, f"server-{socket.gethostname()}", slots=0).run()
+            return  # a person drained it
+        except Exception as error:
+            trouble.occurred(error)
+        await fleet.clock.sleep(MONITOR_RETRY)

@@ -5,12 +5,14 @@
 ``edit:PLAN``      read one plan, edit it, answer its edit cycles; ``*`` and ``?`` match as in file names
 ``operate``        ``observe``, edit every plan; submit, pause, resume, cancel and retry plans and runs; schedules
 ``series``         read series, and change them
-``device:NAME``    act as this device; no other scope includes it
 ``admin``          everything except to act as a device
 =================  ====================================================================================================
 
+No token acts as a device: a device has a key of its own, and its access tokens are for the gateway and for its name
+alone (``enrolment.py``).
+
 A request needs one of: ``observe``, ``observe plan NAME``, ``observe series``, ``edit NAME``, ``operate``, ``series``,
-``admin``, ``device NAME``; ``known`` is satisfied by every credential.
+``admin``; ``known`` is satisfied by every credential.
 """
 
 from __future__ import annotations
@@ -21,7 +23,6 @@ from fnmatch import fnmatchcase
 from asterism.core.errors import AsterismError
 
 PLAIN = ("observe", "operate", "series", "admin")
-WITH_NAME = ("edit", "device")
 MAX_LENGTH = 200
 
 _INCLUDES = {
@@ -43,13 +44,16 @@ def check_scopes(scopes: Iterable[str]) -> frozenset[str]:
     for scope in found:
         kind, colon, name = scope.partition(":")
         plain = scope in PLAIN
-        named = kind in WITH_NAME and colon and name and name.isprintable() and len(name) <= MAX_LENGTH
-        if not plain and not named:
+        named = kind == "edit" and colon and name and name.isprintable() and len(name) <= MAX_LENGTH
+        if kind == "device":
             raise InvalidScope(
-                f"{scope!r} is not a valid scope; the scopes are: {', '.join(PLAIN)}, edit:PLAN and device:NAME"
+                f"{scope!r} is not a scope of tokens: a device has a key of its own; enrol it with the code of: "
+                "asterism device invite"
             )
+        if not plain and not named:
+            raise InvalidScope(f"{scope!r} is not a valid scope; the scopes are: {', '.join(PLAIN)} and edit:PLAN")
     if not found:
-        raise InvalidScope(f"at least one scope is needed: {', '.join(PLAIN)}, edit:PLAN or device:NAME")
+        raise InvalidScope(f"at least one scope is needed: {', '.join(PLAIN)} or edit:PLAN")
     return found
 
 
@@ -62,10 +66,8 @@ def allows(scopes: Collection[str], need: str) -> bool:
 def _satisfies(scope: str, kind: str, name: str) -> bool:
     if scope in _INCLUDES:
         return kind in _INCLUDES[scope] or (scope == "series" and (kind, name) == ("observe", "series"))
-    granted, _, pattern = scope.partition(":")
-    if granted == "device":
-        return kind == "device" and name == pattern
+    pattern = scope.removeprefix("edit:")
     what, _, plan = name.partition(" ")
-    if granted == "edit" and kind == "observe":
+    if kind == "observe":
         return what == "plan" and fnmatchcase(plan, pattern)
-    return granted == "edit" and kind == "edit" and fnmatchcase(name, pattern)
+    return kind == "edit" and fnmatchcase(name, pattern)

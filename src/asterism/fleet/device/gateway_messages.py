@@ -56,6 +56,9 @@ LONGEST_TEXT = 64 * 1024
 MOST_LINES = 10**11
 """The largest number of a line of a log: the next line of a log is named with at most 12 digits."""
 
+SESSION_ID = re.compile(r"[A-Za-z0-9_-]{1,100}")
+"""The id of a session, which is part of the tokens of its grants."""
+
 _GRANT = re.compile(r"astg_([A-Za-z0-9_-]{1,100})\.([0-9]{1,9})\.([A-Za-z0-9_-]{1,100})\.([0-9a-f]{32})")
 
 
