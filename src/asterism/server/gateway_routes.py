@@ -19,7 +19,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from asterism.base.http_limits import Bodies, RequestRefused, network_of, place_of, read_body
+from asterism.base.http_limits import PROXY, Bodies, RequestRefused, network_of, place_of, read_body
 from asterism.base.strict_json import NotStrictJson, parse_strict
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.device.gateway_messages import LARGEST_MESSAGE, PREFIX
@@ -125,7 +125,7 @@ class GatewayRoutes:
         client = f"device {identity.owner.device}"
         place = place_of(request)
         if place is not None:
-            place.admit("the proxy" if self._shared else client)
+            place.admit(PROXY if self._shared else client)
         return client
 
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.datastructures import Headers, MutableHeaders
 
-from asterism.base.http_limits import Limits, RequestRefused, network_of, place_of
+from asterism.base.http_limits import PROXY, Limits, RequestRefused, network_of, place_of
 from asterism.server.credentials import Credential, Credentials, csrf_token
 from asterism.server.problems import problem
 
@@ -181,7 +181,7 @@ class Gate:
         """Give the connection of a request to its caller. Raises RequestRefused."""
         place = place_of(request)
         if place is not None:
-            place.readmit("the proxy" if self._shared else caller.shown)
+            place.readmit(PROXY if self._shared else caller.shown)
 
     @contextmanager
     def counted(self, caller: Caller) -> Iterator[None]:
