@@ -115,7 +115,7 @@ async def test_one_port_answers_the_api_deliveries_and_peers_and_leaves_nothing_
     async with stores(tmp_path) as (fleet, guest):
         before = asyncio.all_tasks()
         async with (
-            http_service(fleet, LOOPBACK, more=[hook.route], peers=True) as server,
+            http_service(fleet, LOOPBACK, more=lambda _: [hook.route], peers=True) as server,
             hook.syncing(lambda: None),
             client_of(server.url) as client,
             client_of(server.url) as github,
@@ -141,7 +141,7 @@ async def test_a_delivery_needs_its_signature_our_host_and_a_small_body(caplog: 
     fleet = Fleet(MemoryStore(), by="server")
     async with (
         fleet,
-        http_service(fleet, LOOPBACK, more=[hook.route]) as server,
+        http_service(fleet, LOOPBACK, more=lambda _: [hook.route]) as server,
         client_of(server.url) as client,
     ):
 
@@ -171,7 +171,7 @@ async def test_a_proxy_sends_deliveries_and_other_requests_through_one_connectio
     """The ablation is a webhook that does not know of the proxy."""
     hook, fleet = webhook(Noted(), shared=shared), Fleet(MemoryStore(), by="server")
     address = LOOPBACK._replace(behind_proxy=True)
-    async with fleet, http_service(fleet, address, ["host.example"], more=[hook.route]) as service:
+    async with fleet, http_service(fleet, address, ["host.example"], more=lambda _: [hook.route]) as service:
         port = service.server.listeners[0]._sock.getsockname()[1]
         token = (await Credentials(fleet.store).create("ci", ["observe"], by="test")).token
         headers = {"authorization": f"Bearer {token}", "host": "host.example"}
