@@ -12,7 +12,7 @@ from tests.durable.durable_scenes import chain
 from tests.security.test_requests import problem
 from tests.server.server_scenes import ServerScene, server_scene
 
-SCOPES = ("observe", "operate", "series", "admin", "edit:nightly", "edit:other", "device:lab")
+SCOPES = ("observe", "operate", "series", "admin", "edit:nightly", "edit:other")
 EVERYBODY = {"GET /api/v1/health", "GET /api/v1/openapi.json", "GET /login"}
 ANY_TOKEN = {"GET /api/v1/me", "POST /api/v1/logout"}
 EDITORS = {
