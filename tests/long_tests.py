@@ -4,7 +4,7 @@
 see ``property_tests``), and ``.ci/run`` both.
 
 A hunt tries a property with many seeds. It asks for the argument ``seeds`` and runs twice: over the first few seeds in
-``make test``, so that every safeguard is exercised there too, and over all of them in ``make test-long``:
+``make test``, so that every safeguard is exercised there too, and over all others in ``make test-long``:
 
     @pytest.mark.hunt(few=100, many=3000)
     def test_no_interleaving_breaks_a_promise(seeds: range) -> None:
@@ -22,7 +22,7 @@ import pytest
 
 MARKERS = (
     "long: takes long; `make test` leaves it out, `make test-long` runs it",
-    "hunt(few, many): call the test with `seeds`, a range of `few` seeds, and in `make test-long` of `many`",
+    "hunt(few, many): call the test with `seeds`, the first `few`; in `make test-long` with those up to `many`",
     "slow: takes many seconds; starts before the other tests",
 )
 
@@ -36,8 +36,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     marker = metafunc.definition.get_closest_marker("hunt")
     if marker is not None and "seeds" in metafunc.fixturenames:
         few, many = marker.kwargs["few"], marker.kwargs["many"]
-        full = pytest.param(range(many), id=f"{many} seeds", marks=pytest.mark.long)
-        metafunc.parametrize("seeds", [pytest.param(range(few), id=f"{few} seeds"), full])
+        others = pytest.param(range(few, many), id=f"{many - few} more seeds", marks=pytest.mark.long)
+        metafunc.parametrize("seeds", [pytest.param(range(few), id=f"{few} seeds"), others])
 
 
 @pytest.hookimpl(trylast=True)
