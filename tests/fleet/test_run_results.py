@@ -12,6 +12,7 @@ from asterism.core.errors import AsterismError
 from asterism.core.run.run import Progress
 from asterism.fleet.ledger import TooLarge
 from tests.fleet.fleet_scenes import WORK, Stage
+from tests.trace_scenes import Spans
 
 pytestmark = pytest.mark.virtual_time
 
@@ -212,3 +213,23 @@ async def test_failed_work_is_tried_again_elsewhere_as_often_as_it_may_be(stage:
     ended = await stage.end_of(run)
     assert (ended.error, ended.failures) == ("RuntimeError: out of ink", 2)
     assert [one.detail for one in ended.previous] == ["RuntimeError: out of paper", "RuntimeError: out of ink"]
+
+
+# -- traces ------------------------------------------------------------------------------------------------------------
+
+
+async def test_the_work_belongs_to_the_trace_in_which_the_run_was_created(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spans = Spans(monkeypatch)
+    kitchen = await stage.device("kitchen")
+    with spans.tracer.start_as_current_span("creation") as span:
+        run = await stage.person.create(WORK)
+    await stage.at_work(kitchen, run)
+    handed = kitchen.hands.works[run.id].run.traceparent
+    assert handed is not None
+    kitchen.hands.finish(run, 42)
+    await stage.end_of(run)
+    trace = f"{span.get_span_context().trace_id:032x}"
+    assert run.traceparent is not None
+    assert [run.traceparent.split("-")[1], handed.split("-")[1]] == [trace, trace]
