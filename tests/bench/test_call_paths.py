@@ -143,6 +143,7 @@ def test_a_way_in_memory_is_the_same_every_time() -> None:
         assert len(found.functions) >= 15
 
 
+@pytest.mark.long
 def test_the_command_prints_a_table_a_tree_and_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["next-task", "--json", str(tmp_path / "found.json")]) == 0
     assert capsys.readouterr().out.startswith("| way | functions at ")

@@ -124,6 +124,7 @@ LAG = "lags behind undid"
 WRONG = "the wrong one won"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("switch_off", "hunt", "complaint"),
     [
