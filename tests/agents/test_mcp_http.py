@@ -63,9 +63,9 @@ class HttpScene:
     async def begun(self, name: str, request: Coroutine[Any, Any, Any]) -> tuple[asyncio.Task[Any], str]:
         """A request of a caller, when the server has authenticated it; and the id of its credential."""
         [credential] = [one for one in await self.credentials.all() if one.name == name]
-        await self._until(lambda: not self.state.gate._busy.get(credential.id))  # earlier requests are over
+        await self._until(lambda: not self.state.gate._under_way._busy.get(credential.id))  # earlier requests are over
         task = asyncio.create_task(request)
-        await self._until(lambda: self.state.gate._busy.get(credential.id))
+        await self._until(lambda: self.state.gate._under_way._busy.get(credential.id))
         return task, credential.id
 
     async def _until(self, condition: Callable[[], Any]) -> None:

@@ -87,6 +87,12 @@ def test_a_person_finds_a_task_and_edits_the_plan_with_the_keyboard_alone(browse
         assert all(place == places.get(name, place) for name, place in boxes(page) if name != "smoke")
 
 
+SEES_THE_CHANGE = """() => new MutationObserver(() => {
+    const applied = !document.querySelector(".composer");
+    window.changeSeen ||= applied && document.querySelector("[data-box=publish].mark-changed") !== null;
+}).observe(document.body, { subtree: true, childList: true, attributes: true })"""
+
+
 def test_every_kind_of_edit_is_shown_in_the_graph_before_it_is_applied(browser: Any) -> None:
     scene = release_scene()
     with served(scene) as url, opened(browser, url, "#/plans/release/graph?task=publish") as page:
@@ -111,12 +117,13 @@ def test_every_kind_of_edit_is_shown_in_the_graph_before_it_is_applied(browser: 
         assert page.locator(".line.mark-removed").count() == 2
         assert "verify" not in scene.plan
         planned = {name: place for name, place in boxes(page) if name != "roll-back"}
+        page.evaluate(SEES_THE_CHANGE)  # the mark fades after some seconds
         page.get_by_role("button", name="Apply").click()
         page.locator(".composer").wait_for(state="detached")
         assert scene.plan.nodes["publish"].task.shell == "make publish-all"
         assert set(scene.plan.nodes["publish"].parents) == {"package", "sign", "verify"}
         assert "roll-back" not in scene.plan
-        page.locator("[data-box=publish].mark-changed").wait_for()
+        page.wait_for_function("window.changeSeen")
         assert dict(boxes(page)) == planned, "the plan is drawn as the dry run has shown it"
 
 

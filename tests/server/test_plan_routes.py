@@ -202,7 +202,6 @@ async def test_what_is_not_there_is_a_problem() -> None:
         ("observe", ["GET "], ["POST /edits", "POST /pause"]),
         ("edit:nightly", ["GET ", "POST /edits"], ["POST /pause", "POST /retry"]),
         ("edit:other", [], ["GET ", "POST /edits", "POST /pause"]),
-        ("device:nightly", [], ["GET ", "POST /edits", "POST /pause"]),
         ("operate", ["GET ", "POST /edits", "POST /pause"], []),
     ],
 )
