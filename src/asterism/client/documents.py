@@ -260,6 +260,7 @@ class EditOutcome(Document):
     edits: list[dict[str, Any]]
     inverse: dict[str, Any] | None
     applied_by: str | None
+    waits: list[str] = Field([], description="In a dry run: why the edit would wait for a person.")
 
 
 class PlanState(Document):

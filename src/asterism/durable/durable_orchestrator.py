@@ -256,12 +256,20 @@ class DurableOrchestrator(PlanCommands):
         )
 
     async def approve(
-        self, number: int, who: str, batch: EditBatch | None = None, *, plan_id: str | None = None
+        self,
+        number: int,
+        who: str,
+        batch: EditBatch | None = None,
+        *,
+        reason: str = "",
+        plan_id: str | None = None,
     ) -> Applied:
         """Apply a waiting edit, or ``batch`` in its place. Durable on return. Raises ApprovalGone; and EditRejected,
         with the edit still waiting."""
         name = plan_id if plan_id is not None else self.scheduler.find(None).plan.id
-        return await self._change(name, lambda: self.scheduler.find_editable(name).waiting.approve(number, who, batch))
+        return await self._change(
+            name, lambda: self.scheduler.find_editable(name).waiting.approve(number, who, batch, reason)
+        )
 
     async def refuse(self, number: int, who: str, reason: str = "", *, plan_id: str | None = None) -> WaitingEdit:
         """Drop a waiting edit. Durable on return. Raises ApprovalGone."""

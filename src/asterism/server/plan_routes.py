@@ -334,7 +334,8 @@ async def retry(call: Call) -> Any:
     if given.edits:
         batch = replace(batch_of_edits(given.edits), author=call.by, reason=given.reason)
         await check_size(call, name, batch)
-    reopened = await reopen_plan(call.fleet, name, from_tasks=given.from_tasks, batch=batch, reason=given.reason)
+    terms = {"from_tasks": given.from_tasks, "batch": batch, "reason": given.reason, "editor": call.editor}
+    reopened = await reopen_plan(call.fleet, name, **terms)
     await _run_here(call, name)
     return await _state(call, tasks=list(reopened.tasks), version=reopened.version)
 
