@@ -60,11 +60,12 @@ series-million: .venv/.test ## A million claims of series at once in the pure ma
 	ASTERISM_SERIES_SIMULATED=1000000 .venv/bin/python -m pytest -s tests/series/test_simulated_claims.py -k one_winner
 
 # Large plans, and tests about tests, reach no branch that the others do not; coverage would only slow them down.
+COVERED_BY ?= .venv/bin/python
 UNWATCHED := tests/core/plan/test_large_plans.py $(wildcard tests/core/*/test_*_ablations.py)
 
 coverage: .venv/.test ## Run the tests of the core, and require every branch of it to be tested by them
-	.venv/bin/python -m coverage run -m pytest -m "not long" tests/core $(UNWATCHED:%=--ignore=%)
-	.venv/bin/python -m coverage report --include='src/asterism/core/*' --fail-under=100
+	$(COVERED_BY) -m coverage run -m pytest -q -m "not long" tests/core $(UNWATCHED:%=--ignore=%)
+	$(COVERED_BY) -m coverage report --include='src/asterism/core/*' --fail-under=100
 
 bench: export DO_NOT_TRACK = 1
 bench: export RAY_USAGE_STATS_ENABLED = 0

@@ -47,7 +47,7 @@ async def test_work_for_an_agent_goes_to_a_device_that_has_one(tmp_path: Path) -
         assert (run.device, run.output) == ("coder", "hello")
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(50, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.long)])
 async def test_an_agent_that_is_killed_is_tried_again_and_the_plan_ends(tmp_path: Path, kills: int) -> None:
     """Each execution but the last is killed with its first, second or third message."""
     tries = tmp_path / "tries"

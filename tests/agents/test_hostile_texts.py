@@ -189,9 +189,11 @@ async def test_a_model_editor_applies_nothing(untrusted: bool, scopes: Sequence[
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("untrusted", "scopes"), [(True, ()), (False, [SCOPE])])
-async def test_a_model_editor_applies_nothing_of_any_text(untrusted: bool, scopes: Sequence[EditScope]) -> None:
-    assert await breaches_of_models(TEXTS, untrusted=untrusted, scopes=scopes) == {}
+@pytest.mark.parametrize(("part", "untrusted", "scopes"), [(2, True, ()), (1, False, [SCOPE])])
+async def test_a_model_editor_applies_nothing_of_any_text(
+    part: int, untrusted: bool, scopes: Sequence[EditScope]
+) -> None:
+    assert await breaches_of_models(TEXTS[::part], untrusted=untrusted, scopes=scopes) == {}
 
 
 async def test_without_the_taint_rule_a_model_editor_applies_them(monkeypatch: pytest.MonkeyPatch) -> None:

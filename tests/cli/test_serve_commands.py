@@ -61,6 +61,33 @@ def test_an_address_that_other_machines_reach_needs_tls(tmp_path: Path, words: l
     assert message in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "secret", "message"),
+    [
+        (["--label", "bot"], "", "--label is for the series webhook: give --github ORG/REPO too"),
+        (["--github", "acme/rocket"], "", "The series webhook needs --assign LOGIN"),
+        (["--github", "acme/rocket", "--assign", "robot"], "short", "a secret of at least 16 characters"),
+        (["--peers", "--behind-proxy"], "", "peers check the certificate of the store"),
+    ],
+)
+def test_what_else_it_could_answer_needs_all_of_its_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], secret: str, message: str
+) -> None:
+    """A repository in the environment alone, as in a job of GitHub, makes no webhook."""
+    monkeypatch.setenv("GITHUB_REPOSITORY", "acme/rocket")
+    monkeypatch.setenv("GITHUB_WEBHOOK_SECRET", secret)
+    result = Scene(tmp_path).run("serve", "--listen", "127.0.0.1:0", *words)
+    assert result.exit_code == 64
+    assert message in result.stderr
+
+
+def test_the_help_lists_the_options_of_the_webhook_apart(tmp_path: Path) -> None:
+    own, _, webhook = Scene(tmp_path).ok("serve", "--help").partition("Series webhook, with --github:")
+    assert "  --peers " in own
+    assert "--every" not in own
+    assert "  --every DURATION " in webhook
+
+
 def test_a_port_in_use_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
@@ -80,6 +107,19 @@ async def test_the_link_is_printed_unless_the_output_is_a_log(
     assert (("/login?code=" in printed.out), codes) == (login, int(login))
     assert "/login?code=" not in printed.err
     assert printed.err.endswith("asterism token login --url http://127.0.0.1:7420\n")
+
+
+async def test_the_addresses_of_webhook_and_peers_are_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    also = {"webhook": "http://127.0.0.1:7400/webhook", "peers": "https://127.0.0.1:7400"}
+    async with await Fleet.open(f"sqlite:///{tmp_path / 'fleet.db'}", create=True) as fleet:
+        await announce(fleet, "http://127.0.0.1:7400", also=also, as_json=False)
+        printed = capsys.readouterr().err
+        await announce(fleet, "http://127.0.0.1:7400", also=also, as_json=True)
+        assert json.loads(capsys.readouterr().out).items() >= also.items()
+    assert "Receiving the series webhook at http://127.0.0.1:7400/webhook\n" in printed
+    assert "Invite one with: asterism peer invite NAME --url https://127.0.0.1:7400\n" in printed
 
 
 def test_advised_commands_name_the_store_that_was_given(tmp_path: Path) -> None:

@@ -108,5 +108,5 @@ def test_a_command_that_fails_is_no_measurement(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_short_commands_keep_their_bars() -> None:
-    found = cli_start.measure(rounds=5)
+    found = cli_start.measure(rounds=3)
     assert [start for start in found if start.ratio > start.bar] == []

@@ -240,7 +240,7 @@ LOOKS = (
 )
 
 
-FEW, MANY = 40, 200
+FEW, MANY = 25, 100
 
 
 def _do_not_wait_for_content(self: FileConnection) -> None:

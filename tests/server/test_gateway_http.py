@@ -38,11 +38,13 @@ from asterism.fleet.device.gateway_transport import (
 from asterism.fleet.device.outbox import MemoryOutbox
 from asterism.fleet.fleet import Fleet
 from asterism.peers.private_files import _new_identity
-from asterism.server import gateway_routes
+from asterism.server import enrolment, gateway_routes
 from asterism.server.app import endpoints
+from asterism.server.credentials import Credentials
 from asterism.server.enrolment import invite
 from asterism.server.gateway_routes import MAX_FAILURES, GatewayRoutes
 from asterism.server.http_service import http_service
+from asterism.server.request_guard import SERVER_LIMITS
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutLog, StoredChunk
 from asterism.store.store_errors import StoreUnavailable
@@ -207,7 +209,7 @@ async def test_refusals_are_problem_documents() -> None:
         assert (await post(app, "token", b'{"device": 1}')).json()["kind"] == "invalid"
 
 
-async def test_an_address_with_many_wrong_codes_has_to_wait() -> None:
+async def test_an_address_with_many_wrong_codes_has_to_wait_and_a_right_one_counts_at_once() -> None:
     async with served() as (fleet, app):
         key = DeviceKey.new()
         transport = HttpTransport("http://server", inner=app)
@@ -215,8 +217,115 @@ async def test_an_address_with_many_wrong_codes_has_to_wait() -> None:
             with pytest.raises(GatewayRefused, match="this code is unknown"):
                 await enrol(transport, key, "lab-1", "astc_guess")
         with pytest.raises(StoreUnavailable, match="too many wrong credentials"):
-            await enrol(transport, key, "lab-1", await invite(fleet.store))
+            await enrol(transport, key, "lab-1", "astc_guess")
+        await enrol(transport, key, "lab-1", await invite(fleet.store))
         await transport.close()
+
+
+async def log_in(app: httpx.AsyncBaseTransport, key: DeviceKey, name: str, session: str) -> httpx.Response:
+    challenge = (await post(app, "challenge", b"{}")).json()["challenge"]
+    body = {
+        "device": name,
+        "session": session,
+        "challenge": challenge,
+        "signature": key.sign("token", challenge, session),
+    }
+    return await post(app, "token", json.dumps(body).encode())
+
+
+async def test_wrong_credentials_of_others_behind_the_same_address_keep_no_device_out() -> None:
+    async with served() as (fleet, app):
+        transport, key = HttpTransport("http://server", inner=app), DeviceKey.new()
+        await enrol(transport, key, "lab-1", await invite(fleet.store))
+        statuses = set()
+        for _ in range(MAX_FAILURES + 2):
+            statuses.add((await post(app, "beat", b"{}", authorization="Bearer astd_x.y")).json()["kind"])
+            answer = await log_in(app, DeviceKey.new(), "unknown", "s")  # such as one of a restored store
+        assert (statuses, answer.status_code) == ({"expired"}, 429), "a token that is over is answered at once"
+        answer = await log_in(app, key, "lab-1", "s1")
+        assert answer.status_code == 200
+        hello = await post(app, "hello", b"{}", authorization=f"Bearer {answer.json()['token']}")
+        assert hello.status_code == 200
+        await transport.close()
+
+
+async def test_challenges_of_strangers_push_out_none_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(enrolment, "_SHOWN", 3)
+    async with served() as (fleet, app):
+        transport, key = HttpTransport("http://server", inner=app), DeviceKey.new()
+        await enrol(transport, key, "lab-1", await invite(fleet.store))
+        challenge = (await post(app, "challenge", b"{}")).json()["challenge"]
+        for _ in range(5):
+            assert (await log_in(app, DeviceKey.new(), "unknown", "s")).status_code == 401
+        signature = key.sign("token", challenge, "s1")
+        body = {"device": "lab-1", "session": "s1", "challenge": challenge, "signature": signature}
+        assert [(await post(app, "token", json.dumps(body).encode())).status_code for _ in range(2)] == [200, 401]
+        await transport.close()
+
+
+JOIN = {"host": "h", "can": [], "slots": 1, "backlog": 0, "timeout": 90.0, "profile": {}}
+
+
+async def test_devices_that_wait_behind_a_proxy_keep_nobody_out() -> None:
+    limits = Limits(**{**vars(SERVER_LIMITS), "per_client": 2})
+    address = ListenAddress("127.0.0.1", 0, behind_proxy=True)
+    fleet = Fleet(MemoryStore())
+    async with fleet, http_service(fleet, address, ["host.example"], limits=limits) as service:
+        port = service.server.listeners[0]._sock.getsockname()[1]
+        heads = {"Host": "host.example"}
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=heads, timeout=30.0) as client:
+
+            async def ask(device: str, operation: str, body: Any) -> httpx.Response:
+                heads = {"Authorization": f"Bearer {tokens[device]}"}
+                return await client.post(f"/gateway/v1/{operation}", json=body, headers=heads)
+
+            tokens = {}
+            for name in ("d1", "d2", "d3", "d4", "d5"):
+                key = DeviceKey.new()
+                await enrolment.enrol(fleet.store, await invite(fleet.store), name, key.public)
+                challenge = (await client.post("/gateway/v1/challenge", json={})).json()["challenge"]
+                body = {"device": name, "session": name, "challenge": challenge}
+                body["signature"] = key.sign("token", challenge, name)
+                tokens[name] = (await client.post("/gateway/v1/token", json=body)).json()["token"]
+                assert (await ask(name, "join", JOIN)).status_code == 200
+                assert (await ask(name, "wait", {"seconds": 0})).json() == {"woken": True}
+            waits = [asyncio.create_task(ask(name, "wait", {"seconds": 40})) for name in tokens]
+            places = service.server.listeners[0].connections.admitted
+            while sum(place.busy for place in places.values()) < len(waits):
+                await asyncio.sleep(0.01)
+                assert not any(wait.done() for wait in waits), "it was refused"
+            assert (await ask("d1", "beat", {"profile": {}, "reports": []})).json()["alive"]
+            person = (await Credentials(fleet.store).create("ci", ["observe"], by="test")).token
+            me = await client.get("/api/v1/me", headers={"Authorization": f"Bearer {person}"})
+            assert me.status_code == 200
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+
+
+async def test_a_device_has_a_limit_of_requests_at_once() -> None:
+    async with Fleet(MemoryStore()) as fleet:
+        routes = GatewayRoutes(fleet, Bodies(Limits()), shared=True, requests_at_once=1)
+        app = httpx.ASGITransport(Starlette(routes=routes.routes))
+        transport = HttpTransport("http://server", inner=app)
+        tokens = {}
+        for name in ("lab-1", "lab-2"):
+            key = DeviceKey.new()
+            await enrol(transport, key, name, await invite(fleet.store))
+            tokens[name] = f"Bearer {(await log_in(app, key, name, name)).json()['token']}"
+            await post(app, "join", json.dumps(JOIN).encode(), authorization=tokens[name])
+            await post(app, "wait", b'{"seconds": 0}', authorization=tokens[name])
+        waiting = asyncio.create_task(post(app, "wait", b'{"seconds": 40}', authorization=tokens["lab-1"]))
+        while not routes._under_way._busy:
+            await asyncio.sleep(0)
+        refused = await post(app, "hello", b"{}", authorization=tokens["lab-1"])
+        assert (refused.status_code, "1 requests of device lab-1" in refused.json()["detail"]) == (429, True)
+        assert (await post(app, "hello", b"{}", authorization=tokens["lab-2"])).status_code == 200
+        routes.stop_waiting()
+        assert (await waiting).status_code == 200
+        assert (await post(app, "hello", b"{}", authorization=tokens["lab-1"])).status_code == 200
+        await transport.close()
+        await routes.close()
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ ABLATED = 400
 """The number of worlds in which a missing safeguard has to show."""
 
 
-@pytest.mark.hunt(few=8, many=80)
+@pytest.mark.hunt(few=8, many=40)
 def test_no_world_with_a_gateway_breaks_a_promise(seeds: range) -> None:
     hunt(seeds)
 

@@ -36,7 +36,7 @@ def test_after_many_schedules_of_splits_stores_agree_and_every_loser_is_notified
     assert lost > len(schedules) // 20, "hardly anything was contested: these worlds show nothing"
 
 
-@pytest.mark.hunt(few=5, many=15)
+@pytest.mark.hunt(few=5, many=10)
 def test_after_random_faults_stores_agree_and_every_loser_is_notified(seeds: range) -> None:
     assert sum(simulate(seed, world=peer_world.PeerWorld).checker.lost for seed in seeds) > 0
 
@@ -51,7 +51,7 @@ def test_a_run_that_three_stores_left_each_to_the_next_continues() -> None:
         assert ended == {"m0:", "m1:", "m2:"}
 
 
-@pytest.mark.hunt(few=3, many=8)
+@pytest.mark.hunt(few=3, many=5)
 @pytest.mark.parametrize("world", [ForgetfulWorld, JumpingWorld, PutBackWorld])
 def test_stores_agree_after_pruning_clock_jumps_and_rollbacks(world: type[peer_world.PeerWorld], seeds: range) -> None:
     seen: list[peer_world.PeerWorld] = []

@@ -39,13 +39,13 @@ def boundaries() -> list[tuple[int, bool]]:
     return [(number, after) for number in range(1, commits + 1) for after in (False, True)]
 
 
-@pytest.mark.parametrize("stride", [7, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("stride", [7, pytest.param(3, marks=pytest.mark.long)])
 def test_an_orchestrator_may_die_at_every_commit(stride: int) -> None:
     for number, after in boundaries()[::stride]:
         small(number, after)
 
 
-@pytest.mark.hunt(few=5, many=15)
+@pytest.mark.hunt(few=5, many=10)
 def test_no_world_breaks_a_promise(seeds: range) -> None:
     for seed in seeds:
         simulate(seed, world=plan_world.PlanWorld)
@@ -58,7 +58,7 @@ def test_no_world_with_a_large_plan_breaks_a_promise() -> None:
     assert sum(len(world.bosses) for world in worlds) > 5 * len(worlds), "hardly any orchestrator has died"
 
 
-@pytest.mark.hunt(few=2, many=10)
+@pytest.mark.hunt(few=2, many=5)
 def test_journals_that_are_compacted_all_the_time_lose_nothing(monkeypatch: pytest.MonkeyPatch, seeds: range) -> None:
     monkeypatch.setattr(compaction, "LONG_JOURNAL", 8)
     monkeypatch.setattr(compaction, "STEPS_PER_TASK", 0)

@@ -70,31 +70,17 @@ class OnGit(RegisterConformance):
         return ProcessOpener(f"{OPENERS}:open_git_register", register.url)
 
 
+# Each takes many git processes; the short tests are tests/series/test_git_register.py and test_git_https.py.
+
+
+@pytest.mark.long
 class TestGitInAFile(OnGit):
     @pytest.fixture(autouse=True)
     def _in_a_folder(self, tmp_path: Path) -> None:
         self.urls = (bare_repository(tmp_path / f"{number}.git") for number in itertools.count())
 
-    # Each takes some hundred git processes. The suite made plain methods of its coroutines.
 
-    @pytest.mark.long
-    def test_series_are_distinguished_by_name(self) -> None:  # type: ignore[override]
-        super().test_series_are_distinguished_by_name()  # type: ignore[call-arg, unused-coroutine]
-
-    @pytest.mark.long
-    def test_one_of_many_concurrent_swaps_succeeds(self) -> None:  # type: ignore[override]
-        super().test_one_of_many_concurrent_swaps_succeeds()  # type: ignore[call-arg, unused-coroutine]
-
-    @pytest.mark.long
-    def test_any_text_is_stored_unchanged(self) -> None:  # type: ignore[override]
-        super().test_any_text_is_stored_unchanged()  # type: ignore[call-arg, unused-coroutine]
-
-    @pytest.mark.long
-    def test_the_history_is_what_was_written(self) -> None:  # type: ignore[override]
-        super().test_the_history_is_what_was_written()  # type: ignore[call-arg, unused-coroutine]
-
-
-@pytest.mark.long  # the short tests of git over HTTP: tests/series/test_git_https.py and test_git_register.py
+@pytest.mark.long
 class TestGitOverHttp(OnGit):
     @pytest.fixture(autouse=True)
     def _on_a_server(self, tmp_path: Path) -> Iterator[None]:
@@ -102,15 +88,6 @@ class TestGitOverHttp(OnGit):
         with over_http(tmp_path) as (address, _):
             self.urls = iter([f"{address}/remote.git"])
             yield
-
-
-@pytest.mark.long
-class TestGitWithLongHashes(TestGitInAFile):
-    @pytest.fixture(autouse=True)
-    def _in_a_folder(self, tmp_path: Path) -> None:
-        self.urls = (
-            bare_repository(tmp_path / f"{number}.git", "--object-format=sha256") for number in itertools.count()
-        )
 
 
 async def test_git_with_long_hashes_keeps_what_is_written_and_refuses_a_lost_update(tmp_path: Path) -> None:

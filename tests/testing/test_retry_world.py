@@ -16,7 +16,7 @@ from asterism.testing.simulator.retry_world import RetryWorld
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.hunt(few=2, many=16)
+@pytest.mark.hunt(few=2, many=8)
 def test_no_world_breaks_a_promise(seeds: range) -> None:
     worlds = [simulate(seed, world=RetryWorld) for seed in seeds]
     answers = [answer for world in worlds for answer in world.retries.values()]
@@ -28,7 +28,7 @@ def test_a_task_that_is_cancelled_after_a_retry_keeps_its_earlier_runs() -> None
     simulate(43, world=RetryWorld)
 
 
-@pytest.mark.parametrize("stride", [31, pytest.param(6, marks=pytest.mark.long)])
+@pytest.mark.parametrize("stride", [31, pytest.param(12, marks=pytest.mark.long)])
 def test_the_orchestrator_of_a_retry_may_die_at_every_commit(stride: int) -> None:
     for number in range(1, 60, stride):
         for after in (False, True):

@@ -58,8 +58,7 @@ class Price:
 def estimated_tokens(text: str) -> int:
     """How many tokens a text may have: a cautious count."""
     size = len(text.encode(errors="surrogatepass"))
-    others = 0 if size == len(text) else sum(not char.isascii() for char in text)
-    plain = len(text) - others
+    plain = len(text.encode("ascii", "ignore"))
     return math.ceil(plain / CHARACTERS_PER_TOKEN + (size - plain) / BYTES_PER_TOKEN)
 
 

@@ -33,6 +33,9 @@ from asterism.core.errors import AsterismError
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+PROXY = "the proxy"
+"""The client name of all connections behind a proxy: it sends requests of several clients through one."""
+
 PLACE = "asterism.place"
 """The key of the Place of a request in its ASGI scope."""
 

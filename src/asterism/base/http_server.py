@@ -11,7 +11,7 @@ import json
 import logging
 import socket
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
 
 import h11
@@ -36,6 +36,9 @@ BACKLOG = 128
 LONGEST_HEAD = 32 * 1024
 """The longest head of a request, in bytes."""
 
+TLS_HANDSHAKE = b"\x16"
+"""The first byte of a TLS connection. No request begins with it."""
+
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
@@ -57,7 +60,8 @@ def _send_at_once(sock: socket.socket) -> None:
 
 class Listener:
     """Accepts connections on a socket and gives each a place. It has the methods that uvicorn expects of an asyncio
-    server. ``protocol`` creates the protocol of a connection."""
+    server. ``protocol`` creates the protocol of a connection. With ``also_plain`` a client uses TLS or not, which the
+    first byte that it sends tells."""
 
     def __init__(
         self,
@@ -66,9 +70,12 @@ class Listener:
         context: ssl.SSLContext | None,
         protocol: Callable[[Place], asyncio.Protocol],
         log: logging.Logger,
+        *,
+        also_plain: bool = False,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._sock, self._protocol = sock, protocol
+        self._sock, self._protocol, self._limits = sock, protocol, limits
+        self._connected_over = self._over_either if also_plain else self._over_one
         self._terms: dict[str, Any] = {}
         if context is not None:
             self._terms = {
@@ -137,11 +144,30 @@ class Listener:
         _send_at_once(sock)
         place = self.connections.enter(address)
         place.close = lambda: _hang_up(sock)
-        made = asyncio.ensure_future(
-            self._loop.connect_accepted_socket(lambda: self._protocol(place), sock, **self._terms)
-        )
+        made = asyncio.ensure_future(self._connected_over(place, sock, self._terms))
         self._connecting[made] = place
         made.add_done_callback(self._connected)
+
+    def _over_one(self, place: Place, sock: socket.socket, terms: dict[str, Any]) -> Coroutine[Any, Any, Any]:
+        return self._loop.connect_accepted_socket(lambda: self._protocol(place), sock, **terms)
+
+    async def _over_either(self, place: Place, sock: socket.socket, terms: dict[str, Any]) -> None:
+        """Over TLS if the client begins with it. The first byte has the time of a head of a request."""
+        try:
+            readable = asyncio.Event()
+            self._loop.add_reader(sock, readable.set)
+            try:
+                async with asyncio.timeout(self._limits.head):
+                    await readable.wait()
+            finally:
+                self._loop.remove_reader(sock)
+            first = sock.recv(1, socket.MSG_PEEK)
+            if not first:
+                raise ConnectionResetError("the client has hung up")
+        except BaseException:
+            sock.close()
+            raise
+        await self._over_one(place, sock, terms if first == TLS_HANDSHAKE else {})
 
     def _connected(self, made: asyncio.Future[Any]) -> None:
         """From now on the protocol gives the place back; without a protocol, the handshake has failed."""
@@ -218,9 +244,18 @@ class LimitedProtocol(H11Protocol):
 
 class LimitedServer(uvicorn.Server):
     """A uvicorn server that leaves signals to its caller, sets ``ready`` when it listens, and ends when ``leaving`` is
-    set."""
+    set. With ``also_plain`` clients may use the TLS of ``context`` or none."""
 
-    def __init__(self, app: Any, limits: Limits, log: logging.Logger, context: ssl.SSLContext | None, **terms: Any):
+    def __init__(
+        self,
+        app: Any,
+        limits: Limits,
+        log: logging.Logger,
+        context: ssl.SSLContext | None,
+        *,
+        also_plain: bool = False,
+        **terms: Any,
+    ) -> None:
         config = uvicorn.Config(
             app,
             ws="none",
@@ -234,7 +269,7 @@ class LimitedServer(uvicorn.Server):
             **terms,
         )
         super().__init__(config)
-        self._limits, self._log, self._context = limits, log, context
+        self._limits, self.log, self._context, self._also_plain = limits, log, context, also_plain
         # uvicorn warns of every malformed request, so any client could fill the log: only its errors are logged
         self._errors = logging.Logger(log.name, logging.ERROR)
         self._errors.parent = log
@@ -253,7 +288,10 @@ class LimitedServer(uvicorn.Server):
             )
 
         await self.lifespan.startup()
-        self.listeners = [Listener(sock, self._limits, self._context, protocol, self._log) for sock in sockets or ()]
+        self.listeners = [
+            Listener(sock, self._limits, self._context, protocol, self.log, also_plain=self._also_plain)
+            for sock in sockets or ()
+        ]
         self.servers = list(self.listeners)  # type: ignore[arg-type]
         self.started = True
         self.ready.set()
@@ -267,3 +305,25 @@ class LimitedServer(uvicorn.Server):
                 listener.close()
                 listener.connections.close()
         await super().shutdown(sockets)
+
+
+@contextlib.asynccontextmanager
+async def serving(server: LimitedServer, sock: socket.socket) -> AsyncIterator[None]:
+    """Serve on an open socket while the block runs. Requests that are being answered at its end have the grace time of
+    the server."""
+    task = asyncio.create_task(server.serve(sockets=[sock]))
+    try:
+        started = asyncio.create_task(server.ready.wait())
+        await asyncio.wait([task, started], return_when=asyncio.FIRST_COMPLETED)
+        started.cancel()
+        if task.done():
+            task.result()
+        yield
+    finally:
+        server.leaving.set()
+        try:
+            await asyncio.wait([task])
+        finally:  # also when this is cancelled
+            task.cancel()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            server.log.error("the server failed: %s", error)

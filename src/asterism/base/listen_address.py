@@ -35,8 +35,11 @@ class ListenAddress(NamedTuple):
             return self.host == "localhost"
 
     def limits(self, limits: Limits) -> Limits:
-        """Limits for this address. Behind a proxy, or a tunnel on this machine, all clients have the same address."""
-        return replace(limits, per_address=None) if self.behind_proxy or self.is_loopback else limits
+        """Limits for this address. Behind a proxy, or a tunnel on this machine, all clients have the same address; and
+        the connections of a proxy are those of all its clients."""
+        if self.behind_proxy:
+            return replace(limits, per_address=None, per_client=limits.connections)
+        return replace(limits, per_address=None) if self.is_loopback else limits
 
     def open_socket(self) -> socket.socket:
         """A listening socket. Raises CannotServe."""

@@ -11,9 +11,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import asyncio
 
 try:
     import fcntl
@@ -131,3 +134,19 @@ def remove_signal_handler(loop: Any, number: int) -> None:
         loop.remove_signal_handler(number)
     except NotImplementedError:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def stop_signals() -> Iterator[asyncio.Event]:
+    """An event that SIGINT and SIGTERM set while the block runs, in place of ending the process."""
+    import asyncio
+
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    for number in numbers:
+        add_signal_handler(loop, number, stop.set)
+    try:
+        yield stop
+    finally:
+        for number in numbers:
+            remove_signal_handler(loop, number)

@@ -68,6 +68,33 @@ def options(*several: Callable[[Any], Any]) -> Callable[[Function], Function]:
     return decorate
 
 
+def section(title: str, several: Callable[[Any], Any]) -> Callable[[Function], Function]:
+    """Options that the help of a ``SectionedCommand`` lists under a title of their own."""
+
+    def decorate(function: Function) -> Function:
+        others = list(getattr(function, "__click_params__", ()))
+        function = several(function)
+        for parameter in vars(function)["__click_params__"]:
+            if parameter not in others:
+                vars(parameter)["section"] = title
+        return function
+
+    return decorate
+
+
+class SectionedCommand(click.Command):
+    """A command whose help lists some options in sections."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        records: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            if (record := parameter.get_help_record(ctx)) is not None:
+                records.setdefault(vars(parameter).get("section", "Options"), []).append(record)
+        for title, listed in records.items():
+            with formatter.section(title):
+                formatter.write_dl(listed)
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 store_option = click.option(

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import platform
 import shlex
-import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,8 +14,8 @@ from urllib.parse import urlsplit
 import click
 from rich.text import Text
 
-from asterism.base import operating_system
 from asterism.base.durations import format_age
+from asterism.base.operating_system import stop_signals
 from asterism.base.status_colours import DIM, tone
 from asterism.base.text import clean, plural
 from asterism.cli.cli_context import format_size, note, print_json
@@ -67,7 +65,7 @@ async def invite_peer(
     options = f"--listen {'127.0.0.1' if parts.hostname in LOOPBACK else '0.0.0.0'}:{parts.port}"
     if store_option is not None and store_option != os.environ.get("ASTERISM_STORE"):
         options += f" --store {shlex.quote(fleet.store.url)}"
-    note(f"This store has to listen then: asterism peer serve {options}")
+    note(f"This store has to listen then, unless it does already: asterism peer serve {options}")
     note(f"To run work on this machine as well: asterism device join NAME {options}")
 
 
@@ -101,15 +99,9 @@ async def serve_until_signal(fleet: Fleet, address: str, *, as_json: bool) -> in
     """Answer peers until SIGINT or SIGTERM. Returns the exit code."""
     from asterism.peers.peer_service import serve_peers
 
-    loop, stop = asyncio.get_running_loop(), asyncio.Event()
     async with serve_peers(Exchange(fleet), address) as url:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            operating_system.add_signal_handler(loop, number, stop.set)
-        try:
+        with stop_signals() as stop:
             await stop.wait()
-        finally:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                operating_system.remove_signal_handler(loop, number)
         log.info("stopping")
     if as_json:
         print_json({"store": fleet.store.url, "url": url})

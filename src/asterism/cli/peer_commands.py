@@ -185,7 +185,8 @@ def serve(listen: str, store: str | None, as_json: bool) -> int:
     """Answer peers until Ctrl-C or SIGTERM, without executing runs.
 
     The default address accepts connections from this machine only; 0.0.0.0:7420 accepts them from any. Requests without
-    a valid token are refused. `device join --listen` answers peers while it works."""
+    a valid token are refused. `device join --listen` answers peers while it works, `asterism serve --peers` beside the
+    API."""
 
     async def answer(fleet: Fleet) -> int:
         from asterism.cli.peer_actions import serve_until_signal

@@ -25,7 +25,8 @@ from asterism.cli.series_context import (
     utf8_text,
     with_register,
 )
-from asterism.cli.series_sync_commands import serve, sync
+from asterism.cli.series_sync_commands import sync
+from asterism.cli.series_webhook_commands import serve
 
 if TYPE_CHECKING:
     from asterism.core.series.machine import Live, Series

@@ -1,19 +1,15 @@
-"""``asterism series sync`` and ``serve``: sync series on GitHub, once or on webhook deliveries."""
+"""``asterism series sync``: sync the series of a repository on GitHub once; and the options of every sync."""
 
 from __future__ import annotations
 
-import asyncio
-import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from asterism.base.startup import install_hint
 from asterism.base.text import clean
 from asterism.cli.cli_context import current_user, json_option, options, print_json, run_interruptible
-from asterism.cli.option_types import positive_duration
 from asterism.cli.series_context import (
     EXIT_CONTENDED,
     EXIT_QUEUED,
@@ -41,39 +37,38 @@ EXIT_CODES = {
 }
 """The exit code of each problem, the worst first."""
 
-MIN_SECRET = 16
-"""Characters of the webhook's secret."""
+_repository_option = click.option(
+    "--github",
+    "repository",
+    metavar="ORG/REPO",
+    envvar="GITHUB_REPOSITORY",
+    required=True,
+    help="The repository; default: $GITHUB_REPOSITORY.",
+)
 
 
-_target_options = options(
-    click.option(
-        "--github",
-        "repository",
-        metavar="ORG/REPO",
-        envvar="GITHUB_REPOSITORY",
-        required=True,
-        help="The repository; default: $GITHUB_REPOSITORY.",
-    ),
-    click.option(
+def _assign_option(*, required: bool) -> Callable[[Any], Any]:
+    return click.option(
         "--assign",
         "assignee",
         type=login,
         metavar="LOGIN",
         envvar="ASTERISM_SERIES_ASSIGNEE",
-        required=True,
+        required=required,
         help="The login that active issues are assigned to, such as copilot-swe-agent; $ASTERISM_SERIES_ASSIGNEE.",
-    ),
-    click.option(
-        "--mode",
-        type=click.Choice(["observe", "enforce", "announce"]),
-        default="enforce",
-        show_default=True,
-        help="Only write tracking issues; also assign; also comment on promotions.",
-    ),
+    )
+
+
+_mode_option = click.option(
+    "--mode",
+    type=click.Choice(["observe", "enforce", "announce"]),
+    default="enforce",
+    show_default=True,
+    help="Only write tracking issues; also assign; also comment on promotions.",
 )
 
 _discovery_options = options(
-    click.option("--series", "names", multiple=True, metavar="NAME", help="Only this series; can be repeated."),
+    click.option("--series", "series_names", multiple=True, metavar="NAME", help="Only this series; can be repeated."),
     click.option("--pattern", metavar="REGEX", help="The title pattern, with (?P<series>…) and (?P<micro>…)."),
     click.option("--label-pattern", metavar="REGEX", help="The label pattern, with the same groups."),
     click.option("--label", metavar="NAME", help="Only issues with this label belong to series."),
@@ -133,8 +128,20 @@ _output_options = options(
     retry_options,
 )
 
-service_options = options(_target_options, _discovery_options, _issue_options, _output_options)
-"""The options of ``sync`` and ``serve``."""
+_sync_options = options(_mode_option, _discovery_options, _issue_options, _output_options)
+
+service_options = options(_repository_option, _assign_option(required=True), _sync_options)
+"""The options of ``series sync`` and ``series serve``."""
+
+optional_service_options = options(
+    click.option(
+        "--github", "repository", metavar="ORG/REPO", help="Receive the webhook of this repository, at /webhook."
+    ),
+    _assign_option(required=False),
+    _sync_options,
+)
+"""The same for ``asterism serve``. A repository in the environment does not count: a server is not to sync because of
+it."""
 
 
 # -- sync --------------------------------------------------------------------------------------------------------------
@@ -177,7 +184,7 @@ async def _sync(given: dict[str, Any], issue: int | None, dry_run: bool, as_json
     finally:
         await service.register.close()
     place = _place_of_issue(report, issue, only, observed) if issue is not None else None
-    _print_report(report, place or ({"status": "observed"} if observed else {}), given["names"], as_json)
+    _print_report(report, place or ({"status": "observed"} if observed else {}), given["series_names"], as_json)
     if not dry_run:
         write_metrics(service, given)
     return _exit_code(report, place)
@@ -214,7 +221,7 @@ def _settings(given: dict[str, Any], dry_run: bool, wait_for_locks: bool) -> Syn
         given["label_pattern"] or LABEL_PATTERN,
         given["label"],
         given["assign_with"],
-        frozenset(given["names"]) or None,
+        frozenset(given["series_names"]) or None,
         given["by"] or current_user(),
         not given["no_view"],
         dry_run,
@@ -299,90 +306,3 @@ def _exit_code(report: SyncReport, place: dict[str, Any] | None) -> int:
     if report.mode == "observe" and "no view" in statuses:  # the view was all there was to do
         return EXIT_UNAVAILABLE
     return EXIT_QUEUED if place is not None and place["status"] in ("queued", "observed") else 0
-
-
-# -- serve -------------------------------------------------------------------------------------------------------------
-
-
-@click.command()
-@service_options
-@click.option(
-    "--listen",
-    default="127.0.0.1:8974",
-    show_default=True,
-    metavar="HOST:PORT",
-    help="The address to listen on; port 0 for a free one.",
-)
-@click.option(
-    "--secret-file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A file with the webhook's secret; default: $GITHUB_WEBHOOK_SECRET.",
-)
-@click.option(
-    "--every",
-    type=positive_duration,
-    default="10m",
-    show_default=True,
-    metavar="DURATION",
-    help="The interval of syncs of all series.",
-)
-@click.option("--tls-cert", type=click.Path(exists=True, dir_okay=False), help="The TLS certificate, with its chain.")
-@click.option("--tls-key", type=click.Path(exists=True, dir_okay=False), help="The key of the certificate.")
-@click.option("--behind-proxy", is_flag=True, help="A proxy does TLS: allow other machines to connect without it.")
-def serve(listen: str, secret_file: Path | None, every: float, **given: Any) -> int:
-    """Sync within a second after an event on GitHub.
-
-    Set up a webhook of the repository that sends issues and pull requests to /webhook, signed with the secret."""
-    tls = (given.pop("tls_cert"), given.pop("tls_key"), given.pop("behind_proxy"))
-    secret = _secret(secret_file)
-    try:
-        asyncio.run(_serve(listen, tls, secret, every, given))
-    except ImportError as error:
-        raise click.ClickException(f"a package is missing ({error}): {install_hint('github')}") from None
-    return 0
-
-
-def _secret(file: Path | None) -> bytes:
-    text = file.read_text("utf-8") if file is not None else os.environ.get("GITHUB_WEBHOOK_SECRET", "")
-    secret = text.strip().encode()
-    if len(secret) < MIN_SECRET:
-        raise click.UsageError(
-            f"The webhook needs a secret of at least {MIN_SECRET} characters: set $GITHUB_WEBHOOK_SECRET, or give "
-            "--secret-file."
-        )
-    return secret
-
-
-async def _serve(
-    listen: str, tls: tuple[str | None, str | None, bool], secret: bytes, every: float, given: dict[str, Any]
-) -> None:
-    from asterism.base.listen_address import parse_listen_address
-    from asterism.series.github import webhook
-    from asterism.series.github.sync import SyncWorker
-
-    address = parse_listen_address(listen, *tls)
-    service = open_service(given, wait_for_locks=False)  # a locked series must not delay the others
-    printed: dict[str, list[str]] = {}
-
-    def after(report: SyncReport) -> None:
-        for series in report.series:
-            lines = series.lines()
-            if (series.changed or series.repaired or series.problem) and printed.get(series.name) != lines:
-                for line in lines:
-                    click.echo(clean(line))
-            printed[series.name] = lines
-        write_metrics(service, given)
-
-    worker = SyncWorker(service, every, after)
-    endpoint = webhook.WebhookEndpoint(
-        worker,
-        given["repository"],
-        service.matcher,
-        secret,
-        metrics=address.is_loopback,
-        limits=address.limits(webhook.LIMITS),
-    )
-    try:
-        await webhook.serve(endpoint.app, worker, address, lambda url: click.echo(f"listening on {url}"))
-    finally:
-        await service.register.close()

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from asterism.base.text import clean
 from asterism.cli.cli_context import (
     CommandGroup,
+    SectionedCommand,
     fleet_options,
     format_time,
     note,
     options,
     print_json,
     same_store,
+    section,
     with_fleet,
 )
 from asterism.cli.option_types import duration
+from asterism.cli.series_webhook_commands import WebhookSettings, webhook_options
 
 if TYPE_CHECKING:
     from asterism.fleet.fleet import Fleet
@@ -52,7 +55,7 @@ listen_options = options(
 )
 
 
-@click.command()
+@click.command(cls=SectionedCommand)
 @listen_options
 @click.option(
     "--local",
@@ -62,7 +65,9 @@ listen_options = options(
     help="Execute up to N tasks of each plan in this process.",
 )
 @click.option("--no-login", is_flag=True, help="Print no login link: for a service, whose output is a log.")
+@click.option("--peers", is_flag=True, help="Answer the peers of the store too, on the same port.")
 @fleet_options
+@section("Series webhook, with --github", webhook_options)
 def serve(
     listen: str,
     tls_cert: str | None,
@@ -71,8 +76,10 @@ def serve(
     names: tuple[str, ...],
     local: int,
     no_login: bool,
+    peers: bool,
     store: str | None,
     as_json: bool,
+    **given: Any,
 ) -> int:
     """Serve a store over HTTP: API, page and devices.
 
@@ -81,20 +88,26 @@ def serve(
     \b
     asterism serve --store sqlite:///fleet.db
     asterism serve --listen 0.0.0.0:7400 --name host.example --tls-cert cert.pem --tls-key key.pem
+    asterism serve --github org/repo --assign copilot-swe-agent --secret-file secret
 
     It ends with Ctrl-C or SIGTERM. Prints a link with a one-time login for a browser; `asterism token create` makes
     tokens for programs. The default address is reached from this machine only; any other needs TLS: a certificate,
     or --behind-proxy. The server runs the plans that are submitted to it and those of schedules; devices execute
-    their tasks, or --local N."""
+    their tasks, or --local N. With --github it also receives the webhook of a repository at /webhook, and syncs its
+    series as `asterism series serve` does. With --peers it answers peers as `asterism peer serve` does: they use
+    TLS with the certificate of the store, whatever others use."""
     from asterism.base.listen_address import parse_listen_address
     from asterism.cli.device_log import log_to_stderr
 
+    webhook = WebhookSettings.if_given(given)
     address = parse_listen_address(listen, tls_cert, tls_key, behind_proxy)
 
     async def run(fleet: Fleet) -> int:
         from asterism.cli.server_process import serve_until_signal
 
-        return await serve_until_signal(fleet, address, names, local=local, login=not no_login, as_json=as_json)
+        return await serve_until_signal(
+            fleet, address, names, local=local, login=not no_login, webhook=webhook, peers=peers, as_json=as_json
+        )
 
     with log_to_stderr(as_json=as_json):
         return with_fleet(store, run, create=True)

@@ -5,31 +5,41 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import signal
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 
 import click
 
-from asterism.base import operating_system
 from asterism.base.http_limits import raise_descriptor_limit
 from asterism.base.listen_address import CannotServe, ListenAddress
+from asterism.base.operating_system import stop_signals
 from asterism.base.startup import install_hint, tune_gc
 from asterism.cli.cli_context import note, print_json, same_store
 from asterism.cli.interrupts import work_until_interrupted
+from asterism.cli.series_webhook_commands import WebhookSettings, open_webhook
 from asterism.cli.serve_commands import DEFAULT_LISTEN
 from asterism.core.errors import AsterismError
 from asterism.fleet.fleet import Fleet
 from asterism.server.credentials import Credentials
 
 log = logging.getLogger("asterism.server")
+series_log = logging.getLogger("asterism.series")
 
 
 async def serve_until_signal(
-    fleet: Fleet, address: ListenAddress, names: Sequence[str], *, local: int, login: bool = True, as_json: bool
+    fleet: Fleet,
+    address: ListenAddress,
+    names: Sequence[str],
+    *,
+    local: int,
+    login: bool = True,
+    webhook: WebhookSettings | None = None,
+    peers: bool = False,
+    as_json: bool,
 ) -> int:
-    """Serve until SIGINT or SIGTERM. Returns the exit code."""
+    """Serve until SIGINT or SIGTERM, or until the worker of the webhook fails. Returns the exit code."""
     from asterism.durable.durable_orchestrator import DurableOrchestrator
     from asterism.durable.plan_runner import runs_plans
 
@@ -39,24 +49,29 @@ async def serve_until_signal(
         from asterism.server.http_service import http_service
     except ImportError:
         raise AsterismError(f"the server needs starlette and uvicorn: {install_hint('serve')}") from None
-    loop, stop = asyncio.get_running_loop(), asyncio.Event()
     tune_gc()
     raise_descriptor_limit()
     make = partial(DurableOrchestrator, local=local) if local else DurableOrchestrator
-    async with (
-        http_service(fleet, address, names, more=mcp_routes) as service,
-        monitor_beside(fleet),
-        runs_plans(fleet, make) as runner,
-    ):
+    also: dict[str, str] = {}
+    async with contextlib.AsyncExitStack() as stack:
+        hook = None
+        if webhook is not None:
+            hook = await stack.enter_async_context(open_webhook(webhook, address, series_log.info))
+        routes = [hook.route] if hook is not None else []
+        service = await stack.enter_async_context(
+            http_service(fleet, address, names, more=lambda state: [*mcp_routes(state), *routes], peers=peers)
+        )
+        await stack.enter_async_context(monitor_beside(fleet))
+        runner = await stack.enter_async_context(runs_plans(fleet, make))
         service.state.submitted = runner.wake
-        for number in (signal.SIGINT, signal.SIGTERM):
-            operating_system.add_signal_handler(loop, number, stop.set)
-        try:
-            await announce(fleet, service.url, login=login, as_json=as_json)
+        with stop_signals() as stop:
+            if hook is not None:
+                await stack.enter_async_context(hook.syncing(stop.set))
+                also["webhook"] = service.url + hook.route.path
+            if peers:
+                also["peers"] = f"https://{service.url.partition('://')[2]}"
+            await announce(fleet, service.url, login=login, also=also, as_json=as_json)
             await stop.wait()
-        finally:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                operating_system.remove_signal_handler(loop, number)
         log.info("stopping")
     return 0
 
@@ -82,20 +97,27 @@ async def serve_while(fleet: Fleet, run: Callable[[], Awaitable[int]], *, stay: 
         return code
 
 
-async def announce(fleet: Fleet, url: str, *, login: bool = True, as_json: bool) -> None:
+async def announce(
+    fleet: Fleet, url: str, *, login: bool = True, also: Mapping[str, str] = MappingProxyType({}), as_json: bool
+) -> None:
     """Print the link with a one-time login. It goes to standard output only, never into a log: the output of a service
-    is one, so without ``login`` no link is made."""
+    is one, so without ``login`` no link is made. ``also`` are the addresses of what else is served, by its name."""
     link = await login_link(fleet, url) if login else None
     if as_json:
-        print_json({"url": url, "login": link, "store": fleet.store.url})
+        print_json({"url": url, "login": link, "store": fleet.store.url, **also})
         return
     address = "" if url == f"http://{DEFAULT_LISTEN}" else f" --url {url}"
     another = f"asterism token login{address}{same_store(fleet)}"
     if link is None:
         note(f"Serving {url}. For a link that logs a browser in: {another}")
-        return
-    click.echo(link)
-    note(f"Open this link in a browser within 10 minutes; it works once. For another: {another}")
+    else:
+        click.echo(link)
+        note(f"Open this link in a browser within 10 minutes; it works once. For another: {another}")
+    if "webhook" in also:
+        note(f"Receiving the series webhook at {also['webhook']}")
+    if "peers" in also:
+        invite = f"asterism peer invite NAME --url {also['peers']}{same_store(fleet)}"
+        note(f"Answering peers at {also['peers']}. Invite one with: {invite}")
 
 
 async def login_link(fleet: Fleet, url: str) -> str:

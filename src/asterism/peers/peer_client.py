@@ -1,7 +1,8 @@
 """The HTTPS client of a peer, which trusts the pinned certificate and no other (the extra ``http``).
 
 Before the first request the client reads the server's certificate and compares it with the fingerprint from the
-invitation. From then on the connections trust only this certificate, so the secret is never sent to another server. An
+invitation. A server that has another certificate for its other clients shows the right one to who asks for it by name.
+From then on the connections trust only this certificate, so the secret is never sent to another server. An
 invitation that was not exchanged for the secret yet comes first (invitations.py). The host name and the dates of the
 certificate do not matter: the pin is the identity, machines get new addresses, and clocks may be days apart. Proxies
 and redirects are not followed.
@@ -26,7 +27,7 @@ from asterism.core.errors import AsterismError
 from asterism.peers.exchange import Exchange, PeerUnreachable, SyncResult
 from asterism.peers.invitations import Invitation, new_token, peer_url, token_hash
 from asterism.peers.messages import decode_message, encode_message
-from asterism.peers.private_files import Token, TokenFile, fingerprint
+from asterism.peers.private_files import SERVER_NAME, Token, TokenFile, fingerprint
 from asterism.peers.registry import Peer, PeerExists, PeerRefused, PeerRegistry, UnknownPeer
 from asterism.store.protocol import Store
 from asterism.store.store_errors import StoreError
@@ -84,6 +85,7 @@ class PeerClient:
         self._url, self._pin, self._token, self._most = url, pin, token.secret, most
         self._invitation, self._redeemed = token.invitation, redeemed
         self._client: AsyncClient | None = None
+        self._server_name = ""
         self._store = ""
 
     async def __aenter__(self) -> Self:
@@ -140,8 +142,9 @@ class PeerClient:
 
     async def _send_request(self, method: str, path: str, most: int, within: float, **terms: Any) -> bytes:
         client = self._client = self._client or await self._connected()
+        names = {"sni_hostname": self._server_name}
         with _translated_errors(self._url):
-            async with asyncio.timeout(within), client.stream(method, path, **terms) as answer:
+            async with asyncio.timeout(within), client.stream(method, path, extensions=names, **terms) as answer:
                 body = await _read_body(answer.aiter_raw(), most, self._url)
         if answer.status_code == 200:
             return body
@@ -152,11 +155,7 @@ class PeerClient:
 
     async def _connected(self) -> AsyncClient:
         httpx = await load_httpx("syncing with peers needs httpx", "peers")
-        with _translated_errors(self._url):
-            async with asyncio.timeout(CONNECT_TIMEOUT):
-                certificate = await _fetch_certificate(self._url)
-        if fingerprint(certificate) != self._pin:
-            raise PeerRefused(_wrong_certificate(self._url))
+        certificate = await self._pinned_certificate()
         client: AsyncClient = httpx.AsyncClient(
             base_url=self._url,
             headers={"accept-encoding": "identity"},
@@ -165,6 +164,17 @@ class PeerClient:
             trust_env=False,
         )
         return client
+
+    async def _pinned_certificate(self) -> bytes:
+        """The certificate of the server. Raises PeerRefused if it is not the pinned one."""
+        for name in (urlsplit(self._url).hostname or "", SERVER_NAME):
+            with _translated_errors(self._url):
+                async with asyncio.timeout(CONNECT_TIMEOUT):
+                    certificate = await _fetch_certificate(self._url, name)
+            if fingerprint(certificate) == self._pin:
+                self._server_name = name
+                return certificate
+        raise PeerRefused(_wrong_certificate(self._url))
 
 
 def client_for(store: Store, peer: Peer, *, most: int = MAX_BLOB_BYTES) -> PeerClient:
@@ -260,13 +270,13 @@ async def _prepare(peers: PeerRegistry, tokens: TokenFile, invitation: Invitatio
     tokens.put(called, Token(new_token(), invitation.token))
 
 
-async def _fetch_certificate(url: str) -> bytes:
-    """The certificate of the server; nothing but the TLS handshake is sent."""
+async def _fetch_certificate(url: str, name: str) -> bytes:
+    """The certificate of the server for this name; nothing but the TLS handshake is sent."""
     parts = urlsplit(url)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    _, writer = await asyncio.open_connection(parts.hostname, parts.port, ssl=context)
+    _, writer = await asyncio.open_connection(parts.hostname, parts.port, ssl=context, server_hostname=name)
     try:
         certificate = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
     finally:
@@ -346,8 +356,9 @@ def _error_text(body: bytes) -> str:
     """The error message of the other side, without control characters."""
     try:
         document = json.loads(body)
-        message = document["error"] if isinstance(document, dict) else ""
-    except (ValueError, RecursionError, KeyError):
+        # a server that also answers others has refused it before it reached the part for peers
+        message = document.get("error", document.get("detail")) if isinstance(document, dict) else ""
+    except (ValueError, RecursionError):
         message = ""
     if not isinstance(message, str) or not message:
         return ""

@@ -1,4 +1,4 @@
-"""The HTTPS server for peers: a Starlette application and its TLS listener (the extra ``serve``).
+"""The HTTPS server for peers: its routes and its TLS listener (the extra ``serve``).
 
 =========================  =======================================================
 ``POST /v1/accept``        exchanges an invitation for a secret
@@ -16,11 +16,14 @@ Nothing in a message identifies a peer, only the token does. An invitation is go
 address that sends too many wrong tokens has to wait; a valid token from the same address is accepted all the same,
 since many clients can share an address. The limit does not protect the tokens, which cannot be guessed, but the log,
 and it makes a peer with an old token ask less often.
+
+``asterism serve --peers`` has the same routes beside its others, on one port. Peers have pinned the certificate of the
+store, and others expect the server's own one, or no TLS: ``context_for_peers`` tells them apart by the name that they
+ask for.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import os
@@ -47,7 +50,7 @@ from asterism.peers.exchange import Exchange
 from asterism.peers.invitations import DEFAULT_PORT, InvitationUsed, redeem, token_hash
 from asterism.peers.messages import decode_message, encode_message
 from asterism.peers.peer_client import MAX_MESSAGE_BYTES, STORE_HEADER
-from asterism.peers.private_files import TlsIdentity
+from asterism.peers.private_files import SERVER_NAME, TlsIdentity
 from asterism.peers.registry import Peer, PeerRegistry
 from asterism.store.protocol import Store
 from asterism.store.store_errors import StoreError
@@ -56,6 +59,7 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import Response
+    from starlette.routing import Route
 
     from asterism.base.http_server import LimitedServer
 
@@ -82,22 +86,28 @@ _ADDRESS = re.compile(r"(?:(?P<host>[^:\[\]]+|\[[0-9A-Fa-f:.%\w]+\]):)?(?P<port>
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-def peer_app(exchange: Exchange, authenticator: Authenticator, limits: Limits | None = None) -> Starlette:
+def peer_app(exchange: Exchange, authenticator: Authenticator, limits: Limits = DEFAULT_LIMITS) -> Starlette:
     """The application. Raises AsterismError if Starlette is not installed."""
     try:
         from starlette.applications import Starlette
         from starlette.exceptions import HTTPException
-        from starlette.routing import Route
     except ImportError:
         raise AsterismError(f"answering peers needs starlette: {install_hint('peers')}") from None
-    handlers = _Handlers(exchange, authenticator, Bodies(limits or Limits()))
-    routes = [
+    routes = peer_routes(exchange, authenticator, limits)
+    return Starlette(routes=routes, exception_handlers={HTTPException: _not_found})
+
+
+def peer_routes(exchange: Exchange, authenticator: Authenticator, limits: Limits = DEFAULT_LIMITS) -> list[Route]:
+    """The routes of the application, for a server that has others as well."""
+    from starlette.routing import Route
+
+    handlers = _Handlers(exchange, authenticator, Bodies(limits))
+    return [
         Route("/v1/accept", handlers.accept, methods=["POST"]),
         Route("/v1/meet", handlers.sync, methods=["POST"]),
         Route("/v1/blobs/{name}", handlers.get_blob, methods=["GET"]),
         Route("/v1/blobs/{name}", handlers.put_blob, methods=["PUT"]),
     ]
-    return Starlette(routes=routes, exception_handlers={HTTPException: _not_found})
 
 
 class _Handlers:
@@ -337,31 +347,36 @@ async def serving(
 ) -> AsyncIterator[LimitedServer]:
     """Serve the application on the socket while the block runs."""
     with contextlib.closing(sock):
-        server = _server(app, identity, limits)
-        serving = asyncio.create_task(server.serve(sockets=[sock]))
         try:
-            started = asyncio.create_task(server.ready.wait())
-            await asyncio.wait([serving, started], return_when=asyncio.FIRST_COMPLETED)
-            started.cancel()
-            if serving.done():
-                serving.result()
+            from asterism.base.http_server import LimitedServer
+            from asterism.base.http_server import serving as listening
+        except ImportError:
+            raise AsterismError(f"answering peers needs uvicorn: {install_hint('peers')}") from None
+        server = LimitedServer(
+            app, limits, log, peer_context(identity), date_header=False, timeout_graceful_shutdown=SHUTDOWN_GRACE
+        )
+        async with listening(server, sock):
             yield server
-        finally:
-            server.leaving.set()
-            try:
-                await asyncio.wait([serving])
-            finally:  # also when this is cancelled
-                serving.cancel()
-            if not serving.cancelled() and (error := serving.exception()) is not None:
-                log.error("the server for peers failed: %s", error)
 
 
-def _server(app: Starlette, identity: TlsIdentity, limits: Limits) -> LimitedServer:
-    try:
-        from asterism.base.http_server import LimitedServer
-    except ImportError:
-        raise AsterismError(f"answering peers needs uvicorn: {install_hint('peers')}") from None
+def peer_context(identity: TlsIdentity) -> ssl.SSLContext:
+    """The TLS of a server for peers: the certificate that they have pinned."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_cert_chain(identity.path)
-    return LimitedServer(app, limits, log, context, date_header=False, timeout_graceful_shutdown=SHUTDOWN_GRACE)
+    return context
+
+
+def context_for_peers(identity: TlsIdentity, others: ssl.SSLContext | None) -> ssl.SSLContext:
+    """The TLS of a server that peers share with others. ``others`` is the context of the others, which gets a second
+    certificate; None if they use no TLS."""
+    peers = peer_context(identity)
+    if others is None:
+        return peers
+
+    def choose(connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
+        if name == SERVER_NAME:
+            connection.context = peers
+
+    others.sni_callback = choose
+    return others

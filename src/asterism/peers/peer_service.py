@@ -140,12 +140,17 @@ async def serve_peers(exchange: Exchange, address: str) -> AsyncIterator[str]:
     AsterismError if a package is not installed."""
     fleet = exchange.fleet
     identity = tls_identity(fleet.store)
-    app = peer_app(exchange, Authenticator(fleet.store, exchange.peers, fleet.clock.time))
+    app = peer_app(exchange, authenticator(exchange))
     sock = open_socket(address)
     url = socket_url(sock)
     async with serving(app, sock, identity):
         log.info("listening for peers on %s", url)
         yield url
+
+
+def authenticator(exchange: Exchange) -> Authenticator:
+    fleet = exchange.fleet
+    return Authenticator(fleet.store, exchange.peers, fleet.clock.time)
 
 
 @contextlib.asynccontextmanager

@@ -35,6 +35,10 @@ from asterism.store.protocol import Store
 
 TOKENS_SUFFIX = "-peers.json"
 IDENTITY_SUFFIX = "-identity.pem"
+SERVER_NAME = "asterism"
+"""The name in the certificate. A server with another certificate for other clients shows this one to who asks for this
+name."""
+
 VALID_YEARS = 20
 BACKDATED = datetime.timedelta(days=365)
 """How long before its creation the certificate is valid, for other tools and slow clocks."""
@@ -229,7 +233,7 @@ def _new_identity() -> bytes:
     except ImportError:
         raise AsterismError(f"peers need cryptography: {install_hint('peers')}") from None
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "asterism")])
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, SERVER_NAME)])
     now = datetime.datetime.now(datetime.UTC)
     certificate = (
         x509.CertificateBuilder()
@@ -240,7 +244,7 @@ def _new_identity() -> bytes:
         .not_valid_before(now - BACKDATED)
         .not_valid_after(now + datetime.timedelta(days=365 * VALID_YEARS))
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("asterism")]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(SERVER_NAME)]), critical=False)
         .sign(key, hashes.SHA256())
     )
     private = key.private_bytes(

@@ -49,7 +49,8 @@ SECRET, CODES, DEVICES = "gateway/secret", "gateway/code/", "gateway/device/"
 """Keys of registers: the secret of all gateways of a store, codes, and enrolled devices."""
 
 ACCESS_PREFIX = "astd_"
-_CHALLENGES = 10_000
+_SHOWN = 100_000
+"""How many challenges are remembered after they were shown, until their time is over."""
 
 
 class CredentialRefused(AsterismError):
@@ -184,7 +185,7 @@ class DeviceCredentials:
 
     def __init__(self, store: Store, secret: bytes) -> None:
         self._store, self._secret = store, secret
-        self._challenges: dict[str, float] = {}
+        self._challenge_key, self._shown = secrets.token_bytes(32), dict[str, float]()
         self._known: dict[str, tuple[float, EnrolledDevice]] = {}
 
     @classmethod
@@ -207,19 +208,32 @@ class DeviceCredentials:
     # -- access ------------------------------------------------------------------------------------------------------
 
     def challenge(self) -> str:
-        """A text to be signed, once and soon."""
-        now = self._store.clock()
-        self._challenges = {one: until for one, until in self._challenges.items() if abs(until - now) <= CHALLENGE_TIME}
-        while len(self._challenges) >= _CHALLENGES:
-            del self._challenges[next(iter(self._challenges))]
-        text = secrets.token_urlsafe(24)
-        self._challenges[text] = now + CHALLENGE_TIME
-        return text
+        """A text to be signed, once and soon. Nothing is remembered of it before it is shown: anybody may ask for
+        one."""
+        text = f"{secrets.token_urlsafe(24)}.{self._store.clock() + CHALLENGE_TIME!r}"
+        return f"{text}.{self._challenge_code(text)}"
+
+    def _challenge_code(self, text: str) -> str:
+        return hmac.new(self._challenge_key, text.encode(errors="replace"), hashlib.sha256).hexdigest()[:32]
+
+    def _counts(self, challenge: str) -> bool:
+        """Whether a challenge is of this process, in time, and shown for the first time."""
+        text, _, code = challenge.rpartition(".")
+        if not hmac.compare_digest(code.encode(errors="replace"), self._challenge_code(text).encode()):
+            return False
+        until, now = float(text.partition(".")[2]), self._store.clock()
+        if challenge in self._shown or not 0.0 <= until - now <= CHALLENGE_TIME + 1.0:
+            return False
+        while self._shown and (
+            len(self._shown) >= _SHOWN or abs(next(iter(self._shown.values())) - now) > CHALLENGE_TIME
+        ):
+            del self._shown[next(iter(self._shown))]
+        self._shown[challenge] = until
+        return True
 
     async def log_in(self, name: str, session: str, challenge: str, signature: str) -> str:
         """An access token for one session of a device that has signed a challenge. Raises CredentialRefused."""
-        until = self._challenges.pop(challenge, None)
-        if until is None or self._store.clock() > until:
+        if not self._counts(challenge):
             raise CredentialRefused("this challenge is unknown or has expired", "expired")
         device = await self._device(name, fresh=True)
         if not is_signed(device.key, signature, "token", challenge, session):

@@ -1,7 +1,9 @@
 """The HTTP of the gateway: one route for all operations, ``POST /gateway/v1/OPERATION``.
 
 Devices are authenticated before their body is read. Every refusal is a problem document; its ``kind`` is a word for
-the device. An address that sends too many wrong credentials has to wait.
+the device. What a device shows is checked first, and only a wrong code, key or signature has to wait if its address sent
+many: behind a proxy all devices have one address, and none may be locked out by the failures of others. An access token
+that does not count any more is answered at once, so that the device asks for another.
 """
 
 from __future__ import annotations
@@ -13,13 +15,12 @@ import logging
 import socket
 import time
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from asterism.base.http_limits import Bodies, RequestRefused, network_of, place_of, read_body
+from asterism.base.http_limits import PROXY, Bodies, RequestRefused, network_of, place_of, read_body
 from asterism.base.strict_json import NotStrictJson, parse_strict
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.device.gateway_messages import LARGEST_MESSAGE, PREFIX
@@ -27,11 +28,8 @@ from asterism.fleet.fleet import Fleet
 from asterism.server.enrolment import CredentialRefused
 from asterism.server.gateway import Gateway, GatewayRefusal
 from asterism.server.problems import problem, problem_of
-from asterism.server.request_guard import RecentEvents
+from asterism.server.request_guard import RecentEvents, RequestsUnderWay
 from asterism.store.store_errors import StoreError
-
-if TYPE_CHECKING:
-    pass
 
 log = logging.getLogger("asterism.server")
 
@@ -45,6 +43,9 @@ MAX_BODY = 4 * LARGEST_MESSAGE
 MAX_FAILURES, FAILURE_WINDOW = 20, 60.0
 """The most wrong credentials of one address within so many seconds."""
 
+REQUESTS_AT_ONCE = 64
+"""How many requests of one device may be answered at once: behind a proxy its connections do not limit them."""
+
 MAX_DIGITS = 4300
 """The most digits of a number in a message: what Python prints, and so what a result may have."""
 
@@ -52,12 +53,15 @@ MAX_DIGITS = 4300
 class GatewayRoutes:
     """The routes of a gateway. Its gateway is opened with the first message."""
 
-    def __init__(self, fleet: Fleet, bodies: Bodies, *, shared: bool = False) -> None:
+    def __init__(
+        self, fleet: Fleet, bodies: Bodies, *, shared: bool = False, requests_at_once: int = REQUESTS_AT_ONCE
+    ) -> None:
         self._fleet, self._bodies, self._shared = fleet, bodies, shared
         self._gateway: Gateway | None = None
         self._opening = asyncio.Lock()
         self._beside: list[asyncio.Task[None]] = []
         self._failures = RecentEvents(time.monotonic, MAX_FAILURES, FAILURE_WINDOW)
+        self._under_way = RequestsUnderWay(requests_at_once)
         self.routes = [Route(f"{PREFIX}/{{operation}}", self._respond, methods=["POST"])]
 
     async def gateway(self) -> Gateway:
@@ -84,8 +88,13 @@ class GatewayRoutes:
         try:
             return await self._answer(request, operation)
         except GatewayRefusal as refusal:
-            if refusal.status == 401:
-                self._failures.add(_address(request))
+            if refusal.status == 401 and refusal.kind == "invalid":
+                address = _address(request)
+                wait = self._failures.wait(address)
+                if wait is not None:
+                    text = f"too many wrong credentials from {address}: wait {wait:.0f} s"
+                    return problem(429, text, retry_after=wait)
+                self._failures.add(address)
             return problem(refusal.status, str(refusal), f"gateway-{refusal.kind}", kind=refusal.kind)
         except NotStrictJson as error:
             return problem(400, f"the message is not JSON: {error}", "gateway-invalid", kind="invalid")
@@ -97,20 +106,18 @@ class GatewayRoutes:
             return problem_of(error, f"gateway {operation}")
 
     async def _answer(self, request: Request, operation: str) -> Response:
-        gateway, address = await self.gateway(), _address(request)
+        gateway = await self.gateway()
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         token = token.strip() if scheme.lower() == "bearer" else ""
-        client, most = address, MAX_STRANGER_BODY
-        if operation in STRANGERS:
-            wait = self._failures.wait(address)
-            if wait is not None:
-                raise RequestRefused(429, f"too many wrong credentials from {address}: wait {wait:.0f} s", wait)
-        else:
-            client = await self._admit(gateway, request, token)
-            most = (await self._fleet.settings()).most if operation == "blob" else MAX_BODY
-        body = await read_body(request, self._bodies, client=client, most=most, each=most)
-        message = body if operation == "blob" else parse_strict(body, max_digits=MAX_DIGITS)
-        answer = await gateway.answer(operation, token, message)
+        client, most = _address(request), MAX_STRANGER_BODY
+        with contextlib.ExitStack() as counted:
+            if operation not in STRANGERS:
+                client = await self._admit(gateway, request, token)
+                counted.enter_context(self._under_way.counted(client, client))
+                most = (await self._fleet.settings()).most if operation == "blob" else MAX_BODY
+            body = await read_body(request, self._bodies, client=client, most=most, each=most)
+            message = body if operation == "blob" else parse_strict(body, max_digits=MAX_DIGITS)
+            answer = await gateway.answer(operation, token, message)
         if isinstance(answer, bytes):
             return Response(answer, media_type="application/octet-stream")
         return Response(json.dumps(answer, separators=(",", ":")), media_type="application/json")
@@ -125,7 +132,7 @@ class GatewayRoutes:
         client = f"device {identity.owner.device}"
         place = place_of(request)
         if place is not None:
-            place.admit("the proxy" if self._shared else client)
+            place.admit(PROXY if self._shared else client)
         return client
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
+import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from starlette.routing import BaseRoute
 
 from asterism.base.http_limits import Bodies, Limits
-from asterism.base.http_server import LimitedServer
+from asterism.base.http_server import LimitedServer, serving
 from asterism.base.listen_address import CannotServe, ListenAddress
 from asterism.fleet.fleet import Fleet
 from asterism.server.app import server_app
@@ -45,43 +45,62 @@ async def http_service(
     *,
     limits: Limits = SERVER_LIMITS,
     more: Callable[[ServerState], Iterable[BaseRoute]] = lambda state: (),
+    peers: bool = False,
 ) -> AsyncIterator[HttpService]:
     """Serve the API of a fleet while the block runs. ``names`` are further host names by which clients know it;
-    ``more`` makes further routes. Raises CannotServe."""
+    ``more`` makes further routes. With ``peers`` it answers the peers of the store too. Raises CannotServe, and
+    AsterismError for a store that cannot have peers."""
     hosts = request_hosts(address.host, names)
     if not hosts:
         raise CannotServe(f"clients cannot name {address.host}: give their name of this machine with --name HOST")
     https = address.certificate is not None or address.behind_proxy
     gate = Gate(Credentials(fleet.store), time.monotonic, https=https, shared=address.behind_proxy)
     state = ServerState(fleet, gate, Bodies(limits))
-    context = address.tls_context()
+    context, also_plain = address.tls_context(), False
+    routes: Sequence[BaseRoute] = ()
+    if peers:
+        also_plain = context is None
+        context, routes = _peer_endpoint(fleet, address, context)
     gateway = GatewayRoutes(fleet, state.bodies, shared=address.behind_proxy)
     with contextlib.closing(address.open_socket()) as sock:
         server = LimitedServer(
-            server_app(state, hosts, [*gateway.routes, *more(state)]),
+            server_app(state, hosts, [*gateway.routes, *more(state), *routes]),
             address.limits(limits),
             log,
             context,
+            also_plain=also_plain,
             date_header=False,
             timeout_graceful_shutdown=SHUTDOWN_GRACE,
         )
-        listening = asyncio.create_task(server.serve(sockets=[sock]))
         try:
-            started = asyncio.create_task(server.ready.wait())
-            await asyncio.wait([listening, started], return_when=asyncio.FIRST_COMPLETED)
-            started.cancel()
-            if listening.done():
-                listening.result()
-            yield HttpService(public_url(address, address.url(sock), names), state, server)
+            async with serving(server, sock):
+                try:
+                    yield HttpService(public_url(address, address.url(sock), names), state, server)
+                finally:
+                    gateway.stop_waiting()
+                    server.leaving.set()
+                    await state.close()
         finally:
-            gateway.stop_waiting()
-            server.leaving.set()
-            await state.close()
-            try:
-                await asyncio.wait([listening])
-            finally:  # also when this is cancelled
-                listening.cancel()
-                await gateway.close()
+            await gateway.close()
+
+
+def _peer_endpoint(
+    fleet: Fleet, address: ListenAddress, context: ssl.SSLContext | None
+) -> tuple[ssl.SSLContext, Sequence[BaseRoute]]:
+    """What a server needs to answer peers: the TLS for them and for others, and the routes."""
+    from asterism.peers import peer_server
+    from asterism.peers.exchange import Exchange
+    from asterism.peers.peer_service import authenticator
+    from asterism.peers.private_files import tls_identity
+
+    if address.behind_proxy:
+        raise CannotServe(
+            "peers check the certificate of the store, which a proxy that does TLS hides from them: leave out --peers, "
+            "and answer them on a port of their own with `asterism peer serve`"
+        )
+    exchange, limits = Exchange(fleet), address.limits(peer_server.DEFAULT_LIMITS)
+    routes = peer_server.peer_routes(exchange, authenticator(exchange), limits)
+    return peer_server.context_for_peers(tls_identity(fleet.store), context), routes
 
 
 def public_url(address: ListenAddress, url: str, names: Sequence[str]) -> str:

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable, Collection, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from starlette.datastructures import Headers, MutableHeaders
 
-from asterism.base.http_limits import Limits, RequestRefused, network_of, place_of
+from asterism.base.http_limits import PROXY, Limits, RequestRefused, network_of, place_of
 from asterism.server.credentials import Credential, Credentials, csrf_token
 from asterism.server.problems import problem
 
@@ -163,7 +163,7 @@ class Gate:
         self.https, self._shared = https, shared
         self._failures = RecentEvents(now, MAX_FAILURES, FAILURE_WINDOW)
         self._edits = RecentEvents(now, edits_per_minute, 60.0)
-        self._at_once, self._busy = requests_at_once, dict[str, int]()
+        self._under_way = RequestsUnderWay(requests_at_once)
 
     async def caller(self, request: Request) -> Caller:
         """Who makes a request. Raises RequestRefused with 401, or 403 without the token for CSRF."""
@@ -181,21 +181,11 @@ class Gate:
         """Give the connection of a request to its caller. Raises RequestRefused."""
         place = place_of(request)
         if place is not None:
-            place.readmit("the proxy" if self._shared else caller.shown)
+            place.readmit(PROXY if self._shared else caller.shown)
 
-    @contextmanager
-    def counted(self, caller: Caller) -> Iterator[None]:
+    def counted(self, caller: Caller) -> AbstractContextManager[None]:
         """Count a request while it is answered. Raises RequestRefused if too many of its credential are."""
-        identity = caller.credential.id
-        if self._busy.get(identity, 0) >= self._at_once:
-            raise RequestRefused(429, f"{self._at_once} requests of {caller.name} are under way: wait for them", 1.0)
-        self._busy[identity] = self._busy.get(identity, 0) + 1
-        try:
-            yield
-        finally:
-            self._busy[identity] -= 1
-            if not self._busy[identity]:
-                del self._busy[identity]
+        return self._under_way.counted(caller.credential.id, caller.name)
 
     def count_edit(self, caller: Caller) -> None:
         """Raises RequestRefused if a credential has made too many edits in the last minute."""
@@ -221,6 +211,26 @@ class Gate:
         given = request.headers.get(CSRF_HEADER, "")
         if not hmac.compare_digest(given.encode(), (caller.csrf or "").encode()):
             raise RequestRefused(403, "the header X-CSRF-Token is missing or wrong: load the page again")
+
+
+class RequestsUnderWay:
+    """Counts the requests that are being answered, at most ``most`` of one client."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._busy = most, dict[str, int]()
+
+    @contextmanager
+    def counted(self, client: str, name: str) -> Iterator[None]:
+        """Count a request while it is answered; ``name`` is for people. Raises RequestRefused if there are too many."""
+        if self._busy.get(client, 0) >= self._most:
+            raise RequestRefused(429, f"{self._most} requests of {name} are under way: wait for them", 1.0)
+        self._busy[client] = self._busy.get(client, 0) + 1
+        try:
+            yield
+        finally:
+            self._busy[client] -= 1
+            if not self._busy[client]:
+                del self._busy[client]
 
 
 class RecentEvents:

@@ -7,6 +7,7 @@ device was given. Both sides use the functions of this module.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -51,6 +52,10 @@ LARGEST_LOG_PART = 1024 * 1024
 """A log with more than this is sent in several messages, in bytes."""
 
 LONGEST_TEXT = 64 * 1024
+
+MOST_LINES = 10**11
+"""The largest number of a line of a log: the next line of a log is named with at most 12 digits."""
+
 _GRANT = re.compile(r"astg_([A-Za-z0-9_-]{1,100})\.([0-9]{1,9})\.([A-Za-z0-9_-]{1,100})\.([0-9a-f]{32})")
 
 
@@ -224,12 +229,21 @@ def parse_log(data: object, grant: Grant) -> PutLog | None:
     if data is None:
         return None
     try:
-        chunks = [LogChunk.from_json(int(first), value) for first, value in data["chunks"]]  # type: ignore[index]
-        drop = data["drop"] and (int(data["drop"][0]), int(data["drop"][1]))  # type: ignore[index]
+        chunks = [LogChunk.from_json(_line(first), value) for first, value in data["chunks"]]  # type: ignore[index]
+        drop = data["drop"] and (_line(data["drop"][0]), _line(data["drop"][1]))  # type: ignore[index]
+        if not all(math.isfinite(block.at) for chunk in chunks for block in chunk.blocks):
+            raise InvalidMessage("a time is not finite")
         stored = [StoredChunk(grant.epoch, one.first, one.line_count, one.to_json()) for one in chunks]
-    except (KeyError, IndexError, TypeError, ValueError) as error:
+    except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
         raise InvalidMessage(f"the log is not valid: {error}") from None
     return PutLog(grant.run, grant.epoch, stored, drop or None)
+
+
+def _line(value: object) -> int:
+    """The number of a line. Raises InvalidMessage."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_LINES:
+        raise InvalidMessage(f"the number of a line must be a whole number between 0 and {MOST_LINES:,}")
+    return value
 
 
 def log_weight(log: PutLog | None) -> int:

@@ -1,8 +1,9 @@
-"""The webhook server: accepts signed deliveries, requests syncs, shows health and metrics.
+"""The webhook of series: accepts signed deliveries and requests syncs; its own server also shows health and metrics.
 
 ``POST /webhook`` checks the signature of the raw body first, ignores replays, and answers at once: the worker syncs.
-Connections and bodies have the limits of ``asterism.base.http_limits``. ``GET /health`` tells whether the last sync
-succeeded; ``GET /metrics`` has the metrics for Prometheus, if they are enabled.
+Connections and bodies have the limits of ``asterism.base.http_limits``. ``asterism serve`` has this route beside its
+others. ``serve`` in this module serves it alone, with ``GET /health``, which tells whether the last sync succeeded, and
+with ``GET /metrics`` for Prometheus, if only this machine can ask.
 
 The signature covers only the body, so a delivery is remembered by its body as well as by its id: a replay under a new
 id is ignored. The memory is bounded and ends with the process; a replay that gets through costs one sync that finds
@@ -17,9 +18,8 @@ import hashlib
 import hmac
 import json
 import logging
-import signal
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, NamedTuple
 
 from starlette.applications import Starlette
@@ -27,10 +27,10 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from asterism.base import operating_system
-from asterism.base.http_limits import Bodies, Limits, RequestRefused, network_of, place_of, read_body
-from asterism.base.http_server import LimitedServer
+from asterism.base.http_limits import PROXY, Bodies, Limits, RequestRefused, network_of, place_of, read_body
+from asterism.base.http_server import LimitedServer, serving
 from asterism.base.listen_address import ListenAddress
+from asterism.base.operating_system import stop_signals
 from asterism.series.github.discovery import SeriesMatcher, has_label
 from asterism.series.github.sync import SyncWorker
 
@@ -44,8 +44,12 @@ MAX_BODY = 5 * 1024 * 1024
 """Bytes of a body. Those of issues and pull requests are much smaller."""
 
 MAX_DELIVERY_ID = 200
+PATH = "/webhook"
 SENDER = "the webhook's sender"
-"""The client name of all signed connections."""
+"""The client name of all signed connections, unless a proxy makes them."""
+
+REFUSAL_LOG_INTERVAL = 60.0
+"""The least seconds between two lines in the log about a wrong signature: anybody can send one."""
 
 LIMITS = Limits(per_client=50, bodies=64 * 1024 * 1024)
 
@@ -132,7 +136,8 @@ def _series_of_issue(payload: Mapping[str, Any], matcher: SeriesMatcher) -> froz
 
 
 class WebhookEndpoint:
-    """The HTTP application. ``repository`` is ``owner/name``; deliveries about others are ignored."""
+    """The route ``/webhook``, and the worker that syncs. ``repository`` is ``owner/name``; deliveries about others are
+    ignored. ``shared`` is whether a proxy makes all connections."""
 
     def __init__(
         self,
@@ -140,16 +145,35 @@ class WebhookEndpoint:
         repository: str,
         matcher: SeriesMatcher,
         secret: bytes,
-        metrics: bool = True,
         limits: Limits = LIMITS,
+        *,
+        shared: bool = False,
     ) -> None:
         self._worker, self._repository, self._matcher, self._secret = worker, repository, matcher, secret
-        self._seen = SeenDeliveries()
+        self._seen, self._sender = SeenDeliveries(), PROXY if shared else SENDER
         self._limits, self._bodies = limits, Bodies(limits)
-        routes = [Route("/webhook", self.deliver, methods=["POST"]), Route("/health", self.health, methods=["GET"])]
+        self._logged_at = -REFUSAL_LOG_INTERVAL
+        self.route = Route(PATH, self.deliver, methods=["POST"])
+
+    def app(self, *, metrics: bool) -> Starlette:
+        """The application of a server that has nothing else."""
+        routes = [self.route, Route("/health", self.health, methods=["GET"])]
         if metrics:
             routes.append(Route("/metrics", self.metrics, methods=["GET"]))
-        self.app = Starlette(routes=routes)
+        return Starlette(routes=routes)
+
+    @contextlib.asynccontextmanager
+    async def syncing(self, on_end: Callable[[], None]) -> AsyncIterator[None]:
+        """Let the worker work while the block runs. If it fails, ``on_end`` is called, and the end of the block raises
+        its error."""
+        working = asyncio.create_task(self._worker.run(), name="series worker")
+        working.add_done_callback(lambda task: on_end())
+        try:
+            yield
+        finally:
+            working.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await working
 
     async def deliver(self, request: Request) -> Response:
         signature = request.headers.get("x-hub-signature-256")
@@ -160,10 +184,10 @@ class WebhookEndpoint:
         try:
             body = await read_body(request, self._bodies, client=address, most=MAX_BODY, each=each)
             if not is_signed(self._secret, body, signature):
-                log.warning("refused a delivery with a wrong signature")
+                self._log_refusal()
                 raise RequestRefused(401, "the signature is wrong")
             if (place := place_of(request)) is not None:
-                place.admit(SENDER)
+                place.admit(self._sender)
         except RequestRefused as error:
             return _refusal(error)
         event, delivery = request.headers.get("x-github-event", ""), request.headers.get("x-github-delivery", "")
@@ -184,6 +208,12 @@ class WebhookEndpoint:
         log.info("%s: %s", affected.why, names)
         return PlainTextResponse(f"{affected.why}: {names}\n", 202)
 
+    def _log_refusal(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if now - self._logged_at >= REFUSAL_LOG_INTERVAL:
+            self._logged_at = now
+            log.warning("refused a delivery with a wrong signature")
+
     async def health(self, request: Request) -> Response:
         problem = self._worker.problem
         return PlainTextResponse("fine\n") if problem is None else PlainTextResponse(f"{problem}\n", 503)
@@ -203,22 +233,12 @@ def _refusal(error: RequestRefused) -> Response:
 # -- serving -----------------------------------------------------------------------------------------------------------
 
 
-async def serve(app: Starlette, worker: SyncWorker, address: ListenAddress, on_listen: Callable[[str], None]) -> None:
-    """Serve until SIGINT or SIGTERM, or until the worker fails. ``on_listen`` is called with the URL."""
-    sock = address.open_socket()
-    server = LimitedServer(
-        app, address.limits(LIMITS), log, address.tls_context(), timeout_graceful_shutdown=SHUTDOWN_GRACE
-    )
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        operating_system.add_signal_handler(loop, number, server.leaving.set)
-    working = asyncio.create_task(worker.run(), name="series worker")
-    working.add_done_callback(lambda task: server.leaving.set())
-    on_listen(f"{address.url(sock)}/webhook")
-    try:
-        await server.serve(sockets=[sock])
-    finally:
-        sock.close()
-        working.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await working
+async def serve(endpoint: WebhookEndpoint, address: ListenAddress, on_listen: Callable[[str], None]) -> None:
+    """Serve the webhook alone, until SIGINT or SIGTERM, or until the worker fails. ``on_listen`` is called with the
+    URL."""
+    app, context = endpoint.app(metrics=address.is_loopback), address.tls_context()
+    with contextlib.closing(address.open_socket()) as sock, stop_signals() as stop:
+        server = LimitedServer(app, address.limits(LIMITS), log, context, timeout_graceful_shutdown=SHUTDOWN_GRACE)
+        async with endpoint.syncing(stop.set), serving(server, sock):
+            on_listen(f"{address.url(sock)}{PATH}")
+            await stop.wait()

@@ -214,7 +214,10 @@ class Writer:
             else:
                 insist(cursor.execute, "BEGIN IMMEDIATE")
                 for job in jobs:
-                    job.perform(cursor, alone)
+                    if alone or job.undoes_itself:
+                        job.perform(cursor, alone)
+                    else:
+                        job.perform_apart(cursor)
                 if alone and jobs[0].error is not None:
                     cursor.execute("ROLLBACK")
                     return

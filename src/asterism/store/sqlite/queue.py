@@ -60,6 +60,10 @@ class TakeJob(Job):
         self.request, self.step, self.page = request, step, page
         self.writes = self.taken = []
 
+    @property
+    def undoes_itself(self) -> bool:
+        return True
+
     def perform(self, cursor: sqlite3.Cursor, alone: bool) -> None:
         after, size, judged = self.page
         below = _FAR if self.request.above is None else -self.request.above

@@ -107,9 +107,30 @@ class Job:
         """Whether the job is a single statement, which needs no transaction around it."""
         return False
 
+    @property
+    def undoes_itself(self) -> bool:
+        """Whether ``perform`` undoes what it did before it leaves an ``error``. Else it needs a savepoint."""
+        return False
+
     def perform(self, cursor: sqlite3.Cursor, alone: bool) -> None:
         """Do the job. If it is ``alone`` in its transaction and leaves an ``error``, the caller rolls back."""
         raise NotImplementedError
+
+    def perform_apart(self, cursor: sqlite3.Cursor) -> None:
+        """Do the job in a savepoint of its own: a value that SQLite cannot hold, or a bug, fails no other job. Errors
+        of the whole transaction pass."""
+        cursor.execute("SAVEPOINT job")
+        try:
+            self.perform(cursor, True)
+        except _REFUSALS as error:
+            self.error = ValueError(f"cannot be stored: {error}")
+        except (sqlite3.Error, OSError):
+            raise
+        except Exception as error:
+            self.error = error
+        if self.error is not None:
+            cursor.execute("ROLLBACK TO job")
+        cursor.execute("RELEASE job")
 
 
 class CommitJob(Job):
@@ -142,6 +163,10 @@ class CommitJob(Job):
     def one_statement(self) -> bool:
         return len(self.statements) == 1 and not self.groups
 
+    @property
+    def undoes_itself(self) -> bool:
+        return True
+
     def perform(self, cursor: sqlite3.Cursor, alone: bool) -> None:
         try:
             execute_all(cursor, self.statements, alone, self.groups)
@@ -162,11 +187,16 @@ class HeartbeatJob(Job):
         clock: Callable[[], float],
     ) -> None:
         super().__init__()
+        session.encode()
         self.session = session
         self.profile = row_codec.to_text(dict(profile))
         self.reports = [(report.run, report.epoch, encode_report(report)) for report in reports]
         self.logs = [(one.run, one.epoch, log_statements(one.log)) for one in reports if one.log is not None]
         self.clock = clock
+
+    @property
+    def undoes_itself(self) -> bool:
+        return not self.reports  # then it has a single write, of values that were encoded before
 
     def perform(self, cursor: sqlite3.Cursor, alone: bool) -> None:
         now = self.clock()

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
 from asterism.store.memory import MemoryStore
-from asterism.store.protocol import Notice, ProgressReport, PutLog, PutRun, Store, StoredChunk
+from asterism.store.protocol import (
+    HeartbeatReply,
+    Notice,
+    ProgressReport,
+    PutLog,
+    PutRegister,
+    PutRun,
+    Store,
+    StoredChunk,
+)
 from asterism.store.store_errors import StoreCorrupt
 from asterism.testing.conformance import StoreTests
 from asterism.testing.store_conformance.sample_records import (
@@ -123,6 +133,26 @@ class LogTests(StoreTests):
         assert await store.log(mine.id) == [a_chunk(1, 1, ODD), a_chunk(1, 3, "c")]
         assert await store.log(theirs.id) == []
         assert (await store.reports([mine.id]))[mine.id] == ProgressReport(mine.id, 1, None, "")
+
+    async def test_a_log_that_cannot_be_stored_fails_its_heartbeat_and_no_other_write(self, store: Store) -> None:
+        session = a_session()
+        await joined(store, session)
+        mine = started(held_by(a_run(1), session))
+        await added(store, mine)
+        for number in range(3):  # also while commits are in groups
+            report = ProgressReport(mine.id, 1, None, "", put(mine.id, a_chunk(1, 1, "a"), a_chunk(1, 10**30, "b")))
+            refused, *outcomes = await asyncio.gather(
+                store.heartbeat(session.id, {}, [report]),
+                *(store.commit([PutRegister(f"{number}/{place}", 1, None)]) for place in range(4)),
+                store.heartbeat(session.id, {"load": number}, []),
+                return_exceptions=True,
+            )
+            assert isinstance(refused, ValueError | OverflowError | HeartbeatReply), refused
+            assert outcomes[:4] == [None] * 4
+            assert isinstance(outcomes[4], HeartbeatReply), outcomes[4]
+            assert len(await store.registers(f"{number}/")) == 4
+            chunks = [chunk.first for chunk in await store.log(mine.id)]
+            assert chunks == ([1, 10**30] if isinstance(refused, HeartbeatReply) else [])
 
     async def test_a_log_is_pruned_with_its_run_and_its_blobs_after_it(self, store: Store) -> None:
         session = a_session()
