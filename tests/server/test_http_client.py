@@ -16,6 +16,7 @@ from asterism.base.listen_address import ListenAddress
 from asterism.client import ApiError, NotAllowed, NotFound, ServerUnreachable, api_requests, documents
 from asterism.client.event_lines import EventLines
 from asterism.core.errors import AsterismError
+from asterism.core.run.workflow import Workflow
 from asterism.durable.journal_store import insert_plan
 from asterism.durable.plan_requests import edit_plan
 from asterism.durable.stored_plans import read_plan
@@ -81,7 +82,7 @@ async def test_errors_of_the_server_are_exceptions() -> None:
 
 def test_both_clients_have_the_same_operations() -> None:
     built = {name for name, _ in inspect.getmembers(api_requests, inspect.isfunction) if not name.startswith("_")}
-    built -= {"edits_json", "field", "dataclass", "quote"}
+    built -= {"edits_json", "field", "dataclass", "path_part"}
     for kind in (Client, AsyncClient):
         assert built <= set(dir(kind))
         assert all(getattr(kind, name).__doc__ for name in built)
@@ -140,6 +141,39 @@ async def a_server() -> AsyncIterator[tuple[Fleet, HttpService, str]]:
 
 async def plan_view(fleet: Fleet) -> documents.Plan:
     return documents.Plan.model_validate(plan_documents.view(await read_plan(fleet, "nightly")))
+
+
+ODD_NAMES = ("a/b", "/", ".", "..", "~.", "~~..", "a%2Fb", "%2e%2e", "a b", "a?b#c", "why", "ä")
+
+
+async def test_tasks_of_any_name_are_read_over_a_socket() -> None:
+    async with a_server() as (fleet, service, token), AsyncClient(service.url, token) as client:
+        await insert_plan(fleet.store, chain(*ODD_NAMES))
+        for name in ODD_NAMES:
+            assert (await client.task("nightly", name)).id == name
+            assert (await client.why("nightly", name)).task == name
+            assert (await client.task_logs("nightly", name)).items == []
+        with pytest.raises(NotFound, match="no plan has such a name"):
+            await client.plan("nightly/tasks/a")  # in keys of a store a slash separates a plan from its parts
+
+
+async def test_a_plan_a_series_and_a_schedule_named_with_dots_are_found_over_a_socket() -> None:
+    async with a_server() as (fleet, service, token), AsyncClient(service.url, token) as client:
+        await fleet.workflows.add(Workflow("w", argv=["true"]))
+        for name in (".", "..", "~."):
+            await client.submit_plan(plan_text("a"), name=name)
+            assert (await client.plan(name)).name == name
+            assert (await client.cancel_plan(name)).name == name
+            events = client.follow_plan(name, "0")
+            assert (await anext(events)).position
+            await events.aclose()
+            await client.add_schedule(name, workflow="w", every=3600)
+            assert (await client.schedule(name)).name == name
+            await client.claim(name, 5)
+            assert (await client.series(name)).active == 5
+        assert (await client.claim("owner/repository", 5)).name == "owner/repository"
+        with pytest.raises(NotFound, match=r"^there is no plan '\.\.\.' "):
+            await client.plan("...")
 
 
 async def test_the_blocking_client_follows_a_plan_over_a_socket() -> None:

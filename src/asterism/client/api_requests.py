@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
-from urllib.parse import quote
 
+from asterism.base.path_names import path_part
 from asterism.client import documents
 from asterism.core.plan.edits import Edit, EditBatch
 
@@ -43,7 +43,7 @@ def _text(value: Any) -> str:
 
 def _at(*parts: str) -> str:
     """A path with names in it, which may have any letters."""
-    return "/" + "/".join(quote(part, safe="") for part in parts)
+    return "/" + "/".join(map(path_part, parts))
 
 
 def edits_json(edits: Edits) -> list[Any]:

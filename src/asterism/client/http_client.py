@@ -25,7 +25,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextlib import aclosing, closing
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 try:
     import httpx
@@ -36,6 +36,7 @@ except ImportError as missing:
     raise AsterismError(f"a client of a server needs httpx: {install_hint('http')}") from missing
 from pydantic import ValidationError
 
+from asterism.base.path_names import path_part
 from asterism.client import api_requests, documents
 from asterism.client.api_errors import ApiError, ServerUnreachable, error_of
 from asterism.client.api_requests import API, ApiRequest
@@ -402,7 +403,7 @@ def _problem(answer: httpx.Response) -> AsterismError:
 
 
 def _events_path(name: str) -> str:
-    return f"{API}/plans/{quote(name, safe='')}/events"
+    return f"{API}/plans/{path_part(name)}/events"
 
 
 def _after(lines: EventLines) -> dict[str, str]:
