@@ -141,6 +141,16 @@ class PlanEvent(Document):
     kind: str
 
 
+class FleetEvent(Document):
+    """A change of a run or a device, or a new notice; docs/reference/http-api.md lists the kinds. ``position`` is what
+    ``follow_fleet`` continues after."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    position: str
+    kind: str
+
+
 class Changes(Page[PlanEvent]):
     """The events after a position. With ``reset`` there are none: read the plan again, and continue after
     ``position``."""
