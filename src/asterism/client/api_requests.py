@@ -309,7 +309,8 @@ def move(run_id: str, device: str, *, stop: bool = False) -> ApiRequest[document
 
 
 def act_on_runs(action: str, *, reason: str = "", **wanted: Any) -> ApiRequest[documents.BulkOutcome]:
-    """``pause``, ``resume``, ``cancel`` or ``retry`` all runs that match; ``wanted`` is as for ``runs``."""
+    """``pause``, ``resume``, ``cancel`` or ``retry`` all runs that match; ``wanted`` is as for ``runs``, or
+    ``all=True`` for every run."""
     return _post("/runs/actions", documents.BulkOutcome, action=action, reason=reason, **wanted)
 
 

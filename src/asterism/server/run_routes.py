@@ -29,6 +29,7 @@ MOST_AT_ONCE = 500
 MOVE_TIMEOUT = 10.0
 """How long a request waits until a device has handed back a run that is moved, in seconds."""
 
+CONDITIONS = ("status", "workflow", "device", "series", "search", "waiting")
 STATUSES = frozenset({*REPORTED_STATUSES, "open", "ended"})
 Text = Field(None, min_length=1, max_length=500)
 
@@ -76,9 +77,10 @@ class Move(BaseModel, extra="forbid"):
 
 
 class Action(RunFilter):
-    """An action on all runs that match."""
+    """An action on all runs that match. Without a condition it needs `all`."""
 
     action: Literal["pause", "resume", "cancel", "retry"]
+    all: bool = Field(False, description="Act on every run if no condition is given.")
     reason: str = Field("", max_length=10_000)
 
 
@@ -161,6 +163,8 @@ async def move(call: Call) -> Any:
 async def act(call: Call) -> Any:
     """Act on the runs that match, each on its own: a refusal of one does not stop the others."""
     given: Action = call.body
+    if not given.all and not any(getattr(given, name) for name in CONDITIONS):
+        raise RequestRefused(422, f'this would act on every run: give a condition ({", ".join(CONDITIONS)}), or "all"')
     found = await given.read(call.fleet)
     changed: list[str] = []
     refused: dict[str, str] = {}
