@@ -102,6 +102,14 @@ async def test_an_action_on_a_filter_reaches_every_run_that_matches() -> None:
         problem(await client.post(f"{API}/runs/{made[0]}/pause"), 409)
 
 
+@pytest.mark.parametrize("term", [{"key": "k\0"}, {"key": "plan:x"}, {"label": "a\nb"}, {"series": "\t"}])
+async def test_a_run_with_an_invalid_term_is_an_invalid_request(term: dict[str, str]) -> None:
+    async with plan_server() as (scene, stage), scene.client() as client:
+        await a_workflow(stage)
+        answer = await client.post(f"{API}/runs", json={"workflow": "w", "input": {"name": "x"}, **term})
+        assert next(iter(term)) in problem(answer, 422)
+
+
 @pytest.mark.parametrize("body", [{}, {"limit": 5}, {"status": ""}, {"all": False}])
 async def test_an_action_without_a_condition_is_refused(body: dict[str, Any]) -> None:
     async with plan_server() as (scene, stage), scene.client() as client:

@@ -13,7 +13,7 @@ from asterism.base.http_limits import RequestRefused
 from asterism.client import documents
 from asterism.core.errors import AsterismError, RunRefused
 from asterism.core.run.run import REPORTED_STATUSES, Run
-from asterism.fleet.fleet import Fleet
+from asterism.fleet.fleet import Fleet, check_terms
 from asterism.fleet.fleet_json import masks_of, run_in, run_json, why_json, workflow_json
 from asterism.fleet.run_explanation import explain_run
 from asterism.fleet.run_queries import RunList, list_runs
@@ -111,6 +111,10 @@ def _next(found: RunList) -> str | None:
 async def create(call: Call) -> Any:
     given = call.body
     terms = {name: getattr(given, name) for name in ("key", "series", "priority", "device", "keep", "label")}
+    try:
+        check_terms(**terms)
+    except AsterismError as error:
+        raise RequestRefused(422, str(error)) from None
     return await run_in(call.fleet, await call.fleet.create(given.workflow, given.input, **terms))
 
 
