@@ -287,3 +287,10 @@ async def test_the_run_of_a_task_is_cancelled_by_an_edit() -> None:
             await call(ann, "cancel_run", run=run["id"])
         open_gates()
         assert (await ended(ann))["counts"] == {"completed": 3}
+
+
+async def test_a_dry_run_says_that_the_edit_would_wait() -> None:
+    async with untrusted_plan("admin") as (ann, robot):
+        dry = await call(robot, "edit_plan", plan="nightly", edits=[ADD], dry_run=True)
+        assert "the editor may have read untrusted data of 'a'" in dry["waits"][0]
+        assert (await call(ann, "list_approvals", plan="nightly"))["items"] == []

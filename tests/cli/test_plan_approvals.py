@@ -150,3 +150,12 @@ def test_no_approval_is_lost_or_applied_twice(scene: Scene, kills: int) -> None:
         assert (edits[number] == "approved") == applied == (not isinstance(done, BaseException))
     plan = scene.ask(lambda fleet: load(fleet.store, "nightly")).plan
     assert plan.version == sum(view.id.startswith("deploy-") for view in plan)
+
+
+def test_a_dry_run_says_that_the_edit_would_wait_and_an_approval_has_a_reason(scene: Scene) -> None:
+    dry = scene.ok("plan", "edit", "nightly", "--remove", "test", "--dry-run").splitlines()
+    assert dry[-1] == "The edit would wait for a person: remove task 'test' (edits=remove_task)."
+    assert "No edit of plan 'nightly' waits" in scene.run("plan", "approvals", "nightly").stderr
+    submit(scene, "--remove", "test")
+    scene.ok("plan", "approve", "nightly", "1", "--reason", "fine by me")
+    assert "fine by me" in scene.ok("plan", "approvals", "nightly", "--all")

@@ -10,6 +10,7 @@ import pytest
 
 from asterism.core.errors import EditRejected, PlanError
 from asterism.core.plan.approval import ApprovalGone, ApprovalRule, EditWaits, WaitingEdit
+from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import AddTask, EditBatch, RemoveTask
 from asterism.durable import admin, approval_store
 from asterism.durable.approval_requests import approve_edit, refuse_edit
@@ -18,6 +19,7 @@ from asterism.durable.cycle_requests import answer_cycle
 from asterism.durable.journal_store import insert_plan
 from asterism.durable.plan_history import plan_events
 from asterism.durable.plan_requests import AnswerLost, edit_plan
+from asterism.durable.stored_plans import explain_task
 from asterism.fleet import retention
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutRegister, Write
@@ -347,3 +349,49 @@ async def test_only_the_newest_decided_edits_are_kept(stage: Stage, monkeypatch:
     assert head is not None
     await retention._remove_plan(stage.store, head)
     assert await stage.store.registers("approval/") == []
+
+
+# -- a plan that an edit holds open ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+async def test_why_names_the_edit_that_keeps_a_stuck_plan_open(stage: Stage, stopped: bool) -> None:
+    plan = Constellation("nightly")
+    plan.add(task("a", "wait"))
+    plan.add(task("f", "fail"))
+    plan.add(task("b"), "f")
+    job = stage.spawn(stage.orchestrator(approvals=[ApprovalRule()]).run(plan))
+    await durable_work.gate("a begun").wait()
+    await submitted(stage, EditBatch((AddTask(task("d")),), "robot"))
+    open_gates()
+    await asyncio.sleep(60.0)
+    if stopped:
+        job.cancel()
+        await asyncio.wait([job])
+    told = await explain_task(stage.fleet(), "nightly", "b")
+    assert (told.reasons[0].kind, told.reasons[0].name) == ("dependency", "f")
+    assert told.reasons[-1].text == "an edit waits for approval 1, by robot, and until then the plan does not end"
+    await refuse_edit(stage.fleet(), "nightly", 1)
+    if not stopped:
+        assert (await job).state == "partially_failed"
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+async def test_the_reason_of_an_approval_is_kept(stage: Stage, stopped: bool) -> None:
+    job = None if stopped else await running(stage)
+    if stopped:
+        await resting(stage)
+    for name in ("b", "c"):
+        await submitted(stage, removing(name))
+    await approve_edit(stage.fleet(), "nightly", 1, reason="fine by me")
+    other = EditBatch((AddTask(task("d")),), "ann")
+    await approve_edit(stage.fleet(), "nightly", 2, other, "this is better")
+    assert [one.why for one in await list_approvals(stage.store, "nightly")] == [
+        "fine by me",
+        "changed: this is better",
+    ]
+    told = [entry.why for entry in (await stage.load()).plan.story(None) if entry.what == "edit approved"]
+    assert told == ["approval 1, by ann: fine by me", "approval 2, by ann, changed: this is better"]
+    open_gates()
+    if job is not None:
+        await job

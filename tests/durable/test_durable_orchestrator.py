@@ -13,6 +13,7 @@ from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import AddDependency, AddTask, EditBatch, RemoveTask, UpdateTask
 from asterism.core.plan.journal import lock_to_json
 from asterism.core.plan.task import Task
+from asterism.core.run.workflow import Workflow
 from asterism.durable import admin, durable_orchestrator, ownership
 from asterism.durable.journal_store import (
     ConstellationExists,
@@ -165,6 +166,31 @@ async def test_a_timeout_counts_from_the_start_of_the_work(stage: Stage) -> None
         plan.add(task(f"t{number}", "slow", timeout=10.0))
     result = await stage.orchestrator(local=1).run(plan)
     assert result.state == "completed"
+
+
+async def run_beside(stage: Stage, plan: Constellation, **terms: Any) -> str | None:
+    """The device of a run that is no task of a plan, when the plan has ended."""
+    await stage.fleet().workflows.add(Workflow("w", call="tests.durable.durable_work:work"))
+    other = await stage.fleet().create("w", {"name": "other"})
+    assert (await stage.orchestrator(local=2, **terms).run(plan)).state == "completed"
+    return (await stage.fleet().run(other.id)).device
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("name", ["nightly", 'a "b" \\n ä 🙂'])
+async def test_an_orchestrator_may_execute_only_tasks_of_its_plan(stage: Stage, name: str) -> None:
+    plan = Constellation(name)
+    plan.add(task("a"))
+    plan.add(task("b", "slow"), "a")
+    assert await run_beside(stage, plan, only_own_tasks=True) is None
+
+
+@pytest.mark.virtual_time
+async def test_without_the_option_an_orchestrator_executes_any_run(stage: Stage) -> None:
+    plan = Constellation("nightly")
+    plan.add(task("a"))
+    plan.add(task("b", "slow"), "a")
+    assert await run_beside(stage, plan) == "nightly@here"
 
 
 @pytest.mark.virtual_time

@@ -10,14 +10,19 @@ import pytest
 
 from asterism.core.errors import AlreadyRunning, EditRejected, PlanError
 from asterism.core.plan import edits, plan_end
+from asterism.core.plan.approval import ApprovalRule
 from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.edit_scope import EditScope
 from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.task import Task
 from asterism.durable import admin, compaction
+from asterism.durable.approval_store import list_approvals
 from asterism.durable.journal_store import UnknownConstellation, head_key, read_head
+from asterism.durable.plan_requests import edit_plan
 from asterism.durable.plan_retry import reopen_plan
 from asterism.fleet import retention
+from asterism.orchestrator.waiting_edits import WaitingEdits
 from asterism.store.protocol import PutRegister, Query
 from tests.durable import durable_work
 from tests.durable.durable_scenes import DONE, Stage, task
@@ -264,3 +269,54 @@ async def test_without_a_new_epoch_the_retry_meets_the_run_that_was_consumed(
     done, _ = await asyncio.wait([retry], timeout=100.0)
     assert not done or retry.exception() is not None
     assert DONE["c"] == 0
+
+
+# -- rules about edits -------------------------------------------------------------------------------------------------
+
+LIMITS: dict[str, Any] = {
+    "approvals": [ApprovalRule.parse("edits=update_task")],
+    "scopes": [EditScope.parse("edits=add_task")],
+}
+
+
+@pytest.mark.parametrize(
+    ("editor", "batch", "rule"),
+    [
+        (None, MEND, "approval"),
+        ("robot", MEND, "scope"),
+        ("robot", EditBatch((edits.AddTask(task("d")), *MEND.edits)), "scope"),
+        (None, EditBatch((edits.AddTask(task("d")),)), None),
+    ],
+)
+async def test_edits_of_a_retry_obey_the_rules_of_the_plan(
+    stage: Stage, editor: str | None, batch: EditBatch, rule: str | None
+) -> None:
+    await stage.orchestrator(**LIMITS).run(broken_plan())
+    before = await read_head(stage.store, "nightly")
+    if rule is None:
+        assert (await reopen_plan(stage.fleet(), "nightly", batch=batch, editor=editor)).version == 1
+        return
+    with pytest.raises(EditRejected) as rejected:
+        await reopen_plan(stage.fleet(), "nightly", batch=batch, editor=editor)
+    assert [one.rule for one in rejected.value.violations] == [rule]
+    assert await read_head(stage.store, "nightly") == before, "nothing runs again"
+    assert (await reopen_plan(stage.fleet(), "nightly", editor=editor)).tasks == ("b",)
+
+
+async def test_without_that_check_a_retry_would_apply_an_edit_that_needs_approval(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(WaitingEdits, "check_retry", lambda self, batch, editor=None: None)
+    await stage.orchestrator(**LIMITS).run(broken_plan())
+    assert (await reopen_plan(stage.fleet(), "nightly", batch=MEND)).version == 1
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+async def test_an_edit_that_needs_approval_does_not_wait_for_a_plan_that_has_ended(stage: Stage, dry_run: bool) -> None:
+    await stage.orchestrator(approvals=[ApprovalRule()]).run(broken_plan())
+    with pytest.raises(
+        EditRejected, match=r"has ended .*needs approval .*retry the plan, and then edit it"
+    ) as rejected:
+        await edit_plan(stage.fleet(), "nightly", EditBatch((edits.AddTask(task("d")),)), dry_run=dry_run)
+    assert [one.rule for one in rejected.value.violations] == ["ended"]
+    assert await list_approvals(stage.store, "nightly") == []

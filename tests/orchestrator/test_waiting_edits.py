@@ -220,3 +220,11 @@ async def test_without_the_hold_a_touched_task_starts(monkeypatch: pytest.Monkey
         runner.approve(number, "ann")
     runner.refuse(number, "ann")
     await running
+
+
+async def test_edits_of_a_retry_obey_the_rules_too() -> None:
+    runner = orchestrator()
+    result = await runner.run(plan("ab"))
+    with pytest.raises(EditRejected, match=r"needs approval .*retry the plan without edits"):
+        await runner.retry(result, from_tasks=["b"], edits=removing("b"))
+    assert result.plan.state == "completed", "nothing has changed"

@@ -152,6 +152,31 @@ def timeline_and_time_travel(page: Any, url: str) -> None:
     page.locator("[data-box=smoke]").wait_for()
 
 
+ODD_NAMES = """
+asterism: 1
+id: ..
+tasks:
+  a/b: {shell: echo slash}
+  ..: {shell: echo dots}
+"""
+
+
+def test_the_drawer_shows_tasks_whose_names_have_slashes_and_dots(tmp_path: Path) -> None:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    with (
+        chromium() as browser,
+        server(tmp_path, port) as (_, login),
+        opened(browser, url, login.removeprefix(f"{url}/"), failures=True) as page,
+    ):
+        submit(page, ODD_NAMES)
+        page.goto(f"{url}/#/plans/../graph")
+        for name, printed in (("a/b", "slash"), ("..", "dots")):
+            page.locator(f'[data-box="{name}"].is-completed').click()
+            page.get_by_role("log").get_by_text(printed).wait_for()
+            page.keyboard.press("Escape")
+
+
 def test_a_plan_that_runs_in_a_terminal_is_watched_by_its_link(tmp_path: Path) -> None:
     """``asterism run plan.yaml --serve`` prints a link. Without a terminal, it serves until the plan ends."""
     last = "while [ ! -e end ]; do sleep 0.05; done; echo packed"

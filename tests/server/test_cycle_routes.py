@@ -10,14 +10,16 @@ from typing import Any
 import httpx
 import pytest
 
+from asterism import AsyncClient
 from asterism.agents import Budget, ModelEditor
 from asterism.client import documents
 from asterism.core.plan.approval import ApprovalRule
+from asterism.core.plan.edits import RemoveTask
 from tests.agents.editor_scenes import REPAIR, ScriptedCaller, pipeline
 from tests.durable.durable_scenes import DONE, Stage, chain
 from tests.durable.durable_work import gate
 from tests.security.test_requests import problem
-from tests.server.server_scenes import ServerScene, ended, plan_server, plan_text
+from tests.server.server_scenes import BASE, ServerScene, ended, plan_server, plan_text
 
 pytestmark = pytest.mark.virtual_time
 
@@ -314,3 +316,35 @@ async def test_a_plan_without_a_model_has_no_budget() -> None:
     async with running() as (scene, _), bob(scene) as client:
         assert problem(await client.get(f"{PLAN}/budget"), 404)
         open_gates()
+
+
+# -- what a caller learns ----------------------------------------------------------------------------------------------
+
+
+async def test_a_dry_run_says_that_an_edit_would_wait_and_an_approval_keeps_its_reason() -> None:
+    async with running(**RULES) as (scene, _), scene.client("operate") as ann:
+        dry = (await ann.post(f"{PLAN}/edits", json={"edits": [REMOVE], "dry_run": True})).json()
+        assert dry["accepted"]
+        assert dry["waits"] == ["remove task 'b', bridged (edits=remove_task,cancel_task,remove_dependency)"]
+        assert (await ann.post(f"{PLAN}/edits", json={"edits": [ADD], "dry_run": True})).json()["waits"] == []
+        assert await items(ann, "approvals") == []
+        await ann.post(f"{PLAN}/edits", json={"edits": [REMOVE]})
+        client = AsyncClient(BASE, await scene.token(), transport=httpx.ASGITransport(scene.app))  # type: ignore[arg-type]
+        async with client:
+            assert (await client.edit_plan("nightly", [RemoveTask("c")], dry_run=True)).waits
+            assert (await client.approve_edit("nightly", 1, reason="fine by me")).version == 1
+        assert [one["why"] for one in await items(ann, "approvals?all=true")] == ["fine by me"]
+        assert any("fine by me" in one["why"] for one in await items(ann, "story"))
+        open_gates()
+        await ended(ann)
+
+
+async def test_a_retry_with_edits_that_need_approval_is_rejected() -> None:
+    async with plan_server() as (scene, _), scene.client("operate") as ann:
+        await ann.post("/api/v1/plans", json={"file": plan_text("a", call="fail"), "approvals": ["all"]})
+        await ended(ann)
+        answer = await ann.post(f"{PLAN}/retry", json={"edits": [ADD]})
+        assert (answer.status_code, [one["rule"] for one in answer.json()["violations"]]) == (422, ["approval"])
+        answer = await ann.post(f"{PLAN}/edits", json={"edits": [ADD]})
+        assert (answer.status_code, [one["rule"] for one in answer.json()["violations"]]) == (422, ["ended"])
+        assert await items(ann, "approvals") == []

@@ -94,12 +94,32 @@ async def test_an_action_on_a_filter_reaches_every_run_that_matches() -> None:
         done = (await client.post(f"{API}/runs/actions", json=body)).json()
         assert (sorted(done["changed"]), done["refused"], done["next"]) == (sorted(made), {}, None)
         assert (await client.get(f"{API}/runs/{made[0]}")).json()["paused"] == "by ann: lunch"
-        done = (await client.post(f"{API}/runs/actions", json={"action": "retry"})).json()
+        done = (await client.post(f"{API}/runs/actions", json={"action": "retry", "all": True})).json()
         assert done["changed"] == []
         assert "only a run that has ended" in done["refused"][made[0]]
         assert (await client.post(f"{API}/runs/{made[0]}/resume")).json()["paused"] is None
         assert (await client.post(f"{API}/runs/{made[0]}/cancel")).json()["status"] == "cancelled"
         problem(await client.post(f"{API}/runs/{made[0]}/pause"), 409)
+
+
+@pytest.mark.parametrize("term", [{"key": "k\0"}, {"key": "plan:x"}, {"label": "a\nb"}, {"series": "\t"}])
+async def test_a_run_with_an_invalid_term_is_an_invalid_request(term: dict[str, str]) -> None:
+    async with plan_server() as (scene, stage), scene.client() as client:
+        await a_workflow(stage)
+        answer = await client.post(f"{API}/runs", json={"workflow": "w", "input": {"name": "x"}, **term})
+        assert next(iter(term)) in problem(answer, 422)
+
+
+@pytest.mark.parametrize("body", [{}, {"limit": 5}, {"status": ""}, {"all": False}])
+async def test_an_action_without_a_condition_is_refused(body: dict[str, Any]) -> None:
+    async with plan_server() as (scene, stage), scene.client() as client:
+        await a_workflow(stage)
+        run = await created(client)
+        answer = await client.post(f"{API}/runs/actions", json={"action": "cancel", **body})
+        assert "this would act on every run" in problem(answer, 422)
+        assert await run_status(client, run["id"]) == run["status"]
+        done = (await client.post(f"{API}/runs/actions", json={**body, "action": "cancel", "all": True})).json()
+        assert done["changed"] == [run["id"]]
 
 
 async def test_a_run_is_moved_and_a_slow_move_goes_on() -> None:

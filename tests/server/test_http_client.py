@@ -16,11 +16,12 @@ from asterism.base.listen_address import ListenAddress
 from asterism.client import ApiError, NotAllowed, NotFound, ServerUnreachable, api_requests, documents
 from asterism.client.event_lines import EventLines
 from asterism.core.errors import AsterismError
+from asterism.core.run.workflow import Workflow
 from asterism.durable.journal_store import insert_plan
 from asterism.durable.plan_requests import edit_plan
 from asterism.durable.stored_plans import read_plan
 from asterism.fleet.fleet import Fleet
-from asterism.server import plan_documents
+from asterism.server import fleet_feed, plan_documents
 from asterism.server.app import endpoints
 from asterism.server.credentials import Credentials
 from asterism.server.http_service import HttpService, http_service
@@ -81,7 +82,7 @@ async def test_errors_of_the_server_are_exceptions() -> None:
 
 def test_both_clients_have_the_same_operations() -> None:
     built = {name for name, _ in inspect.getmembers(api_requests, inspect.isfunction) if not name.startswith("_")}
-    built -= {"edits_json", "field", "dataclass", "quote"}
+    built -= {"edits_json", "field", "dataclass", "path_part"}
     for kind in (Client, AsyncClient):
         assert built <= set(dir(kind))
         assert all(getattr(kind, name).__doc__ for name in built)
@@ -93,7 +94,19 @@ NOT_IN_THE_CLIENT = {
 }
 """For browsers and generators of clients."""
 
-STREAMED = {"GET /api/v1/plans/{plan}/events", "GET /api/v1/events"}
+STREAMED = {"GET /api/v1/plans/{plan}/events": "follow_plan", "GET /api/v1/events": "follow_fleet"}
+"""The method of both clients for each endpoint whose answer is a stream."""
+
+
+def test_every_stream_has_a_method() -> None:
+    streams = {f"{one.method} {one.full_path}" for one in endpoints() if one.media == "text/event-stream"}
+    assert streams == set(STREAMED)
+    for name in STREAMED.values():
+        assert inspect.isgeneratorfunction(getattr(Client, name))
+        assert inspect.isasyncgenfunction(getattr(AsyncClient, name))
+        assert inspect.signature(getattr(Client, name)).parameters == (
+            inspect.signature(getattr(AsyncClient, name)).parameters
+        )
 
 
 def test_every_endpoint_has_an_operation() -> None:
@@ -105,7 +118,7 @@ def test_every_endpoint_has_an_operation() -> None:
             request = build(*["1" if one.annotation != "Edits" else [] for one in given])
             sent.add((request.method, request.path.removeprefix(api_requests.API)))
     for one in endpoints():
-        if f"{one.method} {one.full_path}" not in NOT_IN_THE_CLIENT | STREAMED:
+        if f"{one.method} {one.full_path}" not in NOT_IN_THE_CLIENT | set(STREAMED):
             assert any(
                 one.method == method and re.fullmatch(re.sub(r"{\w+}", "[^/]+", one.path), path)
                 for method, path in sent
@@ -140,6 +153,39 @@ async def a_server() -> AsyncIterator[tuple[Fleet, HttpService, str]]:
 
 async def plan_view(fleet: Fleet) -> documents.Plan:
     return documents.Plan.model_validate(plan_documents.view(await read_plan(fleet, "nightly")))
+
+
+ODD_NAMES = ("a/b", "/", ".", "..", "~.", "~~..", "a%2Fb", "%2e%2e", "a b", "a?b#c", "why", "ä")
+
+
+async def test_tasks_of_any_name_are_read_over_a_socket() -> None:
+    async with a_server() as (fleet, service, token), AsyncClient(service.url, token) as client:
+        await insert_plan(fleet.store, chain(*ODD_NAMES))
+        for name in ODD_NAMES:
+            assert (await client.task("nightly", name)).id == name
+            assert (await client.why("nightly", name)).task == name
+            assert (await client.task_logs("nightly", name)).items == []
+        with pytest.raises(NotFound, match="no plan has such a name"):
+            await client.plan("nightly/tasks/a")  # in keys of a store a slash separates a plan from its parts
+
+
+async def test_a_plan_a_series_and_a_schedule_named_with_dots_are_found_over_a_socket() -> None:
+    async with a_server() as (fleet, service, token), AsyncClient(service.url, token) as client:
+        await fleet.workflows.add(Workflow("w", argv=["true"]))
+        for name in (".", "..", "~."):
+            await client.submit_plan(plan_text("a"), name=name)
+            assert (await client.plan(name)).name == name
+            assert (await client.cancel_plan(name)).name == name
+            events = client.follow_plan(name, "0")
+            assert (await anext(events)).position
+            await events.aclose()
+            await client.add_schedule(name, workflow="w", every=3600)
+            assert (await client.schedule(name)).name == name
+            await client.claim(name, 5)
+            assert (await client.series(name)).active == 5
+        assert (await client.claim("owner/repository", 5)).name == "owner/repository"
+        with pytest.raises(NotFound, match=r"^there is no plan '\.\.\.' "):
+            await client.plan("...")
 
 
 async def test_the_blocking_client_follows_a_plan_over_a_socket() -> None:
@@ -181,3 +227,40 @@ async def test_a_stream_continues_when_the_server_comes_back() -> None:
             assert (await second).model_dump()["version"] == 2
             await events.aclose()
             await client.close()
+
+
+async def test_a_fleet_is_followed_over_a_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_feed, "LOOK_INTERVAL", 0.01)
+    async with a_server() as (fleet, service, token), AsyncClient(service.url, token) as client:
+        await fleet.workflows.add(Workflow("w", argv=["true"]))
+        with Client(service.url, token) as blocking_client:
+            events, same = client.follow_fleet(), blocking_client.follow_fleet()
+
+            async def received() -> documents.FleetEvent:
+                found = await anext(events)
+                assert await asyncio.to_thread(next, same) == found
+                return found
+
+            assert (await received()).kind == "reset"
+            made = (await client.create("w")).id
+            first = await received()
+            assert (first.kind, first.model_dump()["id"]) == ("run", made)
+            await client.cancel(made)
+            second = await received()
+            assert second.model_dump()["status"] == "cancelled"
+            later = client.follow_fleet(first.position)
+            assert await anext(later) == second
+            same.close()
+            for one in (events, later):
+                await one.aclose()
+
+
+async def test_a_stream_that_is_refused_raises_the_error_of_the_server() -> None:
+    async with a_server() as (_, service, token), AsyncClient(service.url, token) as client:
+        with pytest.raises(NotFound, match="there is no plan 'x'"):
+            await anext(client.follow_plan("x"))
+        with Client(service.url, token) as blocking_client, pytest.raises(NotFound, match="there is no plan 'x'"):
+            await asyncio.to_thread(next, blocking_client.follow_plan("x"))
+        async with AsyncClient(service.url, "ast_wrong") as stranger:
+            with pytest.raises(NotAllowed):
+                await anext(stranger.follow_fleet())

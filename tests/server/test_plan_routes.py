@@ -56,6 +56,15 @@ async def test_a_submission_is_forgotten_when_the_plan_has_ended() -> None:
         raise AssertionError("it is still there")
 
 
+@pytest.mark.parametrize(
+    "body", [{"name": "x/y", "file": plan_text("a")}, {"file": plan_text("a").replace("id: nightly", "id: x/y")}]
+)
+async def test_a_plan_with_an_invalid_name_is_an_invalid_request(body: dict[str, Any]) -> None:
+    async with plan_server() as (scene, _), scene.client() as client:
+        assert "without '/'" in problem(await client.post("/api/v1/plans", json=body), 422)
+        assert (await client.get("/api/v1/plans")).json()["items"] == []
+
+
 async def test_a_plan_file_with_mistakes_tells_all_of_them_and_reads_no_other_file() -> None:
     async with plan_server() as (scene, _), scene.client() as client:
         text = "asterism: 1\ninclude: /etc/passwd\ntasks:\n  a: {shell: x, after: nothing}\n"
@@ -66,7 +75,7 @@ async def test_a_plan_file_with_mistakes_tells_all_of_them_and_reads_no_other_fi
         assert "cannot include files" in messages[0]
         assert not any("root" in one for one in messages)
         answer = await client.post("/api/v1/plans", json={"file": plan_text("a"), "name": "../x"})
-        assert "without '/'" in problem(answer, 409)
+        assert "without '/'" in problem(answer, 422)
         await submitted(client, plan_text("a"))
         answer = await client.post("/api/v1/plans", json={"file": plan_text("a")})
         assert answer.json()["type"] == "urn:asterism:problem:plan-exists"

@@ -149,7 +149,7 @@ async def decide(fleet: Fleet, plan: str, number: int, decision: Decision | None
     if decision.decision == "refuse":
         refused = await refuse_edit(fleet, plan, number, decision.reason)
         return {**found, "state": refused.state, "why": refused.why}
-    done = await approve_edit(fleet, plan, number)
+    done = await approve_edit(fleet, plan, number, reason=decision.reason)
     outcome = plan_documents.edit_outcome(plan, done, dry_run=False)
     return {**found, "state": "approved", "why": decision.reason, "outcome": outcome}
 

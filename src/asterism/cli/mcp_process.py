@@ -27,7 +27,7 @@ async def serve_client(fleet: Fleet, name: str, scopes: Sequence[str], *, local:
     tune_gc()
     if sys.stdin is not None and sys.stdin.isatty():
         note("An MCP client starts this command and speaks with it here; Ctrl-D ends it. See: asterism mcp --help")
-    make = partial(DurableOrchestrator, local=local) if local else DurableOrchestrator
+    make = partial(DurableOrchestrator, local=local, only_own_tasks=True) if local else DurableOrchestrator
     async with runs_plans(fleet, make) as runner:
         state.submitted = runner.wake
         await _until_signal(asyncio.create_task(serve_stdio(state, caller)))

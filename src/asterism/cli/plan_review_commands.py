@@ -267,9 +267,17 @@ def approvals(name: str, everything: bool, store: str | None, as_json: bool) -> 
 @name_argument
 @approval_argument
 @edit_options
+@click.option("--reason", default="", metavar="TEXT", help="The reason, for the story.")
 @_editor_options
 def approve(
-    name: str, approval: int, who: str | None, timeout: float, store: str | None, as_json: bool, **wanted: Any
+    name: str,
+    approval: int,
+    reason: str,
+    who: str | None,
+    timeout: float,
+    store: str | None,
+    as_json: bool,
+    **wanted: Any,
 ) -> int:
     """Approve an edit that waits for a person.
 
@@ -290,7 +298,7 @@ def approve(
         await find_plan(fleet, name)
         batch = replace(given, author=given.author or who or fleet.by) if given.edits else None
         try:
-            done = await approve_edit(fleet, name, approval, batch, who=who, timeout=timeout)
+            done = await approve_edit(fleet, name, approval, batch, reason, who=who, timeout=timeout)
         except EditRejected as rejected:
             return _print_rejected(name, rejected, as_json, approval=approval)
         if as_json:

@@ -156,7 +156,8 @@ def applied_lines(name: str, answer: EditAnswer, dry_run: bool, resume: str = ""
     outcome = f"Plan {name!r} would change: {version}." if dry_run else f"Plan {name!r} changed: {version}."
     by = [f"Applied by {clean(answer.by)}, which runs it."] if answer.by is not None else []
     again = [f"The plan had ended, and is open again. Run it with: {resume}"] if answer.reopened else []
-    return [*changes, *stopped, " ".join([outcome, *by]), *again]
+    waits = [f"The edit would wait for a person: {clean('; '.join(answer.waits))}."] if answer.waits else []
+    return [*changes, *stopped, " ".join([outcome, *by]), *again, *waits]
 
 
 def paused_line(name: str, answer: PauseAnswer) -> str:
@@ -249,6 +250,7 @@ def applied_json(name: str, answer: EditAnswer, dry_run: bool) -> dict[str, Any]
         "inverse": None if applied.inverse is None else applied.inverse.to_json(),
         "applied_by": answer.by,
         "reopened": answer.reopened,
+        "waits": list(answer.waits),
     }
 
 

@@ -51,7 +51,7 @@ async def serve_until_signal(
         raise AsterismError(f"the server needs starlette and uvicorn: {install_hint('serve')}") from None
     tune_gc()
     raise_descriptor_limit()
-    make = partial(DurableOrchestrator, local=local) if local else DurableOrchestrator
+    make = partial(DurableOrchestrator, local=local, only_own_tasks=True) if local else DurableOrchestrator
     also: dict[str, str] = {}
     async with contextlib.AsyncExitStack() as stack:
         hook = None

@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
-from urllib.parse import quote
 
+from asterism.base.path_names import path_part
 from asterism.client import documents
 from asterism.core.plan.edits import Edit, EditBatch
 
@@ -43,7 +43,7 @@ def _text(value: Any) -> str:
 
 def _at(*parts: str) -> str:
     """A path with names in it, which may have any letters."""
-    return "/" + "/".join(quote(part, safe="") for part in parts)
+    return "/" + "/".join(map(path_part, parts))
 
 
 def edits_json(edits: Edits) -> list[Any]:
@@ -145,9 +145,12 @@ def claim_cycle(name: str, cycle: int, *, lease: float = 60.0) -> ApiRequest[doc
     return _post(_at("plans", name, "cycles", str(cycle), "claim"), documents.CycleDetails, lease=lease)
 
 
-def answer_cycle(name: str, cycle: int, edits: Edits = (), *, reason: str = "") -> ApiRequest[documents.EditOutcome]:
-    """Answer an edit cycle; without edits the plan goes on as it is. Raises EditRejected."""
-    body = {"edits": edits_json(edits), "reason": reason}
+def answer_cycle(
+    name: str, cycle: int, edits: Edits = (), *, reason: str = "", base_version: int | None = None
+) -> ApiRequest[documents.EditOutcome]:
+    """Answer an edit cycle; without edits the plan goes on as it is. ``base_version`` is by default that of the cycle.
+    Raises EditRejected."""
+    body = {"edits": edits_json(edits), "reason": reason, "base_version": base_version}
     return _post(_at("plans", name, "cycles", str(cycle), "answer"), documents.EditOutcome, **body)
 
 
@@ -171,10 +174,12 @@ def approvals(name: str, *, everything: bool = False) -> ApiRequest[documents.Pa
     return _get(_at("plans", name, "approvals"), documents.Page[documents.WaitingEdit], all=everything)
 
 
-def approve_edit(name: str, approval: int, edits: Edits | None = None) -> ApiRequest[documents.EditOutcome]:
+def approve_edit(
+    name: str, approval: int, edits: Edits | None = None, *, reason: str = ""
+) -> ApiRequest[documents.EditOutcome]:
     """Apply an edit that waits for a person, or other edits in its place. Raises EditRejected; it then still waits."""
     path = _at("plans", name, "approvals", str(approval), "approve")
-    return _post(path, documents.EditOutcome, edits=None if edits is None else edits_json(edits))
+    return _post(path, documents.EditOutcome, edits=None if edits is None else edits_json(edits), reason=reason)
 
 
 def refuse_edit(name: str, approval: int, reason: str = "") -> ApiRequest[documents.WaitingEdit]:
@@ -304,7 +309,8 @@ def move(run_id: str, device: str, *, stop: bool = False) -> ApiRequest[document
 
 
 def act_on_runs(action: str, *, reason: str = "", **wanted: Any) -> ApiRequest[documents.BulkOutcome]:
-    """``pause``, ``resume``, ``cancel`` or ``retry`` all runs that match; ``wanted`` is as for ``runs``."""
+    """``pause``, ``resume``, ``cancel`` or ``retry`` all runs that match; ``wanted`` is as for ``runs``, or
+    ``all=True`` for every run."""
     return _post("/runs/actions", documents.BulkOutcome, action=action, reason=reason, **wanted)
 
 

@@ -141,6 +141,16 @@ class PlanEvent(Document):
     kind: str
 
 
+class FleetEvent(Document):
+    """A change of a run or a device, or a new notice; docs/reference/http-api.md lists the kinds. ``position`` is what
+    ``follow_fleet`` continues after."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    position: str
+    kind: str
+
+
 class Changes(Page[PlanEvent]):
     """The events after a position. With ``reset`` there are none: read the plan again, and continue after
     ``position``."""
@@ -260,6 +270,7 @@ class EditOutcome(Document):
     edits: list[dict[str, Any]]
     inverse: dict[str, Any] | None
     applied_by: str | None
+    waits: list[str] = Field([], description="In a dry run: why the edit would wait for a person.")
 
 
 class PlanState(Document):

@@ -19,13 +19,14 @@ from __future__ import annotations
 import asyncio
 import functools
 import ipaddress
+import json
 import os
 import ssl
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextlib import aclosing, closing
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 try:
     import httpx
@@ -36,10 +37,11 @@ except ImportError as missing:
     raise AsterismError(f"a client of a server needs httpx: {install_hint('http')}") from missing
 from pydantic import ValidationError
 
+from asterism.base.path_names import path_part
 from asterism.client import api_requests, documents
 from asterism.client.api_errors import ApiError, ServerUnreachable, error_of
 from asterism.client.api_requests import API, ApiRequest
-from asterism.client.event_lines import EventLines
+from asterism.client.event_lines import EventLines, ReceivedEvent
 from asterism.core.errors import AsterismError
 
 Given = ParamSpec("Given")
@@ -134,23 +136,34 @@ class Client(_Connection):
     def follow_plan(self, name: str, after: str | None = None) -> Generator[documents.PlanEvent, None, None]:
         """The events of a plan as they happen, after a position or from now on, until the plan is gone. A stream that
         breaks continues after its last event. After a ``reset``, read the plan again."""
+        with closing(self._follow(_events_path(name), after)) as received:
+            for one in received:
+                event = documents.PlanEvent.model_validate_json(one.data)
+                yield event
+                if event.kind == "gone":
+                    return
+
+    def follow_fleet(self, after: str | None = None) -> Generator[documents.FleetEvent, None, None]:
+        """The runs, devices and notices that change, as it happens, after the position of an earlier event or from now
+        on. A stream that breaks continues after its last event. After a ``reset``, which also comes first, read the
+        lists again."""
+        with closing(self._follow(f"{API}/events", after)) as received:
+            for one in received:
+                yield _fleet_event(one)
+
+    def _follow(self, path: str, after: str | None) -> Generator[ReceivedEvent, None, None]:
         lines, pause = EventLines(after), RECONNECT[0]
         while True:
             try:
-                with self._http.stream(
-                    "GET", _events_path(name), params=_after(lines), headers=_stream_headers(lines), timeout=_STREAM
-                ) as answer:
-                    _check_stream(answer)
+                with self._http.stream("GET", path, headers=_stream_headers(lines), timeout=_STREAM) as answer:
+                    if answer.status_code >= 300:
+                        answer.read()
+                        raise _stream_error(answer)
                     for line in answer.iter_lines():
-                        event = _event(lines, line)
+                        event = lines.add(line)
                         if event is not None:
                             pause = RECONNECT[0]
                             yield event
-                            if event.kind == "gone":
-                                return
-            except httpx.HTTPStatusError as error:
-                error.response.read()
-                raise _problem(error.response) from None
             except httpx.HTTPError:
                 pass
             lines.reset()
@@ -263,23 +276,32 @@ class AsyncClient(_Connection):
 
     async def follow_plan(self, name: str, after: str | None = None) -> AsyncGenerator[documents.PlanEvent, None]:
         """See ``Client.follow_plan``."""
+        async with aclosing(self._follow(_events_path(name), after)) as received:
+            async for one in received:
+                event = documents.PlanEvent.model_validate_json(one.data)
+                yield event
+                if event.kind == "gone":
+                    return
+
+    async def follow_fleet(self, after: str | None = None) -> AsyncGenerator[documents.FleetEvent, None]:
+        """See ``Client.follow_fleet``."""
+        async with aclosing(self._follow(f"{API}/events", after)) as received:
+            async for one in received:
+                yield _fleet_event(one)
+
+    async def _follow(self, path: str, after: str | None) -> AsyncGenerator[ReceivedEvent, None]:
         lines, pause = EventLines(after), RECONNECT[0]
         while True:
             try:
-                async with self._http.stream(
-                    "GET", _events_path(name), params=_after(lines), headers=_stream_headers(lines), timeout=_STREAM
-                ) as answer:
-                    _check_stream(answer)
+                async with self._http.stream("GET", path, headers=_stream_headers(lines), timeout=_STREAM) as answer:
+                    if answer.status_code >= 300:
+                        await answer.aread()
+                        raise _stream_error(answer)
                     async for line in answer.aiter_lines():
-                        event = _event(lines, line)
+                        event = lines.add(line)
                         if event is not None:
                             pause = RECONNECT[0]
                             yield event
-                            if event.kind == "gone":
-                                return
-            except httpx.HTTPStatusError as error:
-                await error.response.aread()
-                raise _problem(error.response) from None
             except httpx.HTTPError:
                 pass
             lines.reset()
@@ -402,11 +424,7 @@ def _problem(answer: httpx.Response) -> AsterismError:
 
 
 def _events_path(name: str) -> str:
-    return f"{API}/plans/{quote(name, safe='')}/events"
-
-
-def _after(lines: EventLines) -> dict[str, str]:
-    return {} if lines.last_id is None else {"after": lines.last_id}
+    return f"{API}/plans/{path_part(name)}/events"
 
 
 def _stream_headers(lines: EventLines) -> dict[str, str]:
@@ -414,16 +432,13 @@ def _stream_headers(lines: EventLines) -> dict[str, str]:
     return found if lines.last_id is None else {**found, "last-event-id": lines.last_id}
 
 
-def _check_stream(answer: httpx.Response) -> None:
-    """Raises HTTPStatusError, except for errors that pass: then the client connects again."""
-    if answer.status_code in (429, 502, 503, 504):
-        raise httpx.ReadError("try again later")
-    answer.raise_for_status()
+def _stream_error(answer: httpx.Response) -> Exception:
+    """The error of a stream that was refused. An error that passes is one of httpx: the client connects again."""
+    return httpx.ReadError("try again later") if answer.status_code in (429, 502, 503, 504) else _problem(answer)
 
 
-def _event(lines: EventLines, line: str) -> documents.PlanEvent | None:
-    found = lines.add(line)
-    return None if found is None else documents.PlanEvent.model_validate_json(found.data)
+def _fleet_event(received: ReceivedEvent) -> documents.FleetEvent:
+    return documents.FleetEvent.model_validate({"position": received.id, **json.loads(received.data)})
 
 
 def _may_have_ended(event: documents.PlanEvent) -> bool:

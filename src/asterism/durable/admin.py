@@ -106,15 +106,21 @@ async def edit_once(
 ) -> Applied:
     """As ``edit``, in one commit with other writes. Raises Conflict if another process was faster."""
     if dry_run:
-        stored = await load(fleet.store, name)
-        await check_not_cancelled(fleet.store, stored.head, "edited")
-        await _check_at_rest(fleet, stored, dry_run=True)
-        if editor is not None:
-            waiting, _ = await waiting_edits_at_rest(fleet.store, stored, lambda: None)
-            waiting.check_editor(batch, editor)
-        return stored.plan.apply(batch, fleet.store.clock())
-
+        return (await try_edit(fleet, name, batch, editor))[0]
     return await change_once(fleet, name, lambda waiting, plan: waiting.submit(batch, None, editor), also)
+
+
+async def try_edit(
+    fleet: Fleet, name: str, batch: EditBatch, editor: str | None = None
+) -> tuple[Applied, tuple[str, ...]]:
+    """What an edit would do, and why it would wait for a person: nothing if it would not. Nothing changes. Raises what
+    ``edit`` raises."""
+    stored = await load(fleet.store, name)
+    await check_not_cancelled(fleet.store, stored.head, "edited")
+    await _check_at_rest(fleet, stored, dry_run=True)
+    waiting, _ = await waiting_edits_at_rest(fleet.store, stored, lambda: None)
+    waits = waiting.wait_reasons(batch, editor)
+    return stored.plan.apply(batch, fleet.store.clock()), waits
 
 
 async def change_once(

@@ -36,20 +36,22 @@ async def approve_edit(
     name: str,
     number: int,
     batch: EditBatch | None = None,
+    reason: str = "",
     *,
     who: str | None = None,
     timeout: float = ANSWER_TIMEOUT,
 ) -> EditAnswer:
-    """Apply a waiting edit, or ``batch`` in its place. Durable on return. Raises ApprovalGone; EditRejected, with the
-    edit still waiting; PlanError if the plan is being cancelled; NotAnswered and AnswerLost."""
+    """Apply a waiting edit, or ``batch`` in its place; ``reason`` is kept with it. Durable on return. Raises
+    ApprovalGone; EditRejected, with the edit still waiting; PlanError if the plan is being cancelled; NotAnswered and
+    AnswerLost."""
     by = who or fleet.by
-    value = {"kind": "approve", "approval": number, "who": by}
+    value: dict[str, Any] = {"kind": "approve", "approval": number, "who": by, "reason": reason}
     if batch is not None:
         value["batch"] = batch.to_json()
 
     async def at_rest(also: list[Write]) -> EditAnswer:
         applied = await admin.change_once(
-            fleet, name, lambda waiting, plan: admin.of_rules(waiting, name).approve(number, by, batch), also
+            fleet, name, lambda waiting, plan: admin.of_rules(waiting, name).approve(number, by, batch, reason), also
         )
         return EditAnswer(applied)
 
@@ -126,7 +128,8 @@ def approval_answers(execution: Execution) -> dict[str, Callable[..., dict[str, 
     def approve(request: Mapping[str, Any]) -> dict[str, Any]:
         batch = EditBatch.from_json(request["batch"]) if "batch" in request else None
         try:
-            applied = execution.waiting.approve(request["approval"], request["who"], batch)
+            reason = request.get("reason", "")  # an earlier version sends none
+            applied = execution.waiting.approve(request["approval"], request["who"], batch, reason)
         except ApprovalGone as error:
             return {"gone": str(error)}
         return {**applied_json(applied), "batch": applied.batch.to_json()}

@@ -13,6 +13,7 @@ the plan itself.
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
@@ -46,6 +47,7 @@ from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.device.membership import DeviceNameTaken
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.policy.device_policy import DevicePolicy
+from asterism.fleet.retention import PREFIX
 from asterism.orchestrator.edit_cycles import Answer
 from asterism.orchestrator.options import Options
 from asterism.orchestrator.orchestrator import PlanCommands
@@ -72,6 +74,7 @@ class DurableOrchestrator(PlanCommands):
     """Runs plans in the store of a fleet, on the devices of that fleet.
 
     ``local``          how many tasks this process executes itself at once; 0 for none
+    ``only_own_tasks`` whether it executes only tasks of the plan, and no other runs of the fleet
     ``can``            the capabilities of this process for them
     ``device_policy``  the device policy of this process
     ``max_open_runs``  how many tasks are runs of the fleet at once
@@ -89,6 +92,7 @@ class DurableOrchestrator(PlanCommands):
         fleet: Fleet,
         *,
         local: int = 0,
+        only_own_tasks: bool = False,
         can: Iterable[str] = (),
         device_policy: DevicePolicy | None = None,
         max_open_runs: int = MAX_OPEN_RUNS,
@@ -102,7 +106,7 @@ class DurableOrchestrator(PlanCommands):
     ) -> None:
         self.options = Options(max_losses=max_losses, **{"records": StoreRecords(fleet.store), **options})
         self.fleet, self.local, self.can = fleet, local, tuple(can)
-        self._host = host or socket.gethostname()
+        self._host, self._only_own_tasks = host or socket.gethostname(), only_own_tasks
         self._agent_terms: dict[str, Any] = {
             "heartbeat": heartbeat,
             "timeout": timeout,
@@ -201,8 +205,10 @@ class DurableOrchestrator(PlanCommands):
     def _agent(self, name: str) -> DeviceAgent:
         """The device agent. Its name is that of the plan and the machine, so that an earlier process of the same name
         is known to be dead at once."""
-        device = f"{name}@{self._host}"
-        return self._make_agent(self.fleet, device, slots=self.local, can=self.can, **self._agent_terms)
+        device, terms = f"{name}@{self._host}", self._agent_terms
+        if self._only_own_tasks:
+            terms = {**terms, "accepts": f"run.workflow == {json.dumps(PREFIX + name, ensure_ascii=False)}"}
+        return self._make_agent(self.fleet, device, slots=self.local, can=self.can, **terms)
 
     async def _result(self, stored: StoredConstellation) -> Result:
         """The result of a plan that has ended. Its last owner may have died before it could clean up."""
@@ -256,12 +262,20 @@ class DurableOrchestrator(PlanCommands):
         )
 
     async def approve(
-        self, number: int, who: str, batch: EditBatch | None = None, *, plan_id: str | None = None
+        self,
+        number: int,
+        who: str,
+        batch: EditBatch | None = None,
+        *,
+        reason: str = "",
+        plan_id: str | None = None,
     ) -> Applied:
         """Apply a waiting edit, or ``batch`` in its place. Durable on return. Raises ApprovalGone; and EditRejected,
         with the edit still waiting."""
         name = plan_id if plan_id is not None else self.scheduler.find(None).plan.id
-        return await self._change(name, lambda: self.scheduler.find_editable(name).waiting.approve(number, who, batch))
+        return await self._change(
+            name, lambda: self.scheduler.find_editable(name).waiting.approve(number, who, batch, reason)
+        )
 
     async def refuse(self, number: int, who: str, reason: str = "", *, plan_id: str | None = None) -> WaitingEdit:
         """Drop a waiting edit. Durable on return. Raises ApprovalGone."""

@@ -72,11 +72,13 @@ class AnswerLost(PlanError):
 @dataclass(frozen=True, slots=True)
 class EditAnswer:
     """``by`` is the process that runs the plan and applied the edit; None if no process runs it, and this one did.
-    ``reopened``: the plan had ended, and the edit has opened it again."""
+    ``reopened``: the plan had ended, and the edit has opened it again. ``waits`` are the reasons why an edit that was
+    only checked would wait for a person."""
 
     applied: Applied
     by: str | None = None
     reopened: bool = False
+    waits: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,8 @@ async def edit_plan(
     violation, EditWaits if it waits for a person, PlanError if the plan is being cancelled, NotAnswered and
     AnswerLost."""
     if dry_run:
-        return EditAnswer(await admin.edit(fleet, name, batch, dry_run=True, editor=editor))
+        applied, waits = await admin.try_edit(fleet, name, batch, editor)
+        return EditAnswer(applied, waits=waits)
     while True:
         head, _ = await read_head(fleet.store, name)
         if head.ended or await admin.live_owner(fleet.store, head) is None:

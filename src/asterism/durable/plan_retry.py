@@ -22,6 +22,7 @@ from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.journal import Step
 from asterism.core.plan.status import ConstellationState
 from asterism.durable.admin import check_not_cancelled, live_owner, pause_key
+from asterism.durable.approval_store import waiting_edits_at_rest
 from asterism.durable.journal_store import ENDED, StoredConstellation, head_key, load, record_key, step_record
 from asterism.fleet.fleet import Fleet
 from asterism.store.optimistic_update import retry_on_conflict
@@ -50,9 +51,11 @@ async def reopen_plan(
     batch: EditBatch | None = None,
     reason: str = "",
     conditions: Conditions = expressions,
+    editor: str | None = None,
 ) -> Reopened:
     """Reopen a plan that has ended, to run again what failed and what was cancelled because of it; or ``from_tasks``
-    and what lies below them. ``batch`` is applied in the same commit. Durable on return; nothing runs yet.
+    and what lies below them. ``batch`` is applied in the same commit; it is checked like every edit of ``editor``, None
+    for a person, and rejected if it would wait for approval. Durable on return; nothing runs yet.
 
     Raises UnknownConstellation, AlreadyRunning, EditRejected, UnknownTask, and PlanError if the plan has not ended, was
     cancelled, or has nothing to run again."""
@@ -63,7 +66,10 @@ async def reopen_plan(
         await check_not_cancelled(fleet.store, stored.head, "retried")
         steps: list[Step] = []
         stored.plan.record = steps.append
-        again = stored.plan.run_again(fleet.store.clock(), from_tasks, batch, why)
+        waiting, _ = await waiting_edits_at_rest(fleet.store, stored, lambda: None)
+        again = stored.plan.run_again(
+            fleet.store.clock(), from_tasks, batch, why, lambda given: waiting.check_retry(given, editor)
+        )
         await fleet.store.commit(await _writes(fleet, stored, steps))
         return Reopened(name, tuple(again), stored.plan.version)
 

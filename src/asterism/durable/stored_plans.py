@@ -231,7 +231,7 @@ async def explain_task(fleet: Fleet, name: str, task: str, hints: Hints = no_hin
         told = await ask_why(fleet, name, task)
         if told is not None:
             return TaskExplanation(name, task, told.status, told.holders, by=stored.owner.device)
-    held = why(plan, stored.record.lock, node, holder, now)
+    held = why(plan, stored.record.lock, node, holder, now, stored.waiting)
     mask = PlanMask(plan)
     reasons = [Holder(one.kind, one.name, mask.shown(one.text)) for one in held.holders]
     silent = [] if stored.owner is None or holder is not None else [_no_answer(stored.owner)]

@@ -16,7 +16,7 @@ from asterism.core.plan.assignment_lock import AssignmentLock, EditCycle
 from asterism.core.plan.constellation import Constellation, TaskView
 from asterism.core.plan.edit_scope import EditScope
 from asterism.core.plan.edits import Edit, EditBatch
-from asterism.core.plan.explain import Holder, Why
+from asterism.core.plan.explain import Holder, Why, approval_holder
 from asterism.core.plan.explain import why as explain
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import ConstellationState, TaskStatus
@@ -32,6 +32,7 @@ from asterism.orchestrator.result import Result
 from asterism.orchestrator.roster import Roster, missing
 from asterism.orchestrator.scheduler import DeviceScheduler
 from asterism.orchestrator.unchanged_tasks import ResultRecords
+from asterism.orchestrator.waiting_edits import WaitingEdits
 
 
 class PlanCommands:
@@ -59,7 +60,8 @@ class PlanCommands:
         execution = self.scheduler.find(plan_id)
         node = execution.plan.node(task_id)
         holder = _placement_holder(execution, self.scheduler, node)
-        return explain(execution.plan, execution.lock, node, holder, self.scheduler.now())
+        edits = tuple(execution.waiting.waiting.values())
+        return explain(execution.plan, execution.lock, node, holder, self.scheduler.now(), edits)
 
     def cycles(self, plan_id: str | None = None) -> list[EditCycle]:
         """The open edit cycles."""
@@ -201,14 +203,16 @@ class Orchestrator(PlanCommands):
 
         ``from_tasks`` are run again instead, with everything below them. ``edits`` are applied first, all or none; with
         a task that they add, a plan in which nothing failed is run too. A plan that an edit has reopened is continued.
-        Raises PlanError, EditRejected, and AlreadyRunning."""
+        Raises PlanError, EditRejected (also for edits that would wait for a person), and AlreadyRunning."""
         plan = ended.plan if isinstance(ended, Result) else ended
         self._check_idle(plan)
         batch = None if edits is None else edits if isinstance(edits, EditBatch) else EditBatch(tuple(edits))
         self.options.evaluate_conditions(plan)
         first = tuple(from_tasks)
         if plan.state is not ConstellationState.EXECUTING or first or batch is not None:
-            plan.run_again(self.scheduler.now(), first, batch)
+            rules = (self.options.approvals, self.options.approval_timeout, self.scheduler.now)
+            waiting = WaitingEdits(plan, *rules, lambda kind, edit: None, lambda: None)
+            plan.run_again(self.scheduler.now(), first, batch, check=waiting.check_retry)
         plan.ranks = None
         self.options.add_ranks(plan)
         execution = self._execution(plan)
@@ -285,10 +289,18 @@ class Orchestrator(PlanCommands):
         person."""
         return self.scheduler.find_editable(plan_id).waiting.submit(batch, None, editor)
 
-    def approve(self, number: int, who: str, batch: EditBatch | None = None, *, plan_id: str | None = None) -> Applied:
+    def approve(
+        self,
+        number: int,
+        who: str,
+        batch: EditBatch | None = None,
+        *,
+        reason: str = "",
+        plan_id: str | None = None,
+    ) -> Applied:
         """Apply a waiting edit, or ``batch`` in its place. Raises ApprovalGone; and EditRejected, with the edit still
         waiting."""
-        return self.scheduler.find_editable(plan_id).waiting.approve(number, who, batch)
+        return self.scheduler.find_editable(plan_id).waiting.approve(number, who, batch, reason)
 
     def refuse(self, number: int, who: str, reason: str = "", *, plan_id: str | None = None) -> WaitingEdit:
         """Drop a waiting edit. Raises ApprovalGone."""
@@ -316,8 +328,7 @@ def _placement_holder(execution: Execution, scheduler: DeviceScheduler, node: No
     if execution.paused:
         return Holder("pause", execution.plan.id, "the plan is paused")
     if (waiting := execution.waiting.holder_of(node.id)) is not None:
-        text = f"an edit that changes it waits for approval {waiting.id}, by {waiting.batch.author or 'somebody'}"
-        return Holder("approval", str(waiting.id), text)
+        return approval_holder(waiting, node.id)
     if node in execution.parked:
         return Holder("stopping", "", "its last execution was asked to stop and has not stopped yet")
     if node in execution.backing_off:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import NoReturn
 
+from asterism.core.errors import Violation
 from asterism.core.plan.apply import Applied
 from asterism.core.plan.approval import (
     APPROVED,
@@ -34,7 +35,7 @@ from asterism.core.plan.edit_scope import EditScope, scope_violations
 from asterism.core.plan.edit_trial import Trial, trial
 from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.node import Node
-from asterism.core.plan.status import PENDING
+from asterism.core.plan.status import ENDED_STATES, PENDING
 from asterism.core.plan.taint import mark_violations, taint_reasons
 
 Save = Callable[[WaitingEdit], None]
@@ -83,19 +84,48 @@ class WaitingEdits:
         """Apply a batch, or let it wait. ``editor`` is the name of the editor that it comes from; None for a person,
         who has no scope. Raises EditRejected, and EditWaits."""
         now, plan = self._now(), self._plan
-        tainted = editor is not None and bool(plan.untrusted)
-        if not (self.rules or tainted or (self.scopes and editor is not None)):
+        if not self._limits(editor):
             return plan.apply(batch, now)
         tried = trial(plan, batch, now)
+        batch, reasons = self._judged(batch, editor, tried)
+        if not reasons:
+            return plan.apply(batch, now)
+        return self._wait(batch, cycle, reasons, tried, now)
+
+    def wait_reasons(self, batch: EditBatch, editor: str | None = None) -> tuple[str, ...]:
+        """Why ``submit`` would let a batch wait; empty if it would not. Changes nothing. Raises EditRejected if the
+        batch is outside the scope of its editor, or cannot wait."""
+        if not self._limits(editor):
+            return ()
+        return self._judged(batch, editor, trial(self._plan, batch, self._now()))[1]
+
+    def check_retry(self, batch: EditBatch, editor: str | None = None) -> None:
+        """Raise EditRejected if a batch that comes with a retry is outside the scope of its editor, or would wait: the
+        retry would begin without it."""
+        reasons = self.wait_reasons(batch, editor)
+        if reasons:
+            problem = f"it needs approval ({'; '.join(reasons)}): retry the plan without edits, and then edit it"
+            self._plan.reject(batch, [Violation(None, "approval", problem)])
+
+    def _limits(self, editor: str | None) -> bool:
+        """Whether there is anything to judge an edit by."""
+        return bool(self.rules or (editor is not None and (self.scopes or self._plan.untrusted)))
+
+    def _judged(self, batch: EditBatch, editor: str | None, tried: Trial) -> tuple[EditBatch, tuple[str, ...]]:
+        """The batch in the name of its editor, and why it waits. Raises EditRejected."""
+        plan = self._plan
         if editor is not None:
             self.check_editor(batch, editor, tried)
             batch = replace(batch, author=editor)  # whatever name it signs with
+        if tried.violations:  # apply rejects it: a person is not asked about an edit that cannot be applied
+            return batch, ()
         reasons = approval_reasons(self.rules, batch, plan, tried, editor)
-        if tainted:
+        if editor is not None and plan.untrusted:
             reasons += taint_reasons(plan, batch, tried)
-        if tried.violations or not reasons:  # a person is not asked about an edit that cannot be applied
-            return plan.apply(batch, now)
-        return self._wait(batch, cycle, reasons, tried, now)
+        if reasons and plan.state in ENDED_STATES:  # nobody runs it: the edit would neither expire nor hold anything
+            problem = f"plan {plan.id!r} has ended ({plan.state}), and the edit needs approval ({'; '.join(reasons)})"
+            plan.reject(batch, [Violation(None, "ended", f"{problem}; retry the plan, and then edit it")])
+        return batch, reasons
 
     def check_editor(self, batch: EditBatch, editor: str, tried: Trial | None = None) -> None:
         """Raise EditRejected if a batch is outside the scope of its editor."""
@@ -132,15 +162,17 @@ class WaitingEdits:
             )
         return edit
 
-    def approve(self, number: int, who: str, batch: EditBatch | None = None) -> Applied:
+    def approve(self, number: int, who: str, batch: EditBatch | None = None, reason: str = "") -> Applied:
         """Apply a waiting edit, or ``batch`` in its place, with all checks. Raises ApprovalGone; and EditRejected, with
         the edit still waiting: it may be changed or refused."""
         edit, now = self.get(number), self._now()
         applied = self._plan.apply(edit.batch if batch is None else batch, now)
-        decided = edit.decided(APPROVED, who, now, version=applied.version)
+        why = ": ".join([*(["changed"] if batch is not None else []), *([reason] if reason else [])])
+        decided = edit.decided(APPROVED, who, now, why, applied.version)
         if batch is not None:
-            decided = replace(decided, batch=batch, why="changed")
-        self._decide(decided, "edit approved", f"by {who}{', changed' if batch is not None else ''}")
+            decided = replace(decided, batch=batch)
+        changed = ", changed" if batch is not None else ""
+        self._decide(decided, "edit approved", f"by {who}{changed}" + (f": {reason}" if reason else ""))
         return applied
 
     def refuse(self, number: int, who: str, reason: str = "") -> WaitingEdit:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute, Match, Route
 
+from asterism.base.path_names import plain_name
 from asterism.server import (
     cycle_routes,
     fleet_routes,
@@ -31,6 +33,7 @@ from asterism.server.request_guard import RequestGuard
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
+    from starlette.types import Scope
 
 
 def endpoints() -> list[Endpoint]:
@@ -56,8 +59,21 @@ def server_app(server: ServerState, hosts: Collection[str], more: Iterable[BaseR
     return RequestGuard(app, hosts, https=server.gate.https)
 
 
+class EndpointRoute(Route):
+    """A route whose parameters are any names: one with a ``/`` has it as ``%2F``, so it is decoded after the match."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        raw = scope.get("raw_path") or b""
+        encoded = b"%2F" in raw or b"%2f" in raw  # without it a path that was decoded first has the same parts
+        match, found = super().matches({**scope, "path": raw.decode("latin-1")} if encoded else scope)
+        if match is not Match.NONE:
+            given = found["path_params"].items()
+            found["path_params"] = {name: plain_name(unquote(part) if encoded else part) for name, part in given}
+        return match, found
+
+
 def _route(endpoint: Endpoint, server: ServerState) -> Route:
-    route = Route(endpoint.full_path, EndpointApp(endpoint, server), methods=endpoint.methods)
+    route = EndpointRoute(endpoint.full_path, EndpointApp(endpoint, server), methods=endpoint.methods)
     route.methods = set(endpoint.methods)  # starlette adds HEAD to every GET
     return route
 

@@ -106,7 +106,7 @@ async def approve(call: Call) -> Any:
     if given.edits is not None:
         batch = replace(batch_of_edits(given.edits), author=call.by, reason=given.reason)
         await check_size(call, name, batch)
-    done = await approve_edit(call.fleet, name, _number(call, "approval"), batch)
+    done = await approve_edit(call.fleet, name, _number(call, "approval"), batch, given.reason)
     return plan_documents.edit_outcome(name, done, dry_run=False)
 
 

@@ -49,6 +49,9 @@ SLOWEST_READ = 30.0
 MAX_CALLERS = 100
 """For how many callers a fleet object is kept."""
 
+WITH_SLASH = frozenset({"task", "device", "series"})
+"""Parameters of paths whose values may have a ``/``. In the keys of a store it separates the others."""
+
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -261,7 +264,8 @@ def in_time(request: Request, send: Send) -> Send:
 def checked_parameter(name: str, value: str) -> str:
     """A parameter of a path. Names are keys in the store and never paths of files, but what cannot be a name is refused
     before anything looks for it. Raises RequestRefused."""
-    if not value or len(value) > 500 or not value.isprintable() or "\0" in value:
+    printable = bool(value) and len(value) <= 500 and value.isprintable()
+    if not printable or ("/" in value and name not in WITH_SLASH):
         raise RequestRefused(404, f"no {name} has such a name")
     return value
 

@@ -250,4 +250,5 @@ def edit_outcome(name: str, answer: EditAnswer, dry_run: bool) -> dict[str, Any]
         "edits": [edit.to_json() for edit in applied.batch.edits],
         "inverse": None if applied.inverse is None else applied.inverse.to_json(),
         "applied_by": answer.by,
+        "waits": list(answer.waits),
     }

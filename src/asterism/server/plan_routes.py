@@ -235,14 +235,13 @@ async def follow(call: Call) -> Any:
 
 async def submit(call: Call) -> Any:
     given = call.body
-    if given.name is not None:
-        check_name(given.name)
     rules, scopes = _rules(ApprovalRule.parse, given.approvals), _rules(EditScope.parse, given.scopes)
     found = await examined(given.file, given.name or "plan", given.params)
     plan = found.constellation
     if len(plan) > MAX_TASKS:
         raise RequestRefused(413, f"the plan has {len(plan):,} tasks; the limit is {MAX_TASKS:,}")
     plan.id = given.name or plan.id
+    _check_name(plan.id)
     policy = found.policy or "scoped"
     await submit_plan(call.fleet, plan, policy=policy, params=found.params, approvals=rules, scopes=scopes)
     call.server.submitted()
@@ -256,6 +255,13 @@ async def examined(text: str, name: str, params: dict[str, Any]) -> loader.PlanF
     if found is None:
         raise loader.BadPlan("the plan file", mistakes)
     return found
+
+
+def _check_name(name: str) -> None:
+    try:
+        check_name(name)
+    except PlanError as error:
+        raise RequestRefused(422, str(error)) from None
 
 
 def _rules(parse: Callable[[str], Rule], texts: list[str]) -> list[Rule]:
@@ -334,7 +340,8 @@ async def retry(call: Call) -> Any:
     if given.edits:
         batch = replace(batch_of_edits(given.edits), author=call.by, reason=given.reason)
         await check_size(call, name, batch)
-    reopened = await reopen_plan(call.fleet, name, from_tasks=given.from_tasks, batch=batch, reason=given.reason)
+    terms = {"from_tasks": given.from_tasks, "batch": batch, "reason": given.reason, "editor": call.editor}
+    reopened = await reopen_plan(call.fleet, name, **terms)
     await _run_here(call, name)
     return await _state(call, tasks=list(reopened.tasks), version=reopened.version)
 

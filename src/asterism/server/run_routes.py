@@ -13,7 +13,7 @@ from asterism.base.http_limits import RequestRefused
 from asterism.client import documents
 from asterism.core.errors import AsterismError, RunRefused
 from asterism.core.run.run import REPORTED_STATUSES, Run
-from asterism.fleet.fleet import Fleet
+from asterism.fleet.fleet import Fleet, check_terms
 from asterism.fleet.fleet_json import masks_of, run_in, run_json, why_json, workflow_json
 from asterism.fleet.run_explanation import explain_run
 from asterism.fleet.run_queries import RunList, list_runs
@@ -29,6 +29,7 @@ MOST_AT_ONCE = 500
 MOVE_TIMEOUT = 10.0
 """How long a request waits until a device has handed back a run that is moved, in seconds."""
 
+CONDITIONS = ("status", "workflow", "device", "series", "search", "waiting")
 STATUSES = frozenset({*REPORTED_STATUSES, "open", "ended"})
 Text = Field(None, min_length=1, max_length=500)
 
@@ -76,9 +77,10 @@ class Move(BaseModel, extra="forbid"):
 
 
 class Action(RunFilter):
-    """An action on all runs that match."""
+    """An action on all runs that match. Without a condition it needs `all`."""
 
     action: Literal["pause", "resume", "cancel", "retry"]
+    all: bool = Field(False, description="Act on every run if no condition is given.")
     reason: str = Field("", max_length=10_000)
 
 
@@ -109,6 +111,10 @@ def _next(found: RunList) -> str | None:
 async def create(call: Call) -> Any:
     given = call.body
     terms = {name: getattr(given, name) for name in ("key", "series", "priority", "device", "keep", "label")}
+    try:
+        check_terms(**terms)
+    except AsterismError as error:
+        raise RequestRefused(422, str(error)) from None
     return await run_in(call.fleet, await call.fleet.create(given.workflow, given.input, **terms))
 
 
@@ -161,6 +167,8 @@ async def move(call: Call) -> Any:
 async def act(call: Call) -> Any:
     """Act on the runs that match, each on its own: a refusal of one does not stop the others."""
     given: Action = call.body
+    if not given.all and not any(getattr(given, name) for name in CONDITIONS):
+        raise RequestRefused(422, f'this would act on every run: give a condition ({", ".join(CONDITIONS)}), or "all"')
     found = await given.read(call.fleet)
     changed: list[str] = []
     refused: dict[str, str] = {}

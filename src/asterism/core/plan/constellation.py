@@ -211,26 +211,34 @@ class Constellation(Graph):
         raise EditRejected(violations)
 
     def run_again(
-        self, now: float, from_tasks: Collection[str] = (), batch: EditBatch | None = None, why: str = ""
+        self,
+        now: float,
+        from_tasks: Collection[str] = (),
+        batch: EditBatch | None = None,
+        why: str = "",
+        check: Callable[[EditBatch], None] | None = None,
     ) -> list[str]:
         """Reopen a plan that has ended, to run again what failed and what was cancelled because of it; or
-        ``from_tasks`` and what lies below them. ``batch`` is applied in the same step. Returns the tasks that run
-        again. Raises PlanError and EditRejected, with the plan unchanged."""
+        ``from_tasks`` and what lies below them. ``batch`` is applied in the same step; ``check`` is called with it
+        before that, and may raise. Returns the tasks that run again. Raises PlanError and EditRejected, with the plan
+        unchanged."""
         chosen = plan_end.retry_choice(self, from_tasks)
         if not chosen and (batch is None or not batch.edits):
             none = "every failure was handled" if self.counts[FAILED] else "no task failed"
             raise PlanError(f"in plan {self.id!r} {none}; to run it again, name the task to begin with (--from TASK)")
         undo = self.reopen(chosen, now, why)
-        collapsed = collapse(self, chosen)
-        if collapsed:  # after the edits of the caller, whose violations name them by their position
-            given = batch or EditBatch((), "retry", "the list of a group is made again")
-            batch = replace(given, edits=(*given.edits, *collapsed))
-        if batch is not None:
-            try:
+        try:
+            if batch is not None and check is not None:
+                check(batch)
+            collapsed = collapse(self, chosen)
+            if collapsed:  # after the edits of the caller, whose violations name them by their position
+                given = batch or EditBatch((), "retry", "the list of a group is made again")
+                batch = replace(given, edits=(*given.edits, *collapsed))
+            if batch is not None:
                 self.apply(batch, now)
-            except BaseException:
-                undo()
-                raise
+        except BaseException:
+            undo()
+            raise
         return [task_id for task_id in chosen if task_id in self.nodes]
 
     def __getitem__(self, task_id: str) -> TaskView:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from asterism.core.errors import error_text
+from asterism.core.plan.approval import WaitingEdit
 from asterism.core.plan.assignment_lock import AssignmentLock, EditCycle
 from asterism.core.plan.graph import Graph
 from asterism.core.plan.joins import is_lost
 from asterism.core.plan.node import Node
-from asterism.core.plan.status import CANCELLED, PENDING, RUNNING
+from asterism.core.plan.status import CANCELLED, PENDING, RUNNING, TERMINAL
 from asterism.core.plan.task import Dependency
 
 
@@ -34,9 +36,17 @@ class Why:
         return f"{self.task_id} is {self.status}: {'; '.join(holder.text for holder in self.holders)}"
 
 
-def why(graph: Graph, lock: AssignmentLock, node: Node, placement: Holder | None, now: float) -> Why:
+def why(
+    graph: Graph,
+    lock: AssignmentLock,
+    node: Node,
+    placement: Holder | None,
+    now: float,
+    edits: Sequence[WaitingEdit] = (),
+) -> Why:
     """``placement`` is the reason that the orchestrator gives (devices, pauses). It counts if the plan itself lets the
-    task start; an edit of the task that waits for approval always counts."""
+    task start. ``edits`` wait for approval: one that changes the task always counts, any of them if the task cannot
+    start as the plan is."""
     if node.status is PENDING:
         unmet = _dependencies(graph, node)
         # an editor that reviews the end of an unmet dependency can still change the task
@@ -45,7 +55,10 @@ def why(graph: Graph, lock: AssignmentLock, node: Node, placement: Holder | None
             unmet += _waiting_editors(lock, node, now, {one.name for one in unmet if one.kind == "cycle"})
         if unmet and placement is not None and placement.kind == "approval":
             unmet += (placement,)
-        holders = unmet or _reviews(graph, lock, node, now) or _placed(placement)
+        stuck = any(one.kind == "dependency" and graph.nodes[one.name].status in TERMINAL for one in unmet)
+        waiting = tuple(approval_holder(edit, node.id) for edit in edits if stuck or node.id in edit.tasks)
+        holders = unmet or _reviews(graph, lock, node, now) or (() if waiting and not placement else _placed(placement))
+        holders += tuple(one for one in waiting if one not in holders)
         return Why(node.id, "waiting" if node.open else "pending", holders)
     if node.tentative is not None:
         return Why(node.id, f"{node.tentative} provisionally", _unconfirmed(graph, lock, node, now))
@@ -58,6 +71,13 @@ def why(graph: Graph, lock: AssignmentLock, node: Node, placement: Holder | None
     reason = error_text(node.error) or node.reason
     text = f"it ended at {node.ended_at:.3f}" + (f" ({reason})" if reason else "")
     return Why(node.id, str(node.status), (Holder("ended", str(node.status), text),))
+
+
+def approval_holder(edit: WaitingEdit, task: str) -> Holder:
+    """An edit that waits for approval, as what holds a task, or keeps the plan with it from its end."""
+    changes = " that changes it" if task in edit.tasks else ""
+    text = f"an edit{changes} waits for approval {edit.id}, by {edit.batch.author or 'somebody'}"
+    return Holder("approval", str(edit.id), text if changes else f"{text}, and until then the plan does not end")
 
 
 def _dependencies(graph: Graph, node: Node) -> tuple[Holder, ...]:

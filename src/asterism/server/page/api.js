@@ -16,7 +16,9 @@ export class Problem extends Error {
 // Whether a request failed because the server, or the one behind a proxy, was not there.
 export const isAway = (problem) => problem.status === 0 || problem.status >= 502;
 
-const path = (parts) => `${BASE}/${parts.map((part) => encodeURIComponent(part)).join("/")}`;
+// Browsers remove "." and ".." from paths, also if they are encoded: such a name gets a "~" in front (base/path_names.py).
+const pathPart = (name) => encodeURIComponent(/^~*\.{1,2}$/.test(name) ? `~${name}` : name);
+const path = (parts) => `${BASE}/${parts.map(pathPart).join("/")}`;
 
 export function url(parts, query = {}) {
   const search = new URLSearchParams(Object.entries(query).filter(([, value]) => value !== "" && value != null));

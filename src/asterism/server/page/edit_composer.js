@@ -31,9 +31,10 @@ export function EditComposer({ state, draft, show }) {
       if (approval && JSON.stringify(batch).includes(HIDDEN)) throw new Error(`The edit contains a secret, which is shown as ${HIDDEN}: write it in full, or refer to it by its name.`);
       const body = { edits: batch, reason, base_version: state.view.value.version };
       if (dryRun) {
-        await post(["plans", state.name, "edits"], { ...body, dry_run: true });
+        const { waits = [] } = await post(["plans", state.name, "edits"], { ...body, dry_run: true });
         await show(batch);
-        setVerdict({ ok: true, text: `The plan would accept ${plural(batch.length, "operation")}. The graph shows the outcome.` });
+        const wait = waits.length && !approval ? ` It would wait for approval: ${waits.join("; ")}.` : "";
+        setVerdict({ ok: true, text: `The plan would accept ${plural(batch.length, "operation")}. The graph shows the outcome.${wait}` });
       } else {
         if (approval) await post(["plans", state.name, "approvals", approval.id, "approve"], { edits: batch, reason });
         else if (cycle) await post(["plans", state.name, "cycles", cycle.id, "answer"], { edits: batch, reason });
