@@ -230,23 +230,29 @@ def _task_line(task: TaskView, mask: Mask) -> str:
     status = "waiting" if task.waiting else str(task.status)
     parts = [f"{name(task.id, mask)} {status}"]
     description, action = _line(work.description, mask), _action(work, mask)
-    element = "[" in task.id and bool(description or action)  # an element of a group, or a copy of one
+    placed = _placement(work, mask)
+    element = "[" in task.id and bool(description or action or placed)  # an element of a group, or a copy of one
     if description and not element:
         parts.append(f": {description}")
     if action and not element:
         parts.append(f" ({action})")
-    if work.needs:
-        parts.append(f", needs {', '.join(map(visible_text, sorted(work.needs)))}")
-    if work.device:
-        parts.append(f", on device {name(work.device)}")
+    if placed and not element:
+        parts.append(f", {placed}")
     if task.dependencies:
         edges = [f"{name(edge.source, mask)} on {edge.on}" for edge in task.dependencies[:MOST_NAMES]]
         more = len(task.dependencies) - MOST_NAMES
         parts.append(f"; after {', '.join(edges)}" + (f" and {more:,} more" if more > 0 else ""))
     if element:  # its texts may be made of a result
         label = f"work of {mask.text(task.id)}"
-        parts.append("\n" + mark_untrusted(label, "\n".join(filter(None, (description, action)))))
+        parts.append("\n" + mark_untrusted(label, "\n".join(filter(None, (description, action, placed)))))
     return "".join(parts)
+
+
+def _placement(task: Task, mask: Mask) -> str:
+    """Where a task may run: ``needs gpu, on device 'desk'``"""
+    needs = [f"needs {_line(', '.join(sorted(task.needs)), mask)}"] if task.needs else []
+    device = [f"on device {_line(repr(task.device), mask)}"] if task.device else []
+    return ", ".join([*needs, *device])
 
 
 def _action(task: Task, mask: Mask) -> str:
