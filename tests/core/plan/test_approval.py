@@ -39,6 +39,7 @@ def plan() -> Constellation:
     made.add(Task("b", argv=("true",), device="lab-1"), "a")
     made.add(Task("c", call="time:time"), "b")
     made.add(Task("d"), "a")
+    made.add(Task("dear", cost=9.0))
     made.begin(1.0)
     return made
 
@@ -199,6 +200,10 @@ NESTED = {"from": "a", "template": {"foreach": GROUP}, "max": 4}
         ("cost=5", [AddTask(Task("x", cost=5.1))], True),
         ("cost=5", [AddTask(Task("x", cost=3.0)), AddTask(Task("y", cost=3.0))], True),  # together
         ("cost=5", [UpdateTask("d", cost=9.0)], True),
+        ("cost=5", [UpdateTask("c", cost=0.0, call="time:sleep")], False),
+        ("cost=5", [UpdateTask("dear", cost=0.0, shell="make all")], True),  # its cost before
+        ("cost=5", [RemoveTask("dear"), AddTask(Task("dear", shell="make all"))], True),
+        ("cost=5", [RemoveTask("dear")], False),
         ("cost=5", [CancelTask("d")], False),
         ("cost=5", [AddTask(Task("x", foreach=GROUP))], True),  # as many elements as it may have
         ("cost=6", [AddTask(Task("x", foreach=GROUP))], False),

@@ -196,9 +196,13 @@ def approval_reasons(
 
 def batch_cost(tried: Trial) -> float:
     """What one execution of each task that a batch adds or changes costs in all, as far as the tasks say. A group whose
-    list is not known yet counts with as many elements as it may have."""
-    last = {change.task_id: change.after for change in tried.changes if change.kind in (ADDED, REPLACED)}
-    return sum(_cost(task) for task in last.values() if task is not None)
+    list is not known yet counts with as many elements as it may have. A task that is made cheaper counts with its cost
+    before: the edit may change its work as well."""
+    costs = {change.task_id: 0.0 for change in tried.changes if change.kind in (ADDED, REPLACED)}
+    for change in tried.changes:
+        if change.task_id in costs:
+            costs[change.task_id] = max(costs[change.task_id], *map(_cost, change.tasks))
+    return sum(costs.values())
 
 
 def _cost(task: Task) -> float:
