@@ -225,6 +225,8 @@ NESTED = {"from": "a", "template": {"foreach": GROUP}, "max": 4}
         ("cost=24", [AddTask(Task("x", foreach=NESTED))], False),
         ("cost=24", [AddTask(Task("x", foreach={**NESTED, "max": 10**500}))], True),
         ("devices=lab-9", [AddTask(Task("x", foreach=GROUP))], True),
+        ("devices=prod-*", [AddTask(Task("x", foreach={"from": "a", "template": {"device": "{item}"}}))], True),
+        ("devices=prod-*", [AddTask(Task("x", needs=["deploy"]))], False),  # documented
         ("executors=shell", [UpdateTask("c", call=None), UpdateTask("c", shell="rm")], True),  # in two steps
         (
             "edits=remove_task tasks=d",

@@ -102,7 +102,7 @@ class ApprovalRule:
         return (
             (not self.tasks or fits(task.id, self.tasks))
             and (not self.executors or any(getattr(work, name) is not None for name in self.executors))
-            and (not self.devices or (work.device is not None and fits(work.device, self.devices)))
+            and (not self.devices or (work.device is not None and _fits_device(work.device, self.devices)))
             and (not self.effects or not effects_of(work).isdisjoint(self.effects))
         )
 
@@ -138,6 +138,11 @@ class ApprovalRule:
     def __str__(self) -> str:
         words = {name: ",".join(v) if isinstance(v, list) else f"{v:g}" for name, v in self.to_json().items()}
         return " ".join(f"{name}={value}" for name, value in words.items()) or "all"
+
+
+def _fits_device(device: str, patterns: Sequence[str]) -> bool:
+    """Whether a task may name such a device. What a placeholder becomes is not known yet, so it may be any."""
+    return "{" in device or fits(device, patterns)
 
 
 @dataclass(frozen=True, slots=True)
