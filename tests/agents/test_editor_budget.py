@@ -203,11 +203,12 @@ async def until_held(stage):
 async def test_a_stored_plan_is_held_with_a_notice_and_raised_through_the_store():
     async with staged() as stage:
         running = stage.spawn(stored(stage, ScriptedCaller(REPAIR), budget=Budget(calls=0)).run(pipeline()))
-        await until_held(stage)
+        account = await until_held(stage)
+        assert account.higher_limits() == "1call"  # as it is read from the store
         notices = [notice for _, notice in await stage.store.notices()]
         [notice] = [notice for notice in notices if notice.kind == "budget"]
         assert "plan 'pipeline' waits: the budget of its editor is spent" in notice.message
-        assert "asterism plan budget pipeline --raise" in notice.message
+        assert f"asterism plan budget pipeline --store {stage.store.url} --raise '1call';" in notice.message
         found = await ask_why(stage.fleet(), "pipeline", "publish")
         assert "the budget of its editor is spent" in str(found)
         await raise_budget(stage.fleet(), "pipeline", Budget(calls=3))
@@ -218,6 +219,17 @@ async def test_a_stored_plan_is_held_with_a_notice_and_raised_through_the_store(
         assert names["asterism_editor_tokens"].samples == {("pipeline",): 1100}
         stored_plan = await stage.load("pipeline")
         assert stored_plan.lock.history[0].cost.tokens == 1100
+
+
+async def test_the_advice_of_a_held_plan_raises_the_limit_that_holds_it():
+    async with staged() as stage:
+        running = stage.spawn(stored(stage, ScriptedCaller(REPAIR), budget="1000tokens").run(pipeline()))
+        account = await until_held(stage)
+        advised = account.higher_limits()
+        assert "tokens" in advised
+        assert "tasks" not in advised
+        await raise_budget(stage.fleet(), "pipeline", Budget.parse(advised))
+        assert (await running)["publish"].status == "completed"
 
 
 async def test_the_budget_survives_the_process_and_an_unfinished_call_counts_as_spent():

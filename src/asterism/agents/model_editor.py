@@ -17,6 +17,7 @@ import contextlib
 import contextvars
 import json
 import secrets
+import shlex
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -439,7 +440,7 @@ class ModelEditor:
             return (
                 f"Raise it with raise_budget({name!r}, {limits!r}), or let the plan go on with go_on_without_editor()"
             )
-        command = f"asterism plan budget {name}"
+        command = f"asterism plan budget {shlex.quote(name)} --store {shlex.quote(self._fleet.store.url)}"
         return f"Raise it: {command} --raise '{limits}'; or go on without an editor: {command} --without-editor"
 
     async def _released(self, name: str, plan: _PlanState, spent: BudgetSpent, reason: str) -> str:
@@ -451,7 +452,7 @@ class ModelEditor:
 
         def hold(account: Account) -> Account:
             decided = account.without_editor or account.budget != before.budget
-            return account if decided else account.held(began, str(spent))
+            return account if decided else account.held(began, str(spent), spent.needed)
 
         try:
             await self.cassette.change(name, hold, notice=notice)
