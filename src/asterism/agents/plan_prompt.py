@@ -165,18 +165,23 @@ def _since(view: ConstellationView, ends: Sequence[TaskEvent], memory: PromptMem
     if not done:
         return ""
     lines = [
-        f"- {name(one.task, mask)} {one.what}" if one.task else f"- {one.what}: {_line(_by_you(one.why, memory), mask)}"
+        f"- {name(one.task, mask)} {one.what}" if one.task else _plan_change(one.what, one.why, memory, mask)
         for one in done
     ]
     more = [f"- and {len(lines) - MOST_CHANGES:,} more changes"] if len(lines) > MOST_CHANGES else []
     return "\n".join(["# Since your last call", *lines[-MOST_CHANGES:], *more])
 
 
-def _by_you(why: str, memory: PromptMemory) -> str:
-    """Without the name of this editor, which is another one when its answers are replayed."""
+def _plan_change(what: str, why: str, memory: PromptMemory, mask: Mask) -> str:
+    """A change of the plan, or a decision about one. What is written about an edit is data: its editor may have obeyed a
+    text that it was shown, and may sign with any name."""
     version, by, rest = why.partition(" by ")
     own = next((one for one in memory.names if rest.startswith((f"{one}:", f"{one} ("))), None)
-    return why if own is None else f"{version}{by}you{rest[len(own) :]}"
+    if own is not None:  # without the name of this editor, which is another one when its answers are replayed
+        why = f"{version}{by}you{rest[len(own) :]}"
+    if what != "edited":
+        return f"- {what}: {_line(why, mask)}"
+    return f"- {what}\n{mark_untrusted('what is written about the edit', _line(why, mask))}"
 
 
 _WORTH_TELLING = frozenset(
