@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+from types import SimpleNamespace
 
 import pytest
 
 from asterism import Constellation, EditEvent, Task, TaskEvent
 from asterism.agents import Budget, ModelEditor, StoreCassette
+from asterism.agents.budget import Price
+from asterism.agents.model_calls import ModelCaller
 from asterism.core.plan.approval import ApprovalRule
 from asterism.durable import go_on_without_editor, raise_budget, read_account
 from asterism.durable.approval_requests import refuse_edit
@@ -160,6 +163,31 @@ async def test_an_answer_that_waits_for_its_tasks_goes_on_when_another_one_is_re
     assert result["more"].status == "completed"
     [entry] = [entry for entry in result.story() if entry.what == "editor continues"]
     assert "an edit was refused" in entry.why
+
+
+class SlowCaller(ModelCaller):
+    """A model that takes three seconds."""
+
+    def __init__(self):
+        super().__init__([SimpleNamespace(system="test", model_name="slow")], prices={"test:slow": Price(1.0, 1.0)})
+        self.requests = 0
+
+    async def _request(self, model, question, max_output, received):
+        self.requests += 1
+        await asyncio.sleep(3)
+        raise AssertionError("it had one second")
+
+
+async def test_a_call_takes_no_longer_than_the_budget_leaves():
+    plan, caller = Constellation("slow"), SlowCaller()
+    for number in range(3):
+        plan.add(Task(f"bad-{number}", call=fails))
+        plan.add(Task(f"below-{number}", call=ok), after=f"bad-{number}")
+    model = ModelEditor("test:slow", caller=caller, budget=Budget(seconds=1, wait=60))
+    await orchestrator(model).run(plan)
+    account = await model.cassette.account("slow")
+    assert account.spent.seconds == pytest.approx(1.0, abs=0.01)
+    assert caller.requests == 1  # the other calls wait for this one, and then the time is spent
 
 
 async def fails_after(seconds):

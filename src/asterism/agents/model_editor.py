@@ -36,6 +36,7 @@ from asterism.agents.budget import (
     dearest,
     estimated_tokens,
     room_for_output,
+    room_for_time,
 )
 from asterism.agents.cassette import (
     Cassette,
@@ -361,8 +362,7 @@ class ModelEditor:
         once: the next attempt must not wait for it. The one that is answered is settled with its exchange. Raises
         BudgetSpent."""
         call = f"{model} {self._process} {next(self._calls)}"
-        room = await self._reserve(name, call, estimated_tokens(question.text), self.caller.price(model))
-        bill = Bill(room)
+        bill = await self._reserve(name, call, estimated_tokens(question.text), self.caller.price(model))
         try:
             yield bill
         except BaseException:
@@ -374,15 +374,15 @@ class ModelEditor:
             raise
         paid.append((call, bill.cost or EditorCost()))
 
-    async def _reserve(self, name: str, call: str, reads: int, price: Price | None) -> int:
-        """Reserve the price of the dearest answer. Returns how many tokens that may have. Raises BudgetSpent."""
-        room = 0
+    async def _reserve(self, name: str, call: str, reads: int, price: Price | None) -> Bill:
+        """Reserve the price of the dearest answer. The bill says how long that may be, and take. Raises BudgetSpent."""
+        bill = Bill()
 
         def reserve(account: Account) -> Account:
-            nonlocal room
             account = account.lost(self._lost)
-            room = room_for_output(account, reads, price, MAX_OUTPUT)
-            needed = dearest(reads, max(room, LEAST_OUTPUT), price)
+            bill.max_output = room_for_output(account, reads, price, MAX_OUTPUT)
+            bill.seconds = room_for_time(account, self.caller.timeout)
+            needed = dearest(reads, max(bill.max_output, LEAST_OUTPUT), price, bill.seconds)
             obstacle = account.obstacle(needed)
             if obstacle is not None and replace(account, open={}).obstacle(needed) is None:
                 raise Reserved
@@ -393,7 +393,7 @@ class ModelEditor:
         while True:
             try:
                 await self.cassette.change(name, reserve)
-                return room
+                return bill
             except Reserved:  # other calls may cost less than what is reserved for them
                 await self.cassette.changed(name, RESERVED_WAIT)
 

@@ -162,8 +162,9 @@ class Account:
 
     ``without_editor``: a person, named in ``decided_by``, let the plan go on without its editor. ``held_since`` is when
     the budget began to hold the plan, ``held_why`` what was spent then, ``held_for`` what the editor has to spend to
-    continue. ``unpriced`` names the models whose price is unknown. ``answers`` are the tasks that each answer adds, which are in ``spent``, too. ``refusals`` are the
-    approvals that were refused, and whose tasks are therefore not counted."""
+    continue. ``unpriced`` names the models whose price is unknown. ``answers`` are the tasks that each answer adds,
+    which are in ``spent``, too. ``refusals`` are the approvals that were refused, and whose tasks are therefore not
+    counted."""
 
     budget: Budget = field(default_factory=Budget)
     spent: Spent = field(default_factory=Spent)
