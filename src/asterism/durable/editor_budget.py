@@ -74,6 +74,11 @@ class Budget:
         }
         return replace(self, **higher)
 
+    def changed_since(self, other: Budget) -> Budget:
+        """Only the limits that are not those of ``other``."""
+        same = [name for name in LIMITS if getattr(self, name) == getattr(other, name)]
+        return replace(self, **dict.fromkeys(same))
+
     def to_json(self) -> dict[str, Any]:
         return {one.name: value for one in fields(self) if (value := getattr(self, one.name)) != one.default}
 
@@ -164,7 +169,8 @@ class Account:
     the budget began to hold the plan, ``held_why`` what was spent then, ``held_for`` what the editor has to spend to
     continue. ``unpriced`` names the models whose price is unknown. ``answers`` are the tasks that each answer adds,
     which are in ``spent``, too. ``refusals`` are the approvals that were refused, and whose tasks are therefore not
-    counted."""
+    counted. ``given`` is the budget with which the editor was started: only what has changed since raises a limit
+    that a person may have lowered."""
 
     budget: Budget = field(default_factory=Budget)
     spent: Spent = field(default_factory=Spent)
@@ -177,6 +183,7 @@ class Account:
     unpriced: str = ""
     held_why: str = ""
     held_for: Spent = field(default_factory=Spent)
+    given: Budget = field(default_factory=Budget)
 
     @property
     def held_until(self) -> float | None:
@@ -307,6 +314,8 @@ class Account:
             data["refusals"] = list(self.refusals)
         if self.held_for != Spent():
             data["held_for"] = self.held_for.to_json()
+        if self.given != Budget():
+            data["given"] = self.given.to_json()
         others = (one for one in fields(self) if one.name in _FLAGS)
         return data | {one.name: value for one in others if (value := getattr(self, one.name)) != one.default}
 
@@ -316,6 +325,7 @@ class Account:
         others: dict[str, Any] = {name: data[name] for name in (*_FLAGS, "answers") if name in data}
         others["refusals"] = tuple(data.get("refusals", ()))
         others["held_for"] = Spent.from_json(data.get("held_for", {}))
+        others["given"] = Budget.from_json(data.get("given", {}))
         return cls(Budget.from_json(data["budget"]), Spent.from_json(data["spent"]), opened, **others)
 
 
