@@ -364,6 +364,17 @@ def open_model(model: Any) -> Model:
         raise ModelMissing(f"model {model!r} needs a library that is not installed: {error}") from None
 
 
+def model_problem(model: Any) -> str | None:
+    """Why a model cannot be asked: it is unknown, or there is no key. None if it can; nothing is sent."""
+    try:
+        open_model(model)
+    except ModelMissing as error:
+        return str(error)
+    except Exception as error:  # UserError, or what the library of a provider raises
+        return _short(error)
+    return None
+
+
 def require_extra() -> None:
     """Raises ModelMissing."""
     if find_spec("pydantic_ai") is None:  # to import it takes seconds
