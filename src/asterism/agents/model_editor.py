@@ -64,7 +64,7 @@ from asterism.agents.model_calls import MAX_OUTPUT, Bill, ModelCaller, ModelFail
 from asterism.agents.model_messages import ModelAnswer, ModelQuestion, call_attributes
 from asterism.agents.plan_prompt import PromptMemory, Surroundings, output_end, plan_prompt, violation_lines
 from asterism.base.secret_mask import Mask
-from asterism.base.text import plural
+from asterism.base.text import plural, shorten
 from asterism.core.plan.constellation import ConstellationView, TaskView
 from asterism.core.plan.editor_cost import EditorCost
 from asterism.core.plan.edits import EditBatch
@@ -279,7 +279,8 @@ class ModelEditor:
                 batch = read_answer(conversation, answer)
                 if batch is not None:
                     return await self._submit(name, plan, conversation, batch)
-            raise NoModelAnswer(f"{self.__name__} did not answer within {self._max_steps} requests")
+            wrong = f"; the last answer is wrong: {shorten(conversation.mistake, 300)}" if conversation.mistake else ""
+            raise NoModelAnswer(f"{self.__name__} did not answer within {self._max_steps} requests{wrong}")
         except BudgetSpent as spent:
             conversation.steps -= 1
             raise self._hold(name, plan, conversation, spent, lambda: self._resume(name, plan, conversation)) from None
