@@ -76,8 +76,8 @@ class Budget:
 
     def changed_since(self, other: Budget) -> Budget:
         """Only the limits that are not those of ``other``."""
-        same = [name for name in LIMITS if getattr(self, name) == getattr(other, name)]
-        return replace(self, **dict.fromkeys(same))
+        same: dict[str, Any] = {name: None for name in LIMITS if getattr(self, name) == getattr(other, name)}
+        return replace(self, **same)
 
     def to_json(self) -> dict[str, Any]:
         return {one.name: value for one in fields(self) if (value := getattr(self, one.name)) != one.default}
