@@ -107,6 +107,7 @@ class A2aServer:
         self.executor = ScriptedExecutor()
         self.store = InMemoryTaskStore()
         self.methods: list[str] = []
+        self.encoding = ""  # what it says about its answers
         self.refused, self.listed, self.followed = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.answered, self.answers = asyncio.Event(), asyncio.Event()
         self.answers.set()  # until it is cleared: then an answer to a message is held back
@@ -167,6 +168,8 @@ class A2aServer:
         if request.method == "POST" and self.methods[-1] == "SendMessage":
             self.answered.set()
             await self.answers.wait()
+        if self.encoding:
+            answer.headers["Content-Encoding"] = self.encoding
         return answer  # type: ignore[no-any-return]
 
     async def stop(self) -> None:

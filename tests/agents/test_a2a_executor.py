@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from asterism.agents import a2a_executor
 from asterism.agents.a2a_executor import A2aAgent
 from asterism.agents.agent_prompt import AgentFailed
 from asterism.core.errors import AsterismError
@@ -72,6 +73,35 @@ async def test_data_fits_a_schema_and_other_answers_are_asked_for_again() -> Non
         steps = [{"again": [{"data": {"n": 7}}, {"end": "COMPLETED"}]}, {"text": "seven"}, {"end": "COMPLETED"}]
         assert await Scene(server).run(*steps, work={"result": SCHEMA}) == {"n": 7}
         assert "does not fit the schema" in server.executor.texts[1]
+
+
+@pytest.mark.parametrize(
+    ("limit", "part", "streaming"),
+    [
+        ("LONGEST_ANSWER", {"text": "x" * 5_000}, True),
+        ("LONGEST_ANSWER", {"data": {"x": "y" * 5_000}}, False),
+        ("LARGEST_BODY", {"text": "x" * 5_000}, True),
+        ("LARGEST_BODY", {"text": "x" * 5_000}, False),
+    ],
+)
+async def test_an_answer_that_is_too_long_fails(
+    limit: str, part: dict[str, Any], streaming: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(a2a_executor, limit, 4_000)
+    async with A2aServer(streaming=streaming) as server:
+        with pytest.raises(AgentFailed, match="more than 4,000"):
+            await Scene(server).run(part, {"end": "COMPLETED"})
+
+
+async def test_a_card_that_is_too_long_or_compressed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(a2a_executor, "LARGEST_BODY", 100)
+    async with A2aServer() as server:
+        with pytest.raises(AsterismError, match="more than 100 bytes"):
+            await A2aAgent.connect(server.url, DevicePolicy.open())
+        monkeypatch.setattr(a2a_executor, "LARGEST_BODY", 10_000)
+        server.encoding = "gzip"
+        with pytest.raises(AsterismError, match="compressed"):
+            await A2aAgent.connect(server.url, DevicePolicy.open())
 
 
 async def test_an_agent_may_answer_without_a_task() -> None:

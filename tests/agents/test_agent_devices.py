@@ -17,8 +17,10 @@ from asterism.agents.agent_runners import agent_runner
 from asterism.core.errors import AsterismError
 from asterism.fleet.device.agent_work import AgentRunner
 from asterism.fleet.policy.device_policy import DevicePolicy
+from tests.agents.a2a_server import A2aServer
 from tests.agents.test_acp_executor import PLAIN
-from tests.process_scenes import PATIENCE
+from tests.cli.command_scenes import Scene
+from tests.process_scenes import PATIENCE, ended
 
 
 @contextlib.asynccontextmanager
@@ -45,6 +47,21 @@ async def test_work_for_an_agent_goes_to_a_device_that_has_one(tmp_path: Path) -
         flow = Workflow("ask", agent={"description": json.dumps([{"say": "hello"}])})
         run = await fleet.wait((await fleet.create(flow)).id)
         assert (run.device, run.output) == ("coder", "hello")
+
+
+async def test_a_device_joins_with_the_url_of_an_agent(tmp_path: Path) -> None:
+    """By command, as a process."""
+    scene = Scene(tmp_path)
+    async with asyncio.timeout(PATIENCE), A2aServer() as server, await Fleet.open(scene.url) as fleet:
+        with scene.process("device", "join", "helper", "--agent", server.url) as process:
+            steps = json.dumps([{"text": "hello"}, {"end": "COMPLETED"}])
+            run = await fleet.wait((await fleet.create(Workflow("ask", agent={"description": steps}))).id)
+            assert (run.device, run.output) == ("helper", "hello")
+            [device] = await fleet.devices()
+            assert device.can == {"agent", "skill:summary"}
+            assert device.profile["labels"]["agent-protocol"] == "a2a"
+            process.terminate()
+            assert (await asyncio.to_thread(ended, process))[0] == 0
 
 
 @pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.long)])

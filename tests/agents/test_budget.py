@@ -19,6 +19,7 @@ from asterism.agents.budget import (
     plausible_tokens,
     room_for_output,
 )
+from asterism.agents.cassette import opened
 from asterism.core.plan.editor_cost import EditorCost
 
 limits = st.none() | st.integers(0, 100_000)
@@ -49,7 +50,20 @@ accounts = st.builds(
     st.none() | st.floats(0, 1e9),
     st.dictionaries(st.text("abc ", min_size=1, max_size=3), st.integers(1, 9), max_size=3),
     st.lists(st.integers(1, 9), unique=True, max_size=3).map(tuple),
+    held_for=spents,
+    given=budgets,
 )
+
+
+def test_a_limit_that_a_person_lowered_stays_low_when_the_editor_is_started_again():
+    given = Budget(dollars=10.0, calls=4)
+    account = opened(given)(Account()).raised(Budget(dollars=3.0), "ann")
+    for budget in (given, Budget(), given):
+        account = opened(budget)(Account.from_json(account.to_json()))
+    assert account.budget.dollars == 3.0
+    account = opened(Budget(dollars=10.0, calls=8))(account)  # another budget is given
+    assert (account.budget.dollars, account.budget.calls) == (3.0, 8)
+    assert opened(Budget(dollars=12.0, calls=8))(account).budget.dollars == 12.0
 
 
 fates = st.sampled_from(["settle", "die", "stay"])

@@ -52,7 +52,7 @@ async def test_edits_of_the_editor_itself_are_told_without_its_name():
     model = scripted(REPAIR, [])
     first = await orchestrator(model).run(plans[0])
     exchanges = await model.cassette.exchanges("pipeline")
-    assert "- edited: version 1 by you: scripted (add task 'test-2'" in model.caller.prompts[1]
+    assert "version 1 by you: scripted (add task 'test-2'" in model.caller.prompts[1]
     again = await orchestrator(ModelEditor("replay", replay=exchanges)).run(plans[1])
     assert again.editor_cost.replayed == len(exchanges) == 2
     assert outline(again) == outline(first).replace("by test:scripted", "by replay")

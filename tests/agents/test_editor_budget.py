@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+from types import SimpleNamespace
 
 import pytest
 
 from asterism import Constellation, EditEvent, Task, TaskEvent
 from asterism.agents import Budget, ModelEditor, StoreCassette
+from asterism.agents.budget import Price
+from asterism.agents.model_calls import ModelCaller
 from asterism.core.plan.approval import ApprovalRule
 from asterism.durable import go_on_without_editor, raise_budget, read_account
 from asterism.durable.approval_requests import refuse_edit
@@ -162,6 +165,31 @@ async def test_an_answer_that_waits_for_its_tasks_goes_on_when_another_one_is_re
     assert "an edit was refused" in entry.why
 
 
+class SlowCaller(ModelCaller):
+    """A model that takes three seconds."""
+
+    def __init__(self):
+        super().__init__([SimpleNamespace(system="test", model_name="slow")], prices={"test:slow": Price(1.0, 1.0)})
+        self.requests = 0
+
+    async def _request(self, model, question, max_output, received):
+        self.requests += 1
+        await asyncio.sleep(3)
+        raise AssertionError("it had one second")
+
+
+async def test_a_call_takes_no_longer_than_the_budget_leaves():
+    plan, caller = Constellation("slow"), SlowCaller()
+    for number in range(3):
+        plan.add(Task(f"bad-{number}", call=fails))
+        plan.add(Task(f"below-{number}", call=ok), after=f"bad-{number}")
+    model = ModelEditor("test:slow", caller=caller, budget=Budget(seconds=1, wait=60))
+    await orchestrator(model).run(plan)
+    account = await model.cassette.account("slow")
+    assert account.spent.seconds == pytest.approx(1.0, abs=0.01)
+    assert caller.requests == 1  # the other calls wait for this one, and then the time is spent
+
+
 async def fails_after(seconds):
     await asyncio.sleep(seconds)
     raise ValueError("too late")
@@ -203,11 +231,12 @@ async def until_held(stage):
 async def test_a_stored_plan_is_held_with_a_notice_and_raised_through_the_store():
     async with staged() as stage:
         running = stage.spawn(stored(stage, ScriptedCaller(REPAIR), budget=Budget(calls=0)).run(pipeline()))
-        await until_held(stage)
+        account = await until_held(stage)
+        assert account.higher_limits() == "1call"  # as it is read from the store
         notices = [notice for _, notice in await stage.store.notices()]
         [notice] = [notice for notice in notices if notice.kind == "budget"]
         assert "plan 'pipeline' waits: the budget of its editor is spent" in notice.message
-        assert "asterism plan budget pipeline --raise" in notice.message
+        assert f"asterism plan budget pipeline --store {stage.store.url} --raise '1call';" in notice.message
         found = await ask_why(stage.fleet(), "pipeline", "publish")
         assert "the budget of its editor is spent" in str(found)
         await raise_budget(stage.fleet(), "pipeline", Budget(calls=3))
@@ -218,6 +247,17 @@ async def test_a_stored_plan_is_held_with_a_notice_and_raised_through_the_store(
         assert names["asterism_editor_tokens"].samples == {("pipeline",): 1100}
         stored_plan = await stage.load("pipeline")
         assert stored_plan.lock.history[0].cost.tokens == 1100
+
+
+async def test_the_advice_of_a_held_plan_raises_the_limit_that_holds_it():
+    async with staged() as stage:
+        running = stage.spawn(stored(stage, ScriptedCaller(REPAIR), budget="1000tokens").run(pipeline()))
+        account = await until_held(stage)
+        advised = account.higher_limits()
+        assert "tokens" in advised
+        assert "tasks" not in advised
+        await raise_budget(stage.fleet(), "pipeline", Budget.parse(advised))
+        assert (await running)["publish"].status == "completed"
 
 
 async def test_the_budget_survives_the_process_and_an_unfinished_call_counts_as_spent():

@@ -302,3 +302,32 @@ def test_a_budget_in_dollars_needs_a_price():
     with pytest.raises(InvalidBudget, match="the price of openai-chat:nobody is unknown"):
         ModelEditor("openai-chat:nobody", budget="$2")
     assert ModelEditor("openai-chat:nobody", budget="9calls").budget.calls == 9
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        [{"op": "add_task", "task": {"id": "n", "shell": "echo \ud800"}}],
+        [{"op": "add_dependency", "source": "test", "target": "publish", "when": "error == '\ud800'"}],
+    ],
+)
+async def test_half_of_a_surrogate_pair_goes_back_to_the_model(extra):
+    model = scripted(json.dumps({"edits": extra, "reason": "r"}), REPAIR)
+    result = await orchestrator(model).run(pipeline())
+    assert result["publish"].status == "completed"
+    assert "\\ud800 is half of a surrogate pair" in str(model.asked[1].messages[-1])
+
+
+async def test_a_reason_with_half_of_a_surrogate_pair_can_be_stored():
+    text = json.dumps({"edits": REPAIR, "reason": "so \ud800"})
+    result = await orchestrator(scripted(text)).run(pipeline())
+    assert result["publish"].status == "completed"
+    assert [entry.why for entry in result.story() if "so ?" in entry.why]
+
+
+async def test_a_model_that_never_answers_readably_fails_with_its_last_mistake():
+    model = scripted(json.dumps({"edits": [{"op": "fly"}], "reason": "r"}), max_steps=2)
+    _, seen = await run(model)
+    told = [str(event.error) for event in seen if event.kind == "editor_failed"]
+    assert "did not answer within 2 requests; the last answer is wrong: " in told[0]
+    assert "fly" in told[0]

@@ -125,6 +125,27 @@ def test_what_the_options_need(scene: Scene) -> None:
     assert "has no exchanges" in scene.run("run", "plan.yaml", "--editor", "model", "--replay", "nobody").output
 
 
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [("nothing:foo", "Unknown"), ("openai-chat:gpt-5", "OPENAI_API_KEY"), ("gpt-5-foo", "nknown model")],
+)
+def test_a_model_that_cannot_be_asked_is_refused_before_the_plan_starts(
+    scene: Scene, model: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    bad = scene.run("run", "plan.yaml", "--editor", "model", "--model", model, "--store", scene.url)
+    assert bad.exit_code == 64, bad.output
+    assert f"--model {model} cannot be used: " in bad.output
+    assert words in bad.output
+    assert scene.json("plan", "list") == []
+
+
+def test_an_empty_request_is_not_sent(scene: Scene) -> None:
+    bad = scene.run("plan", "new", " ", "--model", MODEL)
+    assert (bad.exit_code, "The request is empty" in bad.output) == (64, True)
+
+
 def test_a_plan_is_written_for_a_request(scene: Scene) -> None:
     wrong = {"file": "asterism: 1\ntasks: {a: {shel: x}}", "explanation": "one step"}
     right = {"file": "asterism: 1\ntasks:\n  a: {shell: echo hello}\n", "explanation": "It says hello."}

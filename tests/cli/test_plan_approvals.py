@@ -64,9 +64,10 @@ def test_an_edit_waits_is_listed_and_approved(scene: Scene) -> None:
     lines = scene.ok("plan", "approvals", "nightly").splitlines()
     assert lines[0].startswith("approval 1: edit by ann: slow, waits for ")
     assert lines[1] == "    remove task 'test'"
-    assert lines[2].startswith("    refused in ")
-    assert lines[2].endswith("; holds test")
-    assert lines[3:] == [
+    assert lines[2] == "    waits because of: remove task 'test' (edits=remove_task)"
+    assert lines[3].startswith("    refused in ")
+    assert lines[3].endswith("; holds test")
+    assert lines[4:] == [
         "Decide with: asterism plan approve nightly 1",
         "         or: asterism plan refuse nightly 1 [--reason …]",
     ]
@@ -78,6 +79,38 @@ def test_an_edit_waits_is_listed_and_approved(scene: Scene) -> None:
     again = scene.run("plan", "approve", "nightly", "1")
     assert (again.exit_code, "no edit waits for approval 1" in again.stderr) == (64, True)
     assert "edit approved" in scene.ok("plan", "story", "nightly")
+
+
+def test_the_work_of_each_edit_is_shown_to_the_person_who_decides(scene: Scene) -> None:
+    """Also after many edits, and with characters that a terminal hides."""
+    many = [{"op": "add_task", "task": {"id": f"deploy-{number}", "argv": ["true"]}} for number in range(12)]
+    hidden = {"id": "deploy-last", "shell": "true # \nrm -rf ~", "device": "prod-1"}
+    edits = [
+        *many,
+        {"op": "add_task", "task": hidden},
+        {"op": "update_task", "task_id": "test", "changes": {"shell": "rm -rf ~", "timeout": 5}},
+        {"op": "update_task", "task_id": "deploy-last", "changes": {"device": "prod-2"}},
+        {"op": "update_dependency", "source": "build", "target": "test", "on": "completion"},
+    ]
+    Path("edits.json").write_text(json.dumps({"edits": edits}))
+    submit(scene, "--file", "edits.json")
+    lines = scene.ok("plan", "approvals", "nightly").splitlines()
+    assert [line for line in lines if "argv" in line] == ['        argv: ["true"]'] * 12
+    at = lines.index("    add task 'deploy-last'")
+    assert lines[at : at + 9] == [
+        "    add task 'deploy-last'",
+        '        shell: "true # \\nrm -rf ~"',
+        "        device: prod-1",
+        "    update task 'test': shell, timeout",
+        "        shell: echo 2 -> rm -rf ~",
+        "        timeout: null -> 5",
+        "    update task 'deploy-last': device",
+        "        device: prod-1 -> prod-2",
+        "    update dependency 'build' -> 'test' on completion (before: add dependency 'build' -> 'test' on success)",
+    ]
+    assert "    waits because of: add task 'deploy-last' (tasks=deploy-*)" in lines
+    scene.ok("plan", "refuse", "nightly", "1")
+    assert "        shell: rm -rf ~" in scene.ok("plan", "approvals", "nightly", "--all").splitlines()
 
 
 def test_top_says_that_an_edit_waits(scene: Scene) -> None:

@@ -20,7 +20,7 @@ from importlib import import_module
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from asterism.agents.agent_prompt import AgentAnswer, AgentFailed, agent_result
+from asterism.agents.agent_prompt import LONGEST_ANSWER, AgentAnswer, AgentFailed, agent_result
 from asterism.base.http_requests import http_client
 from asterism.base.startup import install_hint
 from asterism.base.text import clean, masked_url, shorten
@@ -47,6 +47,9 @@ SILENCE = 3600.0
 
 CANCEL_TIMEOUT = 5.0
 """How long the request to cancel a task may take, in seconds."""
+
+LARGEST_BODY = 8 * LONGEST_ANSWER
+"""The largest answer to one request, in bytes: the longest answer in JSON, and what belongs to it."""
 
 _LONGEST_BACKOFF = 30.0
 _MOST_SKILLS = 100
@@ -139,15 +142,39 @@ def _is_word(text: str) -> bool:
 async def _judged_client(url: str, policy: DevicePolicy, timeout: float) -> AsyncIterator[Any]:
     """An HTTP client for the agent at a URL, which judges each request before it is sent and follows no redirects."""
     token = os.environ.get(TOKEN_VARIABLE)
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {token}"} if token else {})
 
     async def judge(request: Any) -> None:
         _judge(str(request.url), url, policy)
         if _origin(str(request.url)) != _origin(url):
             request.headers.pop("Authorization", None)
 
-    async with await http_client(timeout=timeout, headers=headers, event_hooks={"request": [judge]}) as client:
+    async def bound(response: Any) -> None:
+        if response.headers.get("Content-Encoding", "identity") != "identity":  # some bytes may become very many
+            raise AgentFailed("the agent answered with a compressed body, which was not asked for")
+        response.stream = _bounded(response.stream, LARGEST_BODY)
+
+    hooks = {"request": [judge], "response": [bound]}
+    async with await http_client(timeout=timeout, headers=headers, event_hooks=hooks) as client:
         yield client
+
+
+def _bounded(stream: Any, limit: int) -> Any:
+    """The body of a response, which raises AgentFailed where it gets too large."""
+
+    class Bounded(import_module("httpx").AsyncByteStream):  # type: ignore[misc]
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            size = 0
+            async for part in stream:
+                size += len(part)
+                if size > limit:
+                    raise AgentFailed(f"the agent answered a request with more than {limit:,} bytes")
+                yield part
+
+        async def aclose(self) -> None:
+            await stream.aclose()
+
+    return Bounded()
 
 
 def _judge(target: str, url: str, policy: DevicePolicy) -> None:
@@ -393,7 +420,10 @@ class _Conversation:
         to_json = import_module("google.protobuf.json_format").MessageToDict
         groups = [list(group) for group in parts]
         values = [part.data for group in groups for part in group if part.WhichOneof("content") == "data"]
-        return AgentAnswer("\n".join(_texts(groups)), tuple(map(to_json, values)))
+        text = "\n".join(_texts(groups))
+        if len(text) + sum(value.ByteSize() for value in values) > LONGEST_ANSWER:
+            raise AgentFailed(f"the answer of the agent has more than {LONGEST_ANSWER:,} characters")
+        return AgentAnswer(text, tuple(map(to_json, values)))
 
 
 def _texts(groups: Iterable[Iterable[Any]]) -> list[str]:

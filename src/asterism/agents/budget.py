@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from asterism.core.errors import AsterismError
 from asterism.durable.editor_budget import Account, Budget, InvalidBudget, Spent
@@ -93,6 +93,15 @@ class Reserved(Exception):
     """The rest of the budget is reserved for calls under way."""
 
 
-def dearest(reads: int, writes: int, price: Price | None) -> Spent:
-    """What a request costs at most. How much time it takes is known only at its end."""
-    return Spent(0.0 if price is None else price.dollars(reads, writes), reads + writes, 1, LEAST_SECONDS)
+def room_for_time(account: Account, timeout: float) -> float | None:
+    """How many seconds a request may take: its timeout, or what is left if that is less; None without a limit. What
+    calls under way may take does not count: a request waits for them rather than have too little time."""
+    if account.budget.seconds is None:
+        return None
+    return max(LEAST_SECONDS, min(timeout, replace(account, open={}).left("seconds")))
+
+
+def dearest(reads: int, writes: int, price: Price | None, seconds: float | None = None) -> Spent:
+    """What a request costs at most, which may take this many seconds."""
+    dollars = 0.0 if price is None else price.dollars(reads, writes)
+    return Spent(dollars, reads + writes, 1, LEAST_SECONDS if seconds is None else seconds)

@@ -166,15 +166,16 @@ def _numbered(exchange: Exchange, number: int, at: float = 0.0) -> Exchange:
 
 def opened(budget: Budget, defaults: Budget | None = None, unpriced: str = "") -> Step:
     """The account of a plan that this process begins to edit: with its budget if it is new, and without calls of
-    earlier processes, whose reservations count as spent. What a person has raised stays. ``defaults`` are the limits
-    that hold if neither names others, ``unpriced`` the models whose price is unknown."""
+    earlier processes, whose reservations count as spent. What a person has raised or lowered stays, unless ``budget``
+    is another one than that of earlier processes. ``defaults`` are the limits that hold if neither names others,
+    ``unpriced`` the models whose price is unknown."""
     lowest = defaults or Budget()
 
     def step(account: Account) -> Account:
         if account == Account():
-            return Account(lowest.raised(budget), unpriced=unpriced)
-        wider = lowest.raised(account.budget.at_least(budget))
-        return replace(account.abandoned(), budget=wider, unpriced=unpriced)
+            return Account(lowest.raised(budget), unpriced=unpriced, given=budget)
+        wider = lowest.raised(account.budget.at_least(budget.changed_since(account.given)))
+        return replace(account.abandoned(), budget=wider, unpriced=unpriced, given=account.given.raised(budget))
 
     return step
 

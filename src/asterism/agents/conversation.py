@@ -46,6 +46,8 @@ class Conversation:
     known: list[Exchange] = field(default_factory=list)
     """What an earlier process was answered."""
     steps: int = 0
+    mistake: str = ""
+    """Why the last answer could not be read."""
 
     @property
     def question(self) -> ModelQuestion:
@@ -59,8 +61,9 @@ def read_answer(conversation: Conversation, answer: ModelAnswer) -> EditBatch | 
     if answer.refused:
         raise NoModelAnswer(f"{answer.model} refused to answer{f': {answer.text[:300]}' if answer.text else ''}")
     conversation.messages.append(answer.message)
-    conversation.last = None
+    conversation.last, conversation.mistake = None, ""
     if not answer.calls:
+        conversation.mistake = "it has no call of the tool `answer`"
         conversation.messages.append({"user": "Answer with the tool `answer`."})
         return None
     batch: EditBatch | None = None
@@ -71,6 +74,7 @@ def read_answer(conversation: Conversation, answer: ModelAnswer) -> EditBatch | 
         try:
             batch = _called(conversation, call)
         except (AsterismError, ValueError, TypeError) as error:
+            conversation.mistake = conversation.mask.text(error_text(error))
             _tell(conversation, call, f"this call cannot be read: {error_text(error)}")
     return batch
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from asterism.agents.model_messages import ToolSpec
@@ -96,8 +97,21 @@ def batch_from_answer(arguments: Any) -> EditBatch:
         raise ValueError("the answer is an object with a list 'edits' and a text 'reason'")
     for number, edit in enumerate(arguments["edits"]):
         _check_fields(number, edit)
+        _check_characters(number, edit)
     reason = arguments.get("reason", "")
-    return EditBatch(tuple(map(edit_from_json, arguments["edits"])), reason=reason if isinstance(reason, str) else "")
+    text = reason.encode(errors="replace").decode() if isinstance(reason, str) else ""
+    return EditBatch(tuple(map(edit_from_json, arguments["edits"])), reason=text)
+
+
+def _check_characters(number: int, edit: Any) -> None:
+    """Raises ValueError if an edit has half of a surrogate pair: no command and no store can take it."""
+    try:
+        json.dumps(edit, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(error.object[error.start]):x}"
+        raise ValueError(f"edit {number}: {half} is half of a surrogate pair, which is no character") from None
+    except RecursionError:
+        raise ValueError(f"edit {number} is nested too deeply") from None
 
 
 def _check_fields(number: int, edit: Any) -> None:

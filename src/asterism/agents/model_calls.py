@@ -74,10 +74,11 @@ class ModelMissing(AsterismError):
 @dataclass(slots=True)
 class Bill:
     """The bill of one attempt: how many tokens of output it may have, and what it has cost in the end; None if that is
-    unknown, because it was cancelled."""
+    unknown, because it was cancelled. ``seconds`` is how long it may take, if that is limited."""
 
     max_output: int = MAX_OUTPUT
     cost: EditorCost | None = None
+    seconds: float | None = None
 
 
 Pay = Callable[[ModelQuestion, str], AbstractAsyncContextManager[Bill]]
@@ -122,6 +123,11 @@ class ModelCaller:
         self._attempts, self._longest_wait = attempts, longest_wait
         self._prices, self._settings, self._sleep = dict(prices or {}), dict(settings or {}), sleep
         self._known_prices: dict[str, Price | None] = dict(self._prices)
+
+    @property
+    def timeout(self) -> float:
+        """How long one request may take, in seconds."""
+        return self._timeout
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -180,10 +186,11 @@ class ModelCaller:
     async def _attempt(self, model: Any, name: str, question: ModelQuestion, bill: Bill) -> ModelAnswer:
         began, received = time.monotonic(), _Received()
         try:
-            if isinstance(model, str):
-                response = await run_apart(lambda: self._request(model, question, bill.max_output, received))
-            else:
-                response = await self._request(model, question, bill.max_output, received)
+            async with _within(bill.seconds):
+                if isinstance(model, str):
+                    response = await run_apart(lambda: self._request(model, question, bill.max_output, received))
+                else:
+                    response = await self._request(model, question, bill.max_output, received)
         except _NotSent as problem:
             bill.cost = EditorCost()
             raise _GiveUp(str(problem)) from None
@@ -194,7 +201,10 @@ class ModelCaller:
             # what was streamed before the connection broke has been paid for, and the question if the model had it
             read = bool(received.text) or (isinstance(problem, _Again) and problem.accepted)
             tokens = (estimated_tokens(question.text), estimated_tokens(received.text)) if read else (0, 0)
-            bill.cost = EditorCost(name, 1, *tokens, self._dollars(name, *tokens), time.monotonic() - began)
+            took = time.monotonic() - began
+            if isinstance(problem, _OutOfTime):
+                took = max(took, bill.seconds or 0.0)
+            bill.cost = EditorCost(name, 1, *tokens, self._dollars(name, *tokens), took)
             raise
         answer = _answer_of(response, name)
         bill.cost = self._cost(name, question, answer, response, time.monotonic() - began)
@@ -288,6 +298,20 @@ class _Again(Exception):
         self.after, self.accepted = after, accepted
 
 
+class _OutOfTime(_Again):
+    """The budget pays for no more time."""
+
+
+@contextlib.asynccontextmanager
+async def _within(seconds: float | None) -> AsyncIterator[None]:
+    """Raises _OutOfTime."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise _OutOfTime(f"it did not answer within {seconds:g} s, which the budget leaves", accepted=True) from None
+
+
 class _GiveUp(Exception):
     """The model will not answer this question."""
 
@@ -338,6 +362,17 @@ def open_model(model: Any) -> Model:
         return infer_model(model)
     except ImportError as error:
         raise ModelMissing(f"model {model!r} needs a library that is not installed: {error}") from None
+
+
+def model_problem(model: Any) -> str | None:
+    """Why a model cannot be asked: it is unknown, or there is no key. None if it can; nothing is sent."""
+    try:
+        open_model(model)
+    except ModelMissing as error:
+        return str(error)
+    except Exception as error:  # UserError, or what the library of a provider raises
+        return _short(error)
+    return None
 
 
 def require_extra() -> None:

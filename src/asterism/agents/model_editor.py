@@ -17,6 +17,7 @@ import contextlib
 import contextvars
 import json
 import secrets
+import shlex
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -35,6 +36,7 @@ from asterism.agents.budget import (
     dearest,
     estimated_tokens,
     room_for_output,
+    room_for_time,
 )
 from asterism.agents.cassette import (
     Cassette,
@@ -62,7 +64,7 @@ from asterism.agents.model_calls import MAX_OUTPUT, Bill, ModelCaller, ModelFail
 from asterism.agents.model_messages import ModelAnswer, ModelQuestion, call_attributes
 from asterism.agents.plan_prompt import PromptMemory, Surroundings, output_end, plan_prompt, violation_lines
 from asterism.base.secret_mask import Mask
-from asterism.base.text import plural
+from asterism.base.text import plural, shorten
 from asterism.core.plan.constellation import ConstellationView, TaskView
 from asterism.core.plan.editor_cost import EditorCost
 from asterism.core.plan.edits import EditBatch
@@ -277,7 +279,8 @@ class ModelEditor:
                 batch = read_answer(conversation, answer)
                 if batch is not None:
                     return await self._submit(name, plan, conversation, batch)
-            raise NoModelAnswer(f"{self.__name__} did not answer within {self._max_steps} requests")
+            wrong = f"; the last answer is wrong: {shorten(conversation.mistake, 300)}" if conversation.mistake else ""
+            raise NoModelAnswer(f"{self.__name__} did not answer within {self._max_steps} requests{wrong}")
         except BudgetSpent as spent:
             conversation.steps -= 1
             raise self._hold(name, plan, conversation, spent, lambda: self._resume(name, plan, conversation)) from None
@@ -360,8 +363,7 @@ class ModelEditor:
         once: the next attempt must not wait for it. The one that is answered is settled with its exchange. Raises
         BudgetSpent."""
         call = f"{model} {self._process} {next(self._calls)}"
-        room = await self._reserve(name, call, estimated_tokens(question.text), self.caller.price(model))
-        bill = Bill(room)
+        bill = await self._reserve(name, call, estimated_tokens(question.text), self.caller.price(model))
         try:
             yield bill
         except BaseException:
@@ -373,15 +375,15 @@ class ModelEditor:
             raise
         paid.append((call, bill.cost or EditorCost()))
 
-    async def _reserve(self, name: str, call: str, reads: int, price: Price | None) -> int:
-        """Reserve the price of the dearest answer. Returns how many tokens that may have. Raises BudgetSpent."""
-        room = 0
+    async def _reserve(self, name: str, call: str, reads: int, price: Price | None) -> Bill:
+        """Reserve the price of the dearest answer. The bill says how long that may be, and take. Raises BudgetSpent."""
+        bill = Bill()
 
         def reserve(account: Account) -> Account:
-            nonlocal room
             account = account.lost(self._lost)
-            room = room_for_output(account, reads, price, MAX_OUTPUT)
-            needed = dearest(reads, max(room, LEAST_OUTPUT), price)
+            bill.max_output = room_for_output(account, reads, price, MAX_OUTPUT)
+            bill.seconds = room_for_time(account, self.caller.timeout)
+            needed = dearest(reads, max(bill.max_output, LEAST_OUTPUT), price, bill.seconds)
             obstacle = account.obstacle(needed)
             if obstacle is not None and replace(account, open={}).obstacle(needed) is None:
                 raise Reserved
@@ -392,7 +394,7 @@ class ModelEditor:
         while True:
             try:
                 await self.cassette.change(name, reserve)
-                return room
+                return bill
             except Reserved:  # other calls may cost less than what is reserved for them
                 await self.cassette.changed(name, RESERVED_WAIT)
 
@@ -439,7 +441,7 @@ class ModelEditor:
             return (
                 f"Raise it with raise_budget({name!r}, {limits!r}), or let the plan go on with go_on_without_editor()"
             )
-        command = f"asterism plan budget {name}"
+        command = f"asterism plan budget {shlex.quote(name)} --store {shlex.quote(self._fleet.store.url)}"
         return f"Raise it: {command} --raise '{limits}'; or go on without an editor: {command} --without-editor"
 
     async def _released(self, name: str, plan: _PlanState, spent: BudgetSpent, reason: str) -> str:
@@ -451,7 +453,7 @@ class ModelEditor:
 
         def hold(account: Account) -> Account:
             decided = account.without_editor or account.budget != before.budget
-            return account if decided else account.held(began, str(spent))
+            return account if decided else account.held(began, str(spent), spent.needed)
 
         try:
             await self.cassette.change(name, hold, notice=notice)

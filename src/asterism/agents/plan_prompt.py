@@ -165,18 +165,23 @@ def _since(view: ConstellationView, ends: Sequence[TaskEvent], memory: PromptMem
     if not done:
         return ""
     lines = [
-        f"- {name(one.task, mask)} {one.what}" if one.task else f"- {one.what}: {_line(_by_you(one.why, memory), mask)}"
+        f"- {name(one.task, mask)} {one.what}" if one.task else _plan_change(one.what, one.why, memory, mask)
         for one in done
     ]
     more = [f"- and {len(lines) - MOST_CHANGES:,} more changes"] if len(lines) > MOST_CHANGES else []
     return "\n".join(["# Since your last call", *lines[-MOST_CHANGES:], *more])
 
 
-def _by_you(why: str, memory: PromptMemory) -> str:
-    """Without the name of this editor, which is another one when its answers are replayed."""
+def _plan_change(what: str, why: str, memory: PromptMemory, mask: Mask) -> str:
+    """A change of the plan, or a decision about one. What is written about an edit is data: its editor may have obeyed
+    a text that it was shown, and may sign with any name."""
     version, by, rest = why.partition(" by ")
     own = next((one for one in memory.names if rest.startswith((f"{one}:", f"{one} ("))), None)
-    return why if own is None else f"{version}{by}you{rest[len(own) :]}"
+    if own is not None:  # without the name of this editor, which is another one when its answers are replayed
+        why = f"{version}{by}you{rest[len(own) :]}"
+    if what != "edited":
+        return f"- {what}: {_line(why, mask)}"
+    return f"- {what}\n{mark_untrusted('what is written about the edit', _line(why, mask))}"
 
 
 _WORTH_TELLING = frozenset(
@@ -230,23 +235,29 @@ def _task_line(task: TaskView, mask: Mask) -> str:
     status = "waiting" if task.waiting else str(task.status)
     parts = [f"{name(task.id, mask)} {status}"]
     description, action = _line(work.description, mask), _action(work, mask)
-    element = "[" in task.id and bool(description or action)  # an element of a group, or a copy of one
+    placed = _placement(work, mask)
+    element = "[" in task.id and bool(description or action or placed)  # an element of a group, or a copy of one
     if description and not element:
         parts.append(f": {description}")
     if action and not element:
         parts.append(f" ({action})")
-    if work.needs:
-        parts.append(f", needs {', '.join(map(visible_text, sorted(work.needs)))}")
-    if work.device:
-        parts.append(f", on device {name(work.device)}")
+    if placed and not element:
+        parts.append(f", {placed}")
     if task.dependencies:
         edges = [f"{name(edge.source, mask)} on {edge.on}" for edge in task.dependencies[:MOST_NAMES]]
         more = len(task.dependencies) - MOST_NAMES
         parts.append(f"; after {', '.join(edges)}" + (f" and {more:,} more" if more > 0 else ""))
     if element:  # its texts may be made of a result
         label = f"work of {mask.text(task.id)}"
-        parts.append("\n" + mark_untrusted(label, "\n".join(filter(None, (description, action)))))
+        parts.append("\n" + mark_untrusted(label, "\n".join(filter(None, (description, action, placed)))))
     return "".join(parts)
+
+
+def _placement(task: Task, mask: Mask) -> str:
+    """Where a task may run: ``needs gpu, on device 'desk'``"""
+    needs = [f"needs {_line(', '.join(sorted(task.needs)), mask)}"] if task.needs else []
+    device = [f"on device {_line(repr(task.device), mask)}"] if task.device else []
+    return ", ".join([*needs, *device])
 
 
 def _action(task: Task, mask: Mask) -> str:

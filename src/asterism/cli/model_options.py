@@ -95,7 +95,7 @@ class ModelTerms:
                 raise click.ClickException(f"Plan {self.replay!r} has no exchanges with a model in {fleet.store.url}.")
         prices = {} if self.price is None else dict.fromkeys(self.models, self.price)
         try:
-            return ModelEditor(
+            editor = ModelEditor(
                 self.models[0],
                 fallback=self.models[1:],
                 budget=self.budget,
@@ -107,6 +107,21 @@ class ModelTerms:
             )
         except AsterismError as error:
             raise click.ClickException(f"{error}.") from None
+        if recorded is None:
+            await self._check_models()
+        return editor
+
+    async def _check_models(self) -> None:
+        """Raise UsageError for a model that cannot be asked: its name or its key is wrong. The first failure of the
+        plan would be too late to learn that."""
+        import asyncio
+
+        from asterism.agents.model_calls import model_problem
+
+        for model in self.models:
+            problem = await asyncio.to_thread(model_problem, model)  # the import takes long
+            if problem is not None:
+                raise click.UsageError(f"--model {model} cannot be used: {problem}")
 
 
 def take_model_terms(editor: str | None, edit_on: Any, terms: dict[str, Any]) -> ModelTerms | None:

@@ -44,6 +44,9 @@ def new(request: str, models: tuple[str, ...], name: str, store: str | None, qui
     if not chosen:
         raise click.UsageError(f"Name a model: --model openai:gpt-5, or ${MODEL_VARIABLE}.")
 
+    if not request.strip():
+        raise click.UsageError("The request is empty: say in words what the plan is for.")
+
     async def draft(fleet: Fleet | None) -> int:
         from asterism.agents.planner import NoPlan, draft_plan
         from asterism.core.errors import AsterismError

@@ -248,15 +248,15 @@ def approvals(name: str, everything: bool, store: str | None, as_json: bool) -> 
         from asterism.cli.screen import print_lines
         from asterism.core.plan.approval import WAITING
         from asterism.durable.approval_store import list_approvals
-        from asterism.durable.stored_plans import find_plan
+        from asterism.durable.stored_plans import find_plan, read_plan
 
         await find_plan(fleet, name)
         found = [one for one in await list_approvals(fleet.store, name) if everything or one.state == WAITING]
         if as_json:
             print_json([one.to_json() for one in found])
         elif found:
-            now = fleet.store.clock()
-            print_lines(lambda width: approval_lines(name, found, now, same_store(fleet)))
+            now, plan = fleet.store.clock(), (await read_plan(fleet, name)).record.plan
+            print_lines(lambda width: approval_lines(name, found, now, same_store(fleet), plan))
         else:
             note(f"No edit of plan {name!r} waits for a person.")
 

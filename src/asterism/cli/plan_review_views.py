@@ -15,8 +15,8 @@ from asterism.cli.cli_context import format_time
 from asterism.cli.plan_views import applied_lines, plan_json
 from asterism.core.errors import InvalidTask
 from asterism.core.plan.approval import WAITING, WaitingEdit
-from asterism.core.plan.edits import edit_from_json
-from asterism.core.plan.taint import UNTRUSTED
+from asterism.core.plan.edits import AddTask, Edit, UpdateDependency, UpdateTask, addition_of, edit_from_json
+from asterism.core.plan.graph import Graph
 from asterism.durable.approval_store import list_approvals
 from asterism.durable.cycle_requests import CycleList, CycleView
 from asterism.durable.editor_budget import Account, Spent
@@ -149,23 +149,60 @@ def waiting_lines(name: str, edit: WaitingEdit, store: str = "") -> list[str]:
     ]
 
 
-def approval_lines(name: str, found: Sequence[WaitingEdit], now: float, store: str = "") -> Iterator[Text]:
+def approval_lines(
+    name: str, found: Sequence[WaitingEdit], now: float, store: str = "", plan: Graph | None = None
+) -> Iterator[Text]:
+    """Each edit with all of its work: a person approves what is shown. ``plan`` has the old values."""
     for edit in found:
         by = clean(edit.batch.author or "somebody")
         why = f": {clean(edit.batch.reason)}" if edit.batch.reason else ""
         yield Text(f"approval {edit.id}: edit by {by}{why}, {_decision(edit, now)}")
-        for line in edit_lines([one.to_json() for one in edit.batch.edits]):
+        for line in work_lines(edit.batch.edits, plan if edit.state == WAITING else None):
             yield Text(f"    {line}")
+        for reason in edit.reasons:
+            yield Text(f"    waits because of: {clean(reason)}", style=DIM)
         if edit.state == WAITING:
             held = f"; holds {join_names(edit.tasks, MOST_NAMES)}" if edit.tasks else ""
             yield Text(f"    refused in {format_duration(max(0.0, edit.expires_at - now))}{clean(held)}", style=DIM)
-            if (tainted := next((why for why in edit.reasons if UNTRUSTED in why), None)) is not None:
-                yield Text(f"    {clean(tainted[tainted.index(UNTRUSTED) :].rstrip(')'))}", style=DIM)
     first = next((edit for edit in found if edit.state == WAITING), None)
     if first is not None:
         decided = f"{clean(name)} {first.id}{store}"
         yield Text(f"Decide with: asterism plan approve {decided}")
         yield Text(f"         or: asterism plan refuse {decided} [--reason …]")
+
+
+def work_lines(edits: Sequence[Edit], plan: Graph | None = None) -> Iterator[str]:
+    """All edits, with each field of a task that they add, and the old and the new value of each field that they
+    change. Without ``plan`` the old values are left out."""
+    tasks = {} if plan is None else {task_id: node.task for task_id, node in plan.nodes.items()}
+    for edit in edits:
+        yield clean(str(edit)) + _old_terms(edit, plan)
+        if isinstance(edit, AddTask):
+            tasks[edit.task.id] = edit.task
+            fields = edit.task.to_json()
+            yield from (f"    {field}: {_value(value)}" for field, value in fields.items() if field != "id")
+        elif isinstance(edit, UpdateTask):
+            old = tasks.get(edit.task_id)
+            for field, value in edit.to_json()["changes"].items():
+                before = "" if old is None else f"{_value(old.field_to_json(field))} -> "
+                yield f"    {field}: {before}{_value(value)}"
+            if old is not None:
+                tasks[edit.task_id] = old.changed(edit.changes)
+
+
+def _old_terms(edit: Edit, plan: Graph | None) -> str:
+    if plan is None or not isinstance(edit, UpdateDependency):
+        return ""
+    node = plan.nodes.get(edit.target)
+    edge = node.parents.get(edit.source) if node is not None else None
+    return "" if edge is None else clean(f" (before: {addition_of(edge)})")
+
+
+def _value(value: Any) -> str:
+    """A value on one line. A text whose characters cannot all be seen is quoted."""
+    if isinstance(value, str) and value.isprintable() and value == value.strip() != "":
+        return value
+    return clean(json.dumps(value, ensure_ascii=isinstance(value, str), sort_keys=True))
 
 
 async def review_lines(fleet: Fleet, stored: StoredPlan, store: str = "") -> list[str]:

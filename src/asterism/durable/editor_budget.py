@@ -74,6 +74,11 @@ class Budget:
         }
         return replace(self, **higher)
 
+    def changed_since(self, other: Budget) -> Budget:
+        """Only the limits that are not those of ``other``."""
+        same: dict[str, Any] = {name: None for name in LIMITS if getattr(self, name) == getattr(other, name)}
+        return replace(self, **same)
+
     def to_json(self) -> dict[str, Any]:
         return {one.name: value for one in fields(self) if (value := getattr(self, one.name)) != one.default}
 
@@ -161,9 +166,11 @@ class Account:
     """The budget of one plan, what was spent of it, and what calls under way may cost (``open``, by the id of a call).
 
     ``without_editor``: a person, named in ``decided_by``, let the plan go on without its editor. ``held_since`` is when
-    the budget began to hold the plan, ``held_why`` what was spent then. ``unpriced`` names the models whose price is
-    unknown. ``answers`` are the tasks that each answer adds, which are in ``spent``, too. ``refusals`` are the
-    approvals that were refused, and whose tasks are therefore not counted."""
+    the budget began to hold the plan, ``held_why`` what was spent then, ``held_for`` what the editor has to spend to
+    continue. ``unpriced`` names the models whose price is unknown. ``answers`` are the tasks that each answer adds,
+    which are in ``spent``, too. ``refusals`` are the approvals that were refused, and whose tasks are therefore not
+    counted. ``given`` is the budget with which the editor was started: only what has changed since raises a limit
+    that a person may have lowered."""
 
     budget: Budget = field(default_factory=Budget)
     spent: Spent = field(default_factory=Spent)
@@ -175,6 +182,8 @@ class Account:
     refusals: tuple[int, ...] = ()
     unpriced: str = ""
     held_why: str = ""
+    held_for: Spent = field(default_factory=Spent)
+    given: Budget = field(default_factory=Budget)
 
     @property
     def held_until(self) -> float | None:
@@ -207,9 +216,9 @@ class Account:
         return [name for name in LIMITS if getattr(needed, name) > self.left(name) + _ROUNDING]
 
     def higher_limits(self, needed: Spent | None = None) -> str:
-        """Limits that leave room for ``needed``, as a person writes them: ``80calls``. Without it, a higher one in
-        place of the limit that is nearest to its end."""
-        needed, used = needed or Spent(), self.committed
+        """Limits that leave room for ``needed``, as a person writes them: ``80calls``. Without it, for what the editor
+        waits for; if that is not known, a higher one in place of the limit that is nearest to its end."""
+        needed, used = needed or self.held_for, self.committed
         limits = {name: limit for name in LIMITS if (limit := getattr(self.budget, name)) is not None}
         most = sorted(limits, key=lambda name: getattr(used, name) / (limits[name] or _ROUNDING))[-1:]
         return " ".join(
@@ -283,14 +292,17 @@ class Account:
                 f"the price of {self.unpriced} is unknown, so dollars cannot be limited: limit tokens or calls instead"
             )
         wider = self.budget.raised(budget)
-        return replace(self, budget=wider, without_editor=False, decided_by=by, held_since=None, held_why="")
+        return replace(self, budget=wider, without_editor=False, decided_by=by, **_NOT_HELD)
 
     def ended_editing(self, by: str) -> Account:
         """The plan goes on without its editor."""
-        return replace(self, without_editor=True, decided_by=by, held_since=None, held_why="")
+        return replace(self, without_editor=True, decided_by=by, **_NOT_HELD)
 
-    def held(self, now: float, why: str = "") -> Account:
-        return self if self.held_since is not None else replace(self, held_since=now, held_why=why)
+    def held(self, now: float, why: str = "", needed: Spent | None = None) -> Account:
+        """The budget holds the plan from now on, until it has room for ``needed``."""
+        if self.held_since is not None:
+            return self
+        return replace(self, held_since=now, held_why=why, held_for=needed or Spent())
 
     def to_json(self) -> dict[str, Any]:
         data: dict[str, Any] = {"budget": self.budget.to_json(), "spent": self.spent.to_json()}
@@ -300,6 +312,10 @@ class Account:
             data["answers"] = dict(self.answers)
         if self.refusals:
             data["refusals"] = list(self.refusals)
+        if self.held_for != Spent():
+            data["held_for"] = self.held_for.to_json()
+        if self.given != Budget():
+            data["given"] = self.given.to_json()
         others = (one for one in fields(self) if one.name in _FLAGS)
         return data | {one.name: value for one in others if (value := getattr(self, one.name)) != one.default}
 
@@ -308,10 +324,13 @@ class Account:
         opened = {call: Spent.from_json(spent) for call, spent in data.get("open", {}).items()}
         others: dict[str, Any] = {name: data[name] for name in (*_FLAGS, "answers") if name in data}
         others["refusals"] = tuple(data.get("refusals", ()))
+        others["held_for"] = Spent.from_json(data.get("held_for", {}))
+        others["given"] = Budget.from_json(data.get("given", {}))
         return cls(Budget.from_json(data["budget"]), Spent.from_json(data["spent"]), opened, **others)
 
 
 _ROUNDING = 1e-9
+_NOT_HELD: Mapping[str, Any] = {"held_since": None, "held_why": "", "held_for": Spent()}
 _FLAGS = ("without_editor", "decided_by", "held_since", "held_why", "unpriced")
 
 
@@ -319,7 +338,8 @@ def _word(name: str, value: float) -> str:
     """A limit as a person writes it, rounded up: ``$4``, ``80calls``, ``120s``."""
     if name == "dollars":
         return f"${math.ceil(value * 100 - 1e-6) / 100:.2f}".removesuffix(".00")
-    return f"{math.ceil(value)}{'s' if name == 'seconds' else name}"
+    number = math.ceil(value)
+    return f"{number}s" if name == "seconds" else f"{number}{name if number != 1 else name[:-1]}"
 
 
 # -- the account in a store --------------------------------------------------------------------------------------------

@@ -39,6 +39,7 @@ def plan() -> Constellation:
     made.add(Task("b", argv=("true",), device="lab-1"), "a")
     made.add(Task("c", call="time:time"), "b")
     made.add(Task("d"), "a")
+    made.add(Task("dear", cost=9.0))
     made.begin(1.0)
     return made
 
@@ -199,6 +200,10 @@ NESTED = {"from": "a", "template": {"foreach": GROUP}, "max": 4}
         ("cost=5", [AddTask(Task("x", cost=5.1))], True),
         ("cost=5", [AddTask(Task("x", cost=3.0)), AddTask(Task("y", cost=3.0))], True),  # together
         ("cost=5", [UpdateTask("d", cost=9.0)], True),
+        ("cost=5", [UpdateTask("c", cost=0.0, call="time:sleep")], False),
+        ("cost=5", [UpdateTask("dear", cost=0.0, shell="make all")], True),  # its cost before
+        ("cost=5", [RemoveTask("dear"), AddTask(Task("dear", shell="make all"))], True),
+        ("cost=5", [RemoveTask("dear")], False),
         ("cost=5", [CancelTask("d")], False),
         ("cost=5", [AddTask(Task("x", foreach=GROUP))], True),  # as many elements as it may have
         ("cost=6", [AddTask(Task("x", foreach=GROUP))], False),
@@ -212,6 +217,26 @@ NESTED = {"from": "a", "template": {"foreach": GROUP}, "max": 4}
         ("effects=deletes", [AddTask(Task("x", call="shop:clear", effects=frozenset({"deletes"})))], True),
         ("effects=deletes", [AddTask(Task("x", http={"url": "https://a/", "method": "DELETE"}))], True),
         ("effects=deletes", [AddTask(Task("x", http={"url": "https://a/delete"}))], False),
+        ("effects=deletes", [AddTask(Task("x", argv=("{c}", "-rf", "x"), inputs={"c": "rm"}))], True),
+        ("effects=deletes", [AddTask(Task("x", argv=("{c}", "x"), inputs={"c": "ls"}))], False),
+        ("effects=deletes", [AddTask(Task("x", argv=("{c}", "x"), inputs={"c": {"from": "a"}}))], True),
+        ("effects=deletes", [AddTask(Task("x", argv=("ls", "{c}"), inputs={"c": {"from": "a"}}))], False),
+        ("effects=deletes", [AddTask(Task("x", argv=("sudo", "{c}"), inputs={"c": {"from": "a"}}))], True),
+        ("effects=deletes", [AddTask(Task("x", http={"url": "https://a/", "method": "{m}"}))], True),
+        (
+            "effects=deletes",
+            [AddTask(Task("x", http={"url": "https://a/", "method": "{m}"}, inputs={"m": "delete"}))],
+            True,
+        ),
+        ("effects=deletes", [AddTask(Task("x", http={"url": "https://a/{b}", "method": "POST"}))], False),
+        ("effects=deletes", [AddTask(Task("x", shell="$C x", env={"C": "rm"}))], True),
+        ("effects=deletes", [AddTask(Task("x", shell="${C} x", env={"C": "{item}"}))], True),
+        ("effects=deletes", [AddTask(Task("x", shell="$C x", env={"C": "ls"}))], False),
+        ("effects=deletes", [AddTask(Task("x", shell="$C x", env={"C": "rm"}, inputs={"C": "ls"}))], True),
+        ("effects=deletes", [AddTask(Task("x", shell='cd y && A=1 "$ASTERISM_INPUT_C" x'))], True),
+        ("effects=deletes", [AddTask(Task("x", shell="echo $HOME {c}; { ls; }"))], False),
+        ("effects=deletes", [AddTask(Task("x", argv=("grep", "a|$b")))], False),
+        ("effects=deletes", [AddTask(Task("x", foreach={"from": "a", "template": {"argv": ["{item}"]}}))], True),
         ("effects=spends,deletes", [UpdateTask("d", effects={"spends"})], True),
         ("executors=shell", [AddTask(Task("x", foreach=GROUP))], True),  # what its elements execute
         ("executors=shell", [AddTask(Task("x", foreach=NESTED))], True),  # and the elements of these
@@ -220,6 +245,8 @@ NESTED = {"from": "a", "template": {"foreach": GROUP}, "max": 4}
         ("cost=24", [AddTask(Task("x", foreach=NESTED))], False),
         ("cost=24", [AddTask(Task("x", foreach={**NESTED, "max": 10**500}))], True),
         ("devices=lab-9", [AddTask(Task("x", foreach=GROUP))], True),
+        ("devices=prod-*", [AddTask(Task("x", foreach={"from": "a", "template": {"device": "{item}"}}))], True),
+        ("devices=prod-*", [AddTask(Task("x", needs=["deploy"]))], False),  # documented
         ("executors=shell", [UpdateTask("c", call=None), UpdateTask("c", shell="rm")], True),  # in two steps
         (
             "edits=remove_task tasks=d",

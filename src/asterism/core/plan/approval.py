@@ -47,6 +47,14 @@ DELETE_WORDS = frozenset(
 )
 """Words of commands that delete: ``rm``, ``kubectl delete``, ``terraform destroy``, ``find -delete``."""
 
+RUNS_ANOTHER = frozenset(
+    {
+        *("sh", "bash", "dash", "zsh", "ksh", "busybox", "eval", "exec", "command", "env", "sudo", "doas", "su"),
+        *("xargs", "nice", "nohup", "timeout", "time", "setsid", "ssh", "find"),
+    }
+)
+"""Words of commands that execute another program, which one of their words names."""
+
 WAITING, APPROVED, REFUSED, EXPIRED = "waiting", "approved", "refused", "expired"
 
 
@@ -102,7 +110,7 @@ class ApprovalRule:
         return (
             (not self.tasks or fits(task.id, self.tasks))
             and (not self.executors or any(getattr(work, name) is not None for name in self.executors))
-            and (not self.devices or (work.device is not None and fits(work.device, self.devices)))
+            and (not self.devices or (work.device is not None and _fits_device(work.device, self.devices)))
             and (not self.effects or not effects_of(work).isdisjoint(self.effects))
         )
 
@@ -138,6 +146,11 @@ class ApprovalRule:
     def __str__(self) -> str:
         words = {name: ",".join(v) if isinstance(v, list) else f"{v:g}" for name, v in self.to_json().items()}
         return " ".join(f"{name}={value}" for name, value in words.items()) or "all"
+
+
+def _fits_device(device: str, patterns: Sequence[str]) -> bool:
+    """Whether a task may name such a device. What a placeholder becomes is not known yet, so it may be any."""
+    return "{" in device or fits(device, patterns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,9 +209,13 @@ def approval_reasons(
 
 def batch_cost(tried: Trial) -> float:
     """What one execution of each task that a batch adds or changes costs in all, as far as the tasks say. A group whose
-    list is not known yet counts with as many elements as it may have."""
-    last = {change.task_id: change.after for change in tried.changes if change.kind in (ADDED, REPLACED)}
-    return sum(_cost(task) for task in last.values() if task is not None)
+    list is not known yet counts with as many elements as it may have. A task that is made cheaper counts with its cost
+    before: the edit may change its work as well."""
+    costs = {change.task_id: 0.0 for change in tried.changes if change.kind in (ADDED, REPLACED)}
+    for change in tried.changes:
+        if change.task_id in costs:
+            costs[change.task_id] = max(costs[change.task_id], *map(_cost, change.tasks))
+    return sum(costs.values())
 
 
 def _cost(task: Task) -> float:
@@ -210,15 +227,42 @@ def _cost(task: Task) -> float:
 
 
 def effects_of(task: Task) -> frozenset[str]:
-    """What a task does, as it says; and ``deletes`` if its command or its request says so plainly. A function, a script
-    or an agent may do anything: only its ``effects`` tell."""
+    """What a task does, as it says; and ``deletes`` if its command or its request says so plainly, or leaves open which
+    program or method it is. A function, a script or an agent may do anything: only its ``effects`` tell."""
     if "deletes" in task.effects:
         return task.effects
-    method = str(task.http.get("method", "GET")).upper() if task.http is not None else ""
-    command = task.shell if task.shell is not None else " ".join(task.argv or ())
-    words = re.split(r"[\s;&|()`\"'$/=\\]+", command.lower())
-    deletes = method == "DELETE" or not DELETE_WORDS.isdisjoint(words)
-    return task.effects | {"deletes"} if deletes else task.effects
+    method = _filled(str(task.http.get("method", "GET")), task) if task.http is not None else ""
+    command = _filled(task.shell if task.shell is not None else " ".join(task.argv or ()), task)
+    words = frozenset(re.split(r"[\s;&|()`\"'$/=\\]+", command.lower()))
+    deletes = method.upper() == "DELETE" or "{" in method or not DELETE_WORDS.isdisjoint(words)
+    if deletes or _open_program(command, task.shell is not None, words):
+        return task.effects | {"deletes"}
+    return task.effects
+
+
+def _filled(text: str, task: Task) -> str:
+    """A text with the inputs (``{name}``) and the variables (``$name``, ``${name}``) that are known. A value may have
+    placeholders again, of the elements of a group."""
+
+    def fill(match: re.Match[str]) -> str:
+        value = task.inputs.get(match[1]) if match[1] else task.env.get(match[2] or match[3])
+        return value if isinstance(value, str) else match[0]
+
+    return _NAMED.sub(fill, text)
+
+
+def _open_program(command: str, shell: bool, words: frozenset[str]) -> bool:
+    """Whether a placeholder or a variable decides which program is executed."""
+    wrapped = not RUNS_ANOTHER.isdisjoint(words)
+    if wrapped and _OPEN.search(command):
+        return True
+    parts = re.split(r"[;&|(`\n]+", command) if shell else [command]
+    return any(_OPEN.match(_BEFORE_PROGRAM.sub("", part)) for part in parts)
+
+
+_NAMED = re.compile(r"\{(\w+)\}|\$(\w+)|\$\{(\w+)\}")
+_OPEN = re.compile(r"[^\s\"']*(?:\{\w|\$[\w{@*])")
+_BEFORE_PROGRAM = re.compile(r"^(?:\s|[\"'\\]|\w+=\S*\s)+")
 
 
 def _changed_tasks(edit: Edit, graph: Graph, added: Mapping[str, Task]) -> Iterator[Task]:
