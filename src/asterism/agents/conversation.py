@@ -14,6 +14,7 @@ from asterism.agents.model_calls import ModelFailed
 from asterism.agents.model_messages import ModelAnswer, ModelQuestion, ToolCall
 from asterism.agents.plan_prompt import INSTRUCTIONS, task_list
 from asterism.base.secret_mask import Mask
+from asterism.base.text import shorten
 from asterism.core.errors import AsterismError, error_text
 from asterism.core.plan.constellation import ConstellationView
 from asterism.core.plan.editor_cost import EditorCost
@@ -77,6 +78,12 @@ def read_answer(conversation: Conversation, answer: ModelAnswer) -> EditBatch | 
             conversation.mistake = conversation.mask.text(error_text(error))
             _tell(conversation, call, f"this call cannot be read: {error_text(error)}")
     return batch
+
+
+def no_answer(conversation: Conversation, model: str, requests: int) -> NoModelAnswer:
+    """The error of a model that was asked often enough."""
+    wrong = f"; the last answer is wrong: {shorten(conversation.mistake, 300)}" if conversation.mistake else ""
+    return NoModelAnswer(f"{model} did not answer within {requests} requests{wrong}")
 
 
 def _called(conversation: Conversation, call: ToolCall) -> EditBatch | None:

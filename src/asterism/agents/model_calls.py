@@ -119,15 +119,10 @@ class ModelCaller:
         if not models:
             raise ValueError("name at least one model")
         self._models = tuple(models)
-        self._timeout, self._stall_timeout = timeout, stall_timeout
+        self.timeout, self._stall_timeout = timeout, stall_timeout
         self._attempts, self._longest_wait = attempts, longest_wait
         self._prices, self._settings, self._sleep = dict(prices or {}), dict(settings or {}), sleep
         self._known_prices: dict[str, Price | None] = dict(self._prices)
-
-    @property
-    def timeout(self) -> float:
-        """How long one request may take, in seconds."""
-        return self._timeout
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -249,7 +244,7 @@ class ModelCaller:
 
         settings: ModelSettings = {
             "max_tokens": max_output,
-            "request_timeout": self._timeout,
+            "request_timeout": self.timeout,
             "first_event_timeout": self._stall_timeout,
             "max_retries": 0,
             **self._settings,  # type: ignore[typeddict-item]

@@ -50,11 +50,11 @@ from asterism.agents.cassette import (
 )
 from asterism.agents.conversation import (
     Conversation,
-    NoModelAnswer,
     answer_key,
     costed,
     edits_key,
     masked_events,
+    no_answer,
     read_answer,
     return_answer,
     subject_of,
@@ -64,7 +64,7 @@ from asterism.agents.model_calls import MAX_OUTPUT, Bill, ModelCaller, ModelFail
 from asterism.agents.model_messages import ModelAnswer, ModelQuestion, call_attributes
 from asterism.agents.plan_prompt import PromptMemory, Surroundings, output_end, plan_prompt, violation_lines
 from asterism.base.secret_mask import Mask
-from asterism.base.text import plural, shorten
+from asterism.base.text import plural
 from asterism.core.plan.constellation import ConstellationView, TaskView
 from asterism.core.plan.editor_cost import EditorCost
 from asterism.core.plan.edits import EditBatch
@@ -279,8 +279,7 @@ class ModelEditor:
                 batch = read_answer(conversation, answer)
                 if batch is not None:
                     return await self._submit(name, plan, conversation, batch)
-            wrong = f"; the last answer is wrong: {shorten(conversation.mistake, 300)}" if conversation.mistake else ""
-            raise NoModelAnswer(f"{self.__name__} did not answer within {self._max_steps} requests{wrong}")
+            raise no_answer(conversation, self.__name__, self._max_steps)
         except BudgetSpent as spent:
             conversation.steps -= 1
             raise self._hold(name, plan, conversation, spent, lambda: self._resume(name, plan, conversation)) from None

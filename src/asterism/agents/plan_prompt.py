@@ -173,15 +173,15 @@ def _since(view: ConstellationView, ends: Sequence[TaskEvent], memory: PromptMem
 
 
 def _plan_change(what: str, why: str, memory: PromptMemory, mask: Mask) -> str:
-    """A change of the plan, or a decision about one. What is written about an edit is data: its editor may have obeyed
-    a text that it was shown, and may sign with any name."""
+    """A change of the plan, or a decision about one. The reason of an edit is data: its editor may have obeyed
+    untrusted text, and may sign with any name."""
     version, by, rest = why.partition(" by ")
     own = next((one for one in memory.names if rest.startswith((f"{one}:", f"{one} ("))), None)
     if own is not None:  # without the name of this editor, which is another one when its answers are replayed
         why = f"{version}{by}you{rest[len(own) :]}"
     if what != "edited":
         return f"- {what}: {_line(why, mask)}"
-    return f"- {what}\n{mark_untrusted('what is written about the edit', _line(why, mask))}"
+    return f"- {what}\n{mark_untrusted('reason of the edit', _line(why, mask))}"
 
 
 _WORTH_TELLING = frozenset(
