@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from asterism.core.plan.approval import WaitingEdit
 from asterism.core.plan.assignment_lock import AssignmentLock, EditCycle, edit_on_all
 from asterism.core.plan.constellation import Constellation
-from asterism.core.plan.edits import CancelTask, UpdateTask
+from asterism.core.plan.edits import CancelTask, EditBatch, UpdateTask
 from asterism.core.plan.explain import Holder, Why, why
 from asterism.core.plan.status import COMPLETED, FAILED, TaskStatus
 from asterism.core.plan.task import Task
@@ -291,3 +292,28 @@ def test_under_speculative_a_review_does_not_hold_what_may_be_revoked() -> None:
     start(plan, "a")
     lock.finish(plan.node("a"), COMPLETED, 2.0)
     assert why(plan, lock, plan.node("b"), None, 3.0).holders[0].kind == "turn"
+
+
+# -- edits that wait for approval --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tasks", "author", "words"),
+    [
+        (("b",), "robot", "an edit that changes it waits for approval 3, by robot"),
+        (("z",), "", "an edit waits for approval 3, by somebody, and until then the plan does not end"),
+    ],
+)
+def test_a_task_that_cannot_start_names_the_edit_that_waits(tasks: tuple[str, ...], author: str, words: str) -> None:
+    scene = Scene(chain("a", "b"), edit_on=None)
+    scene.end("a", FAILED)
+    edit = WaitingEdit(3, EditBatch((CancelTask("b"),), author), 1.0, 9.0, ("destructive",), tasks)
+    answer = why(scene.plan, scene.lock, scene.plan.node("b"), None, 5.0, [edit])
+    assert [(one.kind, one.text) for one in answer.holders][1:] == [("approval", words)]
+
+
+def test_an_edit_of_other_tasks_does_not_hold_one_that_may_start() -> None:
+    scene = Scene(chain("a"))
+    edit = WaitingEdit(3, EditBatch((CancelTask("z"),)), 1.0, 9.0, ("destructive",), ("z",))
+    answer = why(scene.plan, scene.lock, scene.plan.node("a"), BUSY, 5.0, [edit])
+    assert answer.holders == (BUSY,)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from asterism.core.errors import EditRejected, PlanError, UnknownTask
+from asterism.core.errors import EditRejected, PlanError, UnknownTask, Violation
 from asterism.core.plan import edits, plan_end
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import EditBatch
@@ -297,3 +297,15 @@ def test_a_handler_that_was_cancelled_has_handled_nothing() -> None:
     plan.cancel(plan.node("fix"), 1.0, "not wanted")
     fail(plan, "build")
     assert plan.close(9.0) is ConstellationState.FAILED
+
+
+def test_edits_of_a_retry_are_checked_before_they_are_applied() -> None:
+    plan = failed_plan()
+    before = plan.to_json()
+
+    def refuse(batch: EditBatch) -> None:
+        raise EditRejected([Violation(0, "approval", f"{len(batch.edits)} edit waits for a person")])
+
+    with pytest.raises(EditRejected, match="1 edit waits for a person"):
+        plan.run_again(10.0, batch=EditBatch((edits.AddTask(Task("c")),)), check=refuse)
+    assert plan.to_json() == before
