@@ -75,7 +75,7 @@ class Reply:
 
     text: str = ""
     calls: tuple[tuple[str | None, Any], ...] = ()
-    usage: tuple[int, ...] | None = None
+    usage: tuple[Any, ...] | None = None
     gap: float = 0.0
     cut: int | None = None
     hang: int | None = None
@@ -263,6 +263,10 @@ def _split(text: str, size: int = 40) -> list[str]:
     return [text[start : start + size] for start in range(0, len(text), size)]
 
 
+def _total(usage: tuple[Any, ...]) -> int:
+    return sum(one for one in usage if isinstance(one, int))
+
+
 def _chat(question: Question, reply: Reply, usage: tuple[int, ...]) -> tuple[Any, Pieces]:
     about = {"id": f"chat-{question.number}", "created": 1_700_000_000, "model": question.model}
     calls = _calls(question, reply)
@@ -274,7 +278,7 @@ def _chat(question: Question, reply: Reply, usage: tuple[int, ...]) -> tuple[Any
     message = {"role": "assistant", **said, **({"tool_calls": tool_calls} if calls else {})}
     finish = "content_filter" if reply.refused else "tool_calls" if calls else "stop"
     counted = dict(zip(("prompt_tokens", "completion_tokens"), usage, strict=False))
-    tokens = {"usage": {**counted, "total_tokens": sum(usage)}} if usage else {}
+    tokens = {"usage": {**counted, "total_tokens": _total(usage)}} if usage else {}
     whole = {
         **about,
         "object": "chat.completion",
@@ -340,7 +344,7 @@ def _responses(question: Question, reply: Reply, usage: tuple[int, ...]) -> tupl
         "parallel_tool_calls": True,
         "tool_choice": "auto",
         "tools": [],
-        "usage": {**counted, **details, "total_tokens": sum(usage)} if usage else None,
+        "usage": {**counted, **details, "total_tokens": _total(usage)} if usage else None,
     }
     begun = {**whole, "status": "in_progress", "output": [], "usage": None}
     events: list[tuple[str, dict[str, Any]]] = [("response.created", {"response": begun})]

@@ -17,6 +17,8 @@ def permitted(folder: Path, kind: str, terms: Any, locations: bool = True) -> bo
     rules = Rules(
         permissions=PERMISSIONS, directories=(str(folder),), commands=("true", "echo"), hosts=("example.org",)
     )
+    if not (folder / "link").is_symlink():
+        (folder / "link").symlink_to("/etc/passwd")
     work: Any = SimpleNamespace(policy=DevicePolicy(rules), note=lambda line: None, cwd=str(folder))
     paths = [str(folder / "a")] if locations else []
     return JudgedActions(work).permit(kind, "title", paths, terms)
@@ -29,9 +31,11 @@ def permitted(folder: Path, kind: str, terms: Any, locations: bool = True) -> bo
         ("edit", {"filePath": "HERE/a", "content": "see /etc/passwd\n", "replace_all": True}),
         ("edit", {"file": "a", "old_string": "/etc", "newString": "~"}),
         ("edit", {"changes": {"HERE/b": {"content": "x"}}}),
+        ("edit", {"file_path": "HERE/a", "edits": [{"old_string": "rm", "new_string": "ls", "replace_all": True}]}),
         ("move", {"path": "HERE/a", "destination": "HERE/b"}),
         ("read", {"path": "HERE/a", "offset": 3, "limit": 4, "mode": "plain words"}),
         ("search", {"path": "HERE", "glob": "src/**/*.py", "query": "from /etc import x"}),
+        ("search", {"path": "HERE", "pattern": "curl", "output_mode": "content", "-A": 3, "type": "py"}),
         ("execute", {"command": ["true"], "cwd": "HERE", "description": "do nothing", "timeout": 5, "env": {}}),
         ("execute", {"command": "echo", "args": ["; rm -rf /"]}),
         ("fetch", {"url": "https://example.org/", "prompt": "what is it?"}),
@@ -52,6 +56,11 @@ REFUSED = [
     ("edit", {"changes": {"/etc/passwd": {"content": "x"}}}),
     ("edit", {"patch": "*** Update File: /etc/passwd\n+x"}),
     ("edit", ["/etc/passwd"]),
+    ("edit", {"path": "HERE/a", "command": "reboot"}),
+    ("edit", {"path": "HERE/a", "changes": {"after": {"run": ["reboot", "now"]}}}),
+    ("edit", {"changes": {"link": {"content": "x"}}}),
+    ("edit", {"changes": {"link": "x"}}),
+    ("read", {"path": "HERE/a", "url": "evil.test"}),
     ("delete", {"paths": ["/etc"]}),
     ("search", {"glob": "/etc/**"}),
     ("execute", {"command": ["true"], "env": {"LD_PRELOAD": "/tmp/x.so"}}),

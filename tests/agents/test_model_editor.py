@@ -233,13 +233,26 @@ async def test_costs_are_in_the_story_and_with_the_cycle():
     assert "1,000 tokens in, 50 out, $0.0018" in entry.why
 
 
-async def test_figures_that_cannot_be_true_are_replaced_by_an_estimate():
-    async with served(Reply.edits(*REPAIR, usage=(0, 0))) as server:
-        result, _ = await run(editor())
+@each_format
+@pytest.mark.parametrize("usage", [(0, 0), (-5, -5)])
+async def test_figures_that_cannot_be_true_are_replaced_by_an_estimate(usage, model):
+    async with served(Reply.edits(*REPAIR, usage=usage)) as server:
+        result, _ = await run(editor(model))
+    assert result["publish"].status == "completed"
     cost = result.cycles[0].cost
     shown = len(json.dumps(server.questions[0].body))  # the schemas of the tools are input, too
     assert shown / 8 < cost.input_tokens < shown
     assert cost.output_tokens > 50
+
+
+@pytest.mark.parametrize("answer", [Reply.edits(*REPAIR).but(usage=("many", "more")), Failure(200)])
+async def test_an_answer_that_cannot_be_read_is_paid_for(answer):
+    async with served(answer):
+        result, _ = await run(editor())
+    assert result["publish"].status == "cancelled"
+    cost = result.cycles[0].cost
+    assert cost.input_tokens > 500
+    assert cost.dollars > 0
 
 
 async def test_an_editor_plans_an_empty_plan_from_its_goal():

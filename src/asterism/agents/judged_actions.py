@@ -42,6 +42,12 @@ _CONTENT = frozenset(
 )
 """Names of terms that are the content of a file, or words for a person, in small letters and without underscores."""
 
+_OPTIONS = frozenset(("pattern", "glob", "include", "exclude", "mode", "outputmode", "encoding", "type"))
+"""Names of terms that say how a file is read or which files are meant."""
+
+_PARTS = frozenset(("", "edits", "changes", "operations", "options", "range"))
+"""Names of terms that have terms of their own."""
+
 _RELATIVE = re.compile(r"[^\s~$:\\]+")
 _WORDS = frozenset(("description", "title", "explanation", "prompt", "timeout", "timeout_ms", "method", "format"))
 _EXECUTE_TERMS = _WORDS | {"command", "args", "cwd"}
@@ -258,19 +264,25 @@ def _refuse_others(terms: Mapping[str, Any], known: Collection[str]) -> None:
 
 def _places(terms: Mapping[str, Any], cwd: str) -> Iterator[str]:
     """Every text of the terms of a tool that may be the place of a file, wherever it stands, as a name of an object
-    too. Raises PolicyForbids for one that cannot be judged."""
-    stack: list[tuple[str, Any]] = list(terms.items())
+    too. Raises PolicyForbids for a text that cannot be judged, or whose name does not say what it means: it may be a
+    command or an address, which the tool uses beside the file."""
+    stack: list[tuple[str, Any]] = [("", terms)]
     while stack:
         name, value = stack.pop()
+        known = name.replace("_", "").lower()
         if isinstance(value, Mapping):
             stack += value.items()
-            stack += [("", one) for one in value if "/" in one]
+            stack += [("path", one) for one in value if "/" in one]
+            if not (known in _PARTS or _PLACE.search(name)):
+                stack.append(("path", name))
         elif isinstance(value, list | tuple):
             stack += [(name, one) for one in value]
-        elif _is_text(value) and name.replace("_", "").lower() not in _CONTENT:
+        elif _is_text(value) and known not in _CONTENT:
+            if not (known in _OPTIONS or _PLACE.search(name)):
+                raise PolicyForbids(f"its term {clean(name)!r} cannot be judged")
             if os.path.isabs(value):
                 yield value
-            elif _PLACE.search(name) or any(sign in value for sign in "/\\~\n"):
+            elif known not in _OPTIONS or any(sign in value for sign in "/\\~\n"):
                 if not _RELATIVE.fullmatch(value):
                     raise PolicyForbids(f"its term {clean(name)!r} cannot be judged: it is not a path")
                 yield os.path.join(cwd, value)

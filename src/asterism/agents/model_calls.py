@@ -18,6 +18,7 @@ import logging
 import random
 import threading
 import time
+import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -194,7 +195,7 @@ class ModelCaller:
             raise
         except (_Again, _GiveUp) as problem:
             # what was streamed before the connection broke has been paid for, and the question if the model had it
-            read = bool(received.text) or (isinstance(problem, _Again) and problem.accepted)
+            read = bool(received.text) or problem.accepted
             tokens = (estimated_tokens(question.text), estimated_tokens(received.text)) if read else (0, 0)
             took = time.monotonic() - began
             if isinstance(problem, _OutOfTime):
@@ -239,9 +240,12 @@ class ModelCaller:
             ModelRequestTimeout,
             ModelServerError,
             ModelUnavailableError,
+            UsageExtractionFailedWarning,
             UserError,
         )
 
+        # A call whose usage cannot be read is counted with the estimate; nobody has to be told on the terminal.
+        warnings.simplefilter("ignore", UsageExtractionFailedWarning)
         settings: ModelSettings = {
             "max_tokens": max_output,
             "request_timeout": self.timeout,
@@ -281,7 +285,7 @@ class ModelCaller:
         except (_Again, _GiveUp, ModelMissing):
             raise
         except Exception as error:  # a client library meets bytes that it did not expect
-            raise _GiveUp(f"its answer cannot be read: {_short(error)}") from None
+            raise _GiveUp(f"its answer cannot be read: {_short(error)}", accepted=True) from None
 
 
 class _Again(Exception):
@@ -308,7 +312,11 @@ async def _within(seconds: float | None) -> AsyncIterator[None]:
 
 
 class _GiveUp(Exception):
-    """The model will not answer this question."""
+    """The model will not answer this question. ``accepted`` as for _Again."""
+
+    def __init__(self, problem: str, *, accepted: bool = False) -> None:
+        super().__init__(problem)
+        self.accepted = accepted
 
 
 class _NotSent(Exception):

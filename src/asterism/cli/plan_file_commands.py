@@ -134,7 +134,7 @@ class UnusablePlanFile(click.ClickException):
     multiple=True,
     metavar="SCOPE",
     help="What editors may do: 'any', or 'editors=… edits=… tasks=… executors=… work=… devices=… secrets=… adds=… "
-    "size=…'; repeatable.",
+    "size=… retries=…'; repeatable.",
 )
 @click.option("--store", metavar="URL", help="Store the plan and run it on the devices of this store's fleet.")
 @click.option("--id", "name", metavar="NAME", help="With --store: the name of the plan in the store; default: its id.")

@@ -49,6 +49,15 @@ def outside(scope: str, *edits: Any, editor: str = "robot") -> list[str]:
     return [str(one) for one in scope_violations(scopes, editor, batch, trial(made, batch), made)]
 
 
+def test_a_task_keeps_the_retries_that_it_has() -> None:
+    made = Constellation("p")
+    made.add(Task("a", retries=5))
+    scope = [EditScope(retries=2)]
+    for retries, within in ((4, True), (5, True), (6, False)):
+        batch = EditBatch((UpdateTask("a", priority=3, retries=retries),))
+        assert (scope_violations(scope, "robot", batch, trial(made, batch), made) == []) is within
+
+
 FIX = Task("fix-2", argv=("make", "test"), device="sandbox-2")
 FOREACH = {"from": "fetch", "template": {"id": "fix-3", "shell": "rm -r /"}}
 
@@ -89,6 +98,11 @@ NESTED = group(foreach={"from": "fetch", "template": {"shell": "rm -r /"}})
         ("executors=argv", [UpdateTask("fix-1", argv=None), UpdateTask("fix-1", shell="rm")], False),  # in two steps
         ("executors=argv", [AddTask(FIX), UpdateTask("fix-2", argv=None, shell="rm")], False),
         ("executors=argv", [CancelTask("deploy")], True),
+        ("retries=2", [AddTask(Task("x", retries=2))], True),
+        ("retries=2", [AddTask(Task("x", retries=3))], False),
+        ("retries=0", [UpdateTask("fix-1", retries=1)], False),
+        ("retries=2", [AddTask(group(argv=["make"], retries=3))], False),
+        ("retries=2", [AddTask(FIX), UpdateTask("fix-2", retries=3)], False),
         ("work=make,pytest", [AddTask(FIX)], True),
         ("work=make,pytest", [AddTask(Task("x", argv=("rm",)))], False),
         ("work=make,pytest", [AddTask(Task("x", shell="make"))], False),

@@ -168,6 +168,20 @@ def test_only_a_person_removes_the_mark() -> None:
     assert [str(one) for one in mark_violations(trial(made, batch))] == [f"edit 1: {words}"]
     batch = EditBatch((RemoveTask("fetch"), AddTask(FETCH)))
     assert mark_violations(trial(made, batch)) == []
+    batch = EditBatch((AddTask(replace(FETCH, id="other")), RemoveTask("other")))  # nobody has relied on it
+    assert mark_violations(trial(made, batch)) == []
+
+
+def test_only_a_person_removes_a_task_with_the_mark() -> None:
+    """Under its id a task without the mark could be added by the next batch."""
+    made = Constellation("p")
+    made.add(Task("a"))
+    made.add(FETCH, "a")
+    made.begin(1.0)
+    words = "task 'fetch' is marked as untrusted; only a person removes the task: cancel it instead [untrusted]"
+    for edits in ([RemoveTask("fetch")], [RemoveTask("a", dependents="remove")]):
+        assert [str(one) for one in mark_violations(trial(made, EditBatch(tuple(edits))))] == [f"edit 0: {words}"]
+    assert mark_violations(trial(made, EditBatch((CancelTask("fetch"),)))) == []
 
 
 def test_only_a_person_removes_the_mark_of_the_elements_of_a_group() -> None:

@@ -26,7 +26,7 @@ from asterism.core.plan.status import PENDING
 from asterism.core.plan.task import ACTIONS, Task
 from asterism.core.plan.work_patterns import work_fits, work_name
 
-_NUMBERS = ("adds", "size")
+_NUMBERS = ("adds", "size", "retries")
 _NAMELESS = {"shell": "a shell line", "agent": "work for an agent"}
 _WORK_FIELDS = (*ACTIONS, "inputs", "env", "cwd", "data", "device", "needs", "foreach")
 """The fields that decide what is executed, where, and with what."""
@@ -48,6 +48,7 @@ class EditScope:
     ``secrets``    patterns of the secrets that such a task may use; a task whose work stays as it is keeps its own
     ``adds``       how many tasks one batch may add
     ``size``       how many tasks the plan may have with those that it adds
+    ``retries``    how many retries a task that is added or changed may have; one that it does not change it keeps
 
     A group whose list is not known yet counts with as many elements as it may have, in ``adds`` and in ``size``.
     """
@@ -61,6 +62,7 @@ class EditScope:
     secrets: tuple[str, ...] = ()
     adds: int | None = None
     size: int | None = None
+    retries: int | None = None
 
     def __post_init__(self) -> None:
         check_words(self, "a scope", {"edits": tuple(EDITS), "executors": ACTIONS}, but=_NUMBERS)
@@ -185,6 +187,8 @@ def _work_problems(scope: EditScope, change: Change, task: Task) -> Iterator[str
     if scope.devices and (task.device is None or "{" in task.device or not fits(task.device, scope.devices)):
         where = "any device" if task.device is None else repr(task.device)
         yield f"{task.id!r} runs on {where}, and its devices are {', '.join(scope.devices)}"
+    if scope.retries is not None and task.retries > max(scope.retries, _retries_before(change)):
+        yield f"{task.id!r} has {task.retries:,} retries, and {scope.retries:,} are allowed"
     for secret in () if same else secrets_of(task):
         if not fits(secret, scope.secrets):
             allowed = ", ".join(scope.secrets) or "none"
@@ -199,6 +203,10 @@ def _same_work(change: Change) -> bool:
         and after is not None
         and all(getattr(before, name) == getattr(after, name) for name in _WORK_FIELDS)
     )
+
+
+def _retries_before(change: Change) -> int:
+    return 0 if change.before is None else max(work.retries for work in work_of(change.before))
 
 
 def secrets_of(task: Task) -> Iterator[str]:

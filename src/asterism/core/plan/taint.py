@@ -9,7 +9,8 @@ tainted input an editor may only
 * **retry** a task that has failed: add one copy of it, under the id ``NAME-retry``, ``NAME-2``, ``NAME-3`` …, with the
   same dependencies, and let the tasks that wait for the failed one wait for the copy.
 
-Every other batch waits until a person approves it (approval.py). Only a person may remove the mark ``untrusted``.
+Every other batch waits until a person approves it (approval.py). Only a person may remove the mark ``untrusted``, or a
+task that has it: under its id a task without the mark could be added later. An editor cancels it.
 """
 
 from __future__ import annotations
@@ -68,24 +69,27 @@ def taint_of(graph: Graph, node: Node) -> list[str]:
 
 
 def mark_violations(tried: Trial) -> list[Violation]:
-    """Why the edits of an editor are rejected, without a question to a person: they remove the mark of an untrusted
-    task, or of the elements of a group, or replace the task by one without it."""
+    """Why the edits of an editor are rejected, without a question to a person: in the end an untrusted task, or a group
+    whose elements are, is gone or has no mark."""
     marks: dict[str, list[bool]] = {}
-    found = []
+    lost: dict[str, Change] = {}
     for change in tried.changes:
-        before, after = change.before, change.after
-        if before is not None:
-            marks.setdefault(before.id, _marks(before))
-        if after is not None and _lacks(_marks(after), marks.get(after.id, [])):
-            words = f"task {after.id!r} is marked as untrusted; only a person removes the mark"
-            found.append(Violation(change.edit, "untrusted", words))
-            marks[after.id] = []
-    return found
+        wanted = marks.setdefault(change.task_id, _marks(change.before))
+        if not _lacks(_marks(change.after), wanted):
+            lost.pop(change.task_id, None)
+        elif change.task_id not in lost or lost[change.task_id].after is None:
+            lost[change.task_id] = change
+    return [Violation(change.edit, "untrusted", _mark_lost(change)) for change in lost.values()]
 
 
-def _marks(task: Task) -> list[bool]:
+def _mark_lost(change: Change) -> str:
+    what = "the task: cancel it instead" if change.after is None else "the mark"
+    return f"task {change.task_id!r} is marked as untrusted; only a person removes {what}"
+
+
+def _marks(task: Task | None) -> list[bool]:
     """Whether a task is untrusted, and whether its elements will be, level by level."""
-    return [work.untrusted for work in work_of(task)]
+    return [] if task is None else [work.untrusted for work in work_of(task)]
 
 
 def _lacks(marks: list[bool], wanted: list[bool]) -> bool:
