@@ -151,7 +151,7 @@ def test_without_a_reservation_calls_that_overlap_would_spend_too_much():
     account, needed = Account(Budget(calls=1)), Spent(calls=1)
     assert account.obstacle(needed) is None
     reserved = account.reserve("first", needed)
-    assert reserved.obstacle(needed) == "1 of 1 call are spent"
+    assert reserved.obstacle(needed) == "1 of 1 call is spent"
     assert Account(reserved.budget, reserved.spent).obstacle(needed) is None
 
 
@@ -167,6 +167,35 @@ def test_an_account_says_why_it_holds_the_plan():
     assert account.held(100.0).hold == "3 of 3 calls are spent"
     assert Account(Budget(dollars=2), Spent(dollars=1.9)).held(100.0).hold == "a call may cost more than what is left"
     assert account.held(100.0).raised(Budget(calls=9)).hold == account.held(100.0).ended_editing("ann").hold == ""
+
+
+@pytest.mark.parametrize(
+    "release",
+    [
+        lambda account: account.refused(1, "edits"),
+        lambda account: opened(Budget(tasks=5))(account),
+        lambda account: account.raised(Budget(tasks=1)),
+    ],
+    ids=["a refused answer", "a larger budget", "a decision"],
+)
+def test_a_hold_that_has_ended_is_forgotten_and_the_next_one_lasts_as_long(release):
+    budget = Budget(tasks=1, wait=100.0)
+    account = Account(budget, given=budget).added("about edits", 1).held(1000.0, "why", Spent(tasks=1))
+    account = release(account)
+    assert (account.held_until, account.hold) == (None, "")
+    assert account.held(2000.0).held_until == 2100.0
+
+
+def test_a_hold_outlives_the_process():
+    budget = Budget(tasks=1, wait=100.0)
+    account = Account(budget, given=budget).held(1000.0, "why", Spent(tasks=2))
+    assert opened(budget)(account).held_until == 1100.0
+    assert account.refused(1, "edits").held_until == 1100.0  # it gave back too little
+
+
+def test_a_lower_budget_at_the_next_start_counts():
+    account = opened(Budget(dollars=1))(Account(Budget(dollars=2.0), given=Budget(dollars=2.0)))
+    assert account.budget.dollars == 1
 
 
 def test_a_person_decides_and_the_editor_continues_or_not():

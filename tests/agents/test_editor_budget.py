@@ -100,6 +100,31 @@ async def test_nobody_decides_and_the_plan_goes_on_after_its_wait():
     assert 5000 <= result.plan.ended_at - result.plan.started_at < 5100
 
 
+async def test_a_budget_raised_to_what_it_was_holds_the_plan_again_and_the_wait_ends():
+    model = scripted(REPAIR, budget=Budget(calls=0, wait=5000))
+    _, running = await held(model)
+    await asyncio.sleep(1000)
+    model.raise_budget("pipeline", "0calls", by="ann")
+    result = await running
+    told = [entry.why for entry in result.story() if entry.what == "editor continues"]
+    assert ["the budget stays 0 calls, 500 tasks, decided by ann" in why for why in told] == [True, False]
+    assert "the plan goes on without its editor" in told[1]
+    assert 6000 <= result.plan.ended_at - result.plan.started_at < 6100
+
+
+async def test_a_plan_with_the_id_of_an_earlier_one_is_another_plan():
+    """The next run of a plan in memory has the same epochs; an answer about the first one would be a wrong one."""
+    cancel = {"op": "cancel_task", "task_id": "publish", "reason": "no such file"}
+    model = scripted([cancel], REPAIR, budget=Budget(calls=1))
+    first = await orchestrator(model).run(pipeline())
+    second = await orchestrator(model).run(pipeline())
+    assert first["publish"].status == "cancelled"
+    assert second["publish"].status == "completed"
+    assert second.cycles[0].cost.calls == 1
+    assert model.caller.prompts[1] == model.caller.prompts[0]
+    assert len(await model.cassette.exchanges("pipeline")) == 2
+
+
 @pytest.mark.parametrize(
     ("budget", "words"),
     [
@@ -157,7 +182,7 @@ async def test_an_answer_that_waits_for_its_tasks_goes_on_when_another_one_is_re
     runner, running, edit = await with_approvals(model, plan)
     await asyncio.sleep(100)
     [cycle] = runner.cycles()
-    assert "1 of 1 task are spent, and the answer adds 1 task" in cycle.on_hold
+    assert "1 of 1 task is spent, and the answer adds 1 task" in cycle.on_hold
     runner.refuse(edit.id, "ann", "not now")
     result = await running
     assert result["more"].status == "completed"

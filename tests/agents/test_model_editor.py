@@ -187,7 +187,7 @@ async def test_a_budget_that_is_spent_in_the_middle_of_an_answer_holds_the_plan_
     async with served(Reply.edits(bad), Reply.edits(*REPAIR)) as server:
         running = asyncio.create_task(runner.run(pipeline()))
         await waits.wait()
-        assert "1 of 1 call are spent" in str(runner.why("publish"))
+        assert "1 of 1 call is spent" in str(runner.why("publish"))
         asked.raise_budget("pipeline", "2calls")
         result = await running
     assert result["publish"].status == "completed"

@@ -9,8 +9,9 @@ import pytest
 from asterism.agents import Price
 from asterism.agents.model_calls import ModelCaller
 from asterism.agents.model_messages import ModelAnswer, ToolCall
-from asterism.agents.planner import NoPlan, draft_plan
+from asterism.agents.planner import INSTRUCTIONS, NoPlan, draft_plan
 from asterism.core.plan.editor_cost import EditorCost
+from asterism.planfile import examine
 
 GOOD = """asterism: 1
 id: compare
@@ -55,6 +56,17 @@ async def test_a_request_becomes_a_plan_with_an_explanation():
     assert "compare the logs" in prompt
     assert "'desk': 2 slots, can python" in prompt
     assert draft.cost.calls == 1
+
+
+def test_the_planner_is_told_of_agents_and_of_texts_of_strangers():
+    """The example in the instructions is a plan file, and valid."""
+    example = INSTRUCTIONS.partition("The format:\n\n")[2].partition("\nRules:")[0]
+    found, mistakes = examine(example, "plan")
+    assert (found is not None, mistakes) == (True, [])
+    plan = found.constellation
+    assert plan.node("review").task.agent["tips"] == ["the log is long, begin at its end"]
+    assert plan.node("review").task.untrusted
+    assert "Mark every task with `untrusted: true` that reads" in INSTRUCTIONS
 
 
 async def test_a_plan_with_mistakes_goes_back_with_all_of_them():

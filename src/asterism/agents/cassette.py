@@ -87,6 +87,10 @@ class MemoryCassette:
     async def account(self, plan: str) -> Account | None:
         return self._accounts.get(plan)
 
+    def close_account(self, plan: str) -> None:
+        """Forget what was spent on a plan: another one begins under its id. The exchanges stay."""
+        self._accounts.pop(plan, None)
+
     def change_now(self, plan: str, step: Step) -> Account:
         account = self._accounts[plan] = step(self._accounts.get(plan, Account()))
         self._changed.set()
@@ -174,8 +178,9 @@ def opened(budget: Budget, defaults: Budget | None = None, unpriced: str = "") -
     def step(account: Account) -> Account:
         if account == Account():
             return Account(lowest.raised(budget), unpriced=unpriced, given=budget)
-        wider = lowest.raised(account.budget.at_least(budget.changed_since(account.given)))
-        return replace(account.abandoned(), budget=wider, unpriced=unpriced, given=account.given.raised(budget))
+        wider = lowest.raised(account.budget.raised(budget.changed_since(account.given)))
+        kept = account.abandoned() if wider == account.budget else account.abandoned().released()
+        return replace(kept, budget=wider, unpriced=unpriced, given=account.given.raised(budget))
 
     return step
 

@@ -172,9 +172,12 @@ class ModelEditor:
     # -- the editor of a plan ------------------------------------------------------------------------------------------
 
     def attach_plan(self, plan: str, context: EditorContext) -> None:
-        """A plan begins, or is continued: its conversations begin anew, and what was answered is known."""
-        before = self._plans.get(plan)
+        """A plan is continued: its conversations begin anew, and what was answered is known. Or another plan begins,
+        which may have the id of one that ran here before."""
+        before = self._plans.get(plan) if context.continued else None
         self._plans[plan] = _PlanState(context, PromptMemory() if before is None else before.memory)
+        if not context.continued and isinstance(self.cassette, MemoryCassette):
+            self.cassette.close_account(plan)
 
     async def edit(self, view: ConstellationView, events: Sequence[Event]) -> CostedAnswer:
         """The answer of the model to some ends. Raises ModelFailed, and EditorHeld if the budget is spent."""
@@ -195,7 +198,8 @@ class ModelEditor:
         async with plan.opening:
             if plan.known is None:
                 account = await self.cassette.change(name, opened(self._given, self._defaults, await self._unpriced()))
-                known = {} if self.replay is not None else await read_answers(self.cassette, name)
+                new = plan.context is not None and not plan.context.continued
+                known = {} if new or self.replay is not None else await read_answers(self.cassette, name)
                 recorded = [one for found in known.values() for one in found]
                 plan.memory.entries = max([plan.memory.entries, *(one.entries for one in recorded)])
                 plan.memory.names |= {self.__name__, *(one.editor for one in recorded if one.editor)}
@@ -465,9 +469,9 @@ class ModelEditor:
                     return f"the budget is now {account.budget}, changed{by}"
                 if account.spent.tasks < before.spent.tasks:
                     return "an edit was refused, and the tasks that it would have added are not counted"
-                now = self._clock()
-                since = now if account.held_since is None else account.held_since
-                left = since + account.budget.wait - now
+                if account.held_until is None:
+                    return f"the budget stays {account.budget}, decided{by}"
+                left = account.held_until - self._clock()
                 if left <= 0:
                     await self.cassette.change(name, lambda one: one.ended_editing("the end of its time"))
                     continue

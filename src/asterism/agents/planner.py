@@ -38,7 +38,7 @@ tasks:
   build:                       # the id of a task
     description: what it is for
     shell: make build          # exactly one of: shell (a line for /bin/sh), argv (a list of words), call
-                               # (package.module:function), http ({{method: GET, url: ...}})
+                               # (package.module:function), http ({{method: GET, url: ...}}), agent
   test:
     argv: [make, test]
     after: build               # an id, a list of ids, or {{build: failure}}; default: success
@@ -49,11 +49,20 @@ tasks:
     inputs: {{log: {{from: test, select: result}}}}   # inputs of a shell line are environment variables
     after: {{test: completion}}
     device: {{needs: [printer]}}  # capabilities that a device must have
+  review:
+    agent:                     # words for an agent, which only a device with the capability agent executes
+      description: Review the log in the input `log`, and name the first failure
+      tips: [the log is long, begin at its end]
+      result: {{type: object, properties: {{failure: {{type: string}}}}}}   # JSON Schema of the expected result
+    inputs: {{log: {{from: test, select: result}}}}
+    after: {{test: completion}}
+    untrusted: true            # its result may contain what strangers wrote: pages, issues, mails, logs of others
 
 Rules:
 - Tasks that do not depend on each other run at the same time: add only dependencies that are needed.
 - Ids are short and say what the task does. Every task has a description.
-- Use only capabilities that a device has. Invent no commands or functions that may not exist.
+- Mark every task with `untrusted: true` that reads pages, issues, mails or other texts of strangers.
+- Use only capabilities that a device has, and `agent` only if a device has that capability. Invent no commands or functions that may not exist.
 - If a plan is rejected, you are told every mistake; answer again with a corrected file.
 
 {UNTRUSTED_NOTICE}"""

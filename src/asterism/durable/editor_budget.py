@@ -66,14 +66,6 @@ class Budget:
         given = {name: value for name in LIMITS if (value := getattr(other, name)) is not None}
         return replace(self, **given, wait=self.wait if other.wait == WAIT else other.wait)
 
-    def at_least(self, other: Budget) -> Budget:
-        """The higher of the limits that both have, and those that one has."""
-        given = {name: [getattr(one, name) for one in (self, other)] for name in LIMITS}
-        higher: dict[str, Any] = {
-            name: max((one for one in pair if one is not None), default=None) for name, pair in given.items()
-        }
-        return replace(self, **higher)
-
     def changed_since(self, other: Budget) -> Budget:
         """Only the limits that are not those of ``other``."""
         same: dict[str, Any] = {name: None for name in LIMITS if getattr(self, name) == getattr(other, name)}
@@ -241,7 +233,8 @@ class Account:
     def _short(self, name: str, needed: Spent) -> str:
         limit, used, more = (getattr(one, name) for one in (self.budget, self.committed, needed))
         spent = _amount(name, used) if name in ("dollars", "seconds") else f"{used:,}"
-        text = f"{spent} of {_amount(name, limit)} are spent"
+        verb = "is" if limit == 1 and name not in ("dollars", "seconds") else "are"
+        text = f"{spent} of {_amount(name, limit)} {verb} spent"
         return (
             text
             if used + _ROUNDING >= limit or name == "seconds"
@@ -270,6 +263,8 @@ class Account:
             return self
         answer = next((key for key in self.answers if key.endswith(edits)), None)
         account = self if answer is None else self.added(answer, 0)
+        if account.obstacle(account.held_for) is None:
+            account = account.released()
         return replace(account, refusals=(*self.refusals, approval))
 
     def lost(self, calls: Iterable[str]) -> Account:
@@ -292,17 +287,21 @@ class Account:
                 f"the price of {self.unpriced} is unknown, so dollars cannot be limited: limit tokens or calls instead"
             )
         wider = self.budget.raised(budget)
-        return replace(self, budget=wider, without_editor=False, decided_by=by, **_NOT_HELD)
+        return replace(self.released(), budget=wider, without_editor=False, decided_by=by)
 
     def ended_editing(self, by: str) -> Account:
         """The plan goes on without its editor."""
-        return replace(self, without_editor=True, decided_by=by, **_NOT_HELD)
+        return replace(self.released(), without_editor=True, decided_by=by)
 
     def held(self, now: float, why: str = "", needed: Spent | None = None) -> Account:
         """The budget holds the plan from now on, until it has room for ``needed``."""
         if self.held_since is not None:
             return self
         return replace(self, held_since=now, held_why=why, held_for=needed or Spent())
+
+    def released(self) -> Account:
+        """The budget holds the plan no longer."""
+        return replace(self, held_since=None, held_why="", held_for=Spent())
 
     def to_json(self) -> dict[str, Any]:
         data: dict[str, Any] = {"budget": self.budget.to_json(), "spent": self.spent.to_json()}
@@ -330,7 +329,6 @@ class Account:
 
 
 _ROUNDING = 1e-9
-_NOT_HELD: Mapping[str, Any] = {"held_since": None, "held_why": "", "held_for": Spent()}
 _FLAGS = ("without_editor", "decided_by", "held_since", "held_why", "unpriced")
 
 

@@ -74,12 +74,14 @@ class EditorHeld(AsterismError):
 class EditorContext:
     """What surrounds a plan that runs here, for an editor with a method ``attach_plan(id, context)``: the devices, as
     ``(id, capabilities, slots)``; what the attempts at a task printed in this process; the secrets of the plan; the
-    answers that were refused. Its method ``edit_refused(id)``, if it has one, is called for each further one."""
+    answers that were refused; whether an earlier run began the plan. Its method ``edit_refused(id)``, if it has one, is
+    called for each further answer that is refused."""
 
     devices: Callable[[], Sequence[tuple[str, frozenset[str], int | None]]]
     logs: Callable[[str], list[TaskLog]]
     mask: PlanMask
     refused: Sequence[WaitingEdit] = ()
+    continued: bool = False
 
 
 class EditCycles:

@@ -93,7 +93,8 @@ class Execution:
         self._trace = self.cycles.trace = trace
         attach = getattr(options.editor, "attach_plan", None)
         if attach is not None:
-            attach(plan.id, EditorContext(self._roster.profiles, self.logs.of, self._mask, self.waiting.refused))
+            around = (self._roster.profiles, self.logs.of, self._mask, self.waiting.refused)
+            attach(plan.id, EditorContext(*around, continued=plan.started_at is not None))
 
     def begin(self) -> None:
         """Start a new plan."""
