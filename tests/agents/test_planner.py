@@ -62,7 +62,8 @@ def test_the_planner_is_told_of_agents_and_of_texts_of_strangers():
     """The example in the instructions is a plan file, and valid."""
     example = INSTRUCTIONS.partition("The format:\n\n")[2].partition("\nRules:")[0]
     found, mistakes = examine(example, "plan")
-    assert (found is not None, mistakes) == (True, [])
+    assert found is not None
+    assert [one for one in mistakes if not one.warning] == []
     plan = found.constellation
     assert plan.node("review").task.agent["tips"] == ["the log is long, begin at its end"]
     assert plan.node("review").task.untrusted

@@ -62,6 +62,25 @@ def estimated_tokens(text: str) -> int:
     return math.ceil(plain / CHARACTERS_PER_TOKEN + (size - plain) / BYTES_PER_TOKEN)
 
 
+def listed_price(name: str) -> Price | None:
+    """The price of a model in the public list of genai-prices."""
+    try:
+        from genai_prices import Usage, calc_price
+    except ImportError:
+        return None
+    provider, _, model = name.rpartition(":")
+    provider = {"openai-chat": "openai", "openai-responses": "openai"}.get(provider, provider)
+    million = 1_000_000
+    try:
+        prices = [
+            float(calc_price(usage, model, provider_id=provider or None).total_price)
+            for usage in (Usage(input_tokens=million, output_tokens=0), Usage(input_tokens=0, output_tokens=million))
+        ]
+    except LookupError:
+        return None
+    return Price(*prices)
+
+
 def plausible_tokens(reported: int, text: str) -> int:
     """The count that a model reports, unless no text of this length has so few tokens."""
     return reported if reported >= len(text) / LONGEST_TOKEN and reported >= 0 else estimated_tokens(text)

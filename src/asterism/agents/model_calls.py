@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from asterism.agents.budget import Price, estimated_tokens, plausible_tokens
+from asterism.agents.budget import Price, estimated_tokens, listed_price, plausible_tokens
 from asterism.agents.model_messages import ModelAnswer, ModelQuestion, ToolCall, ToolSpec
 from asterism.base.startup import install_hint
 from asterism.core.errors import AsterismError, error_text
@@ -382,25 +382,6 @@ def require_extra() -> None:
     """Raises ModelMissing."""
     if find_spec("pydantic_ai") is None:  # to import it takes seconds
         raise ModelMissing(f"models need pydantic-ai: {install_hint('model')}")
-
-
-def listed_price(name: str) -> Price | None:
-    """The price of a model in the public list of genai-prices."""
-    try:
-        from genai_prices import Usage, calc_price
-    except ImportError:
-        return None
-    provider, _, model = name.rpartition(":")
-    provider = {"openai-chat": "openai", "openai-responses": "openai"}.get(provider, provider)
-    million = 1_000_000
-    try:
-        prices = [
-            float(calc_price(usage, model, provider_id=provider or None).total_price)
-            for usage in (Usage(input_tokens=million, output_tokens=0), Usage(input_tokens=0, output_tokens=million))
-        ]
-    except LookupError:
-        return None
-    return Price(*prices)
 
 
 def _messages(question: ModelQuestion) -> list[ModelMessage]:

@@ -172,8 +172,7 @@ class ModelEditor:
     # -- the editor of a plan ------------------------------------------------------------------------------------------
 
     def attach_plan(self, plan: str, context: EditorContext) -> None:
-        """A plan is continued: its conversations begin anew, and what was answered is known. Or another plan begins,
-        which may have the id of one that ran here before."""
+        """A plan begins, maybe under the id of an earlier one; or it is continued, and what was answered is known."""
         before = self._plans.get(plan) if context.continued else None
         self._plans[plan] = _PlanState(context, PromptMemory() if before is None else before.memory)
         if not context.continued and isinstance(self.cassette, MemoryCassette):
@@ -241,11 +240,9 @@ class ModelEditor:
     async def _rejected(self, name: str, conversation: Conversation, events: Sequence[Event]) -> None:
         """The plan has rejected the last answer: it goes back with every violation, and its tasks are not counted."""
         event = next((one for one in reversed(events) if isinstance(one, EditEvent) and one.violations), None)
-        words = (
-            "the answer was rejected"
-            if event is None
-            else f"The plan rejected this answer:\n{violation_lines(event, conversation.mask)}"
-        )
+        words = "the answer was rejected"
+        if event is not None:
+            words = f"The plan rejected this answer:\n{violation_lines(event, conversation.mask)}"
         return_answer(conversation, words)
         conversation.steps = 0
         if conversation.charged:
@@ -441,9 +438,8 @@ class ModelEditor:
     def _advice(self, name: str, spent: BudgetSpent) -> str:
         limits = spent.account.higher_limits(spent.needed)
         if self._fleet is None:
-            return (
-                f"Raise it with raise_budget({name!r}, {limits!r}), or let the plan go on with go_on_without_editor()"
-            )
+            words = f"Raise it with raise_budget({name!r}, {limits!r})"
+            return f"{words}, or let the plan go on with go_on_without_editor()"
         command = f"asterism plan budget {shlex.quote(name)} --store {shlex.quote(self._fleet.store.url)}"
         return f"Raise it: {command} --raise '{limits}'; or go on without an editor: {command} --without-editor"
 

@@ -62,7 +62,8 @@ Rules:
 - Tasks that do not depend on each other run at the same time: add only dependencies that are needed.
 - Ids are short and say what the task does. Every task has a description.
 - Mark every task with `untrusted: true` that reads pages, issues, mails or other texts of strangers.
-- Use only capabilities that a device has, and `agent` only if a device has that capability. Invent no commands or functions that may not exist.
+- Use only capabilities that a device has, and `agent` only if a device has that capability.
+- Invent no commands or functions that may not exist.
 - If a plan is rejected, you are told every mistake; answer again with a corrected file.
 
 {UNTRUSTED_NOTICE}"""
