@@ -19,6 +19,7 @@ from asterism.fleet.policy.device_policy import DevicePolicy, PolicyForbids, Rul
 from tests.agents.a2a_server import A2aServer
 from tests.fleet.device.device_scenes import Reports
 from tests.process_scenes import PATIENCE
+from tests.security.test_request_targets import resolving
 
 SCHEMA = {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}}
 QUICK: dict[str, Any] = {"poll": 0.01, "lost_timeout": PATIENCE}
@@ -236,6 +237,17 @@ async def test_a_card_leads_to_no_other_host() -> None:
             await A2aAgent.connect(server.url, strict)
         with pytest.raises(PolicyForbids, match="hosts"):
             await A2aAgent.connect(server.url, DevicePolicy(Rules()))
+
+
+async def test_a_name_that_a_pattern_allows_leads_to_no_address_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with A2aServer() as server:
+        port = server.url.rpartition(":")[2]
+        policy = DevicePolicy(Rules(hosts=(f"http://*.example.org:{port}",)))
+        with monkeypatch.context() as resolved:
+            resolving(resolved, helper_example_org=[["127.0.0.1"]])
+            with pytest.raises(PolicyForbids, match=r"whose address 127\.0\.0\.1 is not public"):
+                await A2aAgent.connect(f"http://helper.example.org:{port}", policy)
+        assert server.methods == []
 
 
 async def test_what_is_no_agent_is_named() -> None:

@@ -141,10 +141,10 @@ def test_a_budget_names_other_limits_and_the_rest_stays():
 
 async def test_a_plan_that_is_continued_keeps_its_limits():
     model = scripted([], budget="9calls")
-    await orchestrator(model).run(pipeline())
+    ended = await orchestrator(model).run(pipeline())
     again = scripted([], cassette=model.cassette)
-    await orchestrator(again).run(pipeline())
+    ended = await orchestrator(again).retry(ended)
     assert (await again.cassette.account("pipeline")).budget == Budget(calls=9, tasks=500)
     higher = scripted([], cassette=model.cassette, budget="12calls")
-    await orchestrator(higher).run(pipeline())
+    await orchestrator(higher).retry(ended)
     assert (await higher.cassette.account("pipeline")).budget == Budget(calls=12, tasks=500)

@@ -9,9 +9,10 @@ import mcp_types as types
 import pytest
 from mcp import Client, MCPError
 
+from asterism.agents.mcp_approvals import Decision, decide
 from asterism.agents.mcp_tools import TOOLS
 from asterism.core.plan.approval import ApprovalRule
-from asterism.durable.approval_requests import refuse_edit
+from asterism.durable.approval_requests import ApprovalGone, refuse_edit
 from tests.agents.mcp_scenes import (
     MODES,
     REMOVE,
@@ -48,6 +49,22 @@ async def test_the_person_is_asked_at_once_and_approves(mode: str) -> None:
         assert (await ended(client))["counts"] == {"completed": 2}
 
 
+async def test_a_person_approves_only_what_is_shown() -> None:
+    many = [{"op": "add_task", "task": {"id": f"t{number}", "argv": ["true"]}} for number in range(40)]
+    person = Person(APPROVE, APPROVE)
+    async with running_plan(plan=RULES, elicitation_callback=person) as (client, _, _):
+        await call(client, "edit_plan", plan="nightly", edits=[*many, REMOVE])
+        assert all(f'"t{number}"' in person.questions[0] for number in range(40))
+        assert person.questions[0].count("remove_task") == 1
+        long = {"op": "add_task", "task": {"id": "long", "argv": ["echo", "x" * 30_000]}}
+        cancel = {"op": "cancel_task", "task_id": "t0"}
+        with pytest.raises(Refused, match="the edit waits for approval 2"):
+            await call(client, "edit_plan", plan="nightly", edits=[long, cancel])
+        with pytest.raises(Refused, match="A person sees all that wait with: asterism plan approvals nightly"):
+            await call(client, "ask_approval", plan="nightly", approval=2)
+        assert len(person.questions) == 1
+
+
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_refusal_reaches_the_author_with_its_reason(mode: str) -> None:
     async with running_plan(plan=RULES, mode=mode, elicitation_callback=Person(REFUSE)) as (client, _, _):
@@ -68,7 +85,7 @@ async def test_without_a_decision_the_edit_goes_on_waiting(mode: str, answer: An
         [waiting] = (await call(client, "list_approvals", plan="nightly"))["items"]
         decided = await call(client, "ask_approval", plan="nightly", approval=waiting["id"])
         assert (decided["state"], decided["outcome"]["version"]) == ("approved", 1)
-        with pytest.raises(Refused, match="no edit of plan 'nightly' waits for approval 1"):
+        with pytest.raises(Refused, match="no edit of plan 'nightly' that a form can show waits for approval 1"):
             await call(client, "ask_approval", plan="nightly", approval=1)
 
 
@@ -134,6 +151,16 @@ async def test_an_edit_that_was_decided_elsewhere_meanwhile_is_not_decided_twice
             with pytest.raises(Refused, match="no edit waits for approval 1"):
                 await call(client, "edit_plan", plan="nightly", edits=[REMOVE])
             assert (await call(client, "read_plan", plan="nightly"))["version"] == 0
+
+
+async def test_a_decision_counts_only_for_the_edit_that_was_shown() -> None:
+    """A later plan of the same name may have another edit with the same number."""
+    async with running_plan(plan=RULES, elicitation_callback=Person("decline")) as (client, _, stage):
+        with pytest.raises(Refused, match="the edit waits for approval 1"):
+            await call(client, "edit_plan", plan="nightly", edits=[REMOVE])
+        with pytest.raises(ApprovalGone, match="no edit waits for approval 1"):
+            await decide(stage.fleet(), "nightly", 1, "another edit", Decision(**APPROVE))
+        assert [one["state"] for one in (await call(client, "list_approvals", plan="nightly"))["items"]] == ["waiting"]
 
 
 async def test_a_person_who_never_answers_does_not_block_the_call_of_an_older_client() -> None:

@@ -234,7 +234,7 @@ async def test_costs_are_in_the_story_and_with_the_cycle():
 
 
 @each_format
-@pytest.mark.parametrize("usage", [(0, 0), (-5, -5)])
+@pytest.mark.parametrize("usage", [(0, 0), (-5, -5), (10**9, 10**9)])
 async def test_figures_that_cannot_be_true_are_replaced_by_an_estimate(usage, model):
     async with served(Reply.edits(*REPAIR, usage=usage)) as server:
         result, _ = await run(editor(model))

@@ -65,7 +65,7 @@ def test_the_planner_is_told_of_agents_and_of_texts_of_strangers():
     assert found is not None
     assert [one for one in mistakes if not one.warning] == []
     plan = found.constellation
-    assert plan.node("review").task.agent["tips"] == ["the log is long, begin at its end"]
+    assert plan.node("review").task.agent["tips"] == ["begin at the end of the log"]
     assert plan.node("review").task.untrusted
     assert "Mark every task with `untrusted: true` that reads" in INSTRUCTIONS
 

@@ -195,6 +195,13 @@ def test_what_may_be_right_elsewhere_is_a_warning(body: str, devices: str, text:
     assert text in only.text
 
 
+def test_a_device_of_the_fleet_needs_no_line_in_the_plan_file(tmp_path: Path) -> None:
+    file = tmp_path / "plan.yaml"
+    file.write_text("asterism: 1\ntasks:\n  a: {shell: x, device: moon}\n")
+    assert len(load(str(file)).warnings) == 1
+    assert load(str(file), fleet=True).warnings == ()
+
+
 def test_devices_that_are_wrong_themselves_are_not_held_against_tasks() -> None:
     [only] = in_task("shell: x\ndevice: a", devices="devices: {a: {slots: none}}")
     assert "devices.a.slots" in only.text

@@ -148,7 +148,7 @@ async def test_without_the_judged_connections_a_name_reaches_the_loopback(
 ) -> None:
     """Ablation: the name alone is allowed, so only the address can refuse."""
     resolving(monkeypatch, evil_example_org=[["127.0.0.1"]])
-    monkeypatch.setattr(judged_requests, "_judge_connections", lambda client, judge: None)
+    monkeypatch.setattr(judged_requests, "judge_connections", lambda *_: None)
     monkeypatch.setattr(socket, "getaddrinfo", lambda host, port, *more, **terms: [(2, 1, 6, "", ("127.0.0.1", port))])
     assert await get(f"http://evil.example.org:{inside.port}/", "*.example.org:*") == "inside"
 

@@ -27,6 +27,7 @@ from asterism.base.text import clean, masked_url, shorten
 from asterism.core.errors import AsterismError
 from asterism.fleet.device.agent_work import AgentWork
 from asterism.fleet.policy.device_policy import DevicePolicy
+from asterism.fleet.policy.judged_requests import judge_connections
 
 Value = TypeVar("Value")
 
@@ -156,6 +157,7 @@ async def _judged_client(url: str, policy: DevicePolicy, timeout: float) -> Asyn
 
     hooks = {"request": [judge], "response": [bound]}
     async with await http_client(timeout=timeout, headers=headers, event_hooks=hooks) as client:
+        judge_connections(client, policy)
         yield client
 
 

@@ -1,6 +1,6 @@
 """What a call of a model may cost at most: prices, estimates of tokens, and the room that a budget leaves.
 
-Figures that a model reports are not trusted: a count below what the text can possibly be is replaced by an estimate.
+Figures that a model reports are not trusted: a count that the text cannot possibly have is replaced by an estimate.
 The budget itself, and the account of what is spent, are in ``durable/editor_budget.py``.
 """
 
@@ -39,6 +39,9 @@ CHARACTERS_PER_TOKEN = 3
 
 BYTES_PER_TOKEN = 2
 """The same for other characters, in bytes of UTF-8: a Chinese character is up to two tokens."""
+
+ADDED_BY_PROVIDER = 10_000
+"""How many tokens a provider adds to a prompt at most: its own instructions, the frame of messages and tools."""
 
 LONGEST_TOKEN = 12
 """No tokenizer makes fewer tokens of a text of some length than its characters divided by this."""
@@ -81,9 +84,14 @@ def listed_price(name: str) -> Price | None:
     return Price(*prices)
 
 
-def plausible_tokens(reported: int, text: str) -> int:
-    """The count that a model reports, unless no text of this length has so few tokens."""
-    return reported if reported >= len(text) / LONGEST_TOKEN and reported >= 0 else estimated_tokens(text)
+def plausible_tokens(reported: int, text: str, most: int) -> int:
+    """The count that a model reports, unless no text of this length has so few tokens, or it is above ``most``."""
+    return reported if max(0, len(text) / LONGEST_TOKEN) <= reported <= most else estimated_tokens(text)
+
+
+def most_input(text: str) -> int:
+    """How many tokens a prompt has at most: one for each byte, and what a provider adds to it."""
+    return len(text.encode(errors="surrogatepass")) + ADDED_BY_PROVIDER
 
 
 def room_for_output(account: Account, input_tokens: int, price: Price | None, wanted: int) -> int:

@@ -42,6 +42,11 @@ class Exchange:
     at: float = 0.0
     editor: str = ""
 
+    @property
+    def replayed(self) -> Exchange:
+        """The same exchange in another run, which it costs nothing."""
+        return replace(self, cost=EditorCost(self.cost.model, replayed=1))
+
     def to_json(self) -> dict[str, Any]:
         data = {
             "number": self.number,

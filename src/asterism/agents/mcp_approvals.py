@@ -14,6 +14,7 @@ import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any, Literal, TypeAlias
 
 import mcp_types as types
@@ -43,8 +44,11 @@ ANSWER_TIMEOUT = 600.0
 KEY = "decision"
 """The name of the question in the result of a call."""
 
-MOST_EDITS = 20
-"""How many edits of a batch a question lists."""
+MOST_NAMES = 20
+"""How many tasks that an edit holds are named."""
+
+LONGEST_MESSAGE = 20_000
+"""How many characters a form shows."""
 
 
 class Decision(BaseModel):
@@ -75,11 +79,9 @@ class Question:
     @property
     def message(self) -> str:
         batch, edits = self.edit.batch, self.shown["batch"]["edits"]
-        lines = [json.dumps(one, ensure_ascii=False) for one in edits[:MOST_EDITS]]
-        if len(edits) > MOST_EDITS:
-            lines.append(f"… and {len(edits) - MOST_EDITS:,} more edits")
+        lines = [json.dumps(one, ensure_ascii=False) for one in edits]
         author, why = clean(batch.author or "somebody"), f": {clean(batch.reason)}" if batch.reason else ""
-        held = f"It holds: {join_names(list(self.edit.tasks), MOST_EDITS)}." if self.edit.tasks else ""
+        held = f"It holds: {join_names(list(self.edit.tasks), MOST_NAMES)}." if self.edit.tasks else ""
         return "\n".join(
             [
                 f"Approval {self.edit.id} of plan {self.plan!r}. Edit by {author}{why}",
@@ -96,15 +98,26 @@ class Question:
     @property
     def state(self) -> str:
         """What a client sends back with its answer; it is sealed on the way."""
-        return json.dumps({"plan": self.plan, "approval": self.edit.id})
+        return json.dumps({"plan": self.plan, "approval": self.edit.id, "mark": self.mark})
+
+    @property
+    def mark(self) -> str:
+        return _mark(self.edit)
+
+
+def _mark(edit: WaitingEdit) -> str:
+    """Tells the edit that a person has seen from one with the same number in a later plan of the same name."""
+    return sha256(json.dumps([edit.at, edit.batch.to_json()], sort_keys=True).encode()).hexdigest()[:16]
 
 
 async def question(call: Call, plan: str, number: int) -> Question | None:
-    """The question about an edit; None if it does not wait any more."""
+    """The question about an edit; None if it does not wait any more, or is too long for a form: a person approves
+    nothing that is not shown."""
     for edit in await list_approvals(call.fleet.store, plan):
         if edit.id == number and edit.state == WAITING:
             [shown] = await shown_approvals(call, plan, [edit])
-            return Question(plan, edit, shown)
+            asked = Question(plan, edit, shown)
+            return asked if len(asked.message) <= LONGEST_MESSAGE else None
     return None
 
 
@@ -141,11 +154,15 @@ def decision_of(answer: object) -> Decision | None:
         return None
 
 
-async def decide(fleet: Fleet, plan: str, number: int, decision: Decision | None) -> dict[str, Any]:
-    """Carry out a decision, and return it as a ``DecidedEdit``. Raises ApprovalGone, EditRejected and PlanError."""
+async def decide(fleet: Fleet, plan: str, number: int, mark: str, decision: Decision | None) -> dict[str, Any]:
+    """Carry out a decision about the edit with this mark, and return it as a ``DecidedEdit``. Raises ApprovalGone,
+    EditRejected and PlanError."""
     found = {"name": plan, "approval": number, "state": "waiting", "why": "nobody has decided yet", "outcome": None}
     if decision is None:
         return found
+    edits = await list_approvals(fleet.store, plan)
+    if not any(one.id == number and one.state == WAITING and _mark(one) == mark for one in edits):
+        raise ApprovalGone(f"no edit waits for approval {number} of plan {plan!r} any more")
     if decision.decision == "refuse":
         refused = await refuse_edit(fleet, plan, number, decision.reason)
         return {**found, "state": refused.state, "why": refused.why}
@@ -160,7 +177,8 @@ async def ask_approval(call: Call) -> Any:
     await find_plan(call.fleet, plan)
     asked = await question(call, plan, int(text)) if text.isdecimal() else None
     if asked is None:
-        raise ApprovalGone(f"no edit of plan {plan!r} waits for approval {text}")
+        words = f"no edit of plan {plan!r} that a form can show waits for approval {text}"
+        raise ApprovalGone(f"{words}. A person sees all that wait with: asterism plan approvals {plan}")
     return asked
 
 

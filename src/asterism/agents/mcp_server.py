@@ -163,7 +163,7 @@ class _Handlers:
         answer = await mcp_approvals.ask(ctx, asked)
         if isinstance(answer, types.InputRequiredResult):
             return answer
-        return await self._carried_out(caller, tool, asked.plan, asked.edit.id, answer)
+        return await self._carried_out(caller, tool, asked.plan, asked.edit.id, asked.mark, answer)
 
     async def _decided(self, caller: Caller, tool: McpTool, params: types.CallToolRequestParams) -> Any:
         """A call that is repeated with the decision of a person. Its state was sealed by this server for this caller
@@ -171,15 +171,15 @@ class _Handlers:
         about = json.loads(params.request_state or "")
         answer = (params.input_responses or {}).get(mcp_approvals.KEY)
         decision = mcp_approvals.decision_of(answer)
-        return await self._carried_out(caller, tool, about["plan"], about["approval"], decision)
+        return await self._carried_out(caller, tool, about["plan"], about["approval"], about["mark"], decision)
 
     async def _carried_out(
-        self, caller: Caller, tool: McpTool, plan: str, number: int, decision: mcp_approvals.Decision | None
+        self, caller: Caller, tool: McpTool, plan: str, number: int, mark: str, decision: mcp_approvals.Decision | None
     ) -> types.CallToolResult:
         if not caller.credential.allows("operate"):
             return _failed(problem(403, "this needs the scope operate", "scope-missing").body)
         try:
-            done = await mcp_approvals.decide(self._state.fleet_of(caller.name), plan, number, decision)
+            done = await mcp_approvals.decide(self._state.fleet_of(caller.name), plan, number, mark, decision)
         except Exception as error:
             return failure(error, tool.name, plan)
         if tool.name == "ask_approval":

@@ -111,7 +111,7 @@ async def task_state(
     if state.waiting and call.caller is not None and mcp_approvals.can_ask(ctx, call.caller):
         found = [await mcp_approvals.question(call, work.name, edit.id) for edit in state.waiting]
         asked = {
-            f"{APPROVAL}{one.edit.id}": one.request.model_dump(by_alias=True, mode="json", exclude_none=True)
+            f"{APPROVAL}{one.edit.id}-{one.mark}": one.request.model_dump(by_alias=True, mode="json", exclude_none=True)
             for one in found
             if one is not None
         }
@@ -125,11 +125,11 @@ async def update_task(ctx: Context, call: Call, work: Work, responses: types.Inp
     if work.kind != "plan" or call.caller is None or not mcp_approvals.can_ask(ctx, call.caller):
         return
     for key, answer in responses.items():
-        number = key.removeprefix(APPROVAL)
+        number, _, mark = key.removeprefix(APPROVAL).partition("-")
         decision = mcp_approvals.decision_of(answer)
         if key.startswith(APPROVAL) and number.isdecimal() and len(number) < 10 and decision is not None:
             try:
-                await mcp_approvals.decide(call.fleet, work.name, int(number), decision)
+                await mcp_approvals.decide(call.fleet, work.name, int(number), mark, decision)
             except ApprovalGone:
                 continue
             except AsterismError as error:

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from asterism.agents.budget import Price, estimated_tokens, listed_price, plausible_tokens
+from asterism.agents.budget import Price, estimated_tokens, listed_price, most_input, plausible_tokens
 from asterism.agents.model_messages import ModelAnswer, ModelQuestion, ToolCall, ToolSpec
 from asterism.base.startup import install_hint
 from asterism.core.errors import AsterismError, error_text
@@ -203,17 +203,26 @@ class ModelCaller:
             bill.cost = EditorCost(name, 1, *tokens, self._dollars(name, *tokens), took)
             raise
         answer = _answer_of(response, name)
-        bill.cost = self._cost(name, question, answer, response, time.monotonic() - began)
+        bill.cost = self._cost(name, question, answer, response, bill.max_output, time.monotonic() - began)
         return answer
 
     # -- what it costs -------------------------------------------------------------------------------------------------
 
     def _cost(
-        self, name: str, question: ModelQuestion, answer: ModelAnswer, response: ModelResponse, seconds: float
+        self,
+        name: str,
+        question: ModelQuestion,
+        answer: ModelAnswer,
+        response: ModelResponse,
+        max_output: int,
+        seconds: float,
     ) -> EditorCost:
         said = answer.text + "".join(one.name + one.arguments for one in answer.calls)
         reported = (response.usage.input_tokens, response.usage.output_tokens)
-        counted = (plausible_tokens(reported[0], question.text), plausible_tokens(reported[1], said))
+        counted = (
+            plausible_tokens(reported[0], question.text, most_input(question.text)),
+            plausible_tokens(reported[1], said, max_output),
+        )
         dollars = self._dollars(name, *counted)
         if reported == counted and name not in self._prices and not response.usage.unmeasured_requests:
             with contextlib.suppress(

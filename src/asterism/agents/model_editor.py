@@ -323,9 +323,9 @@ class ModelEditor:
         question = conversation.question
         known = self._known_answer(conversation, question)
         if known is not None:
-            conversation.cost += EditorCost(known.cost.model, replayed=1)
+            conversation.cost += known.replayed.cost
             if self.replay is not None:
-                await self.cassette.change(name, lambda account: account, known)
+                await self.cassette.change(name, lambda account: account, known.replayed)
             return answer_of(known)
         paid: list[tuple[str, EditorCost]] = []
         answer = await self.caller.ask(

@@ -52,7 +52,7 @@ tasks:
   review:
     agent:                     # words for an agent, which only a device with the capability agent executes
       description: Review the log in the input `log`, and name the first failure
-      tips: [the log is long, begin at its end]
+      tips: [begin at the end of the log]
       result: {{type: object, properties: {{failure: {{type: string}}}}}}   # JSON Schema of the expected result
     inputs: {{log: {{from: test, select: result}}}}
     after: {{test: completion}}

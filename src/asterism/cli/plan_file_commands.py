@@ -182,7 +182,7 @@ def run(
         raise click.UsageError("--editor outside needs --store: editors reach the plan through the store.")
     check_result_option(result, as_json)
     allow_imports(plan)
-    found = load_plan_file(plan, given_parameters(settings, params_file), only)
+    found = load_plan_file(plan, given_parameters(settings, params_file), only, fleet=stored)
     if result is not None and result not in found.constellation and not _may_grow(found, editor):
         hint = suggestion(result, list(found.constellation.nodes)) or "."
         raise click.BadParameter(f"the plan has no task {result!r}{hint}", param_hint="--result")
@@ -391,12 +391,14 @@ def given_parameters(settings: dict[str, str], params_file: str | None, *, requi
     return GivenParameters(texts=settings, file=params_file, required=required)
 
 
-def load_plan_file(path: str, params: GivenParameters | None = None, only: tuple[str, ...] = ()) -> PlanFile:
+def load_plan_file(
+    path: str, params: GivenParameters | None = None, only: tuple[str, ...] = (), *, fleet: bool = False
+) -> PlanFile:
     """The plan in a file, after printing its warnings. Raises UnusablePlanFile with every mistake."""
     from asterism.planfile import BadPlan, load
 
     try:
-        found = load(path, params=params or {}, only=only)
+        found = load(path, params=params or {}, only=only, fleet=fleet)
     except BadPlan as bad:
         raise UnusablePlanFile(f"{bad}\n{_count(bad.mistakes)} in {clean(path)}; nothing was done.") from None
     except OSError as error:

@@ -133,7 +133,7 @@ def _plan_terms(path: str, settings: dict[str, str]) -> dict[str, Any]:
     from asterism.cli.user_files import allow_imports
 
     allow_imports(path)
-    found = load_plan_file(path, given_parameters(settings, None))
+    found = load_plan_file(path, given_parameters(settings, None), fleet=True)
     text = Path(path).read_text("utf-8-sig")
     terms = {"plan": found.constellation, "plan_text": text, "policy": found.policy or "scoped"}
     return {**terms, "params": found.params}

@@ -74,17 +74,23 @@ Params = Mapping[str, Any] | GivenParameters
 """The values of parameters, by name; or where to find them."""
 
 
-def load(path: str, *, params: Params = NOTHING, only: Collection[str] = ()) -> PlanFile:
+def load(path: str, *, params: Params = NOTHING, only: Collection[str] = (), fleet: bool = False) -> PlanFile:
     """The plan in a file. ``params`` are values of its parameters; with ``only`` the plan has these tasks and what they
-    need. Raises BadPlan with every mistake, and OSError if the file cannot be read."""
-    found, mistakes = check(path, params=params, only=only)
+    need; for a ``fleet`` a task may need a device that the file does not list. Raises BadPlan with every mistake, and
+    OSError if the file cannot be read."""
+    found, mistakes = check(path, params=params, only=only, fleet=fleet)
     if found is None:
         raise BadPlan(path, mistakes)
     return found
 
 
 def check(
-    path: str, *, imports: bool = False, params: Params = NOTHING, only: Collection[str] = ()
+    path: str,
+    *,
+    imports: bool = False,
+    params: Params = NOTHING,
+    only: Collection[str] = (),
+    fleet: bool = False,
 ) -> tuple[PlanFile | None, list[Mistake]]:
     """The plan in a file, or None, and all mistakes and warnings in the order of their lines.
 
@@ -93,7 +99,8 @@ def check(
     if mistakes:
         return None, mistakes
     places = (str(Path.cwd()), str(Path(path).resolve().parent))  # a run imports modules from there
-    return examine(text, PurePath(path).stem, imports=imports, places=places, path=path, params=params, only=only)
+    terms: dict[str, Any] = {"imports": imports, "places": places, "params": params, "only": only, "fleet": fleet}
+    return examine(text, PurePath(path).stem, path=path, **terms)
 
 
 def examine(
@@ -106,6 +113,7 @@ def examine(
     params: Params = NOTHING,
     only: Collection[str] = (),
     files: bool = True,
+    fleet: bool = False,
 ) -> tuple[PlanFile | None, list[Mistake]]:
     """``check`` for a text. ``name`` is the id of a plan without one; ``places`` are more folders with modules;
     ``include`` is relative to the folder of ``path``, and a mistake without ``files``."""
@@ -117,7 +125,7 @@ def examine(
             return None, [*mistakes, Mistake(1, "a plan must be a mapping with the keys asterism and tasks")]
         given = params if isinstance(params, GivenParameters) else GivenParameters(params)
         reader = _PlanReader(path or name, read_sources(data, path, mistakes, files=files), given, mistakes)
-        found = reader.plan_file(name, PlanTerms(imports, places, tuple(only)))
+        found = reader.plan_file(name, PlanTerms(imports, places, tuple(only), fleet))
         return found, in_order(reader.mistakes)
 
 
@@ -145,6 +153,7 @@ class PlanTerms(NamedTuple):
     imports: bool
     places: tuple[str, ...]
     only: tuple[str, ...]
+    fleet: bool
 
 
 class RawTask(NamedTuple):
@@ -180,7 +189,8 @@ class _PlanReader:
         line = line_of(self.sources[0].data, ("params",))
         params = resolve(declared, self.given, line, self.mistakes, named=named.keys())
         devices = _devices([head for head, _ in heads])
-        known = None if any("devices" in faulty for _, faulty in heads) else {one.id: one.can for one in devices}
+        unknown = terms.fleet or any("devices" in faulty for _, faulty in heads)
+        known = None if unknown else {one.id: one.can for one in devices}
         context = PlanContext(self.raw.keys(), known, terms.imports, terms.places, tuple({**declared, **named}))
         plan = self._plan(heads[0][0].id or name, context, {"params": params}, terms.only)
         if plan is None or not all(mistake.warning for mistake in self.mistakes):

@@ -43,18 +43,19 @@ class EditorCost:
 
     def __str__(self) -> str:
         """``2 calls of openai:gpt-5, 1,204 tokens in, 88 out, $0.0031, 2.1 s``"""
-        count = self.calls + self.replayed
+        model = f" of {self.model}" if self.model else ""
+        replayed = f"{self.replayed} {'answer' if self.replayed == 1 else 'answers'} from a cassette"
+        if not self.calls and self.replayed:
+            return replayed + model
         money = "price unknown" if self.dollars is None else dollars_text(self.dollars)
         parts = [
-            f"{count} {'call' if count == 1 else 'calls'}{f' of {self.model}' if self.model else ''}",
+            f"{self.calls} {'call' if self.calls == 1 else 'calls'}{model}",
             f"{self.input_tokens:,} tokens in",
             f"{self.output_tokens:,} out",
             money,
             f"{self.seconds:.1f} s",
         ]
-        if self.replayed:
-            parts.append(f"{self.replayed} from a cassette")
-        return ", ".join(parts)
+        return ", ".join([*parts, replayed] if self.replayed else parts)
 
     def to_json(self) -> dict[str, Any]:
         """The fields that differ from their defaults."""

@@ -117,6 +117,7 @@ class DevicePolicy:
         return cls(None)
 
     def _forbid(self, what: str, key: str, **terms: Any) -> PolicyForbids:
+        what = what.removesuffix(",")
         return PolicyForbids(f"{self.name} of this device does not allow {what}: see '{key}' in it", **terms)
 
     # -- beforehand --------------------------------------------------------------------------------------------------

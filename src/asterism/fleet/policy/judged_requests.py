@@ -47,8 +47,7 @@ async def request(terms: Mapping[str, Any], headers: Mapping[str, str], policy: 
 async def _answered(terms: Mapping[str, Any], headers: Any, policy: DevicePolicy, mask: Mask) -> Any:
     async with await http_client(timeout=None) as client:  # the limit of the workflow applies
         hop = 0
-        if policy.judges_addresses:
-            _judge_connections(client, lambda *place: policy.address(*place, begun=hop > 0))
+        judge_connections(client, policy, lambda: hop > 0)
         asked = http_requests.build_request(client, terms, headers)
         for hop in range(http_requests.MAX_REDIRECTS + 1):
             policy.url(asked.url, begun=hop > 0)
@@ -62,12 +61,14 @@ async def _answered(terms: Mapping[str, Any], headers: Any, policy: DevicePolicy
     raise http_requests.too_many_redirects(terms)
 
 
-def _judge_connections(client: Any, judge: Callable[[str, int, str], None]) -> None:
-    """Let ``judge`` see (host, port, address) before each connection. httpx offers no way to replace what connects, so
-    this reaches into it, and fails if it is not as expected: a request is then not sent. A proxy that the environment
-    names resolves names itself."""
-    pool = client._transport._pool
-    pool._network_backend = _JudgedConnections(pool._network_backend, judge)
+def judge_connections(client: Any, policy: DevicePolicy, begun: Callable[[], bool] = lambda: False) -> None:
+    """Let the device policy judge the address of each connection of an httpx client, if it has to. httpx offers no way
+    to replace what connects, so this reaches into it, and fails if it is not as expected: a request is then not sent. A
+    proxy that the environment names resolves names itself."""
+    if policy.judges_addresses:
+        pool = client._transport._pool
+        judged = _JudgedConnections(pool._network_backend, lambda *place: policy.address(*place, begun=begun()))
+        pool._network_backend = judged
 
 
 class _JudgedConnections:
