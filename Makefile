@@ -16,7 +16,7 @@ export PYTHONDONTWRITEBYTECODE =
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-long lint types races sim chaos bench bench-env series-million coverage chromium github-schema modules repin clean
+.PHONY: help demo test test-long lint types races sim chaos bench bench-env series-million coverage chromium github-schema acp-examples modules repin clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -92,7 +92,10 @@ modules: .venv/.test ## Write docs/reference/modules.md, the list of all modules
 	.venv/bin/python -m tests.docs.module_list
 
 github-schema: .venv/.test ## Fetch GitHub's description of its API with npm, which tests hold the local GitHub against
-	.venv/bin/python tests/series/github/github_openapi.py
+	.venv/bin/python -m tests.series.github.github_openapi
+
+acp-examples: .venv/.test ## Fetch the example agents of the ACP SDKs with pip and npm, which tests run as devices
+	.venv/bin/python -m tests.agents.acp_examples
 
 PIN = $(UV) pip compile --no-config --quiet --universal --python-version 3.11 --upgrade --generate-hashes \
     --no-strip-extras \
@@ -111,7 +114,7 @@ repin: ## Renew all pins with uv: make repin UV=path/to/uv
 	fi
 
 clean: ## Remove the environments, caches and reports
-	rm -rf .venv .venv-bench .github-schema .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist htmlcov
+	rm -rf .venv .venv-bench .github-schema .acp-examples .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist htmlcov
 	rm -f .coverage .coverage.* asterism-report.html
 	find src tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -232,8 +232,8 @@ def _readings(text: str, depth: int) -> Iterator[str]:
     if not depth:
         return
     shown = re.sub(r"\\u\{([0-9a-f]+)\}", lambda found: chr(int(found[1], 16)), text)
-    points = [ord(char) for char in shown]
-    bits = "".join({"\u200b": "0", "\u200c": "1"}.get(char, "") for char in shown)
+    points = [ord(char) for char in re.findall(r"[^\x00-\x7f]", shown)]  # a prompt is long, and few of them are rare
+    bits = "".join({0x200B: "0", 0x200C: "1"}.get(point, "") for point in points)
     hidden = [point - 0xFE00 for point in points if 0xFE00 <= point <= 0xFE0F]
     if any(0xE0100 <= point <= 0xE01EF for point in points):
         wanted = (p for p in points if 0xFE00 <= p <= 0xFE0F or 0xE0100 <= p <= 0xE01EF)
@@ -241,7 +241,8 @@ def _readings(text: str, depth: int) -> Iterator[str]:
     yield "".join(chr(point - 0xE0000) for point in points if 0xE0020 <= point <= 0xE007E)
     yield bytes(int(bits[at : at + 8], 2) for at in range(0, len(bits) // 8 * 8, 8)).decode(errors="replace")
     yield bytes(hidden).decode(errors="replace")
-    plain = "".join(char for char in shown if unicodedata.category(char) not in ("Cf", "Cc") or char in "\n\t")
+    unseen = (char for char in set(shown) - {"\n", "\t"} if unicodedata.category(char) in ("Cf", "Cc"))
+    plain = shown.translate(dict.fromkeys(map(ord, unseen)))
     yield plain
     yield unicodedata.normalize("NFKC", plain)
     yield plain[::-1]

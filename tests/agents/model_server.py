@@ -259,7 +259,9 @@ def _arguments(arguments: Any) -> str:
     return arguments if isinstance(arguments, str) else json.dumps(arguments)
 
 
-def _split(text: str, size: int = 40) -> list[str]:
+def _split(text: str) -> list[str]:
+    """The pieces of a stream: small ones, but not many, since each costs a client a millisecond."""
+    size = max(40, len(text) // 8)
     return [text[start : start + size] for start in range(0, len(text), size)]
 
 

@@ -24,8 +24,10 @@ from tests.process_scenes import PATIENCE, ended
 
 
 @contextlib.asynccontextmanager
-async def joined(fleet: Fleet, name: str, agent: AgentRunner | None = None) -> AsyncIterator[DeviceAgent]:
-    device = DeviceAgent(fleet, name, agent=agent, monitor_every=0.05)
+async def joined(
+    fleet: Fleet, name: str, agent: AgentRunner | None = None, *, grace: float = 5.0
+) -> AsyncIterator[DeviceAgent]:
+    device = DeviceAgent(fleet, name, agent=agent, monitor_every=0.05, grace=grace)
     working = asyncio.create_task(device.run())
     try:
         await device.joined.wait()

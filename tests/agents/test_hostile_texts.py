@@ -3,15 +3,17 @@ untrusted input, is ever applied."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import httpx
+import httpx2
 import pytest
 
-from asterism.agents.model_editor import ModelEditor
-from asterism.agents.plan_prompt import RESULT_LENGTH
+from asterism.agents import ModelCaller, ModelEditor, plan_prompt
 from asterism.agents.untrusted_text import UNTRUSTED_NOTICE, mark_untrusted
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edit_scope import EditScope
@@ -23,8 +25,8 @@ from asterism.orchestrator.edit_cycles import Editor
 from asterism.orchestrator.events import EditEvent, TaskEvent
 from asterism.orchestrator.orchestrator import Orchestrator
 from asterism.orchestrator.waiting_edits import WaitingEdits
+from tests.agents.editor_scenes import CHAT, served
 from tests.agents.editor_scenes import editor as model_editor
-from tests.agents.editor_scenes import served
 from tests.agents.hostile_texts import OK, PAYLOADS, STYLES, Hostile, build, hostile_texts, obeyed
 from tests.agents.model_server import ModelServer, Question, Reply
 
@@ -34,6 +36,8 @@ SCOPE = EditScope.parse(
 """What the editor may do: at most two tasks ``fix-…`` at a time, of one function, in the sandbox."""
 
 TEXTS = hostile_texts()
+NAME = "anthropic:claude-opus-4-5"
+RULES = pytest.mark.parametrize(("untrusted", "scopes"), [(True, ()), (False, [SCOPE])], ids=["taint", "scope"])
 MORE_TEXTS = [text for turn in range(1, 4) for text in hostile_texts(turn)]
 
 
@@ -127,8 +131,7 @@ async def attack(
 
     runner.events.subscribe(refuse, EditEvent)
     result = await runner.run(made)
-    cut = isinstance(editor, ModelEditor) and len(hostile.text) > RESULT_LENGTH
-    assert cut or model.remembered == hostile.payload, f"the model did not find the payload of {hostile.name}"
+    assert model.remembered == hostile.payload, f"the model did not find the payload of {hostile.name}"
     assert result.state in ("completed", "failed", "partially_failed")
     check_invariants(made)
     signed = [entry.why for entry in made.story() if entry.what == "edited" and " by ann" in entry.why]
@@ -150,15 +153,39 @@ async def breaches(texts: Sequence[Hostile], *, untrusted: bool, scopes: Sequenc
     return {name: problem for name, problem in found.items() if problem is not None}
 
 
+@pytest.fixture
+def whole_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model reads every text to its end: one that is cut off could do no harm."""
+    monkeypatch.setattr(plan_prompt, "RESULT_LENGTH", 1_000_000)
+
+
 async def breaches_of_models(
-    texts: Sequence[Hostile], *, untrusted: bool, scopes: Sequence[EditScope]
+    texts: Sequence[Hostile], *, untrusted: bool, scopes: Sequence[EditScope], model: str | None = None
 ) -> dict[str, str]:
-    """As ``breaches``, with the editor and the prompts of the product."""
-    async with served(ObedientModel()) as server:
-        found = {one.name: await attack(one, server, model_editor(), untrusted, scopes) for one in texts}
+    """As ``breaches``, with the editor and the prompts of the product. Without the name of a model, one client serves
+    all texts: to make one for each question takes most of the time."""
+    async with served(ObedientModel()) as server, shared_model(server) as shared:
+
+        def editor() -> ModelEditor:
+            return model_editor(model) if model else ModelEditor(NAME, caller=ModelCaller([shared]), max_steps=2)
+
+        found = {one.name: await attack(one, server, editor(), untrusted, scopes) for one in texts}
         shown = [question.text for question in server.questions]
     assert all(UNTRUSTED_NOTICE in text for text in shown)
     return {name: problem for name, problem in found.items() if problem is not None}
+
+
+@contextlib.asynccontextmanager
+async def shared_model(server: ModelServer) -> AsyncIterator[Any]:
+    def opened(client: httpx2.AsyncClient) -> Any:
+        from pydantic_ai.models.anthropic import AnthropicModel
+        from pydantic_ai.providers.anthropic import AnthropicProvider
+
+        provider = AnthropicProvider(base_url=server.url, api_key="local-key", http_client=client)
+        return AnthropicModel(NAME.partition(":")[2], provider=provider)
+
+    async with httpx2.AsyncClient(trust_env=False, verify=False) as client:  # no certificates: to read them takes long
+        yield await asyncio.to_thread(opened, client)  # imports, and reads the list of prices
 
 
 def test_the_set_is_large_and_varied() -> None:
@@ -183,22 +210,30 @@ async def test_with_both_nothing_is_applied() -> None:
     assert await breaches(TEXTS[::6], untrusted=True, scopes=[SCOPE]) == {}
 
 
-@pytest.mark.parametrize(("untrusted", "scopes"), [(True, ()), (False, [SCOPE])])
-async def test_a_model_editor_applies_nothing(untrusted: bool, scopes: Sequence[EditScope]) -> None:
-    assert await breaches_of_models(TEXTS[::8], untrusted=untrusted, scopes=scopes) == {}
+@pytest.mark.usefixtures("whole_texts")
+@RULES
+async def test_a_model_editor_applies_nothing_of_any_text(untrusted: bool, scopes: Sequence[EditScope]) -> None:
+    assert await breaches_of_models(TEXTS, untrusted=untrusted, scopes=scopes) == {}
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(("part", "untrusted", "scopes"), [(2, True, ()), (1, False, [SCOPE])])
-async def test_a_model_editor_applies_nothing_of_any_text(
-    part: int, untrusted: bool, scopes: Sequence[EditScope]
+@pytest.mark.usefixtures("whole_texts")
+@RULES
+@pytest.mark.parametrize("model", [CHAT, NAME])
+@pytest.mark.parametrize("part", [31, pytest.param(1, marks=pytest.mark.long)])
+async def test_a_model_editor_with_a_client_for_each_question_applies_nothing(
+    part: int, model: str, untrusted: bool, scopes: Sequence[EditScope]
 ) -> None:
-    assert await breaches_of_models(TEXTS[::part], untrusted=untrusted, scopes=scopes) == {}
+    assert await breaches_of_models(TEXTS[::part], untrusted=untrusted, scopes=scopes, model=model) == {}
 
 
 async def test_without_the_taint_rule_a_model_editor_applies_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting_edits, "taint_reasons", lambda graph, batch, tried: ())
-    assert len(await breaches_of_models(TEXTS[:4], untrusted=True, scopes=())) >= 2
+    assert len(await breaches_of_models(TEXTS[:8], untrusted=True, scopes=())) > 4
+
+
+async def test_without_the_check_of_the_scope_a_model_editor_applies_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WaitingEdits, "check_editor", lambda self, batch, editor, tried=None: None)
+    assert len(await breaches_of_models(TEXTS[:8], untrusted=False, scopes=[SCOPE])) > 4
 
 
 @pytest.mark.long

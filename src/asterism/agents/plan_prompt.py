@@ -5,9 +5,9 @@ which an edit can still change; what else has happened since the last prompt; an
 are a count: the model may ask for them (``task_list``). Every list is bounded, and says what it leaves out.
 
 The same change gives the same text: it contains no time, no id of the plan and no number of a cycle, so that an
-exchange can be repeated from a cassette. What devices say is marked as untrusted: results, reasons, output, and the
-work of the elements of a group, which may be made of a result. Secrets are masked in each text before it is cut or
-escaped: of a part of a secret, or of an escaped one, nobody could tell that it is one.
+exchange can be repeated from a cassette. What devices say is marked as untrusted: results, reasons, output, profiles,
+and the work of the elements of a group, which may be made of a result. Secrets are masked in each text before it is cut
+or escaped: of a part of a secret, or of an escaped one, nobody could tell that it is one.
 """
 
 from __future__ import annotations
@@ -293,12 +293,13 @@ def _devices(plan: str, devices: Sequence[tuple[str, Iterable[str], int | None]]
         return ""
     lines = []
     for device, can, slots in list(devices)[:MOST_DEVICES]:
-        words = ", ".join(visible_text(word) for word in sorted(can)[:MOST_NAMES])
+        words = ", ".join(on_one_line(word) for word in sorted(can)[:MOST_NAMES])
         room = "no limit" if slots is None else plural(slots, "slot")
         lines.append(f"- {device_name(plan, device)}: {room}" + (f", can {words}" if words else ""))
     if len(devices) > MOST_DEVICES:
         lines.append(f"- and {len(devices) - MOST_DEVICES:,} more")
-    return "\n".join(["# Devices", *lines])
+    # a device says itself what it is called and can do; an agent elsewhere says it in its card
+    return "# Devices\n" + mark_untrusted("profiles of devices", "\n".join(lines))
 
 
 # -- texts -------------------------------------------------------------------------------------------------------------
@@ -314,8 +315,12 @@ def _names(tasks: Sequence[str]) -> str:
     return ", ".join(map(name, tasks[:MOST_NAMES])) + more
 
 
+def on_one_line(text: str) -> str:
+    return " ".join(visible_text(text).split())
+
+
 def _line(text: str, mask: Mask) -> str:
-    return _head(" ".join(visible_text(mask.text(text)).split()), TEXT_LENGTH)
+    return _head(on_one_line(mask.text(text)), TEXT_LENGTH)
 
 
 def _head(text: str, length: int) -> str:

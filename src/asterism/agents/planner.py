@@ -14,7 +14,8 @@ from typing import Any
 from asterism.agents.model_calls import ModelCaller, ModelFailed, Unlimited
 from asterism.agents.model_messages import ModelQuestion, ToolCall, ToolSpec
 from asterism.agents.plan_prompt import name as shown_name
-from asterism.agents.untrusted_text import UNTRUSTED_NOTICE, mark_untrusted, visible_text
+from asterism.agents.plan_prompt import on_one_line
+from asterism.agents.untrusted_text import UNTRUSTED_NOTICE, mark_untrusted
 from asterism.base.text import plural
 from asterism.core.errors import error_text
 from asterism.core.plan.editor_cost import EditorCost
@@ -140,12 +141,13 @@ def planner_prompt(request: str, devices: Sequence[Profile], workflows: Sequence
     if devices:
         lines = [
             f"- {shown_name(device)}: {'no limit' if slots is None else plural(slots, 'slot')}"
-            + (f", can {', '.join(map(visible_text, sorted(can)))}" if can else "")
+            + (f", can {', '.join(map(on_one_line, sorted(can)))}" if can else "")
             for device, can, slots in list(devices)[:MOST_LISTED]
         ]
-        parts.append("\n".join(["# Devices", *lines]))
+        # a device says itself what it is called and can do; an agent elsewhere says it in its card
+        parts.append(f"# Devices\n{mark_untrusted('profiles of devices', chr(10).join(lines))}")
     if workflows:
-        lines = [f"- {shown_name(one)}: {visible_text(what)[:200]}" for one, what in list(workflows)[:MOST_LISTED]]
+        lines = [f"- {shown_name(one)}: {on_one_line(what)[:200]}" for one, what in list(workflows)[:MOST_LISTED]]
         text = mark_untrusted("workflows of the fleet", "\n".join(lines))
         parts.append(f"# Workflows that exist, as examples of what can be executed\n{text}")
     return "\n\n".join(parts)
@@ -185,7 +187,7 @@ def _unplaceable(plan: Any, devices: Sequence[Profile]) -> Iterable[str]:
     for node in plan.nodes.values():
         task = node.task
         if task.device is not None and task.device not in known:
-            yield f"task {task.id!r} names the device {task.device!r}; the devices are {', '.join(sorted(known))}"
+            yield f"task {task.id!r} names the device {task.device!r}, which is not one of the devices"
         elif (needs := needs_of(task)) and not any(
             needs <= can for device, can in known.items() if task.device in (None, device)
         ):
