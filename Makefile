@@ -135,8 +135,13 @@ define install
 @$(@D)/bin/python -m pip install -qq --no-compile --require-hashes -r requirements/$*.txt
 @$(@D)/bin/python -m pip install -qq --no-deps --no-build-isolation -e .
 @$(@D)/bin/python -m compileall -q src/asterism
+$(compile_tests_$*)
 @touch $(addprefix $(@D)/.,$(within_$*)) $@
 endef
+
+# What tests import is compiled once, by one process: each worker would compile all of it, at the same time as the others.
+compile_tests_test = @$(@D)/bin/python -m pytest -qq --collect-only >/dev/null || true
+compile_tests_dev = $(compile_tests_test)
 
 # What else is there when these are: nothing of it has to be installed again.
 within_test := run

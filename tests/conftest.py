@@ -11,6 +11,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
+import certifi
 import pytest
 
 from tests import async_tests, long_tests, property_tests
@@ -49,6 +50,18 @@ def state_of_nobody(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Devices of tests write nothing into the user's home."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Clients of HTTP trust one public authority instead of all: each client reads them anew, which takes 50 ms, and no
+    test reaches a server that they vouch for."""
+    end = "-----END CERTIFICATE-----\n"
+    file = tmp_path_factory.mktemp("authorities") / "one.pem"
+    file.write_text(certifi.contents().partition(end)[0] + end, encoding="ascii")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SSL_CERT_FILE", str(file))
         yield
 
 

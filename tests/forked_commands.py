@@ -2,8 +2,8 @@
 
 A server has imported all of Asterism, and forks for each command. ``ForkedCommand`` is a ``subprocess.Popen`` whose
 process comes from there: it has its own streams, environment and folder, gets signals, can be killed, and ends as a
-Python process ends. What only a new interpreter does (read the locale and most variables named ``PYTHON…``, import) is
-tested with a real ``Popen``.
+Python process ends, but for the release of all modules. What only an interpreter of its own does (read the locale and
+most variables named ``PYTHON…``, import, release the modules) is tested with a real ``Popen``.
 
 Between the process that asks, the server and the command stands a keeper, the parent of the command: it waits for the
 command, and passes its exit status on.
@@ -22,12 +22,15 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
+from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).parents[1]
 _MOST = 200_000
 """The size of a request: arguments and environment, in bytes."""
 
@@ -72,7 +75,7 @@ def new_server(*modules: str) -> Iterator[Server]:
     """A server whose commands have imported these modules, too."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     command = [sys.executable, __file__, str(theirs.fileno()), *modules]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], cwd=ROOT)
     theirs.close()
     server = Server(ours)
     try:
@@ -87,18 +90,27 @@ def shared_server() -> Server:
     """The server of this process, started when the first command is."""
     stack = ExitStack()
     atexit.register(stack.close)
-    return stack.enter_context(new_server())
+    return stack.enter_context(new_server("tests.docs.docs_pages"))
 
 
 class ForkedCommand(subprocess.Popen[str]):
-    """``asterism`` with these arguments; ``strict`` makes its warnings errors."""
+    """``asterism`` with these arguments; ``strict`` makes its warnings errors. Another ``program`` is a module with a
+    function ``main``; it finds the descriptors of ``pass_fds`` from number 3 on."""
 
-    def __init__(self, words: list[str], *, server: Server | None = None, strict: bool = False, **terms: Any) -> None:
-        self._server, self._strict = server or shared_server(), strict
+    def __init__(
+        self,
+        words: list[str],
+        *,
+        server: Server | None = None,
+        strict: bool = False,
+        program: str = "asterism.cli.main",
+        **terms: Any,
+    ) -> None:
+        self._server, self._strict, self._program = server or shared_server(), strict, program
         super().__init__(words, text=True, **terms)
 
     def _execute_child(self, words: Any, *terms: Any) -> None:
-        cwd, env = terms[4], terms[5]
+        passed, cwd, env = terms[3:6]
         pipes = terms[9:15]
         stdin, _, _, stdout, _, stderr = pipes
         request = {
@@ -106,9 +118,10 @@ class ForkedCommand(subprocess.Popen[str]):
             "folder": str(cwd or os.getcwd()),
             "environment": dict(os.environ if env is None else env),
             "strict": self._strict,
+            "program": self._program,
         }
         theirs = [stream if stream != -1 else own for own, stream in enumerate((stdin, stdout, stderr))]
-        self.pid, self._outcome = self._server.start(request, theirs)
+        self.pid, self._outcome = self._server.start(request, [*theirs, *passed])
         self._child_created = True
         self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
 
@@ -146,7 +159,7 @@ def serve(connection: socket.socket) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # in a terminal it is for all processes of the tests
     gc.freeze()
     while True:
-        text, descriptors, _, _ = socket.recv_fds(connection, _MOST, 4)
+        text, descriptors, _, _ = socket.recv_fds(connection, _MOST, 8)
         if not text:
             os._exit(0)
         if os.fork() == 0:
@@ -181,7 +194,8 @@ def _become(request: dict[str, Any], streams: list[int]) -> None:
     for own, stream in enumerate(streams):
         os.dup2(stream, own)
     for stream in streams:
-        os.close(stream)
+        if stream >= len(streams):
+            os.close(stream)
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
@@ -192,10 +206,30 @@ def _become(request: dict[str, Any], streams: list[int]) -> None:
     if request["strict"]:
         warnings.simplefilter("error")
     sys.argv = ["asterism", *request["words"]]
+    program = importlib.import_module(request["program"])
+    try:
+        program.main()
+    except SystemExit as end:
+        if isinstance(end.code, str):  # the interpreter prints it
+            raise
+        _end(end.code)
+    else:
+        _end(0)
 
-    from asterism.cli.main import main
 
-    main()
+def _end(code: Any) -> None:
+    """End as a Python process does, but leave the modules to the operating system. The interpreter would release each
+    object of theirs, which copies every page of memory that the command shares with the server: that takes ten times
+    as long as the command itself."""
+    threading._shutdown()  # type: ignore[attr-defined]  # wait for threads
+    atexit._run_exitfuncs()
+    gc.collect()  # says what was not closed
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:  # the interpreter knows what to say about an output that is gone
+        sys.exit(code)
+    os._exit(code or 0)
 
 
 def _output(descriptor: int, errors: str, at_once: bool) -> Any:

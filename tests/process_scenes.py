@@ -34,14 +34,14 @@ def soon(condition: Callable[[], Any]) -> Any:
     while time.monotonic() < end:
         if found := condition():
             return found
-        time.sleep(0.005)
+        time.sleep(0.01)
     raise AssertionError("it never happened")
 
 
 async def soon_async(condition: Callable[[], Any]) -> Any:
     async with asyncio.timeout(PATIENCE):
         while not (found := condition()):  # noqa: ASYNC110 - another process makes it true
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(0.01)
         return found
 
 

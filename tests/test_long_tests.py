@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +36,7 @@ def test_a_hunt_goes_on_in_make_test_long_where_make_test_ends(marks: str, selec
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *words, "--rootdir", str(tmp_path), str(tmp_path)],
         cwd=ROOT,
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
         timeout=600,

@@ -85,6 +85,11 @@ def parsed(source: str) -> ast.Module:
     return ast.parse(source)
 
 
+@cache
+def nodes(source: str) -> list[ast.AST]:
+    return list(ast.walk(parsed(source)))
+
+
 def room_of(module: str) -> str:
     """``asterism.core.plan.task`` is in ``core``; ``asterism`` itself is the front door, ``asterism.__init__``."""
     return [*module.split("."), "__init__"][1]
@@ -92,7 +97,7 @@ def room_of(module: str) -> str:
 
 def imports_of(module: str, source: str) -> Iterator[tuple[int, str]]:
     """(line, module) for every import, wherever it stands: in functions and under TYPE_CHECKING too."""
-    for node in ast.walk(parsed(source)):
+    for node in nodes(source):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -189,7 +194,7 @@ def a_file_is_short(module: str, source: str) -> Iterator[str]:
 
 
 def a_function_fits_on_a_screen(module: str, source: str) -> Iterator[str]:
-    for node in ast.walk(parsed(source)):
+    for node in nodes(source):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
             if lines > LONGEST_FUNCTION:
@@ -207,7 +212,7 @@ def no_module_has_process_wide_state(module: str, source: str) -> Iterator[str]:
     """Only ``compat`` may have process-wide state, since its documented API has."""
     if room_of(module) == "compat":
         return
-    for node in ast.walk(parsed(source)):
+    for node in nodes(source):
         if isinstance(node, ast.Global):
             yield f"line {node.lineno}: global {', '.join(node.names)}"
 

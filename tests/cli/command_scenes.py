@@ -210,5 +210,5 @@ def until(scene: Scene, run_id: str, **wanted: Any) -> dict[str, Any]:
         told = json.loads(result.stdout) if result.exit_code == 0 else {}
         if all(told.get(name) == value for name, value in wanted.items()):
             return told
-        time.sleep(0.01)
+        time.sleep(0.05)  # each look costs as much as a command
     raise AssertionError(f"{wanted} never came; it is {told}")

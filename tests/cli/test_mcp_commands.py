@@ -17,6 +17,7 @@ from mcp.client.stdio import stdio_client
 
 from tests.agents.mcp_scenes import Refused, call
 from tests.cli.command_scenes import Scene
+from tests.forked_commands import ForkedCommand
 from tests.process_scenes import PATIENCE
 
 PLAN = """
@@ -92,8 +93,8 @@ async def edit_at_once(one: Client, two: Client) -> None:
 @pytest.mark.parametrize("end", ["input", "SIGTERM", "SIGINT"])
 def test_it_ends_with_its_client_or_a_signal(tmp_path: Path, end: str) -> None:
     scene = Scene(tmp_path)
-    with subprocess.Popen(
-        [sys.executable, "-m", "asterism", "mcp"],
+    with ForkedCommand(
+        ["mcp"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -103,7 +104,7 @@ def test_it_ends_with_its_client_or_a_signal(tmp_path: Path, end: str) -> None:
         assert process.stdout is not None
         assert process.stderr is not None
         try:
-            process.stdin.write(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping"}).encode() + b"\n")
+            process.stdin.write(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping"}) + "\n")
             process.stdin.flush()
             assert json.loads(process.stdout.readline())["id"] == 1
             if end == "input":
@@ -111,7 +112,7 @@ def test_it_ends_with_its_client_or_a_signal(tmp_path: Path, end: str) -> None:
             else:
                 process.send_signal(signal.Signals[end])
             assert process.wait(PATIENCE) == 0
-            assert b"Traceback" not in process.stderr.read()
+            assert "Traceback" not in process.stderr.read()
         finally:
             process.kill()
 

@@ -240,7 +240,7 @@ LOOKS = (
 )
 
 
-FEW, MANY = 25, 100
+FEW, MANY = 15, 80
 
 
 def _do_not_wait_for_content(self: FileConnection) -> None:

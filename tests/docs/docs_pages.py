@@ -297,7 +297,14 @@ def _filled(word: str) -> str:
     return re.sub(r"\$([A-Z]+)\b", lambda found: os.environ.get(found[1], found[0]), word)
 
 
-def main(path: Path, server: Server | None) -> None:
+def main() -> None:
+    os.environ.update(at_home(Path.cwd()))
+    os.environ.pop("ASTERISM_STORE", None)
+    page, *descriptors = sys.argv[1:]
+    run(Path(page), Server(socket.socket(fileno=int(descriptors[0]))) if descriptors else None)
+
+
+def run(path: Path, server: Server | None) -> None:
     if DATABASE not in path.read_text("utf-8"):
         Page(path, server=server).run()
         return
@@ -308,7 +315,4 @@ def main(path: Path, server: Server | None) -> None:
 
 
 if __name__ == "__main__":
-    os.environ.update(at_home(Path.cwd()))
-    os.environ.pop("ASTERISM_STORE", None)
-    page, *descriptors = sys.argv[1:]
-    main(Path(page), Server(socket.socket(fileno=int(descriptors[0]))) if descriptors else None)
+    main()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from dataclasses import asdict, fields
+from functools import cache
 
 import pytest
 
@@ -116,18 +117,22 @@ def test_every_method_of_a_store_is_told() -> None:
     assert first_names(section(page("docs/how-to/write-a-store.md"), "## The protocol")) == public(Store)
 
 
+FILES = [path for place in (ROOT / "tests", SOURCE / "testing") for path in place.rglob("*.py")]
+
+
+@cache
+def names_of_tests() -> set[str]:
+    return {name for path in FILES for name in re.findall(r"def (test_\w+)\(", path.read_text("utf-8"))}
+
+
 @pytest.mark.parametrize("name", sorted(set(re.findall(r"`(test_\w+)`", FAILURES))))
 def test_what_shows_a_fault_is_there(name: str) -> None:
-    places = [ROOT / "tests", SOURCE / "testing"]
-    assert any(f"def {name}(" in path.read_text("utf-8") for place in places for path in place.rglob("*.py"))
+    assert name in names_of_tests()
 
 
 def test_the_track_record_names_tests_and_files_that_exist_and_no_bug_twice() -> None:
     told = page("docs/track-record.md")
-    files = [path for place in (ROOT / "tests", SOURCE / "testing") for path in place.rglob("*.py")]
-    there = {path.stem for path in files}
-    for path in files:
-        there.update(re.findall(r"def (test_\w+)", path.read_text("utf-8")))
+    there = names_of_tests() | {path.stem for path in FILES}
     assert not [name for name in re.findall(r"`(test_\w+)", told) if name not in there]
     assert not [name for name in re.findall(r"\btests/[\w/.]+\w", told) if not (ROOT / name).exists()]
     bugs = [row[0] for row in rows(told)]

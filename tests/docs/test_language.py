@@ -65,13 +65,19 @@ def paragraphs(page: str) -> Iterator[tuple[int, str]]:
 def docstrings(source: str) -> Iterator[tuple[int, str]]:
     if not _SUSPECT.search(source):  # a docstring is one piece of the source
         return
-    for node in ast.walk(ast.parse(source)):
+    blocks: list[ast.AST] = [ast.parse(source)]
+    while blocks:  # not ast.walk: no expression has a docstring
+        node = blocks.pop()
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.body[0].lineno if node.body else 1, ast.get_docstring(node) or ""
+        inside = ast.iter_child_nodes(node)
+        blocks += [one for one in inside if isinstance(one, ast.stmt | ast.excepthandler | ast.match_case)]
 
 
 def literals(source: str) -> Iterator[tuple[int, str]]:
     """All strings, docstrings included; adjacent literals are one string."""
+    if not _SUSPECT.search(re.sub(r"""["']\s*[bfr]*["']""", "", source.replace("\\n", " "), flags=re.IGNORECASE)):
+        return
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.lineno, node.value

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import click
@@ -15,7 +16,7 @@ import pytest
 from asterism.cli import main
 from tests.docs import docs_pages
 from tests.docs.docs_pages import ROOT, Block, Page, blocks, commands
-from tests.forked_commands import shared_server
+from tests.forked_commands import ForkedCommand, shared_server
 
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 LONG = ("write-a-store.md",)
@@ -71,18 +72,19 @@ def broken_links(page: Path) -> Iterator[str]:
 def test_what_a_page_shows_runs(page: Path, tmp_path: Path) -> None:
     if not any(block.language in ("python", "console") for block in blocks(page.read_text("utf-8"))):
         return
-    server = shared_server().fileno()
-    done = subprocess.run(
-        [sys.executable, "-W", "error", docs_pages.__file__, str(page), str(server)],
-        pass_fds=[server],
-        cwd=tmp_path,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=LIMIT,
-    )
-    assert done.returncode == 0, done.stdout
+    streams: dict[str, Any] = {
+        "stdin": subprocess.DEVNULL,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.STDOUT,
+        "pass_fds": [shared_server().fileno()],
+    }
+    words = [str(page), "3"]
+    with ForkedCommand(words, program=docs_pages.__name__, strict=True, cwd=tmp_path, **streams) as process:
+        try:
+            said, _ = process.communicate(timeout=LIMIT)
+        finally:
+            process.kill()
+    assert process.returncode == 0, said
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

@@ -435,7 +435,9 @@ def test_after_a_lost_connection_nothing_is_missing_and_nothing_twice(browser: A
         page.locator("[data-box=test-5].is-running").wait_for()
 
 
-@pytest.mark.parametrize("away_at", ["the start", "the way back from an old version"])
+@pytest.mark.parametrize(
+    "away_at", ["the start", pytest.param("the way back from an old version", marks=pytest.mark.long)]
+)
 def test_a_plan_is_shown_as_soon_as_the_server_is_there_again(browser: Any, away_at: str) -> None:
     scene = release_scene()
     address = "#/plans/release/graph" + ("" if away_at == "the start" else "?version=0")

@@ -9,15 +9,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-import schemathesis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from schemathesis.checks import not_a_server_error
-from schemathesis.specs.openapi.checks import (
-    content_type_conformance,
-    response_schema_conformance,
-    status_code_conformance,
-)
 
 from asterism.base.listen_address import ListenAddress
 from asterism.core.run.workflow import Workflow
@@ -30,7 +23,6 @@ from asterism.server.openapi import openapi_document
 from asterism.store.memory import MemoryStore
 from tests.durable.durable_scenes import chain
 
-CHECKS = (not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance)
 STREAMS = ("text/event-stream",)
 PUBLIC = ("/api/v1/health", "/api/v1/openapi.json")
 LEFT_OUT = ("/logout", "/login")
@@ -85,15 +77,22 @@ def server() -> Iterator[FuzzedServer]:
         yield server
 
 
-def operations() -> Iterator[tuple[str, Any]]:
-    chosen = [one for one in endpoints() if one.media not in STREAMS and one.path not in LEFT_OUT]
-    schema = schemathesis.openapi.from_dict(openapi_document(chosen))
-    for result in schema.get_all_operations():
-        operation = result.ok()
-        yield f"{operation.method.upper()} {operation.path}", operation
+CHOSEN = [one for one in endpoints() if one.media not in STREAMS and one.path not in LEFT_OUT]
+OPERATIONS = [f"{one.method} {one.full_path}" for one in CHOSEN]
 
 
-OPERATIONS = dict(operations())
+@pytest.fixture(scope="module")
+def operations() -> dict[str, Any]:
+    import schemathesis  # takes seconds, so only the worker that runs these tests does it
+
+    found = [result.ok() for result in schemathesis.openapi.from_dict(openapi_document(CHOSEN)).get_all_operations()]
+    return {f"{operation.method.upper()} {operation.path}": operation for operation in found}
+
+
+def test_every_endpoint_is_fuzzed(operations: dict[str, Any]) -> None:
+    assert set(OPERATIONS) == set(operations)
+
+
 OBSERVED = {
     f"{one.method} {one.full_path}" for one in endpoints() if (one.needs or "known").startswith(("known", "observe"))
 }
@@ -102,6 +101,14 @@ FEW = [name for name in OPERATIONS if name.endswith(("/plans", "/edits", "/runs"
 
 def fuzz(server: FuzzedServer, operation: Any, who: str, examples: int) -> None:
     """Random requests with the token of a scope, or without one (``stranger``)."""
+    from schemathesis.checks import not_a_server_error
+    from schemathesis.specs.openapi.checks import (
+        content_type_conformance,
+        response_schema_conformance,
+        status_code_conformance,
+    )
+
+    checks = (not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance)
     headers = {"authorization": f"Bearer {server.tokens[who]}"} if who in server.tokens else {}
     public = operation.path in PUBLIC
 
@@ -117,7 +124,7 @@ def fuzz(server: FuzzedServer, operation: Any, who: str, examples: int) -> None:
             assert not any(one in answer.text for one in server.known.values() if len(one) > 4)
         if who == "observe" and f"{case.method} {operation.path}" not in OBSERVED:
             assert answer.status_code in (400, 403, 404, 405)
-        case.validate_response(answer, checks=CHECKS)
+        case.validate_response(answer, checks=checks)
 
     send()
 
@@ -127,12 +134,16 @@ WHO = pytest.mark.parametrize("who", ["admin", "observe", "stranger"])
 
 @WHO
 @pytest.mark.parametrize("name", FEW)
-def test_random_requests_get_documented_answers(server: FuzzedServer, name: str, who: str) -> None:
-    fuzz(server, OPERATIONS[name], who, 5 if who == "admin" else 2)
+def test_random_requests_get_documented_answers(
+    server: FuzzedServer, operations: dict[str, Any], name: str, who: str
+) -> None:
+    fuzz(server, operations[name], who, 5 if who == "admin" else 2)
 
 
 @pytest.mark.long
 @WHO
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_many_random_requests_get_documented_answers(server: FuzzedServer, name: str, who: str) -> None:
-    fuzz(server, OPERATIONS[name], who, 20 if who == "admin" else 5)
+def test_many_random_requests_get_documented_answers(
+    server: FuzzedServer, operations: dict[str, Any], name: str, who: str
+) -> None:
+    fuzz(server, operations[name], who, 20 if who == "admin" else 5)
