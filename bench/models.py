@@ -6,7 +6,7 @@ do the same job in supersteps: a wave of tasks, then the model, then the next wa
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from asterism import Constellation, LocalDevice, Orchestrator, Task, Work
@@ -42,7 +42,8 @@ RELEASE: dict[str, tuple[float, tuple[str, ...]]] = {
     "measure": (3.0, ("lint",)),
     "docs-html": (2.0, ("generate",)),
     "docs-pdf": (2.0, ("find-typesetter", "docs-html")),
-    "bundle-docs": (1.0, ("docs-html", "docs-pdf")),
+    "proofread-pdf": (1.0, ("docs-pdf",)),
+    "bundle-docs": (1.0, ("docs-html", "proofread-pdf")),
     "changelog": (1.0, ("generate", "audit")),
     "package": (2.0, ("lint", "audit", "test-angles", "test-numbers")),
     "smoke": (1.0, ("package",)),
@@ -50,7 +51,32 @@ RELEASE: dict[str, tuple[float, tuple[str, ...]]] = {
     "verify": (1.0, ("sign",)),
     "publish": (1.0, ("verify", "smoke", "fuzz", "measure", "bundle-docs", "changelog")),
 }
-"""The release of the demonstration: seconds, and what comes before."""
+"""The tasks of the demonstration: seconds, which are made up, and what comes before."""
+
+REPAIR: list[dict[str, Any]] = [
+    {"op": "add_task", "task": {"id": "patch", "data": {"seconds": 1.0}}},
+    {"op": "add_dependency", "source": "test-numbers", "target": "patch", "on": "failure", "handled": True},
+    {"op": "add_task", "task": {"id": "retest", "data": {"seconds": 2.0}}},
+    {"op": "add_dependency", "source": "patch", "target": "retest"},
+    {"op": "add_dependency", "source": "retest", "target": "package"},
+    {"op": "remove_dependency", "source": "test-numbers", "target": "package"},
+]
+PRUNE: list[dict[str, Any]] = [
+    {"op": "remove_dependency", "source": "proofread-pdf", "target": "bundle-docs"},
+    {"op": "remove_task", "task_id": "docs-pdf", "dependents": "remove"},
+]
+ANSWERS = {
+    "task 'test-numbers' failed": REPAIR,
+    "task 'find-typesetter' completed": PRUNE,
+    "task 'docs-pdf' failed": PRUNE[:1],  # too late to remove it
+}
+"""What the editor of the demonstration does, by the line of a prompt that it answers."""
+
+FILTERS: dict[str, Any] = {
+    "`all`": "all",
+    "`failure`, `tasks=find-typesetter` (as in the demo)": ["failure", "tasks=find-typesetter"],
+    "`failure`": "failure",
+}
 
 
 # -- prompts -----------------------------------------------------------------------------------------------------------
@@ -88,19 +114,19 @@ def prompt_tokens() -> dict[int, int]:
 
 
 class ScriptedCaller(ModelCaller):
-    """A model that takes its time and leaves the plan as it is."""
+    """A model that takes its time. It edits the plan as ``answers`` say, and otherwise leaves it as it is."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, answers: Mapping[str, list[dict[str, Any]]] | None = None) -> None:
         super().__init__(["bench:scripted"], prices={"bench:scripted": Price(1.0, 10.0)})
-        self.seconds, self.calls = seconds, 0
+        self.seconds, self.answers, self.calls = seconds, answers or {}, 0
 
     async def _attempt(self, model: Any, name: str, question: ModelQuestion, bill: Bill) -> ModelAnswer:
         self.calls += 1
         await asyncio.sleep(self.seconds)
         bill.cost = EditorCost(name, 1, 1_000, 20, None, self.seconds)
-        return ModelAnswer(
-            "", (ToolCall(str(self.calls), "answer", json.dumps({"edits": [], "reason": ""})),), False, name
-        )
+        edits = [edit for line, found in self.answers.items() if line in question.text for edit in found]
+        arguments = json.dumps({"edits": edits, "reason": ""})
+        return ModelAnswer("", (ToolCall(str(self.calls), "answer", arguments),), False, name)
 
 
 def release() -> Constellation:
@@ -112,28 +138,39 @@ def release() -> Constellation:
 
 async def _work(work: Work) -> str:
     await asyncio.sleep(work.task.data["seconds"])
-    if work.task.id == "test-numbers":
-        return "0 failures"
     return "done"
 
 
-def edited(policy: str, ask: Any = "all", latency: float = LATENCY) -> tuple[float, int, EditFilter]:
-    """Makespan, calls of the model, and the filter, under one lock policy."""
-    caller = ScriptedCaller(latency)
-    editor = ModelEditor("bench:scripted", caller=caller, ask=ask)
+async def _failing_work(work: Work) -> str:
+    """As in the demonstration: a test finds a bug, and there is no program that makes a PDF."""
+    await asyncio.sleep(work.task.data["seconds"])
+    if work.task.id in ("test-numbers", "docs-pdf"):
+        raise RuntimeError("exit code 1")
+    return "done"
+
+
+def edited(policy: str, ask: Any = "all", latency: float = LATENCY) -> float:
+    """The makespan of a release that needs no repair, under one lock policy."""
+    editor = ModelEditor("bench:scripted", caller=ScriptedCaller(latency), ask=ask)
     desk = LocalDevice("desk", slots=SLOTS, run=_work)
     result = run(Orchestrator([desk], editor=editor, policy=policy, rank=True).run(release()))
     assert result.state == "completed", result.state
-    asked = editor.edit_on
-    assert isinstance(asked, EditFilter)
-    return result.summary.makespan, caller.calls, asked
+    return result.summary.makespan
 
 
 def calls_by_filter() -> dict[str, tuple[int, int]]:
-    """Calls of the model, and ends that cost none, by filter."""
-    filters = ("all", "tasks=test-*,find-typesetter", "failure")
-    found = {ask: edited("scoped", ask) for ask in filters}
-    return {ask: (calls, asked.avoided) for ask, (_, calls, asked) in found.items()}
+    """Calls of the model, and ends that cost none, by filter, in a release that the model repairs."""
+    found = {}
+    for name, ask in FILTERS.items():
+        caller = ScriptedCaller(LATENCY, ANSWERS)
+        editor = ModelEditor("bench:scripted", caller=caller, ask=ask)
+        desk = LocalDevice("desk", slots=SLOTS, run=_failing_work)
+        result = run(Orchestrator([desk], editor=editor, policy="scoped", rank=True).run(release()))
+        assert [result[task].status for task in ("retest", "publish")] == ["completed"] * 2, result.state
+        asked = editor.edit_on
+        assert isinstance(asked, EditFilter)
+        found[name] = (caller.calls, asked.avoided)
+    return found
 
 
 # -- wave by wave ------------------------------------------------------------------------------------------------------
@@ -227,8 +264,8 @@ def virtual_seconds(main: Callable[[], Any]) -> float | None:
 
 def makespans() -> dict[str, float | None]:
     """Seconds by engine."""
-    found: dict[str, float | None] = {f"asterism, {policy}": edited(policy)[0] for policy in POLICIES}
-    found["asterism, scoped, asked about failures only"] = edited("scoped", "failure")[0]
+    found: dict[str, float | None] = {f"asterism, {policy}": edited(policy) for policy in POLICIES}
+    found["asterism, scoped, asked about failures only"] = edited("scoped", "failure")
     found["langgraph, wave by wave"] = virtual_seconds(langgraph_run)
     found["pydantic_graph, wave by wave"] = virtual_seconds(pydantic_graph_run)
     return found
@@ -256,11 +293,13 @@ output. {CHARACTERS_PER_TOKEN} characters count as a token. The bar is a growth 
 
 
 def calls_text(calls: dict[str, tuple[int, int]]) -> str:
-    rows = [[f"`{ask}`", str(asked), str(avoided)] for ask, (asked, avoided) in calls.items()]
+    rows = [[ask, str(asked), str(avoided)] for ask, (asked, avoided) in calls.items()]
     return f"""## Calls that a filter avoids
 
-The release of `make demo` ({len(RELEASE)} tasks; none of them fails here) with a model that takes {LATENCY:g} s. Ends
-that arrive while the model thinks share a call.
+The release of `make demo`, simulated: its {len(RELEASE)} tasks and dependencies, with made-up durations and a scripted
+model that takes {LATENCY:g} s and makes the edits of the demo's editor. A test fails, and the model adds a patch and
+another test; no program makes a PDF, and the model releases without one. Ends that arrive while the model thinks share
+a call. Each row ends with everything published.
 
 {table(["asked about", "calls of the model", "ends without a call"], rows)}
 """
@@ -274,8 +313,9 @@ def makespan_text(found: dict[str, float | None]) -> str:
     ]
     return f"""## Makespan with a slow model
 
-The same release on {SLOTS} slots in virtual time. The model takes {LATENCY:g} s for each answer, and reviews every end
-unless the row says otherwise. The other engines run a wave of tasks, ask the model, and run the next wave.
+The same release without failures on {SLOTS} slots in virtual time. The model takes {LATENCY:g} s for each answer, and
+reviews every end unless the row says otherwise. The other engines run a wave of tasks, ask the model, and run the next
+wave.
 
 {table(["engine", "makespan", "of the best"], rows)}
 """

@@ -1,0 +1,63 @@
+"""The parts of the benchmarks of models, which are exact."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import models
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def test_the_release_is_the_one_of_the_demonstration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tasks, its dependencies, and the edits of its editor."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    import release_demo
+    import workshop
+
+    shop = workshop.Workshop(tmp_path)
+    plan = release_demo.release(shop)
+    assert {name: set(node.parents) for name, node in plan.nodes.items()} == {
+        name: set(after) for name, (_, after) in models.RELEASE.items()
+    }
+    editor = release_demo.Maintainer(shop)
+    for made, simulated in ((editor.repair(), models.REPAIR), (editor.prune(), models.PRUNE)):
+        assert sorted(map(written, made)) == sorted(map(shown, simulated))
+
+
+def written(edit: object) -> str:
+    """An edit of the demonstration, as the tasks that it names."""
+    task = getattr(edit, "task", None)
+    fields = [task.id] if task is not None else [getattr(edit, name, "") for name in ("source", "target", "task_id")]
+    return " ".join([type(edit).__name__, *filter(None, fields)])
+
+
+def shown(edit: dict[str, Any]) -> str:
+    """The same of an edit of the scripted model."""
+    kind = "".join(word.capitalize() for word in edit["op"].split("_"))
+    fields = [edit["task"]["id"]] if "task" in edit else [edit.get(name) for name in ("source", "target", "task_id")]
+    return " ".join([kind, *filter(None, fields)])
+
+
+def test_a_filter_avoids_most_calls_of_a_release_that_is_repaired() -> None:
+    everything, demo, failures = models.calls_by_filter().values()
+    assert everything[0] > 5 * demo[0]
+    assert min(demo[0], failures[0]) >= 2  # one for the bug, and one for the PDF
+    assert everything[1] == 0
+    assert demo[1] > 10
+    assert failures[1] > 10
+
+
+def test_without_its_edits_the_release_is_not_published() -> None:
+    desk = models.LocalDevice("desk", slots=models.SLOTS, run=models._failing_work)
+    editor = models.ModelEditor("bench:scripted", caller=models.ScriptedCaller(models.LATENCY), ask="all")
+    result = models.run(models.Orchestrator([desk], editor=editor).run(models.release()))
+    assert result["publish"].status != "completed"
+
+
+def test_a_prompt_does_not_grow_with_the_plan() -> None:
+    small, large = (models.prompt_length(count) for count in (10, 1_000))
+    assert large <= models.GROWTH * small
