@@ -150,6 +150,14 @@ class ForkedCommand(subprocess.Popen[str]):
         return self.returncode
 
 
+def run_command(*words: str, **terms: Any) -> subprocess.CompletedProcess[str]:
+    """``asterism`` with these arguments, to its end; its warnings are errors."""
+    streams = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
+    with ForkedCommand([*words], strict=True, **streams, **terms) as process:
+        output, errors = process.communicate()
+    return subprocess.CompletedProcess(words, process.returncode, output, errors)
+
+
 # -- the server, the keeper and the command ----------------------------------------------------------------------------
 
 

@@ -381,6 +381,19 @@ async def test_another_plan_of_the_same_orchestrator_is_not_shown() -> None:
     assert "b started" not in console.file.getvalue()
 
 
+async def test_a_plan_that_is_being_left_can_be_drawn() -> None:
+    """The orchestrator has forgotten it and waits for its observers. Until they have ended, it is the owner."""
+    plan = Constellation("nightly")
+    plan.add(Task("one"))
+    plan.begin(0.0)
+    orchestrator = Orchestrator([LocalDevice("desk")])
+    earlier = Constellation("earlier")
+    earlier.add(Task("one", call=nothing))
+    await orchestrator.run(earlier)  # it has a clock now
+    plan.owner = orchestrator
+    assert "nightly" in drawn(Progress(orchestrator, plan, PlanMask(plan)), 1.0)[0]
+
+
 def test_a_plan_that_is_paused_or_being_cancelled_says_so() -> None:
     plan = Constellation("release")
 

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from tests.cli.cli_scenes import ASTERISM, heard, read_until, write
+from tests.cli.cli_scenes import heard, read_until, write
 from tests.cli.command_scenes import Scene, pids_in
 from tests.cli.stored_plan_scenes import Trace, keeping, owned
+from tests.forked_commands import ForkedCommand
 from tests.process_scenes import PATIENCE, ended, gone
 
 QUICK = ("--takeover-after", "5")  # longer than a busy machine holds up one that lives
@@ -202,9 +203,7 @@ def test_the_live_view_shows_a_constellation_from_taking_it_up_to_leaving_it(sce
     for words in (trace.words[:-1], ("resume", "nightly")):
         leader, follower = os.openpty()
         around = {**os.environ, **scene.env, "TERM": "xterm", "COLUMNS": "100", "LINES": "30"}
-        process = subprocess.Popen(
-            [*ASTERISM, *words], stdout=follower, stderr=subprocess.PIPE, text=True, cwd=scene.folder, env=around
-        )
+        process = ForkedCommand([*words], stdout=follower, stderr=subprocess.PIPE, cwd=scene.folder, env=around)
         os.close(follower)
         trace.pids.read_text()
         process.send_signal(signal.SIGINT)

@@ -8,20 +8,18 @@ from __future__ import annotations
 import json
 import random
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from tests.forked_commands import run_command
 from tests.series.register_openers import bare_repository, over_http
 from tests.series.series_processes import Ended, all_at_once
 
 NAME = "RFC-093"
 CLAIMED, QUEUED, CONTENDED = 0, 75, 76
-COMMAND = [sys.executable, "-W", "error", "-c", "from asterism.cli.main import main; main()"]
 
 
 def claims(numbers: Sequence[int], *place: str) -> list[list[str]]:
@@ -29,9 +27,8 @@ def claims(numbers: Sequence[int], *place: str) -> list[list[str]]:
 
 
 def state(*place: str) -> dict[str, object]:
-    done = subprocess.run(
-        [*COMMAND, "series", "status", NAME, "--json", *place], capture_output=True, text=True, check=True
-    )
+    done = run_command("series", "status", NAME, "--json", *place)
+    assert done.returncode == 0, done.stderr
     found: dict[str, object] = json.loads(done.stdout)
     return found
 
@@ -186,7 +183,7 @@ def test_clients_that_are_killed_in_the_middle_leave_no_series_stuck(
     assert 99 in here
     assert set(here) <= {*range(1, 13), 99}
     while True:  # nobody else lives, so each lease that runs out lets the next one have its turn, and then 99
-        done = subprocess.run([*COMMAND, *survivor], capture_output=True, text=True, check=False)
+        done = run_command(*survivor)
         assert done.returncode in (CLAIMED, QUEUED), done.stderr
         if done.returncode == CLAIMED:
             return

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -17,12 +16,12 @@ from asterism.series.claims import Claim, claim
 from asterism.series.compare_and_swap import RetryOptions
 from asterism.series.git_register import GitRegister
 from asterism.series.register import RegisterUnavailable, RevisionConflict, Snapshot
+from tests.forked_commands import run_command
 from tests.series.register_openers import bare_repository, certificate, over_http
 from tests.series.series_processes import all_at_once
 
 NAME = "RFC-093"
 REF = "refs/asterism/series/RFC-093"
-COMMAND = [sys.executable, "-W", "error", "-c", "from asterism.cli.main import main; main()"]
 EAGER = RetryOptions(jitter=(0.0, 0.01))
 
 
@@ -54,9 +53,7 @@ async def using(url: str, **environment: str) -> AsyncIterator[GitRegister]:
 
 
 def asterism(*words: str, **environment: str) -> tuple[int, str, str]:
-    done = subprocess.run(
-        [*COMMAND, "series", *words], capture_output=True, text=True, env={**os.environ, **environment}
-    )
+    done = run_command("series", *words, env={**os.environ, **environment})
     return done.returncode, done.stdout, done.stderr
 
 

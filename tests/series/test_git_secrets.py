@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,13 +15,13 @@ from asterism.series.compare_and_swap import RetryOptions
 from asterism.series.git_process import RemoteAddress, rewrite_address, split_address
 from asterism.series.git_register import GitRegister
 from asterism.series.register import RegisterUnavailable
+from tests.forked_commands import run_command
 from tests.series.register_openers import bare_repository, over_http
 
 NAME = "RFC-093"
 USER, PASSWORD = "ann@example.org", "s3cr:t/w@rd%x"
 QUOTED = "ann%40example.org:s3cr%3At%2Fw%40rd%25x"
 EAGER = RetryOptions(jitter=(0.0, 0.01))
-COMMAND = [sys.executable, "-W", "error", "-c", "from asterism.cli.main import main; main()"]
 
 
 class Observer:
@@ -130,12 +128,8 @@ def test_a_user_without_a_password_is_asked_for_at_the_helpers_of_the_user(serve
 def test_no_message_shows_a_password_that_is_refused(served: Served, words: tuple[str, ...]) -> None:
     host, _ = served
     wrong = "another-s3cret"
-    done = subprocess.run(
-        [*COMMAND, "series", *words, "--remote", f"http://ann:{wrong}@{host}"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "GIT_TRACE": "1", "GIT_TRACE_CURL": "1"},
-    )
+    traced = {**os.environ, "GIT_TRACE": "1", "GIT_TRACE_CURL": "1"}
+    done = run_command("series", *words, "--remote", f"http://ann:{wrong}@{host}", env=traced)
     assert done.returncode == 69
     assert "uthentication failed" in done.stderr
     assert wrong not in done.stdout + done.stderr

@@ -12,7 +12,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Iterator
@@ -35,12 +34,12 @@ from asterism.series.register import RegisterUnavailable
 from asterism.testing.virtual_time import run as virtually
 from tests.cli.cli_scenes import asterism
 from tests.cli.local_github import GitHubServer, scenes
+from tests.forked_commands import ForkedCommand
 from tests.process_scenes import PATIENCE
 
 pytestmark = pytest.mark.virtual_time
 
 SECRET = "a secret of some length"
-ASTERISM = [sys.executable, "-W", "error", "-c", "from asterism.cli.main import main; main()"]
 
 
 def signature(body: bytes, secret: str = SECRET) -> str:
@@ -240,8 +239,8 @@ def serving(server: Any, *words: str, **environment: str) -> Iterator[tuple[subp
     """``asterism series serve`` as a process, and where it listens."""
     known = {**scenes.environ(server), "GITHUB_WEBHOOK_SECRET": SECRET, **environment}
     options = ["--github", "acme/rocket", "--assign", "robot", "--listen", "127.0.0.1:0", "--every", "1h", *words]
-    process = subprocess.Popen(
-        [*ASTERISM, "series", "serve", *options], stdout=subprocess.PIPE, env={**os.environ, **known}, text=True
+    process = ForkedCommand(
+        ["series", "serve", *options], strict=True, stdout=subprocess.PIPE, env={**os.environ, **known}
     )
     try:
         assert process.stdout is not None
