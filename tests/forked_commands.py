@@ -227,8 +227,8 @@ def _become(request: dict[str, Any], streams: list[int]) -> None:
 
 def _end(code: Any) -> None:
     """End as a Python process does, but leave the modules to the operating system. The interpreter would release each
-    object of theirs, which copies every page of memory that the command shares with the server: that takes ten times
-    as long as the command itself."""
+    object of theirs, which copies every page of memory that the command shares with the server: 0.1 s of processor
+    time, where ``--version`` itself takes 0.015 s."""
     threading._shutdown()  # type: ignore[attr-defined]  # wait for threads
     atexit._run_exitfuncs()
     gc.collect()  # says what was not closed

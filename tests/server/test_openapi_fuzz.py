@@ -83,7 +83,7 @@ OPERATIONS = [f"{one.method} {one.full_path}" for one in CHOSEN]
 
 @pytest.fixture(scope="module")
 def operations() -> dict[str, Any]:
-    import schemathesis  # takes seconds, so only the worker that runs these tests does it
+    import schemathesis  # takes half a second, so only the worker that runs these tests does it
 
     found = [result.ok() for result in schemathesis.openapi.from_dict(openapi_document(CHOSEN)).get_all_operations()]
     return {f"{operation.method.upper()} {operation.path}": operation for operation in found}
