@@ -136,6 +136,7 @@ async def test_an_agent_that_hangs_is_stopped(tmp_path: Path, argv: list[str], w
     assert not alive(scene.pid)
 
 
+@pytest.mark.long
 @BOTH
 async def test_a_plan_whose_agent_is_killed_and_hangs_ends_explained(
     tmp_path: Path, argv: list[str], when_it_has_the_prompt: Any

@@ -140,6 +140,7 @@ def ended(program: str, *words: str, **env: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.long
 def test_every_module_can_be_imported_without_them() -> None:
     assert ended(HIDDEN + IMPORTS) == "[]"
 

@@ -91,12 +91,10 @@ class Proxy:
 
 @dataclass
 class GatewayFire(Fire):
-    """``kills`` of the server, as many cuts and stalls, and as many devices that are killed or frozen in turn. A
-    ``gentle`` fire is over soon: nothing is away for longer than a lease."""
+    """``kills`` of the server, as many cuts and stalls, and as many devices that are killed or frozen in turn."""
 
     devices: int = 2
     kills: int = 3
-    gentle: bool = False
     devices_killed: int = 0
     codes: dict[str, str] = field(default_factory=dict)
     url: str = ""
@@ -124,14 +122,14 @@ class GatewayFire(Fire):
             await asyncio.sleep(chance.uniform(0.2, 1.0))
             proxy.cut()
             await asyncio.sleep(chance.uniform(0.1, 0.5))
-            await proxy.stall(0.5 if self.gentle else chance.choice([0.2, 1.0, 5.0]), STALLS[number % len(STALLS)])
-            if not self.gentle and chance.random() < 0.5:
+            await proxy.stall(chance.choice([0.2, 1.0, 5.0]), STALLS[number % len(STALLS)])
+            if chance.random() < 0.5:
                 proxy.cut()  # what was stalled is lost
             self.processes["server"].kill()
             self.processes["server"].wait()
             self.killed += 1
             (self.folder / "port").unlink(missing_ok=True)
-            await asyncio.sleep(0.2 if self.gentle else chance.choice([0.0, 0.3, 1.5, 5.0]))
+            await asyncio.sleep(chance.choice([0.0, 0.3, 1.5, 5.0]))
             self.start("server")
             await self._strike_device(chance, kills=number % 2 == 0)
 
@@ -145,7 +143,7 @@ class GatewayFire(Fire):
         else:
             self.processes[name].send_signal(signal.SIGSTOP)
             self.stopped += 1
-            await asyncio.sleep(0.5 if self.gentle else chance.choice([0.2, 1.0, 6.0]))
+            await asyncio.sleep(chance.choice([0.2, 1.0, 6.0]))
             self.processes[name].send_signal(signal.SIGCONT)
 
     async def play(self) -> tuple[list[str], list[Run]]:

@@ -12,25 +12,24 @@ from tests.chaos.gateway_fire import GatewayFire
 from tests.chaos.plan import PlanFire
 
 either = pytest.mark.parametrize("short", [True, pytest.param(False, marks=pytest.mark.long)])
-only_long = pytest.mark.parametrize("short", [pytest.param(False, marks=pytest.mark.long)])
 
 
-def burns_well(store: str, folder: Path, short: bool) -> None:
-    fire = Fire(store, folder, runs=60 if short else 300, seconds=1.0 if short else 6.0)
+def burns_well(store: str, folder: Path) -> None:
+    fire = Fire(store, folder, runs=300, seconds=6.0)
     made, runs = asyncio.run(fire.play())
     assert problems(fire, made, runs) == []
     assert len(runs) == fire.runs
     assert fire.killed + fire.stopped >= STRIKES
 
 
-@only_long
-def test_a_fleet_on_sqlite_keeps_every_promise_under_fire(tmp_path: Path, short: bool) -> None:
-    burns_well(f"sqlite:///{tmp_path}/fleet.db", tmp_path, short)
+@pytest.mark.long
+def test_a_fleet_on_sqlite_keeps_every_promise_under_fire(tmp_path: Path) -> None:
+    burns_well(f"sqlite:///{tmp_path}/fleet.db", tmp_path)
 
 
-@only_long
-def test_a_fleet_on_postgresql_keeps_every_promise_under_fire(tmp_path: Path, postgres_url: str, short: bool) -> None:
-    burns_well(postgres_url, tmp_path, short)
+@pytest.mark.long
+def test_a_fleet_on_postgresql_keeps_every_promise_under_fire(tmp_path: Path, postgres_url: str) -> None:
+    burns_well(postgres_url, tmp_path)
 
 
 def outlives_everybody(fire: PlanFire) -> None:
@@ -46,25 +45,17 @@ def test_a_plan_of_commands_outlives_every_process(tmp_path: Path, short: bool) 
     outlives_everybody(PlanFire(f"sqlite:///{tmp_path}/fleet.db", tmp_path, tasks=tasks, kills=kills))
 
 
-@only_long
-def test_a_plan_on_postgresql_outlives_every_process(tmp_path: Path, postgres_url: str, short: bool) -> None:
-    tasks, kills = (30, 3) if short else (80, 8)
-    outlives_everybody(PlanFire(postgres_url, tmp_path, tasks=tasks, kills=kills))
+@pytest.mark.long
+def test_a_plan_on_postgresql_outlives_every_process(tmp_path: Path, postgres_url: str) -> None:
+    outlives_everybody(PlanFire(postgres_url, tmp_path, tasks=80, kills=8))
 
 
-@either
-def test_devices_of_a_gateway_keep_every_promise_under_fire(tmp_path: Path, short: bool) -> None:
+@pytest.mark.long
+def test_devices_of_a_gateway_keep_every_promise_under_fire(tmp_path: Path) -> None:
     """The server is killed and started again, connections are cut and stalled in each direction, devices are killed
-    and frozen; in the long test often, and for longer than a lease."""
-    fire = GatewayFire(
-        f"sqlite:///{tmp_path}/fleet.db",
-        tmp_path,
-        runs=40 if short else 120,
-        seconds=1.0 if short else 5.0,
-        devices=2 if short else 4,
-        kills=3 if short else 8,
-        gentle=short,
-    )
+    and frozen; often, and for longer than a lease."""
+    store = f"sqlite:///{tmp_path}/fleet.db"
+    fire = GatewayFire(store, tmp_path, runs=120, seconds=5.0, devices=4, kills=8)
     made, runs = asyncio.run(fire.play())
     assert problems(fire, made, runs) == []
     assert (len(runs), fire.killed) == (fire.runs, fire.kills)

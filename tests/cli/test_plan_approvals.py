@@ -158,7 +158,7 @@ def test_rules_on_the_command_line(scene: Scene) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kills", [3, pytest.param(12, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [3, pytest.param(8, marks=pytest.mark.long)])
 def test_no_approval_is_lost_or_applied_twice(scene: Scene, kills: int) -> None:
     """The owner is killed while a person approves. Each edit is applied once, or still waits."""
     scene.ask(lambda fleet: admin.pause(fleet, "nightly"))  # no task starts, and so the plan does not end

@@ -88,7 +88,7 @@ def test_the_editor_outside_needs_a_store(scene: Scene) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [3, pytest.param(12, marks=pytest.mark.long)])
 def test_no_answer_is_lost_or_applied_twice(scene: Scene, kills: int) -> None:
     """The owner is killed while it is asked. An answer that was accepted is in the plan once, and one that was not is
     not. Answers to a closed cycle are checked like any edit."""

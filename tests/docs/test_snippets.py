@@ -19,8 +19,8 @@ from tests.docs.docs_pages import ROOT, Block, Page, blocks, commands
 from tests.forked_commands import ForkedCommand, shared_server
 
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
-LONG = ("write-a-store.md",)
-"""Pages that take long: this one runs a whole conformance suite."""
+LONG = ("write-a-store.md", "durable-constellations.md")
+"""Pages that take long: a whole conformance suite, a plan that is continued by processes one after the other."""
 LIMIT = 900
 """Seconds after which a page hangs."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -50,6 +50,7 @@ def browser() -> Iterator[Any]:
         yield browser
 
 
+@pytest.mark.long
 def test_a_person_finds_a_task_and_edits_the_plan_with_the_keyboard_alone(browser: Any) -> None:
     scene = release_scene()
     with served(scene) as url, opened(browser, url, "#/plans/release/graph", failures=True) as page:
@@ -93,6 +94,7 @@ SEES_THE_CHANGE = """() => new MutationObserver(() => {
 }).observe(document.body, { subtree: true, childList: true, attributes: true })"""
 
 
+@pytest.mark.long
 def test_every_kind_of_edit_is_shown_in_the_graph_before_it_is_applied(browser: Any) -> None:
     scene = release_scene()
     with served(scene) as url, opened(browser, url, "#/plans/release/graph?task=publish") as page:
@@ -127,6 +129,7 @@ def test_every_kind_of_edit_is_shown_in_the_graph_before_it_is_applied(browser: 
         assert dict(boxes(page)) == planned, "the plan is drawn as the dry run has shown it"
 
 
+@pytest.mark.long
 def test_collapsed_parts_leave_no_dependency_that_runs_backwards(browser: Any) -> None:
     plan = Constellation("parts")
     for name, after in {"a": [], "b": ["a"], "c": ["a", "b"], "d": ["c"], "e": ["b"], "f": ["d"]}.items():
@@ -148,6 +151,7 @@ def test_collapsed_parts_leave_no_dependency_that_runs_backwards(browser: Any) -
         assert page.locator("[data-box=f].dim").count() == 0
 
 
+@pytest.mark.long
 def test_the_timeline_has_lanes_cycles_and_holds_and_follows_time_travel(browser: Any) -> None:
     scene = release_scene()
     began = scene.began
@@ -177,6 +181,7 @@ def test_the_timeline_has_lanes_cycles_and_holds_and_follows_time_travel(browser
         assert page.locator(".bar").count() == 1
 
 
+@pytest.mark.long
 def test_the_fleet_shows_what_a_person_looks_for(browser: Any) -> None:
     scene = release_scene()
     scene.runs[0]["previous_assignments"] = [
@@ -240,10 +245,16 @@ def test_the_busiest_views_are_accessible(browser: Any) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("theme", "size"), [("light", DESKTOP), ("dark", PHONE)], ids=["light-desktop", "dark-phone"])
-def test_every_view_is_accessible_and_fits(browser: Any, theme: str, size: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    ("theme", "size", "views"),
+    [("light", DESKTOP, VIEWS), ("dark", PHONE, ("graph", "approval", "timeline", "edits", "devices", "series"))],
+    ids=["light-desktop", "dark-phone"],
+)
+def test_every_view_is_accessible_and_fits(
+    browser: Any, theme: str, size: tuple[int, int], views: Iterable[str]
+) -> None:
     with served(release_scene()) as url:
-        for name, address in VIEWS.items():
+        for name, address in ((view, VIEWS[view]) for view in views):
             with opened(browser, url, address, theme, size) as page:
                 page.locator(LANDMARKS.get(name, "main h2, main li, main tr")).first.wait_for()
                 assert serious_findings(page) == [], name
@@ -395,6 +406,7 @@ def test_an_edit_that_is_refused_names_every_violation(browser: Any) -> None:
         page.locator("[data-box=site].mark-removed").wait_for()
 
 
+@pytest.mark.long
 def test_time_travel_shows_an_earlier_version_and_returns(browser: Any) -> None:
     scene = release_scene()
     with served(scene) as url, opened(browser, url, "#/plans/release/graph") as page:

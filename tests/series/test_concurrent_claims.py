@@ -65,7 +65,7 @@ def answered(ended: Sequence[Ended], numbers: Sequence[int]) -> bool:
 
 @pytest.mark.long
 def test_many_claims_on_a_bare_repository_are_all_answered_with_claimed_queued_or_contended(tmp_path: Path) -> None:
-    numbers = range(1, 61)
+    numbers = range(1, 31)
     place = ("--remote", bare_repository(tmp_path / "remote.git"))
     ended = all_at_once(claims(numbers, *place), tmp_path)
     found = judged(ended, numbers, *place)
@@ -75,7 +75,7 @@ def test_many_claims_on_a_bare_repository_are_all_answered_with_claimed_queued_o
 
 
 @pytest.mark.parametrize(
-    "numbers", [pytest.param(range(1, 6), id="5"), pytest.param(range(1, 21), id="20", marks=pytest.mark.long)]
+    "numbers", [pytest.param(range(1, 6), id="5"), pytest.param(range(1, 13), id="12", marks=pytest.mark.long)]
 )
 def test_many_claims_on_a_bare_repository_that_do_not_give_up_are_all_queued(numbers: range, tmp_path: Path) -> None:
     place = ("--remote", bare_repository(tmp_path / "remote.git"))

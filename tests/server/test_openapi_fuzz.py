@@ -146,4 +146,4 @@ def test_random_requests_get_documented_answers(
 def test_many_random_requests_get_documented_answers(
     server: FuzzedServer, operations: dict[str, Any], name: str, who: str
 ) -> None:
-    fuzz(server, operations[name], who, 20 if who == "admin" else 5)
+    fuzz(server, operations[name], who, 10 if who == "admin" else 3)

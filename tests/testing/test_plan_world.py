@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 LARGE = 200
 """The largest number of tasks of a large plan."""
 
-WITH_LARGE_PLANS = (7, 11, 17)
+WITH_LARGE_PLANS = (7, 17)
 """The seeds of worlds with a large plan."""
 
 ABLATED = 60
@@ -39,7 +39,7 @@ def boundaries() -> list[tuple[int, bool]]:
     return [(number, after) for number in range(1, commits + 1) for after in (False, True)]
 
 
-@pytest.mark.parametrize("stride", [7, pytest.param(3, marks=pytest.mark.long)])
+@pytest.mark.parametrize("stride", [7, pytest.param(5, marks=pytest.mark.long)])
 def test_an_orchestrator_may_die_at_every_commit(stride: int) -> None:
     for number, after in boundaries()[::stride]:
         small(number, after)

@@ -28,7 +28,7 @@ def test_a_task_that_is_cancelled_after_a_retry_keeps_its_earlier_runs() -> None
     simulate(43, world=RetryWorld)
 
 
-@pytest.mark.parametrize("stride", [31, pytest.param(12, marks=pytest.mark.long)])
+@pytest.mark.parametrize("stride", [31, pytest.param(17, marks=pytest.mark.long)])
 def test_the_orchestrator_of_a_retry_may_die_at_every_commit(stride: int) -> None:
     for number in range(1, 60, stride):
         for after in (False, True):
