@@ -65,7 +65,7 @@ SERVER: dict[str, Callable[[], str]] = {
 MODELS: dict[str, Callable[[], str]] = {
     "model-prompts": lambda: models.prompts_text(models.prompt_tokens()),
     "model-calls": lambda: models.calls_text(models.calls_by_filter()),
-    "model-makespan": lambda: models.makespan_text(models.makespans()),
+    "model-makespan": lambda: models.makespan_text(models.makespans(models.TIMELINE), models.makespans(models.RELEASE)),
 }
 AGENTS_HEAD = """# Benchmarks: agents
 

@@ -31,7 +31,13 @@ LATENCY = 2.0
 SLOTS = 5
 POLICIES = ("global", "scoped", "speculative")
 
-RELEASE: dict[str, tuple[float, tuple[str, ...]]] = {
+Graph = Mapping[str, tuple[float, tuple[str, ...]]]
+"""The seconds of each task, and what comes before it."""
+
+TIMELINE: Graph = {"a": (2.0, ()), "b": (6.0, ()), "c": (4.0, ("a",))}
+"""The example of the timeline of an orchestrator: *a* and *b* begin at once, *c* follows *a* while *b* still runs."""
+
+RELEASE: Graph = {
     "generate": (1.0, ()),
     "find-typesetter": (0.5, ()),
     "lint": (2.0, ("generate",)),
@@ -51,7 +57,7 @@ RELEASE: dict[str, tuple[float, tuple[str, ...]]] = {
     "verify": (1.0, ("sign",)),
     "publish": (1.0, ("verify", "smoke", "fuzz", "measure", "bundle-docs", "changelog")),
 }
-"""The tasks of the demonstration: seconds, which are made up, and what comes before."""
+"""The tasks of the demonstration; the seconds are made up."""
 
 REPAIR: list[dict[str, Any]] = [
     {"op": "add_task", "task": {"id": "patch", "data": {"seconds": 1.0}}},
@@ -129,9 +135,9 @@ class ScriptedCaller(ModelCaller):
         return ModelAnswer("", (ToolCall(str(self.calls), "answer", arguments),), False, name)
 
 
-def release() -> Constellation:
-    plan = Constellation("release")
-    for task, (seconds, after) in RELEASE.items():
+def plan_of(graph: Graph) -> Constellation:
+    plan = Constellation("plan")
+    for task, (seconds, after) in graph.items():
         plan.add(Task(task, data={"seconds": seconds}, estimate=seconds, revocable=True), after=list(after))
     return plan
 
@@ -149,11 +155,11 @@ async def _failing_work(work: Work) -> str:
     return "done"
 
 
-def edited(policy: str, ask: Any = "all", latency: float = LATENCY) -> float:
-    """The makespan of a release that needs no repair, under one lock policy."""
+def edited(graph: Graph, policy: str, ask: Any = "all", latency: float = LATENCY) -> float:
+    """The makespan of a plan that needs no repair, under one lock policy."""
     editor = ModelEditor("bench:scripted", caller=ScriptedCaller(latency), ask=ask)
     desk = LocalDevice("desk", slots=SLOTS, run=_work)
-    result = run(Orchestrator([desk], editor=editor, policy=policy, rank=True).run(release()))
+    result = run(Orchestrator([desk], editor=editor, policy=policy, rank=True).run(plan_of(graph)))
     assert result.state == "completed", result.state
     return result.summary.makespan
 
@@ -165,7 +171,7 @@ def calls_by_filter() -> dict[str, tuple[int, int]]:
         caller = ScriptedCaller(LATENCY, ANSWERS)
         editor = ModelEditor("bench:scripted", caller=caller, ask=ask)
         desk = LocalDevice("desk", slots=SLOTS, run=_failing_work)
-        result = run(Orchestrator([desk], editor=editor, policy="scoped", rank=True).run(release()))
+        result = run(Orchestrator([desk], editor=editor, policy="scoped", rank=True).run(plan_of(RELEASE)))
         assert [result[task].status for task in ("retest", "publish")] == ["completed"] * 2, result.state
         asked = editor.edit_on
         assert isinstance(asked, EditFilter)
@@ -176,15 +182,15 @@ def calls_by_filter() -> dict[str, tuple[int, int]]:
 # -- wave by wave ------------------------------------------------------------------------------------------------------
 
 
-def release_waves() -> list[list[str]]:
+def waves_of(graph: Graph) -> list[list[str]]:
     """The tasks level by level: each wave needs only earlier ones."""
     levels: dict[str, int] = {}
-    for task, (_, after) in RELEASE.items():
+    for task, (_, after) in graph.items():
         levels[task] = 1 + max((levels[one] for one in after), default=-1)
-    return [[task for task in RELEASE if levels[task] == level] for level in range(max(levels.values()) + 1)]
+    return [[task for task in graph if levels[task] == level] for level in range(max(levels.values()) + 1)]
 
 
-async def langgraph_run() -> None:
+async def langgraph_run(graph: Graph) -> None:
     from langgraph.graph import END, START, StateGraph
     from langgraph.types import Send
     from typing_extensions import TypedDict
@@ -192,11 +198,11 @@ async def langgraph_run() -> None:
     class Progress(TypedDict):
         wave: int
 
-    waves, slots = release_waves(), asyncio.Semaphore(SLOTS)
+    waves, slots = waves_of(graph), asyncio.Semaphore(SLOTS)
 
     async def work(task: str) -> None:
         async with slots:
-            await asyncio.sleep(RELEASE[task][0])
+            await asyncio.sleep(graph[task][0])
 
     async def model(state: Progress) -> Progress:
         await asyncio.sleep(LATENCY)
@@ -214,7 +220,7 @@ async def langgraph_run() -> None:
     await builder.compile().ainvoke({"wave": 0}, {"recursion_limit": 100})
 
 
-async def pydantic_graph_run() -> None:
+async def pydantic_graph_run(graph: Graph) -> None:
     from types import NoneType
 
     from pydantic_graph import GraphBuilder, reduce_null
@@ -223,7 +229,7 @@ async def pydantic_graph_run() -> None:
 
     async def work(ctx: Any) -> None:
         async with slots:
-            await asyncio.sleep(RELEASE[ctx.inputs][0])
+            await asyncio.sleep(graph[ctx.inputs][0])
 
     async def model(ctx: Any) -> None:
         await asyncio.sleep(LATENCY)
@@ -245,7 +251,7 @@ async def pydantic_graph_run() -> None:
         builder.edge_from(join).to(think),
         builder.edge_from(think).transform(wave).to(fork),
     )
-    await builder.build().run(state=release_waves()[::-1])
+    await builder.build().run(state=waves_of(graph)[::-1])
 
 
 def virtual_seconds(main: Callable[[], Any]) -> float | None:
@@ -262,12 +268,12 @@ def virtual_seconds(main: Callable[[], Any]) -> float | None:
         return None
 
 
-def makespans() -> dict[str, float | None]:
+def makespans(graph: Graph) -> dict[str, float | None]:
     """Seconds by engine."""
-    found: dict[str, float | None] = {f"asterism, {policy}": edited(policy) for policy in POLICIES}
-    found["asterism, scoped, asked about failures only"] = edited("scoped", "failure")
-    found["langgraph, wave by wave"] = virtual_seconds(langgraph_run)
-    found["pydantic_graph, wave by wave"] = virtual_seconds(pydantic_graph_run)
+    found: dict[str, float | None] = {f"asterism, {policy}": edited(graph, policy) for policy in POLICIES}
+    found["asterism, scoped, asked about failures only"] = edited(graph, "scoped", "failure")
+    found["langgraph, wave by wave"] = virtual_seconds(lambda: langgraph_run(graph))
+    found["pydantic_graph, wave by wave"] = virtual_seconds(lambda: pydantic_graph_run(graph))
     return found
 
 
@@ -305,17 +311,22 @@ a call. Each row ends with everything published.
 """
 
 
-def makespan_text(found: dict[str, float | None]) -> str:
-    best = min(seconds for seconds in found.values() if seconds is not None)
+def makespan_text(timeline: dict[str, float | None], release: dict[str, float | None]) -> str:
+    best = [min(one for one in found.values() if one is not None) for found in (timeline, release)]
     rows = [
-        [engine, "not installed", ""] if seconds is None else [engine, f"{seconds:.1f} s", f"{seconds / best:.2f}×"]
-        for engine, seconds in found.items()
+        [engine, *(_seconds(found[engine], least) for found, least in zip((timeline, release), best, strict=True))]
+        for engine in timeline
     ]
     return f"""## Makespan with a slow model
 
-The same release without failures on {SLOTS} slots in virtual time. The model takes {LATENCY:g} s for each answer, and
-reviews every end unless the row says otherwise. The other engines run a wave of tasks, ask the model, and run the next
-wave.
+*Example* is the one of an orchestrator's timeline: a ({TIMELINE["a"][0]:g} s) and b ({TIMELINE["b"][0]:g} s) begin at
+once, c ({TIMELINE["c"][0]:g} s) follows a while b still runs. *Release* is the one above, without failures, on {SLOTS}
+slots. Time is virtual. The model takes {LATENCY:g} s for each answer, and reviews every end unless the row says
+otherwise. The other engines run a wave of tasks, ask the model, and run the next wave.
 
-{table(["engine", "makespan", "of the best"], rows)}
+{table(["engine", "example", "release"], rows)}
 """
+
+
+def _seconds(seconds: float | None, best: float) -> str:
+    return "not installed" if seconds is None else f"{seconds:.1f} s ({seconds / best:.2f}×)"

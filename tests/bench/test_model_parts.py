@@ -54,8 +54,19 @@ def test_a_filter_avoids_most_calls_of_a_release_that_is_repaired() -> None:
 def test_without_its_edits_the_release_is_not_published() -> None:
     desk = models.LocalDevice("desk", slots=models.SLOTS, run=models._failing_work)
     editor = models.ModelEditor("bench:scripted", caller=models.ScriptedCaller(models.LATENCY), ask="all")
-    result = models.run(models.Orchestrator([desk], editor=editor).run(models.release()))
+    result = models.run(models.Orchestrator([desk], editor=editor).run(models.plan_of(models.RELEASE)))
     assert result["publish"].status != "completed"
+
+
+def test_a_slow_model_holds_only_what_it_reviews() -> None:
+    """The example of the timeline: c follows a while b still runs. Engines that wait for the wave begin it later."""
+    found = models.makespans(models.TIMELINE)
+    assert found["asterism, scoped, asked about failures only"] == 6.0
+    ours = [found[f"asterism, {policy}"] for policy in ("speculative", "scoped", "global")]
+    assert ours == sorted(ours, key=float)
+    for engine in ("langgraph, wave by wave", "pydantic_graph, wave by wave"):
+        assert found[engine] in (None, 14.0)  # None: it is not installed
+    assert ours[-1] < 14.0
 
 
 def test_a_prompt_does_not_grow_with_the_plan() -> None:
