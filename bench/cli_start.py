@@ -2,7 +2,7 @@
 
 ``python -m bench.cli_start`` measures the commands of this environment; ``--before PATH`` also those of another
 checkout, which has an environment of its own (``.venv``). Every round starts every command once, and the figures are
-medians over all rounds: what disturbs a round disturbs the base alike. The bytecode is compiled first, as ``make`` does
+the least of all rounds: what disturbs a process only makes it slower. The bytecode is compiled first, as ``make`` does
 it: otherwise every start would compile the modules anew.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -102,11 +101,8 @@ def measure(rounds: int = ROUNDS, before: Path | None = None) -> list[Start]:
             for (which, name), found in times.items():
                 words = [word.replace("{round}", str(number)) for word in COMMANDS[name][1]]
                 found.append(checkouts[which].command(words))
-    medians = {place: statistics.median(found) for place, found in times.items()}
-    return [
-        Start(name, bar, statistics.median(base), medians[0, name], medians.get((1, name)))
-        for name, (bar, _) in COMMANDS.items()
-    ]
+    least = {place: min(found) for place, found in times.items()}
+    return [Start(name, bar, min(base), least[0, name], least.get((1, name))) for name, (bar, _) in COMMANDS.items()]
 
 
 def processor_time(words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> float:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
@@ -22,10 +22,12 @@ from asterism.core.json_values import plain_json
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import COMPLETED, PENDING
-from asterism.durable.plan_requests import EditAnswer, PauseAnswer
 from asterism.durable.stored_plans import StoredPlan, TaskExplanation, UnreadablePlan
-from asterism.fleet.fleet import Fleet
 from asterism.orchestrator.plan_mask import PlanMask
+
+if TYPE_CHECKING:
+    from asterism.durable.plan_requests import EditAnswer, PauseAnswer
+    from asterism.fleet.fleet import Fleet
 
 MOST_NAMES = 5
 """How many tasks a line names."""

@@ -13,10 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from asterism.core.plan.approval import WAITING, ApprovalRule, WaitingEdit
+from asterism.core.plan.approval import APPROVAL_TIMEOUT, WAITING, ApprovalRule, WaitingEdit
 from asterism.core.plan.edit_scope import EditScope
 from asterism.durable.journal_store import Head, StoredConstellation, read_head
-from asterism.orchestrator.options import APPROVAL_TIMEOUT
 from asterism.orchestrator.waiting_edits import WaitingEdits
 from asterism.store.protocol import Notice, PutRegister, Register, Store, Write
 

@@ -10,7 +10,7 @@ from asterism.base import expressions
 from asterism.base.expressions import Conditions
 from asterism.core.attempt_log import DEFAULT_LIMIT
 from asterism.core.errors import PlanError
-from asterism.core.plan.approval import ApprovalRule
+from asterism.core.plan.approval import APPROVAL_TIMEOUT, ApprovalRule
 from asterism.core.plan.assignment_lock import AssignmentLock, EditOn, edit_on_all, edit_on_failure
 from asterism.core.plan.constellation import Constellation, EndView, TaskView
 from asterism.core.plan.edit_scope import EditScope
@@ -30,10 +30,6 @@ Lock = TypeVar("Lock", bound=AssignmentLock)
 
 MAX_BACKOFF = 60.0
 """Seconds between two attempts at most, before the random part."""
-
-
-APPROVAL_TIMEOUT = 86_400.0
-"""Seconds that an edit waits for a person, by default."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

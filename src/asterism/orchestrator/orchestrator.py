@@ -11,7 +11,7 @@ from asterism.base.expressions import Conditions
 from asterism.core.attempt_log import DEFAULT_LIMIT, TaskLog
 from asterism.core.errors import AlreadyRunning, PlanError
 from asterism.core.plan.apply import Applied
-from asterism.core.plan.approval import ApprovalRule, WaitingEdit
+from asterism.core.plan.approval import APPROVAL_TIMEOUT, ApprovalRule, WaitingEdit
 from asterism.core.plan.assignment_lock import AssignmentLock, EditCycle
 from asterism.core.plan.constellation import Constellation, TaskView
 from asterism.core.plan.edit_scope import EditScope
@@ -26,7 +26,7 @@ from asterism.orchestrator.devices import Device
 from asterism.orchestrator.edit_cycles import Answer, Editor
 from asterism.orchestrator.events import Event, EventBus
 from asterism.orchestrator.execution import Execution
-from asterism.orchestrator.options import APPROVAL_TIMEOUT, Options
+from asterism.orchestrator.options import Options
 from asterism.orchestrator.plan_trace import PlanTrace
 from asterism.orchestrator.result import Result
 from asterism.orchestrator.roster import Roster, missing
