@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from asterism.base.durations import format_age
 from asterism.base.text import join_names, plural, suggestion
@@ -22,6 +22,7 @@ from asterism.core.run.run import Run, RunStatus
 from asterism.core.run.session import Session
 from asterism.durable.admin import cancel_reason, has_died_here, last_owner, live_owner, pause_reason
 from asterism.durable.approval_store import waiting_approvals
+from asterism.durable.editor_budget import Account, read_account
 from asterism.durable.journal_store import (
     ENDED,
     Head,
@@ -32,14 +33,12 @@ from asterism.durable.journal_store import (
     load,
     read_head,
 )
+from asterism.durable.plan_requests import ask_why
 from asterism.fleet import retention, run_explanation
 from asterism.fleet.fleet import Fleet
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.store.protocol import Query, Register
 from asterism.store.store_errors import StoreUnavailable
-
-if TYPE_CHECKING:
-    from asterism.durable.editor_budget import Account
 
 MOST_NAMES = 10
 """How many plans a message names."""
@@ -171,19 +170,13 @@ async def list_plans(fleet: Fleet) -> list[StoredPlan | UnreadablePlan]:
 async def _read(fleet: Fleet, name: str) -> StoredPlan:
     record = await load(fleet.store, name)
     cancel_request = await cancel_reason(fleet.store, name)
-    account = await _account(fleet, name) if record.lock.opened else None
+    account = await read_account(fleet.store, name) if record.lock.opened else None
     if record.head.ended:
         return StoredPlan(record, None, cancel_request=cancel_request, account=account)
     owner = await live_owner(fleet.store, record.head)
     gone = await last_owner(fleet.store, record.head) if owner is None else None
     paused, waiting = await pause_reason(fleet.store, name), await waiting_approvals(fleet.store, record.head)
     return StoredPlan(record, owner, paused, cancel_request, gone, waiting=waiting, account=account)
-
-
-async def _account(fleet: Fleet, name: str) -> Account | None:
-    from asterism.durable.editor_budget import read_account
-
-    return await read_account(fleet.store, name)
 
 
 def _name(register: Register) -> str:
@@ -235,8 +228,6 @@ async def explain_task(fleet: Fleet, name: str, task: str, hints: Hints = no_hin
         return TaskExplanation(name, task, answer.status, answer.reasons, run.id, await hints(fleet, run, answer))
     holder = _plan_holder(stored)
     if stored.owner is not None and holder is None and node.tentative is None:
-        from asterism.durable.plan_requests import ask_why
-
         told = await ask_why(fleet, name, task)
         if told is not None:
             return TaskExplanation(name, task, told.status, told.holders, by=stored.owner.device)
