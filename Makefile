@@ -99,8 +99,8 @@ acp-examples: .venv/.test ## Fetch the example agents of the ACP SDKs with pip a
 
 PIN = $(UV) pip compile --no-config --quiet --universal --python-version 3.11 --upgrade --generate-hashes \
     --no-strip-extras \
-    --no-emit-index-url --no-emit-find-links --no-header pyproject.toml
-COMPILE = $(PIN) --group build --extra http
+    --no-emit-index-url --no-emit-find-links --no-header
+COMPILE = $(PIN) pyproject.toml --group build --extra http
 
 repin: ## Renew all pins with uv: make repin UV=path/to/uv
 	$(COMPILE) --extra test --extra dev -o requirements/dev.txt
@@ -108,7 +108,8 @@ repin: ## Renew all pins with uv: make repin UV=path/to/uv
 	$(COMPILE) -c requirements/dev.txt --extra serve --extra gateway --extra postgres -o requirements/serve.txt
 	$(COMPILE) -c requirements/dev.txt --extra test -o requirements/test.txt
 	$(COMPILE) -c requirements/dev.txt --extra test --extra bench -o requirements/bench.txt
-	$(PIN) -c requirements/dev.txt --extra github -o requirements/github.txt  # what the GitHub Action installs
+	$(PIN) pyproject.toml -c requirements/dev.txt --extra github -o requirements/github.txt  # what the GitHub Action installs
+	echo pip | $(PIN) - -o requirements/pip.txt
 	@if grep -nE '://|^-|[ @]/' requirements/*.txt; then \
 	    echo "The lines above record an address or a path; take them out."; exit 1; \
 	fi
@@ -129,17 +130,20 @@ clean: ## Remove the environments, caches and reports
 .venv-bench/.bench: .venv-bench/.%: requirements/%.txt pyproject.toml .venv-bench/.made
 	$(install)
 
+# --no-deps: the files are complete. Resolving again would take longer, and finds versions that are later than the pins.
 define install
 @echo "Installing requirements/$*.txt into $(@D)"
-@$(@D)/bin/python -m pip install -qq --require-hashes -r requirements/run.txt
-@$(@D)/bin/python -m pip install -qq --no-compile --require-hashes -r requirements/$*.txt
+@$(@D)/bin/python -m pip install -qq --no-deps --require-hashes -r requirements/run.txt
+@$(@D)/bin/python -m pip install -qq --no-deps --no-compile --require-hashes -r requirements/$*.txt
 @$(@D)/bin/python -m pip install -qq --no-deps --no-build-isolation -e .
+@$(@D)/bin/python -m pip check -q
 @$(@D)/bin/python -m compileall -q src/asterism
 $(compile_tests_$*)
 @touch $(addprefix $(@D)/.,$(within_$*)) $@
 endef
 
 # What tests import is compiled once, by one process: each worker would compile all of it, at the same time as the others.
+# A test file that cannot be imported is no mistake of the installation: the tests tell of it.
 compile_tests_test = @$(@D)/bin/python -m pytest -qq --collect-only >/dev/null || true
 compile_tests_dev = $(compile_tests_test)
 
@@ -155,4 +159,5 @@ within_dev := run test
 	      echo "Say PYTHON=path/to/python to use another."; exit 1; }
 	@echo "Making $(@D) with $$("$(PYTHON)" --version)"
 	@"$(PYTHON)" -m venv $(@D)
+	@$(@D)/bin/python -m pip install -qq --no-deps --require-hashes -r requirements/pip.txt
 	@touch $@

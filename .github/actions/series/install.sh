@@ -17,8 +17,8 @@ python3 -I -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
 folder=$(mktemp -d "$RUNNER_TEMP/asterism-XXXXXX")
 python3 -I -m venv "$folder"
 python=$folder/bin/python
-"$python" -I -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: \
-    -r "$root/requirements/github.txt"
+"$python" -I -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes \
+    --only-binary :all: -r "$root/requirements/github.txt"
 packages=$("$python" -I -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 printf '%s\n' "$root/src" >"$packages/asterism.pth"
 "$python" -I -c 'import asterism'

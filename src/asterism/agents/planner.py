@@ -145,7 +145,8 @@ def planner_prompt(request: str, devices: Sequence[Profile], workflows: Sequence
             for device, can, slots in list(devices)[:MOST_LISTED]
         ]
         # a device says itself what it is called and can do; an agent elsewhere says it in its card
-        parts.append(f"# Devices\n{mark_untrusted('profiles of devices', chr(10).join(lines))}")
+        text = mark_untrusted("profiles of devices", "\n".join(lines))
+        parts.append(f"# Devices\n{text}")
     if workflows:
         lines = [f"- {shown_name(one)}: {on_one_line(what)[:200]}" for one, what in list(workflows)[:MOST_LISTED]]
         text = mark_untrusted("workflows of the fleet", "\n".join(lines))

@@ -155,7 +155,7 @@ class Progress:
     def executing(self) -> bool:
         """Whether the orchestrator runs the plan. It stays the owner of one that it leaves until all observers know."""
         running, ours = self.plan.state is ConstellationState.EXECUTING, self.plan.owner is self.orchestrator
-        return running and ours and self.orchestrator.scheduler.runs(self.plan.id)
+        return running and ours and self.orchestrator.scheduler.has_plan(self.plan.id)
 
     def observe(self, event: Event) -> None:
         if event.constellation != self.plan.id:

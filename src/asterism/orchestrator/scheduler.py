@@ -57,12 +57,12 @@ class DeviceScheduler:
             for member in self.roster:
                 member.reachable = True  # the timer that ends a rest died with the old loop
 
-    def runs(self, plan_id: str) -> bool:
+    def has_plan(self, plan_id: str) -> bool:
         return plan_id in self._executions
 
     def check_unused(self, plan_id: str) -> None:
         """Raises AlreadyRunning if a plan with this id runs here."""
-        if self.runs(plan_id):
+        if self.has_plan(plan_id):
             raise AlreadyRunning(f"another plan with the id {plan_id!r} is running here; give this one its own id")
 
     def add(self, execution: Execution, owner: object) -> None:

@@ -76,8 +76,7 @@ Params = Mapping[str, Any] | GivenParameters
 
 def load(path: str, *, params: Params = NOTHING, only: Collection[str] = (), fleet: bool = False) -> PlanFile:
     """The plan in a file. ``params`` are values of its parameters; with ``only`` the plan has these tasks and what they
-    need; for a ``fleet`` a task may need a device that the file does not list. Raises BadPlan with every mistake, and
-    OSError if the file cannot be read."""
+    need; ``fleet`` as for ``check``. Raises BadPlan with every mistake, and OSError if the file cannot be read."""
     found, mistakes = check(path, params=params, only=only, fleet=fleet)
     if found is None:
         raise BadPlan(path, mistakes)
@@ -94,7 +93,8 @@ def check(
 ) -> tuple[PlanFile | None, list[Mistake]]:
     """The plan in a file, or None, and all mistakes and warnings in the order of their lines.
 
-    With ``imports``, imports the functions of ``call`` tasks and compares their parameters with the inputs."""
+    With ``imports``, imports the functions of ``call`` tasks and compares their parameters with the inputs. For a
+    ``fleet``, a task may need a device that the file does not list."""
     text, mistakes = read_text(path)
     if mistakes:
         return None, mistakes

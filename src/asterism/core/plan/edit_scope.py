@@ -48,7 +48,7 @@ class EditScope:
     ``secrets``    patterns of the secrets that such a task may use; a task whose work stays as it is keeps its own
     ``adds``       how many tasks one batch may add
     ``size``       how many tasks the plan may have with those that it adds
-    ``retries``    how many retries a task that is added or changed may have; one that it does not change it keeps
+    ``retries``    how many retries a task that is added or changed may have; a task may keep those that it has
 
     A group whose list is not known yet counts with as many elements as it may have, in ``adds`` and in ``size``.
     """

@@ -44,9 +44,9 @@ class EditorCost:
     def __str__(self) -> str:
         """``2 calls of openai:gpt-5, 1,204 tokens in, 88 out, $0.0031, 2.1 s``"""
         model = f" of {self.model}" if self.model else ""
-        replayed = f"{self.replayed} {'answer' if self.replayed == 1 else 'answers'} from a cassette"
+        replayed = f"{self.replayed} {'answer' if self.replayed == 1 else 'answers'}{model} from a cassette"
         if not self.calls and self.replayed:
-            return replayed + model
+            return replayed
         money = "price unknown" if self.dollars is None else dollars_text(self.dollars)
         parts = [
             f"{self.calls} {'call' if self.calls == 1 else 'calls'}{model}",

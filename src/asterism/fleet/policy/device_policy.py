@@ -117,7 +117,6 @@ class DevicePolicy:
         return cls(None)
 
     def _forbid(self, what: str, key: str, **terms: Any) -> PolicyForbids:
-        what = what.removesuffix(",")
         return PolicyForbids(f"{self.name} of this device does not allow {what}: see '{key}' in it", **terms)
 
     # -- beforehand --------------------------------------------------------------------------------------------------
@@ -206,7 +205,7 @@ class DevicePolicy:
             return
         real = f"{getattr(function, '__module__', None)}:{getattr(function, '__qualname__', None)}"
         if not any(pattern.fullmatch(real) for pattern in self._callables):
-            raise self._forbid(f"the function {path!r}, which is really {real!r},", "callables")
+            raise self._forbid(f"the function {path!r}, which is really {real!r}", "callables")
 
     def host(self, scheme: str, host: str, port: int | None, userinfo: bool = False, *, begun: bool = False) -> None:
         """Judge the parts of a URL, as the HTTP client has parsed them."""
@@ -231,7 +230,7 @@ class DevicePolicy:
         if not self.judges_addresses or not isinstance(place, str) or (not isinstance(known, str) and is_public(known)):
             return
         if not any(rule.trusts(place, known, port) for rule in self._hosts):
-            what = f"requests to {host[:200]}:{port}, whose address {address} is not public,"
+            what = f"requests to {host[:200]}:{port}, whose address {address} is not public"
             raise self._forbid(what, "hosts", begun=begun)
 
     def url(self, url: Any, *, begun: bool = False) -> None:
@@ -300,7 +299,7 @@ class DevicePolicy:
     def file(self, path: str) -> str:
         """A file that an agent may read or write, with all links followed: it is in one of ``directories``."""
         if not os.path.isabs(path):
-            raise self._forbid(f"the path {path[:200]!r}, which is not absolute,", "directories")
+            raise self._forbid(f"the path {path[:200]!r}, which is not absolute", "directories")
         place = os.path.realpath(path)
         roots = [os.path.realpath(os.path.expanduser(root)) for root in self.rules.directories]
         if not self.everything and not any(_inside(place, root) for root in roots):
