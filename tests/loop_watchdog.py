@@ -5,9 +5,11 @@ although they did nothing wrong. A test in which a step takes too long fails, wi
 
 The measure is the processor time of the loop's own thread, without the garbage collector, whose work grows with
 the heap of the whole test process. A step that waits for the processor on a busy machine is therefore not blamed. A
-machine may also be slow for a while (a shared core, a virtual machine): right after a stall the watchdog measures how
-fast the machine computes now, against the best it has seen, and takes that much off. While the machine has more to do
-than it has cores, as in CI, a step has twice the time: what others do to the caches cannot be measured apart.
+machine may also be slow for a while (a shared core): right after a stall the watchdog measures how fast the machine
+computes now, against the best it has seen, and takes that much off. A virtual machine stands still while its host
+computes for others, and the thread that was computing is charged for that time: it is taken off, too. While the machine
+has more to do than it has cores, as in CI, a step has twice the time: what others do to the caches cannot be measured
+apart.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import IO, Any, NamedTuple
@@ -34,6 +36,9 @@ LIMIT = 0.100
 
 SAMPLE_EVERY = 0.02
 """Seconds between two looks at what a long step is doing."""
+
+KEPT = 3000
+"""How many counts of stolen time are kept, one for each look: those of a minute."""
 
 FRAMES = 6
 """How many frames of a stalled step are shown, the innermost ones."""
@@ -124,8 +129,10 @@ class Stall:
 class Watchdog:
     """Measures every step of every loop of this process between ``start`` and ``stop``."""
 
-    def __init__(self, limit: float = LIMIT) -> None:
+    def __init__(self, limit: float = LIMIT, stolen: Callable[[], float] | None = None) -> None:
         self.limit = limit
+        self._stolen = stolen or _stolen
+        self._thefts = deque([(time.monotonic(), self._stolen())], maxlen=KEPT)
         self.stalls: list[Stall] = []
         self._now: dict[int, asyncio.Handle] = {}  # by thread: what its loop is doing
         self._samples: dict[int, tuple[int, Counter[str]]] = {}
@@ -156,7 +163,7 @@ class Watchdog:
         outer, self._now[thread] = self._now.get(thread), handle
         name = _name(handle)  # afterwards a task may have moved on, or be gone
         collected = self._collected(thread)
-        began = time.thread_time()
+        since, began = time.monotonic(), time.thread_time()
         try:
             step(handle)
         finally:
@@ -166,7 +173,8 @@ class Watchdog:
             else:
                 self._now[thread] = outer
             if spent > self.limit:
-                self._judge(handle, name(), spent - (self._collected(thread) - collected), thread)
+                spent -= self._collected(thread) - collected
+                self._judge(handle, name(), spent - self._stolen_since(since), thread)
 
     def _judge(self, handle: asyncio.Handle, name: str, spent: float, thread: int) -> None:
         sample = self._samples.get(thread)
@@ -177,6 +185,14 @@ class Watchdog:
             spent *= self._best / pace
         if spent > (self.limit * 2 if _crowded() else self.limit):
             self.stalls.append(Stall(name, spent, where))
+
+    def _stolen_since(self, moment: float) -> float:
+        """What was stolen since the last look before a moment: more rather than less."""
+        counts = list(self._thefts)
+        before = [count for at, count in counts if at <= moment] or [counts[0][1]]
+        now = self._stolen()
+        self._thefts.append((time.monotonic(), now))
+        return now - before[-1]
 
     def _collected(self, thread: int) -> float:
         return self._collecting.get(thread, (0.0, 0.0))[1]
@@ -192,6 +208,7 @@ class Watchdog:
         with tempfile.TemporaryFile(buffering=0) as file:
             dump = _StackDump(file)
             while not self._over.wait(SAMPLE_EVERY):
+                self._thefts.append((time.monotonic(), self._stolen()))
                 seen = self._look(seen, dump)
 
     def _look(self, seen: dict[int, int], dump: _StackDump) -> dict[int, int]:
@@ -239,6 +256,15 @@ def _where(places: Counter[str]) -> str:
 
 
 _DULL = re.compile(r"/asyncio/|<frozen")
+
+
+def _stolen() -> float:
+    """The seconds for which the host of this virtual machine computed for others, while this one wanted to."""
+    try:
+        with open("/proc/stat", "rb") as file:
+            return int(file.readline().split()[8]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, IndexError):  # not Linux
+        return 0.0
 
 
 def _crowded() -> bool:
