@@ -24,7 +24,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import IO, Any, NamedTuple
@@ -37,8 +37,8 @@ LIMIT = 0.100
 SAMPLE_EVERY = 0.02
 """Seconds between two looks at what a long step is doing."""
 
-KEPT = 3000
-"""How many counts of stolen time are kept, one for each look: those of a minute."""
+COUNT_EVERY = 0.05
+"""Seconds for which a count of stolen time is believed."""
 
 FRAMES = 6
 """How many frames of a stalled step are shown, the innermost ones."""
@@ -131,8 +131,8 @@ class Watchdog:
 
     def __init__(self, limit: float = LIMIT, stolen: Callable[[], float] | None = None) -> None:
         self.limit = limit
-        self._stolen = stolen or _stolen
-        self._thefts = deque([(time.monotonic(), self._stolen())], maxlen=KEPT)
+        self._stolen = stolen or _StolenTime()
+        self._theft = (time.monotonic(), self._stolen())
         self.stalls: list[Stall] = []
         self._now: dict[int, asyncio.Handle] = {}  # by thread: what its loop is doing
         self._samples: dict[int, tuple[int, Counter[str]]] = {}
@@ -163,7 +163,8 @@ class Watchdog:
         outer, self._now[thread] = self._now.get(thread), handle
         name = _name(handle)  # afterwards a task may have moved on, or be gone
         collected = self._collected(thread)
-        since, began = time.monotonic(), time.thread_time()
+        stolen = self._last_theft()
+        began = time.thread_time()
         try:
             step(handle)
         finally:
@@ -173,26 +174,25 @@ class Watchdog:
             else:
                 self._now[thread] = outer
             if spent > self.limit:
-                spent -= self._collected(thread) - collected
-                self._judge(handle, name(), spent - self._stolen_since(since), thread)
+                spent -= self._collected(thread) - collected + self._stolen() - stolen
+                self._judge(handle, name(), spent, thread)
 
     def _judge(self, handle: asyncio.Handle, name: str, spent: float, thread: int) -> None:
         sample = self._samples.get(thread)
         where = _where(sample[1]) if sample is not None and sample[0] == id(handle) else ""
         if spent > self.limit:
-            pace = min(_pace() for _ in range(3))
-            self._best = min(self._best, pace)
-            spent *= self._best / pace
+            now = min(_pace() for _ in range(3))
+            self._best = min(self._best, now)
+            spent *= self._best / now
         if spent > (self.limit * 2 if _crowded() else self.limit):
             self.stalls.append(Stall(name, spent, where))
 
-    def _stolen_since(self, moment: float) -> float:
-        """What was stolen since the last look before a moment: more rather than less."""
-        counts = list(self._thefts)
-        before = [count for at, count in counts if at <= moment] or [counts[0][1]]
-        now = self._stolen()
-        self._thefts.append((time.monotonic(), now))
-        return now - before[-1]
+    def _last_theft(self) -> float:
+        """How much was stolen up to now, or up to a moment ago: to count it takes as long as a short step."""
+        now = time.monotonic()
+        if now - self._theft[0] > COUNT_EVERY:
+            self._theft = (now, self._stolen())
+        return self._theft[1]
 
     def _collected(self, thread: int) -> float:
         return self._collecting.get(thread, (0.0, 0.0))[1]
@@ -208,7 +208,6 @@ class Watchdog:
         with tempfile.TemporaryFile(buffering=0) as file:
             dump = _StackDump(file)
             while not self._over.wait(SAMPLE_EVERY):
-                self._thefts.append((time.monotonic(), self._stolen()))
                 seen = self._look(seen, dump)
 
     def _look(self, seen: dict[int, int], dump: _StackDump) -> dict[int, int]:
@@ -258,13 +257,19 @@ def _where(places: Counter[str]) -> str:
 _DULL = re.compile(r"/asyncio/|<frozen")
 
 
-def _stolen() -> float:
+class _StolenTime:
     """The seconds for which the host of this virtual machine computed for others, while this one wanted to."""
-    try:
-        with open("/proc/stat", "rb") as file:
-            return int(file.readline().split()[8]) / os.sysconf("SC_CLK_TCK")
-    except (OSError, IndexError):  # not Linux
-        return 0.0
+
+    def __init__(self) -> None:
+        try:
+            self._file = os.open("/proc/stat", os.O_RDONLY)
+        except OSError:  # not Linux
+            self._file = -1
+
+    def __call__(self) -> float:
+        if self._file < 0:
+            return 0.0
+        return int(os.pread(self._file, 256, 0).split()[8]) / os.sysconf("SC_CLK_TCK")
 
 
 def _crowded() -> bool:
