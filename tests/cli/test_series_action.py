@@ -315,16 +315,9 @@ def test_asterism_is_installed_outside_the_workspace_and_nothing_of_that_runs(tm
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "pins",
-    [
-        pytest.param("demo==1.0\n", id="no hash"),
-        pytest.param(f"demo==1.0 --hash=sha256:{'0' * 64}\n", id="another"),
-    ],
-)
-def test_a_package_that_is_not_the_one_that_was_pinned_is_not_installed(tmp_path, pins):
+def test_a_package_without_a_hash_is_not_installed(tmp_path):
     wheel(tmp_path)
-    code, written, said = install(tmp_path, {}, pins)
+    code, written, said = install(tmp_path, {}, "demo==1.0\n")
     assert (code, written) == (1, {})
     assert "hash" in said.lower()
 

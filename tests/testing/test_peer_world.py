@@ -105,12 +105,12 @@ def test_copies_that_every_store_offers_are_noticed(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(MemoryStore, "commit", as_ones_own)
     words = "no link was cut|is still created|is worked on by"
-    is_noticed(monkeypatch, words, splits=(frozenset(),) * 3, runs=14)  # enough that some wait
+    is_noticed(monkeypatch, words, first=3, splits=(frozenset(),) * 3, runs=14)  # enough that some wait
 
 
 @pytest.mark.long
 def test_while_no_link_is_cut_nothing_is_contested_however_much_waits() -> None:
-    for seed in range(5):
+    for seed in range(3):
         assert simulate(seed, world=peer_world.PeerWorld, splits=(frozenset(),) * 3, runs=14).checker.lost == 0
 
 
@@ -123,13 +123,13 @@ def test_an_unnoticed_rollback_breaks_a_promise(monkeypatch: pytest.MonkeyPatch)
         return rollback_detection.FeedPosition(cursor.number if good and cursor is not None else 0)
 
     monkeypatch.setattr(rollback_detection.FeedMarks, "position", believed)
-    is_noticed(monkeypatch, "records long after", first=8, world=PutBackWorld)
+    is_noticed(monkeypatch, "records long after", first=9, world=PutBackWorld)
 
 
 @pytest.mark.parametrize(
     ("words", "first"),
     [
-        pytest.param("records long after", 75, marks=pytest.mark.long),
+        pytest.param("records long after", 80, marks=pytest.mark.long),
         ("was closed as forgotten, and it is open", 0),
     ],
 )
@@ -148,7 +148,7 @@ def test_losers_that_are_not_notified_are_noticed(monkeypatch: pytest.MonkeyPatc
         return []
 
     monkeypatch.setattr(record_decisions.BatchDecisions, "_loss_writes", nothing)
-    is_noticed(monkeypatch, "and was not notified")
+    is_noticed(monkeypatch, "and was not notified", first=3)
 
 
 @pytest.mark.long
@@ -177,4 +177,4 @@ def test_peers_that_repeat_themselves_without_end_are_detected(monkeypatch: pyte
                 raise Violation("they keep sending each other the same records")
             return await super()._fetch_missing(*arguments)
 
-    is_noticed(monkeypatch, "keep sending each other|long after", make_exchange=Bounded)
+    is_noticed(monkeypatch, "keep sending each other|long after", make_exchange=Bounded, runs=2)

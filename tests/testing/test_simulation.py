@@ -222,7 +222,7 @@ for kind, seeds in ((FleetWorld, {few} * 4), (PlanWorld, {few} * 2), (PeerWorld,
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("few", [2])
+@pytest.mark.parametrize("few", [1])
 def test_a_seed_is_the_same_world_in_every_process(few: int) -> None:
     processes = [
         subprocess.Popen(
