@@ -12,11 +12,17 @@ A hunt tries a property with many seeds. It asks for the argument ``seeds`` and 
 
 The number of seeds is fixed, and so is each seed: the outcome depends neither on luck nor on the speed of the machine.
 
+``-m long`` alone, as in ``.ci/run``, imports only the files that have such tests.
+
 A test that takes many seconds also in ``make test`` has the marker ``slow``: it starts before the others, so that no
 worker is busy with it when all others have finished.
 """
 
 from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path
 
 import pytest
 
@@ -38,6 +44,28 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         few, many = marker.kwargs["few"], marker.kwargs["many"]
         others = pytest.param(range(few, many), id=f"{many - few} more seeds", marks=pytest.mark.long)
         metafunc.parametrize("seeds", [pytest.param(range(few), id=f"{few} seeds"), others])
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """To import all test files is most of the work of a worker before its first test."""
+    alone = config.option.markexpr == "long" and collection_path.suffix == ".py"
+    return True if alone and not has_long_tests(collection_path) else None
+
+
+def has_long_tests(file: Path) -> bool:
+    """Whether the file marks tests, or a ``conftest.py`` in its folder or above."""
+    return _marks(file) or any(_marks(folder / "conftest.py") for folder in file.parents[:3])
+
+
+@functools.cache
+def _marks(file: Path) -> bool:
+    return file.exists() and re.search(r"pytest\.mark\.(long|hunt)\b", file.read_text("utf-8")) is not None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if item.get_closest_marker("long") is not None and not has_long_tests(item.path):
+        raise pytest.UsageError(f"{item.path} has long tests, but says so nowhere: `-m long` would leave them out")
 
 
 @pytest.hookimpl(trylast=True)

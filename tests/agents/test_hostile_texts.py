@@ -219,7 +219,7 @@ async def test_a_model_editor_applies_nothing_of_any_text(untrusted: bool, scope
 @pytest.mark.usefixtures("whole_texts")
 @RULES
 @pytest.mark.parametrize("model", [CHAT, NAME])
-@pytest.mark.parametrize("part", [31, pytest.param(4, marks=pytest.mark.long)])
+@pytest.mark.parametrize("part", [31, pytest.param(8, marks=pytest.mark.long)])
 async def test_a_model_editor_with_a_client_for_each_question_applies_nothing(
     part: int, model: str, untrusted: bool, scopes: Sequence[EditScope]
 ) -> None:

@@ -80,7 +80,8 @@ def kill_the_asking_process(scene: Scene, author: str, seed: int) -> None:
         scene.ask(kill)
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(8, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("kills", [8])
 def test_no_edit_is_lost_or_applied_twice(scene: Scene, kills: int) -> None:
     keeping(scene)
     scene.ask(lambda fleet: admin.pause(fleet, "nightly"))  # no task starts, and so the plan does not end

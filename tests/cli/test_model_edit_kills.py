@@ -115,7 +115,8 @@ class Killer:
         return {"call": epoch, "stream": asked, "answer": asked, "commit": known}
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(8, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("kills", [8])
 def test_a_model_is_paid_once_and_its_answers_are_applied_once(
     scene: Scene, model_commands: Server, kills: int
 ) -> None:

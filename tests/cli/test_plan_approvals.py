@@ -157,8 +157,8 @@ def test_rules_on_the_command_line(scene: Scene) -> None:
     assert head.terms["approvals"]["rules"] == [{"edits": ["remove_task", "cancel_task", "remove_dependency"]}]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kills", [3, pytest.param(8, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("kills", [8])
 def test_no_approval_is_lost_or_applied_twice(scene: Scene, kills: int) -> None:
     """The owner is killed while a person approves. Each edit is applied once, or still waits."""
     scene.ask(lambda fleet: admin.pause(fleet, "nightly"))  # no task starts, and so the plan does not end

@@ -87,8 +87,8 @@ def test_the_editor_outside_needs_a_store(scene: Scene) -> None:
     assert (refused.exit_code, "--editor outside needs --store" in refused.stderr) == (64, True)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kills", [3, pytest.param(12, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("kills", [12])
 def test_no_answer_is_lost_or_applied_twice(scene: Scene, kills: int) -> None:
     """The owner is killed while it is asked. An answer that was accepted is in the plan once, and one that was not is
     not. Answers to a closed cycle are checked like any edit."""
