@@ -256,6 +256,7 @@ def test_every_view_is_accessible_and_fits(
     with served(release_scene()) as url, opened(browser, url, "", theme, size) as page:
         for name in views:
             page.goto(f"{url}/{VIEWS[name]}")
+            page.reload()  # nothing of the view before is there
             page.locator(LANDMARKS.get(name, "main h2, main li, main tr")).first.wait_for()
             assert serious_findings(page) == [], name
             assert page.evaluate("document.documentElement.scrollWidth") <= size[0], name
