@@ -18,7 +18,7 @@ import re
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 import asyncpg
 
@@ -44,6 +44,8 @@ BROAD = {"plan_cache_mode": "force_custom_plan"}
 """Settings for queries: a plan for each call."""
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+_HOST = re.compile(r"(?:\[([^][]*)\]|([^][:]*))(?::([0-9]*))?")
+_SERVERS = re.compile(r"[a-z0-9+.-]*://([^/?#\s]*)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -60,11 +62,11 @@ class Address:
         """Parse a URL. ``schema`` takes precedence over that of the URL. Raises StoreMissing if it is not valid,
         without repeating it: it may contain a password."""
         try:
-            parts = urlsplit(url)
+            parts, servers = _split(url)
             query = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
             name = schema or query.pop("schema", "") or SCHEMA
-            login, _, hostlist = parts.netloc.rpartition("@")
-            if "@" in parts.path or not url.partition(":")[2].startswith("//"):
+            login, _, hostlist = servers.rpartition("@")
+            if "@" in parts.path:
                 raise ValueError("a misplaced login would be taken for the name of a database")
             hosts = list(_hosts(unquote(hostlist) or query.pop("host", ""), query.pop("port", "")))
         except ValueError:
@@ -87,6 +89,14 @@ class Address:
         return cls(masked_url(url), name, tuple(given | host for host in hosts))
 
 
+def _split(url: str) -> tuple[SplitResult, str]:
+    """The URL without its servers, and these: newer releases of Python refuse several of which one is in brackets."""
+    match = _SERVERS.match(url)
+    if match is None:
+        raise ValueError("there is no //")
+    return urlsplit(url[: match.start(1)] + url[match.end(1) :]), match[1]
+
+
 def _hosts(names: str, ports: str) -> Iterator[dict[str, Any]]:
     """Yield ``{"host": …, "port": …}`` for each host; an empty one if none is named: asyncpg then uses ``PGHOST``, or
     this machine."""
@@ -105,11 +115,10 @@ def _hosts(names: str, ports: str) -> Iterator[dict[str, Any]]:
 def _host_and_port(text: str) -> tuple[str, int | None]:
     if text.startswith("/"):
         return text, None
-    if text.startswith("["):
-        host, _, rest = text[1:].partition("]")
-        return host, int(rest[1:]) if rest else None
-    host, _, port = text.partition(":")
-    return host, int(port) if port else None
+    match = _HOST.fullmatch(text)
+    if match is None:
+        raise ValueError("not a host")
+    return match[1] or match[2], int(match[3]) if match[3] else None
 
 
 class Connection(Protocol):
