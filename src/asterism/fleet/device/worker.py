@@ -471,23 +471,16 @@ class Worker:
             elif not held.ending:
                 held.stopping = held.stopping or FENCED
                 held.task.cancel()
+        clock = asyncio.get_running_loop().time
         for _ in range(2):
-            await self._wait_for_tasks()
+            end = clock() + self.grace  # asyncio.timeout does not end in a cancelled task before Python 3.11.3
+            # in rounds: ends that were batched may have to be written alone
+            while clock() < end and (tasks := {held.task for held in self if held.task and not held.task.done()}):
+                await asyncio.wait(tasks, timeout=end - clock())
             for held in self:
                 if held.task is not None:
                     held.task.cancel()
         return not len(self)
-
-    async def _wait_for_tasks(self) -> None:
-        """For as long as ``grace``; without asyncio.timeout, which before Python 3.11.3 cannot end in a task that was
-        cancelled before, as this one may be."""
-        now = asyncio.get_running_loop().time
-        end = now() + self.grace
-        # in rounds: ends that were batched may have to be written alone
-        while tasks := {held.task for held in self if held.task is not None and not held.task.done()}:
-            if now() >= end:
-                return
-            await asyncio.wait(tasks, timeout=end - now())
 
 
 def remember(members: OrderedDict[Any, None], member: Hashable, *, most: int = GRANTS_REMEMBERED) -> None:

@@ -90,7 +90,7 @@ class Address:
 
 
 def _split(url: str) -> tuple[SplitResult, str]:
-    """The URL without its servers, and these: newer releases of Python refuse several of which one is in brackets."""
+    """The URL without its servers, and the servers: newer releases of Python refuse brackets that do not come first."""
     match = _SERVERS.match(url)
     if match is None:
         raise ValueError("there is no //")
