@@ -38,7 +38,7 @@ SAMPLE_EVERY = 0.02
 """Seconds between two looks at what a long step is doing."""
 
 COUNT_EVERY = 0.05
-"""Seconds for which a count of stolen time is believed."""
+"""Seconds after which the steal time is read again."""
 
 FRAMES = 6
 """How many frames of a stalled step are shown, the innermost ones."""
@@ -131,8 +131,8 @@ class Watchdog:
 
     def __init__(self, limit: float = LIMIT, stolen: Callable[[], float] | None = None) -> None:
         self.limit = limit
-        self._stolen = stolen or _StolenTime()
-        self._theft = (time.monotonic(), self._stolen())
+        self._stolen = stolen or _StealTime()
+        self._counted = (time.monotonic(), self._stolen())
         self.stalls: list[Stall] = []
         self._now: dict[int, asyncio.Handle] = {}  # by thread: what its loop is doing
         self._samples: dict[int, tuple[int, Counter[str]]] = {}
@@ -163,7 +163,7 @@ class Watchdog:
         outer, self._now[thread] = self._now.get(thread), handle
         name = _name(handle)  # afterwards a task may have moved on, or be gone
         collected = self._collected(thread)
-        stolen = self._last_theft()
+        stolen = self._recent_steal()
         began = time.thread_time()
         try:
             step(handle)
@@ -187,12 +187,12 @@ class Watchdog:
         if spent > (self.limit * 2 if _crowded() else self.limit):
             self.stalls.append(Stall(name, spent, where))
 
-    def _last_theft(self) -> float:
-        """How much was stolen up to now, or up to a moment ago: to count it takes as long as a short step."""
+    def _recent_steal(self) -> float:
+        """The steal time of a moment ago, at most: to read it takes as long as a short step."""
         now = time.monotonic()
-        if now - self._theft[0] > COUNT_EVERY:
-            self._theft = (now, self._stolen())
-        return self._theft[1]
+        if now - self._counted[0] > COUNT_EVERY:
+            self._counted = (now, self._stolen())
+        return self._counted[1]
 
     def _collected(self, thread: int) -> float:
         return self._collecting.get(thread, (0.0, 0.0))[1]
@@ -257,8 +257,9 @@ def _where(places: Counter[str]) -> str:
 _DULL = re.compile(r"/asyncio/|<frozen")
 
 
-class _StolenTime:
-    """The seconds for which the host of this virtual machine computed for others, while this one wanted to."""
+class _StealTime:
+    """The steal time of Linux: seconds for which the host of this virtual machine computed for others, while this one
+    wanted to."""
 
     def __init__(self) -> None:
         try:

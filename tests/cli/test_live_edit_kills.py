@@ -81,12 +81,11 @@ def kill_the_asking_process(scene: Scene, author: str, seed: int) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kills", [8])
-def test_no_edit_is_lost_or_applied_twice(scene: Scene, kills: int) -> None:
+def test_no_edit_is_lost_or_applied_twice(scene: Scene) -> None:
     keeping(scene)
     scene.ask(lambda fleet: admin.pause(fleet, "nightly"))  # no task starts, and so the plan does not end
     accepted, killed, epoch = [], [], 0
-    for number in range(kills):
+    for number in range(8):
         author = f"author{number}"
         with scene.process(*STANDBY) as owner:
             running(scene, owner, epoch)

@@ -116,10 +116,8 @@ class Killer:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kills", [8])
-def test_a_model_is_paid_once_and_its_answers_are_applied_once(
-    scene: Scene, model_commands: Server, kills: int
-) -> None:
+def test_a_model_is_paid_once_and_its_answers_are_applied_once(scene: Scene, model_commands: Server) -> None:
+    kills = 8
     steps = kills // 2 + 2
     chain(scene, steps)
     killer = Killer(scene, model_commands, steps)

@@ -88,14 +88,13 @@ def test_the_editor_outside_needs_a_store(scene: Scene) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kills", [12])
-def test_no_answer_is_lost_or_applied_twice(scene: Scene, kills: int) -> None:
+def test_no_answer_is_lost_or_applied_twice(scene: Scene) -> None:
     """The owner is killed while it is asked. An answer that was accepted is in the plan once, and one that was not is
     not. Answers to a closed cycle are checked like any edit."""
     with outside(scene):
         scene.ask(lambda fleet: admin.pause(fleet, "nightly"))  # no task starts, and so the plan does not end
     accepted, refused, epoch = [], [], 1
-    for number in range(kills):
+    for number in range(12):
         author = f"author{number}"
         with scene.process(*STANDBY, "--editor", "outside") as owner:
             running(scene, owner, epoch)

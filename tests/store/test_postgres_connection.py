@@ -69,6 +69,8 @@ def test_the_shown_address_can_be_recognised() -> None:
         "postgresql://me:secret@db:no-number/fleet",
         "postgresql://db/fleet?host=a,b&port=1,2,3",
         "postgresql://[::1/fleet",
+        "postgresql://db,[]:6000/fleet",
+        "postgresql://[::1]6000/fleet",
         "postgresql://db/fleet?secret",
     ],
 )

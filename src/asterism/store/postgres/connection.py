@@ -44,7 +44,7 @@ BROAD = {"plan_cache_mode": "force_custom_plan"}
 """Settings for queries: a plan for each call."""
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
-_HOST = re.compile(r"(?:\[([^][]*)\]|([^][:]*))(?::([0-9]*))?")
+_HOST = re.compile(r"(?:\[([^][]+)\]|([^][:]*))(?::([0-9]*))?")
 _SERVERS = re.compile(r"[a-z0-9+.-]*://([^/?#\s]*)", re.IGNORECASE)
 
 
