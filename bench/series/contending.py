@@ -129,7 +129,7 @@ def measure(contenders: int = CONTENDERS, alone: int = 100, names: list[str] | N
 def _in_memory(contenders: int, alone: int) -> Measured:
     async def all_of_them(tries: int) -> tuple[float, int, int]:
         register, began = StoreRegister(MemoryStore()), time.perf_counter()
-        retry = RetryOptions(tries=tries)
+        retry = RetryOptions(tries=tries, deadline=None)
         asked = (claim(register, NAME, Claim(number + 1), retry=retry) for number in range(contenders))
         found = await asyncio.gather(*asked, return_exceptions=True)
         told = sum(isinstance(one, Contended) for one in found)

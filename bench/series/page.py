@@ -1,6 +1,6 @@
 """Writes what was measured of series to docs/benchmarks-series.md."""
 
-from asterism.series.compare_and_swap import DEFAULT_TRIES, MAX_PAUSE_FACTOR, RETRY_PAUSE
+from asterism.series.compare_and_swap import MAX_PAUSE_FACTOR, RETRY_PAUSE
 from bench.page import met, table, time_text
 from bench.series import calls, contending
 
@@ -44,7 +44,7 @@ queued, or there would be no figure here. A late try is followed by a pause of {
     text += f"""
 GitHub is a local server here, over HTTP on this machine: the response time of the real GitHub is not included.
 
-The same with the default of {DEFAULT_TRIES} tries, after which a client reports contention (exit code 76):
+The same with `--tries 5`, after which a client reports contention (exit code 76):
 
 """
     text += table(

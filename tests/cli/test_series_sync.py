@@ -329,3 +329,101 @@ def test_what_cannot_be_claimed_is_refused_with_64(server, issue, said):
     assert said in result.stderr
     result = asterism(server, *words, "--json")
     assert (result.exit_code, json.loads(result.stdout)["status"]) == (64, "refused")
+
+
+# -- claims with --force and --assign ----------------------------------------------------------------------------------
+
+
+def foreign(server: Any) -> str:
+    return str(server.call(lambda world: world.add_issue("RFC-100-01: another matter")).number)
+
+
+CLAIM = ("series", "claim", "RFC-093", "--github", "acme/rocket")
+
+
+def test_a_claim_of_an_issue_of_another_series_is_refused_with_a_sentence(server):
+    number = foreign(server)
+    result = asterism(server, *CLAIM, "--issue", number)
+    assert result.exit_code == 64
+    assert "belongs to RFC-100, not RFC-093" in result.stderr
+    assert "--force" in result.stderr
+    told = json.loads(asterism(server, *CLAIM, "--issue", number, "--json").stdout)
+    assert (told["status"], "RFC-100" in told["error"]) == ("refused", True)
+    assert server.call(lambda world: world.documents()) == {}
+
+
+def test_a_forced_claim_is_shown_as_forced(server):
+    number = foreign(server)
+    result = asterism(server, *CLAIM, "--issue", number, "--force", "--by", "ann")
+    assert (result.exit_code, result.stdout) == (0, f"claimed RFC-093 for #{number} (revision 1)\n")
+    shown = asterism(server, "series", "status", "RFC-093", "--github", "acme/rocket").stdout
+    assert f"forced   #{number}" in shown
+    assert "force #4 by ann" in asterism(server, "series", "history", "RFC-093", "--github", "acme/rocket").stdout
+    sync = asterism(server, "series", "sync")
+    assert (sync.exit_code, f"series RFC-093: #{number} is active" in sync.stdout) == (0, True)
+    assert "#4 is active" in asterism(server, "series", "rebuild", "RFC-093", "--github", "acme/rocket").stdout
+
+
+def test_force_on_an_active_issue_says_what_it_did(server):
+    server.call(lambda world: setattr(world.issue(1), "title", "RFC-093-01: first"))
+    asterism(server, *CLAIM, "--issue", "1")
+    result = asterism(server, *CLAIM, "--issue", "1", "--force")
+    assert result.stdout == "forced #1 into RFC-093 (revision 2)\n"
+    assert asterism(server, *CLAIM, "--issue", "1", "--force").stdout == "#1 already holds RFC-093 (revision 2)\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(["--force"], "knows no titles"), (["--assign", "robot"], "--assign needs --github")],
+)
+def test_options_without_effect_are_refused(tmp_path, words, said):
+    store = f"sqlite:///{tmp_path / 'series.db'}"
+    result = CliRunner().invoke(commands, ["series", "claim", "RFC-093", "--issue", "1", "--store", store, *words])
+    assert (result.exit_code, said in result.stderr) == (64, True)
+    assert not (tmp_path / "series.db").exists()
+
+
+def test_a_claim_assigns_in_one_command(server):
+    result = asterism(server, *CLAIM, "--issue", "2", "--assign", "@robot")
+    assert (result.exit_code, result.stdout) == (0, "claimed RFC-093 for #2 (revision 1)\nassigned #2 to robot\n")
+    assert scenes.assigned(server) == [2]
+    assert scenes.state(server)["queue"] == []  # nothing else is queued or promoted
+    told = json.loads(asterism(server, *CLAIM, "--issue", "2", "--assign", "robot", "--json").stdout)
+    assert (told["status"], told["assigned"]) == ("claimed", True)
+
+
+def test_a_claim_that_waits_assigns_nothing(server):
+    asterism(server, *CLAIM, "--issue", "1")
+    result = asterism(server, *CLAIM, "--issue", "2", "--assign", "robot", "--json")
+    assert (result.exit_code, json.loads(result.stdout)["assigned"]) == (75, False)
+    assert scenes.assigned(server) == []
+
+
+def test_a_claim_unassigns_what_else_is_assigned_in_its_series(server):
+    server.call(lambda world: world.assign(3, "robot", by_hand=True))
+    assert asterism(server, *CLAIM, "--issue", "1", "--assign", "robot").exit_code == 0
+    assert scenes.assigned(server) == [1]
+
+
+def test_a_forced_claim_assigns_whatever_the_title_is(server):
+    number = foreign(server)
+    result = asterism(server, *CLAIM, "--issue", number, "--force", "--assign", "robot")
+    assert (result.exit_code, scenes.assigned(server, "RFC-100")) == (0, [int(number)])
+    question = str(server.call(lambda world: world.add_issue("a question")).number)
+    other = ("series", "claim", "house", "--github", "acme/rocket", "--issue", question, "--assign", "robot")
+    assert asterism(server, *other).exit_code == 0
+    assert scenes.state(server, "house")["active_issue"] == int(question)
+    assert len(server.call(lambda world: world.issue(int(question)).assignees)) == 1
+
+
+def test_a_claim_whose_login_cannot_be_assigned_is_made_and_says_so(server):
+    result = asterism(server, *CLAIM, "--issue", "1", "--assign", "nobody-there")
+    assert (result.exit_code, "check the login" in result.stderr) == (64, True)
+    assert "claimed RFC-093 for #1" in result.stdout
+    assert scenes.state(server)["active_issue"] == 1
+
+
+def test_a_dry_run_would_assign(server):
+    result = asterism(server, *CLAIM, "--issue", "1", "--assign", "robot", "--dry-run")
+    assert result.stdout.splitlines() == ["would claim RFC-093 for #1 (revision 1)", "would assign #1 to robot"]
+    assert scenes.assigned(server) == []

@@ -123,7 +123,7 @@ def _claim_each(url: str, name: str, *numbers: str) -> None:
         try:
             for number in map(int, numbers):
                 # as many as there are, and no longer pauses than what is asked for takes
-                retry = RetryOptions(tries=0, jitter=(0.005, 0.1))
+                retry = RetryOptions(jitter=(0.005, 0.1), deadline=None)
                 after = (await claim(register, name, Claim(number), retry=retry)).after
                 told.append((number, 0 if after.active == number else 75))
         finally:

@@ -12,7 +12,7 @@ import pytest
 from asterism.core.series.machine import Live, Series, UnreadableSeries
 from asterism.series.claims import Claim, Release, claim
 from asterism.series.compare_and_swap import (
-    DEFAULT_TRIES,
+    DEFAULT_DEADLINE,
     RETRY_PAUSE,
     Contended,
     RetryOptions,
@@ -39,7 +39,9 @@ class Clocked(StoreRegister):
         return 1000.0 + asyncio.get_running_loop().time()
 
 
-def retry_options(**terms: Any) -> RetryOptions:
+def retry_options(**limits: Any) -> RetryOptions:
+    """Five tries, unless the test says otherwise."""
+    terms = limits or {"tries": 5, "deadline": None}
     return RetryOptions(chance=random.Random(7), clock=lambda: asyncio.get_running_loop().time(), **terms)
 
 
@@ -64,14 +66,38 @@ async def state(register: StoreRegister) -> Series:
 # -- tries -------------------------------------------------------------------------------------------------------------
 
 
-async def test_by_default_it_is_tried_five_times_with_pauses_of_chance_length(
+async def test_by_default_it_is_tried_until_the_deadline_however_often_others_are_faster(
     faulty: FaultyRegister, register: Clocked
 ) -> None:
+    defaults = RetryOptions.limited(None, None)
+    assert (defaults.tries, defaults.deadline, RetryOptions().deadline) == (0, DEFAULT_DEADLINE, DEFAULT_DEADLINE)
+    faulty.swaps += moved(25)
+    outcome = await claim(faulty, NAME, Claim(1), retry=retry_options(tries=0, deadline=DEFAULT_DEADLINE))
+    assert (outcome.after.active, outcome.tries) == (1, 26)
+    faulty.swaps += moved(10_000)
+    before = asyncio.get_running_loop().time()
+    with pytest.raises(Contended):
+        await claim(faulty, NAME, Claim(2), retry=retry_options(tries=0, deadline=DEFAULT_DEADLINE))
+    assert 0.8 * DEFAULT_DEADLINE < asyncio.get_running_loop().time() - before < DEFAULT_DEADLINE
+
+
+@pytest.mark.parametrize(
+    ("tries", "deadline", "limits"),
+    [(None, 60.0, (0, 60.0)), (5, None, (5, None)), (0, None, (0, None)), (5, 60.0, (5, 60.0))],
+)
+def test_the_default_deadline_is_for_who_gives_no_limit(
+    tries: int | None, deadline: float | None, limits: tuple[int, float | None]
+) -> None:
+    retry = RetryOptions.limited(tries, deadline)
+    assert (retry.tries, retry.deadline) == limits
+
+
+async def test_with_a_limit_of_tries_the_pauses_have_a_chance_length(faulty: FaultyRegister, register: Clocked) -> None:
     faulty.swaps += moved(100)
     counts = UpdateCounts()
     with pytest.raises(Contended, match="other writers won all 5 tries") as caught:
         await claim(faulty, NAME, Claim(1), retry=retry_options(), counts=counts)
-    assert (DEFAULT_TRIES, RETRY_PAUSE) == (5, (0.2, 0.8))
+    assert RETRY_PAUSE == (0.2, 0.8)
     assert caught.value.tries == 5
     assert 4 * 0.2 <= asyncio.get_running_loop().time() <= 4 * 0.8
     assert (counts.conflicts, counts.retries, counts.swaps) == (5, 4, 0)
@@ -80,7 +106,7 @@ async def test_by_default_it_is_tried_five_times_with_pauses_of_chance_length(
 
 async def test_without_a_limit_it_is_tried_until_it_is_done(faulty: FaultyRegister) -> None:
     faulty.swaps += moved(2000)
-    outcome = await claim(faulty, NAME, Claim(1), retry=retry_options(tries=0))
+    outcome = await claim(faulty, NAME, Claim(1), retry=retry_options(tries=0, deadline=None))
     assert (outcome.tries, outcome.after.active, outcome.changed) == (2001, 1, True)
 
 

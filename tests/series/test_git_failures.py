@@ -29,7 +29,7 @@ from tests.series.register_openers import bare_repository
 
 NAME = "RFC-093"
 REF = "refs/asterism/series/RFC-093"
-EAGER = RetryOptions(jitter=(0.0, 0.01))
+EAGER = RetryOptions(tries=5, jitter=(0.0, 0.01), deadline=None)
 
 
 @pytest.fixture

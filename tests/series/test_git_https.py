@@ -22,7 +22,7 @@ from tests.series.series_processes import all_at_once
 
 NAME = "RFC-093"
 REF = "refs/asterism/series/RFC-093"
-EAGER = RetryOptions(jitter=(0.0, 0.01))
+EAGER = RetryOptions(tries=5, jitter=(0.0, 0.01), deadline=None)
 
 
 @pytest.fixture(autouse=True)

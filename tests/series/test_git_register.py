@@ -320,9 +320,9 @@ MORE_FAULTS = (["before", "after"], ["after", "before", "before"])
 async def test_a_push_whose_connection_breaks_is_found_out(remote: Path, faults: list[str]) -> None:
     with over_http(remote.parent) as (address, to_come):
         async with using(f"{address}/remote.git") as register:
-            await claim(register, NAME, Claim(1), retry=RetryOptions(tries=0, jitter=(0.0, 0.01)))
+            await claim(register, NAME, Claim(1), retry=RetryOptions(jitter=(0.0, 0.01), deadline=None))
             to_come.extend(faults)
-            outcome = await claim(register, NAME, Claim(2), retry=RetryOptions(tries=0, jitter=(0.0, 0.01)))
+            outcome = await claim(register, NAME, Claim(2), retry=RetryOptions(jitter=(0.0, 0.01), deadline=None))
             assert (outcome.after.active, outcome.after.queue, outcome.after.revision) == (1, (2,), 2)
             to_come.clear()
             assert [one.message for one in await register.history(NAME, 9)] == ["queue #2", "claim #1"]

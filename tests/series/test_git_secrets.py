@@ -21,7 +21,7 @@ from tests.series.register_openers import bare_repository, over_http
 NAME = "RFC-093"
 USER, PASSWORD = "ann@example.org", "s3cr:t/w@rd%x"
 QUOTED = "ann%40example.org:s3cr%3At%2Fw%40rd%25x"
-EAGER = RetryOptions(jitter=(0.0, 0.01))
+EAGER = RetryOptions(tries=5, jitter=(0.0, 0.01), deadline=None)
 
 
 class Observer:

@@ -22,7 +22,7 @@ from tests.series.github.github_fixtures import SERIES, opened, world_of
 from tests.series.github.github_server import GitHubServer
 from tests.series.register_openers import bare_repository
 
-EAGER = RetryOptions(jitter=(0.0, 0.01))
+EAGER = RetryOptions(tries=5, jitter=(0.0, 0.01), deadline=None)
 REF = REF_PREFIX + SERIES
 Spoil = Callable[[str | None], Awaitable[None]]
 """Puts this text in the place of the state; None takes it away."""

@@ -96,7 +96,7 @@ def contest(seed: int, register_of: Register = Slow) -> Counter[str]:
 
     async def main() -> tuple[list[Outcome | BaseException], Series, UpdateCounts]:
         loop, register, counts = asyncio.get_running_loop(), register_of(chance, losing), UpdateCounts()
-        retry = RetryOptions(tries=tries, chance=chance, clock=loop.time)
+        retry = RetryOptions(tries=tries, deadline=None, chance=chance, clock=loop.time)
         claims = [
             asyncio.ensure_future(claim(register, NAME, Claim(item), retry=retry, counts=counts))
             for item in range(1, number + 1)

@@ -50,19 +50,60 @@ def series() -> None:
 @issue_option
 @click.option("--lease", type=duration, metavar="DURATION", help="Release it after this time, unless it is renewed.")
 @click.option("--renew", is_flag=True, help="If the issue is already active, start its lease again.")
+@click.option("--force", is_flag=True, help="Claim an issue whose title names another series; the state records it.")
+@click.option("--assign", "assignee", type=login, metavar="LOGIN", help="With --github: assign it too if it is active.")
 @change_options
-def claim(name: str, issue: int, lease: float | None, renew: bool, **given: Any) -> int:
+def claim(
+    name: str, issue: int, lease: float | None, renew: bool, force: bool, assignee: str | None, **given: Any
+) -> int:
     """Make an issue the active one of its series, or queue it.
 
     With --github the command reads the issue and the active one. If the active one is closed, transferred or deleted,
-    it leaves the series, so that no issue waits behind it.
+    it leaves the series, so that no issue waits behind it. An issue whose title or labels name another series is
+    refused, unless you give --force. With --assign an issue that is active is also assigned, and that is verified.
 
     Exits with 0 if the issue is active, even if it was before; with 75 if it waits in the queue; with 76 if other
-    writers won every try, and nothing was written; with --github also with 64 if the issue does not exist or is closed,
-    and nothing was written."""
-    from asterism.core.series.machine import LONGEST_LEASE, SHORTEST_LEASE
+    writers won every try, and nothing was written; with --github also with 64 if the issue does not exist, is closed
+    or belongs to another series, and nothing was written. With --assign also with 64 if the login cannot be assigned,
+    and with 76 if other processes assign in the series: then the issue is active, and the same command assigns it."""
     from asterism.series.claims import Claim
     from asterism.series.claims import claim as claim_series
+
+    _check_lease(lease, renew)
+    options = SeriesOptions.of(given)
+    if assignee is not None and options.github is None:
+        raise click.UsageError("--assign needs --github, the repository of the issue.")
+    if force and options.github is None and options.remote is None:
+        raise click.UsageError("--force has no effect on a series in a store, which knows no titles.")
+    wanted = Claim(issue, options.by, lease, renew, force)
+
+    async def use(register: SeriesRegister) -> int:
+        claim_it, left = (claim_series, {}) if options.github is None else _issue_claims(register)
+        with change_of(register, options) as (target, counts):
+            outcome = await claim_it(target, name, wanted, retry=options.retry, counts=counts)
+        active = outcome.after.active == issue
+        gone = {str(number): str(reason) for number, reason in left.items()}
+        if not options.as_json:
+            for number, reason in gone.items():
+                click.echo(f"#{number} {options.verb('left', 'leave')} {name}: {reason}")
+            line = _claimed(outcome, issue, options) if active else _queued(outcome, issue, options, register.clock())
+            click.echo(clean(line))
+        if active and assignee is not None:
+            await _assign(register, name, issue, assignee, options)
+        if options.as_json:
+            status = "claimed" if active else "queued"
+            more = {} if assignee is None else {"assigned": active and not options.dry_run}
+            place = outcome.after.position(issue)
+            print_outcome(outcome, options, status=status, issue=issue, position=place, left=gone, **more)
+        elif active and assignee is not None:
+            click.echo(clean(f"{options.verb('assigned', 'assign')} #{issue} to {assignee.removeprefix('@')}"))
+        return 0 if active else EXIT_QUEUED
+
+    return with_register(options, use, create=True)
+
+
+def _check_lease(lease: float | None, renew: bool) -> None:
+    from asterism.core.series.machine import LONGEST_LEASE, SHORTEST_LEASE
 
     if lease is not None and lease < SHORTEST_LEASE:
         raise click.UsageError(f"A lease takes at least {SHORTEST_LEASE:g} s.")
@@ -72,29 +113,17 @@ def claim(name: str, issue: int, lease: float | None, renew: bool, **given: Any)
         )
     if renew and lease is None:
         raise click.UsageError("--renew needs --lease, the time until the lease ends.")
-    options = SeriesOptions.of(given)
-    wanted = Claim(issue, options.by, lease, renew)
 
-    async def use(register: SeriesRegister) -> int:
-        claim_it, left = (claim_series, {}) if options.github is None else _issue_claims(register)
-        with change_of(register, options) as (target, counts):
-            outcome = await claim_it(target, name, wanted, retry=options.retry, counts=counts)
-        active = outcome.after.active == issue
-        gone = {str(number): str(reason) for number, reason in left.items()}
-        if options.as_json:
-            status = "claimed" if active else "queued"
-            place = outcome.after.position(issue)
-            print_outcome(outcome, options, status=status, issue=issue, position=place, left=gone)
-            return 0 if active else EXIT_QUEUED
-        for number, reason in gone.items():
-            click.echo(f"#{number} {options.verb('left', 'leave')} {name}: {reason}")
-        if active:
-            click.echo(clean(_claimed(outcome, issue, options)))
-        else:
-            click.echo(clean(_queued(outcome, issue, options, register.clock())))
-        return 0 if active else EXIT_QUEUED
 
-    return with_register(options, use, create=True)
+async def _assign(register: Any, name: str, issue: int, assignee: str, options: SeriesOptions) -> None:
+    """Assign the claimed issue, except in a dry run."""
+    from asterism.series.github.issue_claims import assign_claimed
+    from asterism.series.github.sync_context import LOCK_DEADLINE, SyncSettings
+
+    if not options.dry_run:
+        lock_deadline = options.deadline or LOCK_DEADLINE
+        settings = SyncSettings(assignee, by=options.by, retry=options.retry, lock_deadline=lock_deadline)
+        await assign_claimed(register, name, issue, settings)
 
 
 def _issue_claims(register: Any) -> tuple[Any, Any]:
@@ -109,6 +138,8 @@ def _claimed(outcome: Outcome, issue: int, options: SeriesOptions) -> str:
     after = outcome.after
     if not outcome.changed:
         return f"#{issue} already holds {after.name} (revision {after.revision})"
+    if outcome.before.active == issue and outcome.before.lease_until == after.lease_until and issue in after.forced:
+        return f"{options.verb('forced', 'force')} #{issue} into {after.name} (revision {after.revision})"
     if outcome.before.active == issue and outcome.before.since == after.since:
         new = outcome.before.lease_until is None
         verb = options.verb("set", "set") if new else options.verb("renewed", "renew")
@@ -364,12 +395,15 @@ async def _open_issues(
     register: Any, name: str, pattern: str | None, label_pattern: str | None, label: str | None, assignee: str | None
 ) -> list[Live]:
     """The open issues of a series on GitHub. Raises CannotRebuild."""
+    from asterism.core.series.machine import Series
     from asterism.series.github.discovery import LABEL_PATTERN, TITLE_PATTERN, Assignee, SeriesMatcher
     from asterism.series.github.observed_state import IssueObserver
 
     known = Assignee(assignee) if assignee else None
     matcher = SeriesMatcher(pattern or TITLE_PATTERN, label_pattern or LABEL_PATTERN, known, label)
-    return await IssueObserver(register.client, matcher).live_issues(name, known is not None)
+    observer = IssueObserver(register.client, matcher)
+    observer.note_forced([Series.salvaged((await register.read(name)).text, name)])
+    return await observer.live_issues(name, known is not None)
 
 
 async def _recorded_revision(register: Any, name: str) -> int:

@@ -47,7 +47,7 @@ class SeriesOptions:
     dry_run: bool
     as_json: bool
     by: str
-    tries: int
+    tries: int | None
     deadline: float | None
     metrics: Path | None
 
@@ -62,14 +62,14 @@ class SeriesOptions:
         ]
         if len(named) > 1:
             raise click.UsageError(f"{' and '.join(named)} name different registers: give one of them.")
-        defaults = {"tries": 5, "deadline": None, "metrics": None}
+        defaults = {"tries": None, "deadline": None, "metrics": None}
         return cls(**{**defaults, **given, "by": given.get("by") or current_user()})
 
     @property
     def retry(self) -> RetryOptions:
         from asterism.series.compare_and_swap import RetryOptions
 
-        return RetryOptions(tries=self.tries, deadline=self.deadline)
+        return RetryOptions.limited(self.tries, self.deadline)
 
     def verb(self, past: str, present: str) -> str:
         """``claimed``, or ``would claim`` in a dry run."""
@@ -123,15 +123,13 @@ retry_options = options(
         "--tries",
         type=click.IntRange(min=0),
         metavar="N",
-        default=5,
-        show_default=True,
-        help="How often to try while other writers are faster; 0 for no limit.",
+        help="How often to try while other writers are faster; 0 for no limit. Default: until the deadline.",
     ),
     click.option(
         "--deadline",
         type=positive_duration,
         metavar="DURATION",
-        help="How long to try, such as 60s.",
+        help="How long to try, such as 60s; default: 2m, and no limit with --tries.",
     ),
 )
 """The author and the limits of a change."""
@@ -159,7 +157,7 @@ def with_register(given: SeriesOptions, use: Callable[[SeriesRegister], Awaitabl
     store is created; a dry run uses an empty one instead."""
     from asterism.core.series.machine import UnreadableSeries
     from asterism.series.compare_and_swap import Contended
-    from asterism.series.register import NotClaimable, OutcomeUnknown, RegisterUnavailable
+    from asterism.series.register import AssignmentFailed, NotClaimable, OutcomeUnknown, RegisterUnavailable
     from asterism.store.store_errors import StoreCorrupt, StoreError, UnknownSchema
 
     try:
@@ -168,6 +166,8 @@ def with_register(given: SeriesOptions, use: Callable[[SeriesRegister], Awaitabl
         return _report("contended", error, EXIT_CONTENDED, given.as_json)
     except NotClaimable as error:
         return _report("refused", error, EXIT_UNUSABLE, given.as_json)
+    except AssignmentFailed as error:
+        return _report("unassignable", error, EXIT_UNUSABLE, given.as_json)
     except UnreadableSeries as error:
         return _report("unreadable", f"{error}. {UNREADABLE_HINT}", EXIT_UNREADABLE, given.as_json)
     except OutcomeUnknown as error:

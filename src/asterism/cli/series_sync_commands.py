@@ -227,7 +227,7 @@ def _settings(given: dict[str, Any], dry_run: bool, wait_for_locks: bool) -> Syn
         dry_run,
         lock_deadline=(given["deadline"] or LOCK_DEADLINE) if wait_for_locks else 0.0,
         deadline=given["deadline"],
-        retry=RetryOptions(tries=given["tries"], deadline=given["deadline"]),
+        retry=RetryOptions.limited(given["tries"], given["deadline"]),
         active_label=given["active_label"],
         queued_label=given["queued_label"],
         respect_unassign=given["respect_unassign"],

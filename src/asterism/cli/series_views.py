@@ -84,6 +84,8 @@ def status_lines(view: SeriesView, now: float) -> list[Text]:
         left = series.lease_until - now
         rows.append(("lease", f"{format_age(left)} left" if left > 0 else f"expired {format_age(-left)} ago"))
     rows.append(("queue", describe_queue(series.queue) or "empty"))
+    if series.forced:
+        rows.append(("forced", describe_queue(series.forced)))
     if series.paused is not None:
         rows.append(("paused", series.paused))
     why = why_not_promoted(series, now)

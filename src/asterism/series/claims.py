@@ -18,12 +18,14 @@ from asterism.series.register import SeriesRegister
 class Claim:
     """The step that claims a series for an item. ``id`` identifies the claim through all its tries.
 
-    ``lease`` is in seconds. With ``renew`` the lease of an item that is already active starts again."""
+    ``lease`` is in seconds. With ``renew`` the lease of an item that is already active starts again. With ``force`` the
+    item belongs to the series whatever its title is, and the state records that."""
 
     item: Item
     by: str | None = None
     lease: float | None = None
     renew: bool = False
+    force: bool = False
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def __call__(self, series: Series, now: float) -> Series:
@@ -34,13 +36,16 @@ class Claim:
         current = current.claim(self.item, now, self.id, self.lease, self.by)
         if self.renew and self.lease is not None:
             current = current.renew(self.item, now, now + self.lease)
+        if self.force:
+            current = current.force(self.item, now)
         return current.as_one_change_of(series)
 
     def message(self, before: Series, after: Series) -> str:
         """The message of the change."""
         parts = []
         if before.active == after.active == self.item and before.since == after.since:
-            parts.append(f"{'renew' if before.lease_until is not None else 'lease'} #{self.item}")
+            if before.lease_until != after.lease_until:
+                parts.append(f"{'renew' if before.lease_until is not None else 'lease'} #{self.item}")
         else:
             if before.active is not None and after.since != before.since:
                 parts.append(f"end the lease of #{before.active}")
@@ -49,6 +54,8 @@ class Claim:
                 parts.append(f"claim #{self.item}")
             elif not parts or self.item not in before.queue:
                 parts.append(f"queue #{self.item}")
+        if self.item in after.forced and self.item not in before.forced:
+            parts.append(f"force #{self.item}")
         return "; ".join(parts) + (f" by {self.by}" if self.by else "")
 
 

@@ -9,8 +9,9 @@ records of a store, which are written by ``commit``, store/optimistic_update.py 
 A step is a pure function that returns the same object when there is nothing to change, as the operations of ``Series``
 do. After a lost reply the step runs again on the state that is there then, and finds its change already made.
 
-After a conflict the loop pauses for a random time, so that callers that collided once do not collide again. When the
-tries run out it raises Contended: nothing was written. If no try met a conflict, it raises the last error instead. A
+After a conflict the loop pauses for a random time, so that callers that collided once do not collide again; without a
+limit of tries, which is the default, the pauses grow. When the time or the tries run out it raises Contended: nothing
+was written. If no try met a conflict, it raises the last error instead. A
 deadline also ends a try that hangs; if that try was writing, the outcome is unknown. A state that cannot be read raises
 UnreadableSeries, because it may hold any claim. Only an update with ``repair`` replaces it, also by compare-and-swap.
 """
@@ -42,7 +43,8 @@ Step = Callable[[Series, float], Series]
 Message = str | Callable[[Series, Series], str]
 """The message of a change, or a function that makes it from the series before and after."""
 
-DEFAULT_TRIES = 5
+DEFAULT_DEADLINE = 120.0
+"""How long an update is tried, in seconds. A limit of tries gives up under load, where the caller is one of many."""
 RETRY_PAUSE = (0.2, 0.8)
 """The shortest and the longest pause between two tries, in seconds."""
 
@@ -66,7 +68,7 @@ class Contended(SeriesError):
         lost = f"all {tries}" if conflicts in (None, tries) else f"{conflicts} of {tries}"
         super().__init__(
             f"series {name} is contended: other writers won {lost} tries within {seconds:.1f} s; nothing "
-            "was written; run the command again, or allow more tries"
+            "was written; run the command again, or allow more time (--deadline) or tries (--tries)"
         )
 
 
@@ -109,12 +111,19 @@ class RetryOptions:
 
     With ``tries`` 0 there is no limit but the ``deadline``, in seconds from the start; None for no deadline."""
 
-    tries: int = DEFAULT_TRIES
+    tries: int = 0
     jitter: tuple[float, float] = RETRY_PAUSE
-    deadline: float | None = None
+    deadline: float | None = DEFAULT_DEADLINE
     chance: random.Random = field(default_factory=random.SystemRandom)
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     clock: Callable[[], float] = time.monotonic
+
+    @classmethod
+    def limited(cls, tries: int | None, deadline: float | None) -> RetryOptions:
+        """With the limits that a person gave. The default deadline is for who gave neither."""
+        if tries is None:
+            return cls() if deadline is None else cls(deadline=deadline)
+        return cls(tries=tries, deadline=deadline)
 
 
 async def update(

@@ -86,7 +86,12 @@ class BadSeriesName(SeriesError):
 
 
 class NotClaimable(SeriesError):
-    """The issue does not exist, is closed, was transferred, or is a pull request. Nothing was written."""
+    """The issue does not exist, is closed, was transferred, is a pull request, or belongs to another series. Nothing
+    was written."""
+
+
+class AssignmentFailed(SeriesError):
+    """The forge accepted the request but assigned nobody, or does not know the account."""
 
 
 class SeriesRegister(Protocol):

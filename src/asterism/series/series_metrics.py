@@ -32,7 +32,7 @@ DESCRIPTIONS = {
     "duplicates_preventable": "Duplicates found while observing, which enforcing would have prevented.",
     "completed": "Issues that left because a merge or a commit closed them.",
     "abandoned": "Issues that left because they were closed otherwise.",
-    "departed": "Issues that left because they were transferred, deleted or renamed.",
+    "departed": "Issues that left because they were transferred, deleted or evicted.",
     "rebuilt": "Unreadable states that were rebuilt from the open issues.",
     "problems": "Series that could not be synced.",
     "api_requests": "Requests to GitHub.",

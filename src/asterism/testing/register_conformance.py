@@ -50,7 +50,7 @@ from asterism.series.register import (
 from asterism.testing.conformance import AsyncTest, AsyncTests, ProcessOpener
 
 NAME = "RFC-093"
-EAGER = RetryOptions(tries=0, jitter=(0.001, 0.05), chance=random.Random(93))
+EAGER = RetryOptions(deadline=None, jitter=(0.001, 0.05), chance=random.Random(93))
 ODD_NAMES = (
     "RFC-093",
     "rfc-094",
@@ -332,7 +332,7 @@ async def race(opener: str, address: str, first: int, number: int) -> None:
     register = await getattr(importlib.import_module(module), function)(address)
     try:
         for item in range(first, first + number):
-            await claim(register, NAME, Claim(item), retry=RetryOptions(tries=0, jitter=(0.001, 0.05)))
+            await claim(register, NAME, Claim(item), retry=RetryOptions(deadline=None, jitter=(0.001, 0.05)))
     finally:
         await register.close()
 

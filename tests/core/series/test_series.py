@@ -263,6 +263,9 @@ def test_the_state_of_another_series_is_not_ours() -> None:
         ('{"active_issue": 7, "revision": 41, "version": 9}', Series("s", 7, revision=41)),
         ('{"active_issue": "7", "revision": -3, "paused": ""}', Series("s", revision=1)),
         ('{"active_issue": null, "paused": "by ann"}', Series("s", revision=1, paused="by ann")),
+        ('{"active_issue": 7, "forced": [9, 7]}', Series("s", 7, revision=1, forced=(7,))),
+        ('{"active_issue": 7, "forced": [9]}', Series("s", 7, revision=1)),
+        ('{"active_issue": 7, "forced": 7}', Series("s", 7, revision=1)),
     ],
 )
 def test_what_can_be_told_of_an_unreadable_state_is_salvaged(text: str, found: Series) -> None:
@@ -274,7 +277,7 @@ def test_a_readable_state_is_salvaged_whole() -> None:
     assert Series.salvaged(series.to_text(), "RFC-093") == series
 
 
-ISSUES = Series("RFC-093", 1, (2, 3), 5.5, 7, 4.5, "c1", "ann", 60.0, 64.5, "by bob", ((3, 9.0),)).to_document()
+ISSUES = Series("RFC-093", 1, (2, 3), 5.5, 7, 4.5, "c1", "ann", 60.0, 64.5, "by bob", ((3, 9.0),), (1, 3)).to_document()
 BAD_TIMES = [None, 5.5, "now", "1970-01-01T00:00:05.500+00:00", "1970-01-01T00:00:05", "1970-01-01T00:00:05.000Z"]
 BAD_TIMES += ["1970-13-01T00:00:05Z", "1970-01-01t00:00:05Z", "1970-01-01T00:00:05.5Z", "1970-01-01 00:00:05Z"]
 BAD_TEXTS = [None, "", 7, ["x"]]
@@ -289,12 +292,25 @@ ISSUE_DAMAGE: dict[str, list[Any]] = {
     "leases": [None, [], {}, [3], [[3]], [[3, 9.0, 1]], [[1, 9.0]], [[4, 9.0]], [["3", 9.0]], [[3, 9.0], [2, 9.0]]]
     + [[[3, 9.0], [3, 9.0]], [[[3], 9.0]]]
     + [[[3, value]] for value in (0, -1.0, True, "9", None, 1e12, float("nan"), [])],
+    "forced": [None, [], {}, 3, [3, 1], [3, 3], [4], ["3"], [True], [[3]], [None]],
     "lease_until": BAD_TIMES,
     "paused": BAD_TEXTS,
     "updated_at": BAD_TIMES,
     "version": [None, 0, 2, "1", True],
     "revision": [None, 0, -1, 1.0, "7"],
 }
+
+
+def test_an_item_is_forced_as_long_as_it_is_in_the_series() -> None:
+    series = Series("RFC-093").claim(1, 1.0).claim(2, 2.0).claim(3, 3.0)
+    assert series.force(9, 4.0) is series
+    forced = series.force(3, 4.0).force(1, 5.0)
+    assert (forced.forced, forced.revision) == ((1, 3), 5)
+    assert forced.force(3, 6.0) is forced
+    assert Series.from_text(forced.to_text(), "RFC-093") == forced
+    assert forced.front(3, 6.0).forced == (1, 3)
+    assert forced.leave(1, 6.0).forced == (3,)
+    assert forced.rebuild([Live(2, 1)], 6.0).forced == ()
 
 
 @pytest.mark.parametrize("name", ISSUES)

@@ -15,7 +15,7 @@ from tests.series.github.github_server import TOKEN, GitHubServer
 from tests.series.github.github_world import World
 
 SERIES = "RFC-093"
-QUICK = RetryOptions(tries=20, jitter=(0.0, 0.02))
+QUICK = RetryOptions(tries=20, jitter=(0.0, 0.02), deadline=None)
 
 
 def world_of(count: int = 3, series: str = SERIES) -> World:

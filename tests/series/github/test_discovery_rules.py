@@ -110,7 +110,7 @@ def test_an_issue_that_is_renamed_leaves_although_it_was_the_only_one():
         sync(server)
         server.call(lambda world: setattr(world.issue(1), "title", "something else"))
         report = sync(server)
-        assert ({n: str(fate) for n, fate in report.left.items()}, report.state.active) == ({1: "renamed"}, None)
+        assert ({n: str(fate) for n, fate in report.left.items()}, report.state.active) == ({1: "evicted"}, None)
 
 
 def test_a_series_of_which_nobody_said_by_what_it_is_found_is_left_alone_if_nothing_of_it_is(server):

@@ -70,7 +70,7 @@ async def test_claims_go_through_while_replies_get_lost(server):
         try:
             while True:  # a claim that finds GitHub unavailable, or never hears its outcome, is repeated by its job
                 with contextlib.suppress(RegisterUnavailable, OutcomeUnknown):
-                    retry = RetryOptions(tries=0, jitter=(0.0, 0.05))
+                    retry = RetryOptions(jitter=(0.0, 0.05), deadline=None)
                     return (await claim(register, NAME, wanted, retry=retry)).after.position(issue)
         finally:
             await register.close()

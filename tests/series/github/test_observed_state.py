@@ -98,7 +98,7 @@ def test_an_issue_that_loses_the_label_leaves_its_series(server):
     assert (report.name, report.state.active, report.state.queue) == ("OPS-7", 4, (5,))
     server.call(lambda world: world.issue(4).labels.clear())
     [report] = asyncio.run(synced(server, label="bot")).series
-    assert ({number: str(fate) for number, fate in report.left.items()}, report.state.active) == ({4: "renamed"}, 5)
+    assert ({number: str(fate) for number, fate in report.left.items()}, report.state.active) == ({4: "evicted"}, 5)
     assert not report.state.queue
 
 

@@ -122,7 +122,7 @@ def test_a_deleted_and_a_renamed_issue_leave_their_series(server):
     server.call(lambda world: world.delete(1))
     server.call(lambda world: setattr(world.issue(2), "title", "nothing of that kind"))
     report = sync(server)
-    assert {n: str(fate) for n, fate in report.left.items()} == {1: "deleted", 2: "renamed"}
+    assert {n: str(fate) for n, fate in report.left.items()} == {1: "deleted", 2: "evicted"}
     assert assigned(server) == [3]
 
 

@@ -2,7 +2,8 @@
 
 There are two forms of a state. The form for issues is also for people: ``active_issue``, times in ISO 8601. The form
 for runs is what stores keep. Fields that are not set are left out: ``since``, ``claim``, ``by``, ``lease``,
-``lease_until``, ``paused``, and ``leases``, the leases that queued items asked for, as pairs of an item and seconds.
+``lease_until``, ``paused``, ``leases``, the leases that queued items asked for, as pairs of an item and seconds, and
+``forced``, the items that somebody put there although their titles do not name this series.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _KEYS = {"claim": "claim_id"}
 
 _TIMES = ("since", "lease_until")
 _TEXTS = ("claim", "by", "paused")
-_SOMETIMES = {*_TIMES, *_TEXTS, "lease", "leases"}
+_SOMETIMES = {*_TIMES, *_TEXTS, "lease", "leases", "forced"}
 
 
 def encode(series: Series, form: Form) -> dict[str, Any]:
@@ -57,6 +58,7 @@ def encode(series: Series, form: Form) -> dict[str, Any]:
         key: getattr(series, _KEYS.get(key, key)) for key in ("since", "claim", "by", "lease", "lease_until", "paused")
     }
     sometimes["leases"] = [list(pair) for pair in series.leases] or None
+    sometimes["forced"] = list(series.forced) or None
     return {
         "series": series.name,
         form.active: series.active,
@@ -91,6 +93,8 @@ def decode(data: object, form: Form) -> dict[str, Any]:
     fields |= {key: form.read_time(data[key]) for key in (*_TIMES, "updated_at") if key in data}
     if "leases" in data:
         fields["leases"] = tuple((item, seconds) for item, seconds in data["leases"])
+    if "forced" in data:
+        fields["forced"] = tuple(data["forced"])
     shared = {"name": data["series"], "active": data[form.active], "queue": tuple(data["queue"])}
     return {**fields, **shared, "revision": data["revision"]}
 
@@ -108,6 +112,7 @@ def _are_right(data: Mapping[str, Any], form: Form) -> bool:
         and all(isinstance(data[key], str) and data[key] for key in _TEXTS if key in data)
         and ("lease" not in data or (_finite(data["lease"]) or 0) > 0)
         and ("leases" not in data or _are_leases(data["leases"], queue))
+        and ("forced" not in data or _are_forced(data["forced"], [active, *queue]))
     )
 
 
@@ -123,6 +128,14 @@ def _are_leases(leases: Any, queue: list[Any]) -> bool:
     right = all(SHORTEST_LEASE <= (_finite(seconds) or 0) <= LONGEST_LEASE for _, seconds in leases)
     among = set(named)
     return right and named == [item for item in queue if item in among]
+
+
+def _are_forced(forced: Any, items: list[Any]) -> bool:
+    """Whether these are items of the series, in its order, at least one."""
+    if not isinstance(forced, list) or not forced or not all(type(item) in (int, str) for item in forced):
+        return False
+    among = set(forced)
+    return forced == [item for item in items if item in among]
 
 
 def _fit(data: Mapping[str, Any], form: Form) -> bool:

@@ -12,7 +12,8 @@ Every operation keeps these rules:
 - while a series is paused, no item becomes active. An active item stays active;
 - an active item may have a lease. When the lease has run out, ``expire`` frees the series. An item that asks for a
   lease and has to wait gets it when it is promoted, so an item whose claimer died while it waited blocks the others
-  only that long. An item that asked for no lease has none.
+  only that long. An item that asked for no lease has none;
+- an item that was claimed by force is ``forced`` as long as it is in the series.
 
 ``since`` is when the active item became active, ``by`` who activated it, and ``claim_id`` the id of that claim: a
 caller whose reply was lost recognises its own claim by it.
@@ -58,7 +59,8 @@ class Live(NamedTuple):
 class Series:
     """One state of a series. Items are run ids or issue numbers. ``revision`` counts changes; 0 is an unused series.
     Times are seconds, to the millisecond. ``lease`` is the length of the lease of the active item, in seconds;
-    ``leases`` has the lengths that queued items asked for, in the order of the queue."""
+    ``leases`` has the lengths that queued items asked for, in the order of the queue. ``forced`` are the items, the
+    active one first, that somebody put into this series although their titles do not name it."""
 
     name: str
     active: Item | None = None
@@ -72,6 +74,7 @@ class Series:
     lease_until: float | None = None
     paused: str | None = None
     leases: tuple[tuple[Item, float], ...] = ()
+    forced: tuple[Item, ...] = ()
 
     # -- getting a turn ------------------------------------------------------------------------------------------------
 
@@ -108,6 +111,12 @@ class Series:
         ordered = [item for item, micro in sorted(items, key=lambda one: _order(one[0], one[1]))]
         new = tuple(item for item in dict.fromkeys(ordered) if item not in known)
         return self._changed(now, queue=(*self.queue, *new)) if new else self
+
+    def force(self, item: Item, now: float) -> Series:
+        """Record that ``item`` belongs to this series by force, whatever its title is."""
+        if self.position(item) is None or item in self.forced:
+            return self
+        return self._changed(now, forced=(*self.forced, item))
 
     def front(self, item: Item, now: float) -> Series:
         """Move a queued ``item`` to the head of the queue."""
@@ -234,7 +243,9 @@ class Series:
         )
         asked = dict(changed.leases)
         leases = tuple((item, asked[item]) for item in changed.queue if item in asked)
-        return changed if leases == changed.leases else replace(changed, leases=leases)
+        forced = tuple(item for item in (changed.active, *changed.queue) if item is not None and item in changed.forced)
+        same = leases == changed.leases and forced == changed.forced
+        return changed if same else replace(changed, leases=leases, forced=forced)
 
     # -- written down --------------------------------------------------------------------------------------------------
 
@@ -274,10 +285,10 @@ class Series:
 
     @classmethod
     def salvaged(cls, text: str | None, name: str, earlier: Iterable[str] = ()) -> Series:
-        """What can be recovered from an unreadable or lost state, as a base for ``rebuild``: the active issue, the
-        pause and the revision, each if it is valid. Do not act on it without a rebuild. ``earlier`` are the states
-        before it, the newest first: they give the revision to continue from, and since when the active issue is
-        active."""
+        """What can be recovered from an unreadable or lost state, as a base for ``rebuild``: the active issue and
+        whether it is forced, the pause and the revision, each if it is valid. Do not act on it without a rebuild.
+        ``earlier`` are the states before it, the newest first: they give the revision to continue from, and since when
+        the active issue is active."""
         last = cls._last_of(earlier, name)
         try:
             series = cls.from_text(text, name)
@@ -305,9 +316,12 @@ class Series:
             data = None
         fields = data if isinstance(data, dict) else {}
         active, paused, revision = (fields.get(key) for key in ("active_issue", "paused", "revision"))
+        active = active if is_issue(active) else None
+        forced = fields.get("forced")
         return cls(
             name,
-            active=active if is_issue(active) else None,
+            active=active,
+            forced=(active,) if active is not None and isinstance(forced, list) and active in forced else (),
             revision=revision if type(revision) is int and revision > 0 else 1,
             paused=paused if isinstance(paused, str) and paused else None,
         )

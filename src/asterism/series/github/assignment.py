@@ -33,7 +33,14 @@ from asterism.series.github.discovery import Assignee
 from asterism.series.github.github_client import GitHubClient, RequestRejected, graphql_reason
 from asterism.series.github.github_register import GitHubRegister
 from asterism.series.github.transport import TIMEOUT
-from asterism.series.register import OutcomeUnknown, RateLimited, RegisterUnavailable, RevisionConflict, SeriesError
+from asterism.series.register import (
+    AssignmentFailed,
+    OutcomeUnknown,
+    RateLimited,
+    RegisterUnavailable,
+    RevisionConflict,
+    SeriesError,
+)
 
 Guard = Callable[[], None]
 """Called before a request is sent; raises if it is too late."""
@@ -182,10 +189,6 @@ def _text(name: str, holder: str | None, until: float) -> str:
 
 
 # -- assigning --------------------------------------------------------------------------------------------------------
-
-
-class AssignmentFailed(SeriesError):
-    """GitHub accepted the request but assigned nobody, or does not know the account."""
 
 
 class _Assignments(NamedTuple):

@@ -1,21 +1,31 @@
-"""Claims checked against GitHub: closed issues are neither claimed nor waited for.
+"""Claims checked against GitHub: no claim of a closed or foreign issue, and no wait behind a closed one.
 
 A register knows claims and releases. It learns with the next sync that the active issue was closed, transferred or
 deleted. A claim does not wait for that: it reads the active issue, and the next ones if that one is gone, and removes
 the gone issues in the same change. Only issues that were read are removed, so a delayed claim removes nothing newer.
+
+The title and the labels of an issue tell its series, by the discovery rules that the sync has stored. A series without
+stored rules may be found by any, so there only an issue that the default rules put into another series is refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from asterism.core.series.machine import Item, Series, UnreadableSeries
 from asterism.series.claims import Claim, signed
 from asterism.series.compare_and_swap import Outcome, RetryOptions, UpdateCounts, update
+from asterism.series.github.assignment import LockExpired
+from asterism.series.github.discovery import BadPattern, SeriesMatcher
 from asterism.series.github.github_client import GitHubClient
+from asterism.series.github.github_register import GitHubRegister
 from asterism.series.github.observed_state import Departure, read_open_issue
-from asterism.series.register import NotClaimable, SeriesRegister
+from asterism.series.github.sync import SyncService
+from asterism.series.github.sync_context import SyncSettings
+from asterism.series.github.tracking_issue import Rules, TrackingRecord
+from asterism.series.register import NotClaimable, RegisterUnavailable, SeriesRegister
 
 MAX_CHECKED = 20
 """Issues of one series that a claim reads; the others are left to the next sync."""
@@ -45,8 +55,8 @@ class ClaimAfterDepartures:
         remaining, item = self._remaining(before, after.updated_at), self.wanted.item
         if remaining.active not in (None, before.active):
             parts.append(f"promote #{remaining.active}")
-        unmoved = item in remaining.queue and item in after.queue and remaining.leases == after.leases
-        if parts and unmoved:
+        unmoved = item in remaining.queue and item in after.queue
+        if parts and unmoved and (remaining.leases, remaining.forced) == (after.leases, after.forced):
             return signed("; ".join(parts), self.wanted.by)
         return "; ".join([*parts, self.wanted.message(remaining, after)])
 
@@ -71,7 +81,9 @@ class IssueClaims:
     ) -> Outcome:
         """As ``claim`` of ``asterism.series.claims``. Raises NotClaimable too."""
         series = await _read(register, name)  # before the issue: it tells whether the repository exists
-        await self._check_claimable(wanted.item)
+        issue = await self._check_claimable(wanted.item)
+        if not wanted.force and wanted.item not in series.forced:
+            await self._check_series(name, issue)
         await self._check_ahead(series, wanted.item)
         while True:
             gone = {number: reason for number, reason in self._checked.items() if reason is not None}
@@ -86,7 +98,7 @@ class IssueClaims:
                     counts.duplicate_prevented += after.active not in (None, wanted.item)
                 return outcome
 
-    async def _check_claimable(self, item: Item) -> None:
+    async def _check_claimable(self, item: Item) -> Mapping[str, Any]:
         if not isinstance(item, int):
             raise NotClaimable(f"{item!r} is not the number of an issue")
         issue = await read_open_issue(self._client, item)
@@ -99,6 +111,20 @@ class IssueClaims:
             raise NotClaimable(f"#{item} is closed ({issue}): reopen it, or claim another issue")
         if "pull_request" in issue:
             raise NotClaimable(f"#{item} is a pull request: only issues can be claimed")
+        return issue
+
+    async def _check_series(self, name: str, issue: Mapping[str, Any]) -> None:
+        """Raises NotClaimable for an issue of another series, or of none by the stored rules."""
+        record = await GitHubRegister(self._client, "tracking").read(name)
+        rules = TrackingRecord.parse(record.text, name).rules
+        member = _matcher(rules).match(issue)
+        if (member is None and rules is None) or (member is not None and member.series == name):
+            return
+        belongs = "no series" if member is None else f"{member.series}, not {name}"
+        raise NotClaimable(
+            f"#{issue['number']} belongs to {belongs} by its title and labels ({issue.get('title')!r}): it cannot be "
+            f"claimed in {name}; correct the name or the number, or put it into {name} all the same with --force"
+        )
 
     async def _check_ahead(self, series: Series, item: Item) -> bool:
         """Read the active issue, and if it is gone the ones behind it, up to the first open one.
@@ -119,6 +145,40 @@ class IssueClaims:
             if self._checked[number] is None:
                 return any_gone
         return any_gone
+
+
+async def assign_claimed(register: GitHubRegister, name: str, number: int, settings: SyncSettings) -> None:
+    """Assign an issue that was made active, under the assignment lock, and verify it. The other issues of the series
+    are unassigned. Nothing is queued or promoted, unless the issue was closed meanwhile.
+
+    Raises AssignmentFailed, Contended, NotClaimable if the issue is not active any more, and as the register does."""
+    record = TrackingRecord.parse((await GitHubRegister(register.client, "tracking").read(name)).text, name)
+    rules = _matcher(record.rules).rules
+    service = SyncService(
+        register,
+        replace(
+            settings,
+            pattern=rules["pattern"] or "",
+            label_pattern=rules["label_pattern"] or "",
+            label=rules["label"],
+        ),
+    )
+    try:
+        state = await service.assign(name, number)
+    except LockExpired as error:
+        raise RegisterUnavailable(f"{error}; run the command again") from None
+    if state.active != number:
+        raise NotClaimable(f"#{number} left {name} before it could be assigned: it is not open any more")
+
+
+def _matcher(rules: Rules | None) -> SeriesMatcher:
+    """The matcher with the stored rules; with the default ones if there are none, or none that can be used."""
+    if rules is None:
+        return SeriesMatcher()
+    try:
+        return SeriesMatcher(rules["pattern"] or "", rules["label_pattern"] or "", required=rules["label"])
+    except BadPattern:
+        return SeriesMatcher()
 
 
 async def _read(register: SeriesRegister, name: str) -> Series:

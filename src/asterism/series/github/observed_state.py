@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from asterism.core.series.machine import Item, Live
+from asterism.core.series.machine import Item, Live, Series
 from asterism.series.github.discovery import (
     TRACKING_LABEL,
     NearMiss,
@@ -38,8 +38,8 @@ class Departure(StrEnum):
     ABANDONED = "abandoned"
     TRANSFERRED = "transferred"
     DELETED = "deleted"
-    RENAMED = "renamed"
-    """It is open, but no longer belongs to this series."""
+    EVICTED = "evicted"
+    """It is open, but neither its title nor a label puts it into this series, and nobody forced it in."""
 
 
 @dataclass(frozen=True)
@@ -78,10 +78,30 @@ class CannotRebuild(SeriesError):
 class IssueObserver:
     """Reads issues with ``client`` and finds their series with ``matcher``.
 
-    A required label narrows the list; the tracking issues are then listed separately."""
+    A required label narrows the list; the tracking issues are then listed separately. ``forced`` are the issues that
+    belong to a series by force: to that one, and to none by their titles or labels, so that two series never assign and
+    unassign one issue in turn."""
 
     def __init__(self, client: GitHubClient, matcher: SeriesMatcher) -> None:
         self._client, self._matcher, self._label = client, matcher, matcher.required
+        self.forced: dict[int, str] = {}
+
+    def note_forced(self, series: Iterable[Series]) -> None:
+        """Replace what is known about the forced issues of these series. An issue that several series force belongs to
+        the first of them by name."""
+        states = {one.name: one for one in series}
+        others = {number: name for number, name in self.forced.items() if name not in states}
+        forced = {item: name for name in sorted(states, reverse=True) for item in states[name].forced}
+        self.forced = others | {item: name for item, name in forced.items() if isinstance(item, int)}
+
+    def _match(self, issue: Mapping[str, Any]) -> SeriesIssue | None:
+        """The issue as one of a series: of the one that it was forced into, else by its title and labels."""
+        member, number = self._matcher.match(issue), int(issue["number"])
+        name = self.forced.get(number)
+        if name is None or (member is not None and member.series == name):
+            return member
+        assignee = self._matcher.assignee
+        return SeriesIssue(number, name, number, assignee is not None and assignee.is_assigned(issue), issue)
 
     async def survey(self, stable: bool = False) -> IssueSurvey:
         """List the open issues.
@@ -99,7 +119,7 @@ class IssueObserver:
         tracking: dict[int, Mapping[str, Any]] = {}
         others = []
         for issue in issues:
-            member = self._matcher.match(issue)
+            member = self._match(issue)
             if member is not None:
                 series.setdefault(member.series, {})[member.number] = member
             elif has_label(issue, TRACKING_LABEL) and "pull_request" not in issue:
@@ -145,7 +165,7 @@ class IssueObserver:
         Only the assigned issues are listed, so it is fast however many issues are open. If ``active`` is named, because
         the caller is about to assign it, it and the issues that were assigned are also read by themselves."""
         known = survey.series.get(name, {})
-        listed = [member for issue in await self._list_assigned() if (member := self._matcher.match(issue)) is not None]
+        listed = [member for issue in await self._list_assigned() if (member := self._match(issue)) is not None]
         seen = {member.number: member for member in listed if member.series == name}
         observed = ObservedSeries({number: replace(member, assigned=False) for number, member in known.items()} | seen)
         before = [number for number, member in known.items() if member.assigned]
@@ -189,8 +209,8 @@ class IssueObserver:
         issue = await read_open_issue(self._client, number)
         if isinstance(issue, Departure):
             return issue
-        member = self._matcher.match(issue)
-        return member if member is not None and member.series == name else Departure.RENAMED
+        member = self._match(issue)
+        return member if member is not None and member.series == name else Departure.EVICTED
 
 
 async def read_open_issue(client: GitHubClient, number: int) -> Mapping[str, Any] | Departure:

@@ -16,7 +16,6 @@ from asterism.core.series.machine import Live, Series, UnreadableSeries
 from asterism.series.claims import signed
 from asterism.series.compare_and_swap import Contended, UpdateCounts, is_newer_version, unreadable_reason, update
 from asterism.series.github.assignment import (
-    AssignmentFailed,
     HeldLock,
     LockContended,
     LockHeld,
@@ -36,7 +35,7 @@ from asterism.series.github.tracking_issue import (
     shown_body,
     unassigned_note,
 )
-from asterism.series.register import OutcomeUnknown, RegisterUnavailable, SeriesError, Snapshot
+from asterism.series.register import AssignmentFailed, OutcomeUnknown, RegisterUnavailable, SeriesError, Snapshot
 
 MAX_LOCK_PAUSE = 5.0
 """The longest pause between two tries to acquire the assignment lock, in seconds."""
@@ -170,20 +169,22 @@ class SeriesSync:
     async def _observe(self) -> ObservedSeries | None:
         """The observed issues; None if the series must be left alone.
 
-        If the series was found by other discovery rules, ours do not find its issues: all of them would look renamed,
-        and the series would be emptied. Without stored rules, one known issue that ours find is enough."""
+        If the series was found by other discovery rules, ours do not find its issues: all of them would look foreign,
+        and the series would be emptied. Without stored rules, ours decide if they find an issue of this series, or put
+        the foreign ones into other series: those were claimed by mistake."""
         report, rules, ours = self.report, self._record.rules, self._context.matcher.rules
         known = [report.state.active, *report.state.queue]
         if rules is not None and rules != ours and self._name not in self._survey.series:
             report.status, report.left_alone = "left alone", other_rules_reason(rules)
             return None
         observed = await self._context.observer.observe(self._name, self._survey, known)
-        renamed = [number for number, reason in observed.gone.items() if reason is Departure.RENAMED]
-        if not renamed or rules == ours:
+        foreign = {number for number, reason in observed.gone.items() if reason is Departure.EVICTED}
+        if not foreign or rules == ours:
             return observed
-        if rules is None and any(item in observed.open for item in known):
+        elsewhere = {number for members in self._survey.series.values() for number in members}
+        if rules is None and (observed.open or foreign <= elsewhere):
             return observed
-        numbers = ", ".join(f"#{number}" for number in renamed)
+        numbers = ", ".join(f"#{number}" for number in sorted(foreign))
         report.status = "left alone"
         report.left_alone = f"{other_rules_reason(rules)}; by these rules {numbers} would not belong to it"
         return None
@@ -192,6 +193,7 @@ class SeriesSync:
         """The same by a new survey, made after the state was read again."""
         self._seen = await self._context.register.read(self._name)
         self.report.state = Series.salvaged(self._seen.text, self._name)
+        self._context.observer.note_forced([self.report.state])
         self._survey = await self._context.observer.survey()
         return await self._observe()
 
@@ -290,6 +292,11 @@ class SeriesSync:
                 "moment ago: nothing was assigned or unassigned, and the next run tries again"
             )
         report.state = state
+
+    async def assign(self) -> None:
+        """Assign the active issue and no other, and do nothing else."""
+        if not await self._is_settled_now():
+            await self._assign()
 
     # -- assignment ----------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,8 @@
 A sync may run as often as wanted, in any number of processes at once. If nothing changed it makes two requests, which
 are usually answered from the cache, and writes nothing. The order of its steps makes it safe:
 
-1. It reads the states, then lists the open issues, and reads those that are in a state but not in the list.
+1. It reads the states, then lists the open issues, and reads those that are in a state but not in the list. An issue
+   belongs to the series that it was forced into, otherwise to the one that its title or a label names.
 2. It changes the state by compare-and-swap, which alone decides about the active issue. An issue that the list has and
    a newer state lacks may have been closed and released in between: before such an issue is queued, the state is read
    and the issues are listed again.
@@ -37,7 +38,7 @@ from asterism.core.series.machine import Series
 from asterism.series.github.assignment import Assigner, SeriesAssignmentLock
 from asterism.series.github.discovery import Assignee, SeriesMatcher, similar_names
 from asterism.series.github.github_register import GitHubRegister
-from asterism.series.github.observed_state import IssueObserver
+from asterism.series.github.observed_state import IssueObserver, IssueSurvey
 from asterism.series.github.place_labels import PlaceLabels
 from asterism.series.github.series_sync import SeriesSync
 from asterism.series.github.sync_context import SyncContext, SyncSettings
@@ -100,10 +101,17 @@ class SyncService:
         if wanted is not None and not wanted:
             return SyncReport(self.register.url, self.settings.mode, [], {})
         heads = await self.register.heads()
+        stored_names = {name for ref in heads if (name := self.register.name_of(ref)) is not None}
+        selected = {name for name in stored_names if wanted is None or name in wanted}
+        states = [heads[self.register.ref_of(name)] for name in stored_names]
+        texts = await self.register.texts([*states, *self._tokens(selected, heads)])
+        # of every series: what one of them forces is of no other
+        context.observer.note_forced(
+            Series.salvaged(texts.get(heads[self.register.ref_of(name)]), name) for name in stored_names
+        )
         survey = await context.observer.survey()
-        names = {name for ref in heads if (name := self.register.name_of(ref)) is not None} | set(survey.series)
-        names = {name for name in names if wanted is None or name in wanted}
-        texts = await self.register.texts(self._tokens(names, heads))
+        names = selected | {name for name in survey.series if wanted is None or name in wanted}
+        texts |= await self.register.texts(self._tokens(names - selected, heads))
         records = context.tracking.register
         reports = []
         for name in sorted(names):
@@ -126,6 +134,21 @@ class SyncService:
         if not self.settings.acts:
             result.near_misses, result.lookalikes = context.observer.near_misses(survey), similar_names(names)
         return result
+
+    async def assign(self, name: str, issue: int) -> Series:
+        """Assign the active issue of a series, if that is ``issue``, which belongs to it whatever its title is. Returns
+        the state. Raises SeriesError, also AssignmentFailed and Contended."""
+        context = self.context
+        self.register.client.begin_operation(cut_reads=True)
+        context.begin_sync()
+        seen = await self.register.read_all()
+        context.observer.note_forced(Series.salvaged(snapshot.text, other) for other, snapshot in seen.items())
+        context.observer.forced[issue] = name
+        nothing = Snapshot(None, None)
+        one = SeriesSync(context, name, IssueSurvey({}, ()), seen.get(name, nothing), nothing)
+        if one.report.state.active == issue:
+            await one.assign()
+        return one.report.state
 
     async def series_of(self, issue: int) -> str | None:
         """The series that an issue belongs to by its title or labels, whatever its state."""

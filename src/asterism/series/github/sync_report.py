@@ -67,6 +67,14 @@ class SeriesReport:
             "unassigned_by": self.unassigned.by if self.unassigned is not None else None,
         }
 
+    def _departure(self, number: int, reason: Departure, would: str) -> str:
+        if reason is not Departure.EVICTED:
+            return f"#{number} {reason}"
+        return (
+            f"#{number} {would}evicted: neither its title nor a label puts it into {self.name} "
+            "(`asterism series claim --force` would keep it)"
+        )
+
     def gauges(self) -> dict[str, Any]:
         return {
             "active": self.state.active is not None,
@@ -88,7 +96,7 @@ class SeriesReport:
         if self.left_alone:
             return [f"series {self.name}: left unchanged {self.left_alone}"]
         would = "would be " if self.observed else ""
-        details = [f"#{number} {reason}" for number, reason in self.left.items()]
+        details = [self._departure(number, reason, would) for number, reason in self.left.items()]
         if self.rebuilt:
             details.append("its unreadable state was rebuilt from the open issues")
         if self.promoted is not None:

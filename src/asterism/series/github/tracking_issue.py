@@ -78,7 +78,7 @@ class TrackingRecord:
         return cls(
             name,
             issue if type(issue) is int else None,
-            rules if isinstance(rules, dict) else None,
+            rules if _are_rules(rules) else None,
             announced,
             tuple(event for event in answered if isinstance(event, str)) if isinstance(answered, list) else (),
         )
@@ -150,6 +150,13 @@ def _state_in_body(body: str | None, name: str) -> Series:
         return Series.from_text(document, name)
     except UnreadableSeries:
         return Series(name)
+
+
+def _are_rules(rules: Any) -> bool:
+    """Whether these can be the rules of a matcher; the patterns are compiled there."""
+    if not isinstance(rules, dict) or not isinstance(rules.get("label"), str | None):
+        return False
+    return all(isinstance(rules.get(key), str) for key in ("pattern", "label_pattern"))
 
 
 def other_rules_reason(rules: Rules | None) -> str:
