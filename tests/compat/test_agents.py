@@ -423,3 +423,51 @@ def test_an_agent_on_another_bus_is_ignored(dialect: Dialect) -> None:
     assert session.run(diamond(dialect))["status"] == "completed"
     assert session.devices.started == ["A", "B", "C"]
     assert session.synchronizer.get_statistics()["timeout_modifications"] == 3
+
+
+@KINDS
+@pytest.mark.parametrize("private", [False, True], ids=["cancel", "_status"])
+def test_a_task_that_the_copy_cancels_is_not_executed(dialect: Dialect, kind: type[Agent], private: bool) -> None:
+    def cancel_b(mine: Any, event: Any) -> None:
+        if event.task_id == "A" and private:
+            mine.tasks["B"]._status = "cancelled"
+        elif event.task_id == "A":
+            mine.tasks["B"].cancel()
+
+    session = Session(dialect, Devices())
+    session.bus.subscribe(kind(dialect, session.bus, cancel_b, seconds=2.0))
+    plan = dialect.plan("A", "B", "C", lines=["A>B", "A>C"])
+    session.run(plan)
+    assert session.devices.started == ["A", "C"]
+    assert {task_id: task.status.value for task_id, task in plan.tasks.items()} == {
+        "A": "completed",
+        "B": "cancelled",
+        "C": "completed",
+    }
+
+
+def test_progress_wins_over_a_cancellation_in_a_copy(dialect: Dialect, caplog: pytest.LogCaptureFixture) -> None:
+    """B ends while the agent thinks about A; its copy cancels B."""
+
+    def cancel_b(mine: Any, event: Any) -> None:
+        if event.task_id == "A":
+            mine.tasks["B"].cancel()
+
+    session = Session(dialect, Devices("one", "two", seconds={"B": 2.0}))
+    session.bus.subscribe(Agent(dialect, session.bus, cancel_b, seconds=3.0))
+    plan = dialect.plan("A", "B")
+    assert session.run(plan)["status"] == "completed"
+    assert plan.tasks["B"].status.value == "completed"
+    assert "left out" in caplog.text
+
+
+def test_a_running_task_that_the_copy_cancels_is_stopped(dialect: Dialect) -> None:
+    def cancel_b(mine: Any, event: Any) -> None:
+        if event.task_id == "A":
+            mine.tasks["B"].cancel()
+
+    session = Session(dialect, Devices("one", "two", seconds={"B": 1000.0}))
+    session.bus.subscribe(Agent(dialect, session.bus, cancel_b))
+    plan = dialect.plan("A", "B")
+    session.run(plan)
+    assert plan.tasks["B"].status.value == "cancelled"

@@ -8,7 +8,8 @@ An answer belongs to the plan that it names. If that plan does not have the task
 in which the task is pending, as the documents have it. With no such run, or several, it is ignored with a warning.
 
 ``merge_copy`` is a three-way merge of an agent's edited copy. The structure comes from the copy; progress always comes
-from the live plan, whatever state the copy claims for a task. The copy is compared with its base to find the changes:
+from the live plan, whatever state the copy claims for a task. A task that the copy cancels is cancelled, unless it has
+ended meanwhile. The copy is compared with its base to find the changes:
 
 * a copy made in this process holds its base;
 * a copy read from JSON names the version it was written at, and the live plan remembers that version;
@@ -48,6 +49,7 @@ from asterism.core.plan.edits import (
     UpdateDependency,
     UpdateTask,
 )
+from asterism.core.plan.status import CANCELLED
 
 
 class PlanSynchronizer(PromptObserver):
@@ -345,7 +347,7 @@ def _in_effect(live: Constellation, edit: Edit) -> bool:
         if isinstance(edit, RemoveDependency):
             return there is None
         return there == edit.dependency
-    return False  # a task cannot be cancelled through a copy
+    return edit.task_id in nodes and nodes[edit.task_id].status is CANCELLED
 
 
 def _warn_of_claims(live: Constellation, copy: Constellation, logger: logging.Logger) -> None:
@@ -353,5 +355,5 @@ def _warn_of_claims(live: Constellation, copy: Constellation, logger: logging.Lo
         if task_id not in live.nodes:
             continue
         claimed, known = TaskStatus(node.status), TaskStatus(live.nodes[task_id].status)
-        if is_more_advanced(claimed, known):
+        if claimed is not TaskStatus.CANCELLED and is_more_advanced(claimed, known):  # that is a wish, not a claim
             logger.warning("%s: the copy says that %r is %s; it is %s", live.id, task_id, claimed, known)

@@ -12,6 +12,7 @@ from asterism.core.plan.diff import Outline, diff, merge
 from asterism.core.plan.edits import (
     AddDependency,
     AddTask,
+    CancelTask,
     EditBatch,
     RemoveDependency,
     RemoveTask,
@@ -19,7 +20,7 @@ from asterism.core.plan.edits import (
     UpdateTask,
 )
 from asterism.core.plan.invariants import check_invariants
-from asterism.core.plan.status import COMPLETED, RUNNING
+from asterism.core.plan.status import CANCELLED, COMPLETED, RUNNING
 from asterism.core.plan.task import Task
 from tests.core.plan.tiny_plans import begin, chain, end, fail, start, structure
 
@@ -178,3 +179,30 @@ def test_a_merge_may_repair_a_failure() -> None:
     end(live, "a2")
     end(live, "b")
     check_invariants(live)
+
+
+def test_a_cancellation_in_a_copy_is_an_edit() -> None:
+    live = begin(chain("a", "b", "c"))
+    copy = live.copy()
+    copy.edit([CancelTask("b", "not needed"), AddTask(Task("x")), CancelTask("x")])
+    batch, dropped = merge(live, copy.origin or live, copy)
+    assert (batch.edits, dropped) == ((AddTask(Task("x")), CancelTask("b"), CancelTask("x")), [])
+    live.apply(batch, 5.0)
+    assert (live["b"].status, live["x"].status) == (CANCELLED, CANCELLED)
+    check_invariants(live)
+
+
+def test_progress_wins_over_a_cancellation_in_a_copy() -> None:
+    live = begin(chain("a"))
+    for task_id in ("b", "c", "d", "e"):
+        live.edit([AddTask(Task(task_id))])
+    live.edit([CancelTask("e")])
+    copy = live.copy()
+    copy.edit([CancelTask("a"), CancelTask("b"), CancelTask("c"), CancelTask("d")])
+    end(live, "a")
+    start(live, "b")
+    live.edit([RemoveTask("c")])
+    live.edit([CancelTask("d")])
+    batch, dropped = merge(live, copy.origin or live, copy)
+    assert batch.edits == (CancelTask("b"),)  # a task that runs can still be cancelled; e was cancelled before
+    assert dropped == [CancelTask("a"), CancelTask("c"), CancelTask("d")]
