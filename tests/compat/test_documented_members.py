@@ -26,7 +26,7 @@ MEMBERS: dict[str, dict[str, str]] = {
     },
     "TaskStarLine": {
         ATTRIBUTE: "line_id from_task_id to_task_id source_task_id target_task_id dependency_type "
-        "condition_description condition_evaluator metadata last_evaluation_result "
+        "condition condition_description condition_evaluator metadata last_evaluation_result "
         "last_evaluation_time created_at updated_at",
         METHOD: "is_satisfied evaluate_condition mark_satisfied reset_satisfaction set_condition_evaluator "
         "update_metadata to_dict to_json to_basemodel",
@@ -41,7 +41,7 @@ MEMBERS: dict[str, dict[str, str]] = {
         "is_dependency_modifiable validate_dag has_cycle get_topological_order start_execution start_task "
         "mark_task_completed complete_execution is_complete update_state get_longest_path "
         "get_critical_path_length_with_time get_max_width get_total_work get_parallelism_metrics get_statistics "
-        "to_dict to_json to_basemodel display_dag",
+        "update_metadata to_dict to_json to_basemodel display_dag",
         CLASSMETHOD: "from_dict from_json from_basemodel",
     },
     "ConstellationEditor": {
@@ -58,7 +58,7 @@ MEMBERS: dict[str, dict[str, str]] = {
     "TaskConstellationOrchestrator": {
         METHOD: "set_device_manager set_modification_synchronizer",
         ASYNC: "orchestrate_constellation execute_constellation execute_single_task get_constellation_status "
-        "get_available_devices",
+        "get_available_devices assign_devices_automatically cancel_execution _sync_constellation_modifications",
     },
     "ConstellationManager": {
         METHOD: "reassign_task_device clear_device_assignments validate_constellation_assignments "
@@ -69,7 +69,7 @@ MEMBERS: dict[str, dict[str, str]] = {
     "ConstellationModificationSynchronizer": {
         METHOD: "merge_and_sync_constellation_states set_modification_timeout has_pending_modifications "
         "get_pending_count get_pending_task_ids get_current_constellation get_statistics clear_pending_modifications",
-        ASYNC: "on_event wait_for_pending_modifications",
+        ASYNC: "on_event wait_for_pending_modifications _auto_complete_on_timeout",
     },
     "EventBus": {METHOD: "subscribe unsubscribe", ASYNC: "publish_event"},
     "IEventObserver": {ASYNC: "on_event"},

@@ -310,7 +310,7 @@ async def test_cancel_leaves_nothing_running_and_the_orchestrator_usable(dialect
         with pytest.raises(asyncio.CancelledError):
             await running
     assert session.devices.running == set()
-    assert await session.orchestrator.cancel_execution("plan") is False
+    assert await session.orchestrator.cancel_execution("plan") is True  # it does not run, as asked
     assert (await session.orchestrate(dialect.plan("A", id="next")))["status"] == "completed"
     assert (await session.orchestrate(dialect.plan("A")))["status"] == "completed", "the id is free again"
     assert {task.status for task in plan.tasks.values()} == {TaskStatus.COMPLETED, TaskStatus.CANCELLED}

@@ -55,6 +55,7 @@ class DocumentedPlan(Analysis, ManualProgress):
         self, plan_id: str | None = None, name: str | None = None, metadata: Mapping[str, Any] | None = None
     ) -> None:
         self.conditions = Conditions()
+        self._source: DocumentedPlan | None = None  # what it becomes a copy of as soon as it is used
         self.plan = Constellation(plan_id or f"{self.naming.noun}_{uuid4().hex[:12]}")
         self.plan.evaluate, self.plan.clock = self.conditions.evaluate, time.time
         self.name = name or self.plan.id
@@ -67,11 +68,25 @@ class DocumentedPlan(Analysis, ManualProgress):
         self._written: dict[int, Outline] = {}
         self._stars: dict[str, TaskStar] = {}
         self._created: dict[str, datetime] = {}  # when its tasks were made
-        self.lines = Lines()
+        self._lines = Lines()
 
     @property
     def plan_id(self) -> str:
-        return self.plan.id
+        return self._plan.id
+
+    @property
+    def plan(self) -> Constellation:
+        self.refresh()
+        return self._plan
+
+    @plan.setter
+    def plan(self, value: Constellation) -> None:
+        self._plan = value
+
+    @property
+    def lines(self) -> Lines:
+        self.refresh()
+        return self._lines
 
     # -- edits ---------------------------------------------------------------------------------------------------------
 
@@ -140,6 +155,11 @@ class DocumentedPlan(Analysis, ManualProgress):
 
     def _touch(self) -> None:
         self.updated_at = datetime.now(UTC)
+
+    def update_metadata(self, metadata: Mapping[str, Any]) -> None:
+        """Add entries to its metadata, or replace them."""
+        self.metadata.update(metadata)
+        self._touch()
 
     # -- tasks ---------------------------------------------------------------------------------------------------------
 
@@ -372,6 +392,21 @@ class DocumentedPlan(Analysis, ManualProgress):
                 star.bind(self.plan, self.plan.nodes[task_id], self)
             else:
                 self._forget(task_id)
+
+    def follow(self, source: DocumentedPlan) -> None:
+        """Become a copy of ``source`` when it is used next. An agent that drops its copy after the answer pays for no
+        second copy of the plan."""
+        self._source = source
+
+    def follows(self, source: DocumentedPlan) -> bool:
+        """Whether it has not been used since ``follow``, so that it has no changes of its own."""
+        return self._source is source
+
+    def refresh(self) -> None:
+        """Do what ``follow`` has promised. Its tasks and lines call this before they tell anything."""
+        if self._source is not None:
+            source, self._source = self._source, None
+            self.copy_from(source)
 
     def adopt(self, copy: DocumentedPlan, edits: tuple[Edit, ...]) -> None:
         """Update lines and handles after edits from a copy were applied."""

@@ -281,6 +281,15 @@ class Outlet:
         except Exception:
             logger.exception("%r failed to publish %s", self._bus, event.event_type)
 
+    def subscribe(self, observer: IEventObserver) -> None:
+        """Let an observer of a run hear the bus, if the bus takes observers."""
+        if callable(getattr(self._bus, "subscribe", None)):
+            self._bus.subscribe(observer)
+
+    def unsubscribe(self, observer: IEventObserver) -> None:
+        if callable(getattr(self._bus, "unsubscribe", None)):
+            self._bus.unsubscribe(observer)
+
     async def delivered(self, observer: object, timeout: float) -> None:
         """Wait until an observer has received the published ends, at most ``timeout`` seconds."""
         if self._ends:

@@ -137,8 +137,14 @@ class TaskConstellationOrchestrator(PlanOrchestrator):
         return await self.status_of(constellation)
 
     async def cancel_execution(self, constellation_id: str) -> bool:
-        """Stop a run and wait for its end. False if the constellation does not run here."""
+        """Stop a run and wait for its end. True if the constellation does not run then; False if another orchestrator
+        runs it."""
         return await self.cancel(constellation_id)
+
+    async def _sync_constellation_modifications(self, constellation: DocumentedPlan) -> DocumentedPlan:
+        """Wait for the answers to all ends, and return the constellation with them. A subclass may override it: a run
+        then calls it after each end, and merges what it returns."""
+        return await self.sync_modifications(constellation)
 
 
 class ConstellationModificationSynchronizer(PlanSynchronizer):

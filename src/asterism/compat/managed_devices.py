@@ -16,7 +16,7 @@ from asterism.compat.documented_names import GALAXY, Naming
 from asterism.compat.documented_plan import DocumentedPlan
 from asterism.compat.task_star import TaskStar
 from asterism.compat.task_star_fields import needs_of
-from asterism.compat.vocabulary import DeviceManager, DeviceType, TaskFailed, member
+from asterism.compat.vocabulary import DeviceManager, DeviceType, ExecutionResult, TaskFailed, member
 from asterism.core.errors import DeviceUnavailable
 from asterism.orchestrator.devices import Work
 from asterism.orchestrator.orchestrator import Orchestrator
@@ -40,7 +40,8 @@ class ManagedDevice:
         """Return the ExecutionResult of a success. Raises the error that the manager reported otherwise."""
         if not self._fleet.is_connected(self.id):
             raise DeviceUnavailable(f"{self.id!r} has disconnected")
-        result = await self._fleet.star(work.task.id).execute(self._fleet.manager)
+        answer = await self._fleet.star(work.task.id).execute(self._fleet.manager)
+        result = ExecutionResult.of(work.task.id, answer)  # a subclass of TaskStar may answer with a class of its own
         if result.is_successful:
             return result
         raise result.error if isinstance(result.error, Exception) else TaskFailed(result)

@@ -140,8 +140,14 @@ class TaskOrionOrchestrator(PlanOrchestrator):
         return await self.status_of(orion)
 
     async def cancel_execution(self, orion_id: str) -> bool:
-        """Stop a run and wait for its end. False if the orion does not run here."""
+        """Stop a run and wait for its end. True if the orion does not run then; False if another orchestrator runs
+        it."""
         return await self.cancel(orion_id)
+
+    async def _sync_orion_modifications(self, orion: DocumentedPlan) -> DocumentedPlan:
+        """Wait for the answers to all ends, and return the orion with them. A subclass may override it: a run then
+        calls it after each end, and merges what it returns."""
+        return await self.sync_modifications(orion)
 
 
 class OrionModificationSynchronizer(PlanSynchronizer):

@@ -7,13 +7,21 @@ One timer serves all pending ends; without pending ends there is no timer. ``by_
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, MutableMapping
+import logging
+import math
+from collections.abc import Callable, Coroutine, Iterable, Iterator, MutableMapping
 from dataclasses import dataclass
+from typing import Any
 
 from asterism.core.plan.diff import Outline
 
+logger = logging.getLogger("asterism.compat.synchronizer")
+
 Key = tuple[str, str]
 """A task's end: the ids of its plan and of the task."""
+
+Guard = Callable[[str, "asyncio.Future[bool]"], Coroutine[Any, Any, None]]
+"""Completes the future of a task's end if there is no answer in time."""
 
 
 @dataclass(slots=True, eq=False)
@@ -24,12 +32,17 @@ class End:
     deadline: float
     future: asyncio.Future[bool]
     by_hand: bool = False  # written into ``_pending_modifications``
+    guarded: bool = False  # a subclass ends it when its time is over
 
 
 class Pending:
-    """``expired`` is called for an end without an answer in time."""
+    """``expired`` is called for an end without an answer in time.
 
-    def __init__(self, expired: Callable[[Key], None]) -> None:
+    ``guard`` returns the ``_auto_complete_on_timeout`` of a subclass, if there is one: each end then has a task of its
+    own that runs it, instead of a deadline."""
+
+    def __init__(self, expired: Callable[[Key], None], guard: Callable[[], Guard | None] = lambda: None) -> None:
+        self._guard = guard
         self.timeout = 600.0
         self.stats = {"total_modifications": 0, "completed_modifications": 0, "timeout_modifications": 0}
         self.ends: dict[Key, End] = {}
@@ -56,11 +69,24 @@ class Pending:
         assert self._loop is not None
         by_hand, deadline = future is not None, self._loop.time() + self.timeout
         future = self._loop.create_future() if future is None else future
-        self.ends[key] = End(seen, deadline, future, by_hand)
+        guard = None if by_hand else self._guard()
+        if guard is not None:
+            deadline = math.inf
+            task = self._loop.create_task(self._watch(key, guard, future))
+            future.add_done_callback(lambda done: task.cancel())
+        self.ends[key] = End(seen, deadline, future, by_hand, guard is not None)
         future.add_done_callback(lambda done: self._resolved(key, done))
         self.stats["total_modifications"] += 1
-        if self._alarm is None or deadline < self._alarm.when():
+        if deadline < (math.inf if self._alarm is None else self._alarm.when()):
             self._set_alarm(deadline)
+
+    async def _watch(self, key: Key, guard: Guard, future: asyncio.Future[bool]) -> None:
+        """Run the guard of an end. If it fails, the end times out: nothing waits for ever."""
+        try:
+            await guard(key[1], future)
+        except Exception:
+            logger.exception("_auto_complete_on_timeout failed for %s in %s", key[1], key[0])
+            self.expire([key])
 
     def _resolved(self, key: Key, future: asyncio.Future[bool]) -> None:
         """Resolve an end whose future was set from outside."""
@@ -77,7 +103,8 @@ class Pending:
             return
         if not answered:
             self.late[key] = end
-        self.stats["completed_modifications" if answered else "timeout_modifications"] += 1
+        if answered or not (end.guarded and end.future.done()):  # a guard that ends it counts it
+            self.stats["completed_modifications" if answered else "timeout_modifications"] += 1
         if not end.future.done():
             end.future.set_result(answered)
         if not self.ends:
@@ -117,10 +144,11 @@ class Pending:
             await asyncio.wait(futures)
 
     async def wait(self, timeout: float | None) -> bool:
-        """Wait until nothing is pending. False if an end timed out, which removes it."""
+        """Wait until nothing is pending. False if an end timed out, which removes it. 0 is the timeout of ends, too, as
+        documented."""
         self.follow_loop()
         loop, everything = asyncio.get_running_loop(), True
-        deadline = loop.time() + (self.timeout if timeout is None else timeout)
+        deadline = loop.time() + (timeout or self.timeout)
         while self.ends:
             futures = [end.future for end in self.ends.values()]
             done, late = await asyncio.wait(futures, timeout=max(0.0, deadline - loop.time()))
@@ -144,7 +172,8 @@ class Pending:
         now = self._loop.time()
         self.expire([key for key, end in self.ends.items() if end.deadline <= now])
         if self.ends:
-            self._set_alarm(min(end.deadline for end in self.ends.values()))
+            earliest = min(end.deadline for end in self.ends.values())
+            self._set_alarm(None if earliest == math.inf else earliest)
 
 
 def _succeeded(future: asyncio.Future[bool]) -> bool:
@@ -173,7 +202,9 @@ class _ByTask(MutableMapping[str, "asyncio.Future[bool]"]):
         self._pending.register(("", task), None, future)
 
     def __delitem__(self, task: str) -> None:
-        self._pending.resolve(self._key(task), True)
+        key = self._key(task)
+        future = self._pending.ends[key].future
+        self._pending.resolve(key, not future.done() or _succeeded(future))
 
     def __iter__(self) -> Iterator[str]:
         return iter(dict.fromkeys(task for _, task in self._pending.ends))

@@ -1,21 +1,24 @@
-"""The documented orchestrator: one Orchestrator per run, with the lock policy ``global``."""
+"""The documented orchestrator: one Orchestrator per run, with the lock policy ``global`` unless another is set."""
 
 from __future__ import annotations
 
 import copy
+import inspect
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, ClassVar
 
 from asterism.compat import manual_progress
 from asterism.compat.documented_names import GALAXY, Naming, ReadOnly
 from asterism.compat.documented_plan import DocumentedPlan
-from asterism.compat.event_bus import Outlet, add_run, drop_run, get_event_bus, runs_on
+from asterism.compat.event_bus import Outlet, add_run, drop_run, get_event_bus, runs_on, untouched
 from asterism.compat.managed_devices import Fleet, PlanRegistry
-from asterism.compat.plan_run import Run, RunOptions
+from asterism.compat.plan_run import Run, RunOptions, merged_by
 from asterism.compat.task_star import TaskStar
 from asterism.compat.vocabulary import DeviceManager, ExecutionResult, refusing
+from asterism.core.plan.assignment_lock import POLICIES
 from asterism.core.plan.node import Node
 from asterism.orchestrator.events import DRAIN_TIMEOUT
 from asterism.orchestrator.orchestrator import Orchestrator
@@ -36,6 +39,7 @@ class PlanOrchestrator:
         self._event_bus = get_event_bus() if event_bus is None else event_bus
         self._modification_synchronizer: Any = None
         self._device_timeout = 300.0
+        self._lock_policy = "global"
         self._runs: dict[str, Run] = {}
         self.registry = self.registry_class(device_manager, enable_logging)
 
@@ -65,6 +69,13 @@ class PlanOrchestrator:
             raise ValueError(f"a timeout is above 0, not {timeout}")
         self._device_timeout = timeout
 
+    def set_lock_policy(self, policy: str) -> None:
+        """Choose what an unanswered end holds, from the next run on: everything (``global``, as documented), the tasks
+        below it (``scoped``), or nothing that can be revoked (``speculative``)."""
+        if policy not in POLICIES:
+            raise ValueError(f"the lock policy is one of {', '.join(POLICIES)}, not {policy!r}")
+        self._lock_policy = policy
+
     async def orchestrate(
         self,
         live: DocumentedPlan,
@@ -79,6 +90,7 @@ class PlanOrchestrator:
         manager = self._manager()
         self._admit(live)
         terms = RunOptions.of(device_assignments, assignment_strategy, metadata, self._device_timeout)
+        terms = replace(terms, lock_policy=self._lock_policy, sync=self._own_sync())
         synchronizer, source = self._modification_synchronizer, f"orchestrator_{id(self)}"
         run = Run(self.naming, live, manager, Outlet(self._event_bus), source, synchronizer, terms)
         plan_id = live.plan_id
@@ -108,6 +120,22 @@ class PlanOrchestrator:
         if run.review is not None:
             run.review.end()
 
+    async def sync_modifications(self, live: DocumentedPlan) -> DocumentedPlan:
+        """Wait for the answers to all ends and return the plan with them; see ``_sync_constellation_modifications``."""
+        synchronizer = self._modification_synchronizer
+        if synchronizer is None:
+            return live
+        waiting = synchronizer.wait_for_pending_modifications()
+        if inspect.isawaitable(waiting):
+            await waiting
+        merged = merged_by(synchronizer, live)
+        return live if merged is None else merged
+
+    def _own_sync(self) -> Callable[[DocumentedPlan], Awaitable[Any]] | None:
+        """``_sync_…_modifications`` of a subclass, or one that was put on this object."""
+        name = f"_sync_{self.naming.noun}_modifications"
+        return None if untouched(self, name) else getattr(self, name)
+
     def _manager(self) -> DeviceManager:
         if self._device_manager is None:
             raise ValueError("there is no device manager: use set_device_manager first")
@@ -128,11 +156,13 @@ class PlanOrchestrator:
             raise ValueError(f"{live.plan_id!r} cannot be run: {'; '.join(errors)}")
 
     async def cancel(self, plan_id: str) -> bool:
-        """Stop a run and wait for its end. False if the plan does not run here."""
+        """Stop a run and wait for its end. True if the plan does not run then, so also if it did not run before; False
+        if another orchestrator runs it."""
         run = self._runs.get(plan_id)
-        if run is None or run.live.plan.owner is None:
-            return False
-        await run.core.cancel(plan_id)
+        if run is None:
+            return plan_id not in runs_on(self._event_bus)
+        if run.live.plan.owner is not None:
+            await run.core.cancel(plan_id)
         return True
 
     async def execute_single_task(self, task: TaskStar, target_device_id: str | None = None) -> Any:
@@ -158,6 +188,12 @@ class PlanOrchestrator:
     async def status_of(self, live: DocumentedPlan) -> dict[str, Any] | None:
         """Progress of a plan that runs here; None if it does not."""
         return await self.registry.status(live.plan_id)
+
+    async def assign_devices_automatically(
+        self, live: DocumentedPlan, strategy: str = "round_robin", device_preferences: Mapping[str, str] | None = None
+    ) -> dict[str, str]:
+        """Give every task that has not started a device, in one edit; see ConstellationManager and OrionManager."""
+        return await self.registry.assign_devices_automatically(live, strategy, device_preferences)
 
     async def get_available_devices(self) -> list[dict[str, Any]]:
         """The description of each connected device."""

@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from asterism.compat import manual_progress
 from asterism.compat.documented_names import Naming
 from asterism.compat.documented_plan import DocumentedPlan
-from asterism.compat.event_bus import Outlet, untouched
+from asterism.compat.event_bus import Outlet, PromptObserver, untouched
 from asterism.compat.managed_devices import CONNECTED, Fleet, profiles_of
 from asterism.compat.manual_progress import newly_ready
 from asterism.compat.synchronizer import PlanSynchronizer, merge_copy
@@ -24,6 +25,7 @@ from asterism.compat.task_star import TaskStar, moment
 from asterism.compat.vocabulary import (
     DeviceEvent,
     DeviceManager,
+    Event,
     EventType,
     ExecutionResult,
     ModificationRejected,
@@ -57,6 +59,17 @@ class _Prompt(runtime.Subscription):
         self._handle(event)
 
 
+class _DeviceWatch(PromptObserver):
+    """Looks at the device manager when somebody else, such as the manager itself, publishes an event of a device."""
+
+    def __init__(self, source_id: str, refresh: Callable[[], None]) -> None:
+        self._source_id, self._refresh = source_id, refresh
+
+    def notice(self, event: Event) -> None:
+        if isinstance(event, DeviceEvent) and event.source_id != self._source_id:
+            self._refresh()
+
+
 @dataclass(frozen=True, slots=True)
 class RunOptions:
     """The arguments of a run."""
@@ -65,6 +78,9 @@ class RunOptions:
     strategy: str
     metadata: dict[str, Any]
     device_timeout: float
+    lock_policy: str = "global"
+    sync: Callable[[DocumentedPlan], Awaitable[Any]] | None = None
+    """``_sync_…_modifications`` of a subclass of the orchestrator."""
 
     @classmethod
     def of(
@@ -92,13 +108,14 @@ class Run:
     ) -> None:
         self.naming, self.live, self.outlet, self.source_id = naming, live, outlet, source_id
         self.terms, self.synchronizer = terms, synchronizer
-        self.review = None if synchronizer is None else Review(synchronizer, live, outlet)
+        reviewed = synchronizer is not None or terms.sync is not None
+        self.review = Review(synchronizer, live, outlet, terms.sync) if reviewed else None
         self.fleet = Fleet(manager, self._star, self._publish_device)
         self._check_devices()
         self.core = Orchestrator(
             self.fleet.here.values(),
-            editor=None if synchronizer is None else self._review,
-            policy="global",
+            editor=self._review if reviewed else None,
+            policy=terms.lock_policy,
             edit_timeout=float("inf"),  # the synchronizer has a timeout of its own
             strategy=terms.strategy,
             conditions=live.conditions,
@@ -140,9 +157,12 @@ class Run:
         for node in [node for node in plan.nodes.values() if node.status is RUNNING]:
             plan.note(plan.clock(), "put back", node.id, "it was marked as running, but no orchestrator was running it")
             manual_progress.state(plan, node, PENDING)
+        watch = _DeviceWatch(self.source_id, partial(self.fleet.refresh, self.core))
+        self.outlet.subscribe(watch)
         try:
             await self.core.run(plan, assignments=self.terms.assignments)
         finally:
+            self.outlet.unsubscribe(watch)
             if self._poll is not None:
                 self._poll.cancel()
         why = {entry.task: entry.why for entry in plan.story() if entry.what == "cancelled"}
@@ -176,7 +196,7 @@ class Run:
             self._poll = asyncio.get_running_loop().call_later(POLL_INTERVAL, self._poll_devices)
 
     def _poll_devices(self) -> None:
-        """Poll for new devices while a task waits for one: the device manager does not report them."""
+        """Poll for new devices while a task waits for one: a device manager may publish no events."""
         self.fleet.refresh(self.core)
         waiting = self.core.has_unplaceable_tasks
         self._poll = asyncio.get_running_loop().call_later(POLL_INTERVAL, self._poll_devices) if waiting else None
@@ -249,11 +269,24 @@ def execution_of(node: Node, why: str | None = None) -> ExecutionResult:
     )
 
 
+def merged_by(synchronizer: Any, live: DocumentedPlan) -> Any:
+    """The plan that ``merge_and_sync_…_states`` of a synchronizer returns; the live one if it has no such method."""
+    noun = live.naming.noun
+    merge = getattr(synchronizer, f"merge_and_sync_{noun}_states", None)
+    return live if merge is None else merge(**{f"orchestrator_{noun}": live})
+
+
 class Review:
     """One synchronizer in one run. The plan is held from a task's end until ``over`` returns."""
 
-    def __init__(self, synchronizer: Any, live: DocumentedPlan, outlet: Outlet) -> None:
-        self._synchronizer, self._live, self._outlet = synchronizer, live, outlet
+    def __init__(
+        self,
+        synchronizer: Any,
+        live: DocumentedPlan,
+        outlet: Outlet,
+        sync: Callable[[DocumentedPlan], Awaitable[Any]] | None = None,
+    ) -> None:
+        self._synchronizer, self._live, self._outlet, self._sync = synchronizer, live, outlet, sync
         self._ours = synchronizer if issubclass(type(synchronizer), PlanSynchronizer) else None
         self._documented = self._ours is not None and untouched(synchronizer, "wait_for_pending_modifications")
 
@@ -269,6 +302,9 @@ class Review:
         """Wait until these ends are answered, then merge the answers into the plan."""
         timeout = 600.0 if self._ours is None else self._ours.pending.timeout
         await self._outlet.delivered(self._synchronizer, timeout)
+        if self._sync is not None:
+            self._merge(await self._sync(self._live), tasks)
+            return
         if self._documented:
             assert self._ours is not None
             await self._ours.pending.answered(self._live.plan_id, tasks)
@@ -276,17 +312,16 @@ class Review:
             waiting = self._synchronizer.wait_for_pending_modifications()
             if inspect.isawaitable(waiting):
                 await waiting
-        self._merge(tasks)
+        self._merge(merged_by(self._synchronizer, self._live), tasks)
 
-    def _merge(self, tasks: tuple[str, ...]) -> None:
+    def _merge(self, merged: Any, tasks: tuple[str, ...]) -> None:
         """Merge the plan that the synchronizer returns, unless it merged the answers itself."""
         noun = self._live.naming.noun
-        merge = getattr(self._synchronizer, f"merge_and_sync_{noun}_states", None)
-        merged = self._live if merge is None else merge(**{f"orchestrator_{noun}": self._live})
         if merged is None or merged is self._live:
             return
         if not isinstance(merged, DocumentedPlan):
-            _edit_logger.warning("merge_and_sync_%s_states must return a %s, not %r", noun, noun, merged)
+            name = f"merge_and_sync_{noun}_states" if self._sync is None else f"_sync_{noun}_modifications"
+            _edit_logger.warning("%s must return a %s, not %r", name, noun, merged)
             return
         try:
             merge_copy(self._live, merged, None, tasks, _edit_logger)

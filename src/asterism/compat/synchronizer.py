@@ -20,6 +20,7 @@ Without an orchestrator a program can drive it by hand: pass events in, then cal
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterable, MutableMapping
 from typing import Any, ClassVar
@@ -27,7 +28,7 @@ from typing import Any, ClassVar
 from asterism.compat.documented_names import GALAXY, Naming
 from asterism.compat.documented_plan import DocumentedPlan
 from asterism.compat.event_bus import PromptObserver, runs_on, untouched
-from asterism.compat.pending_ends import Key, Pending
+from asterism.compat.pending_ends import Guard, Key, Pending
 from asterism.compat.vocabulary import (
     TASK_ENDS,
     Event,
@@ -60,7 +61,7 @@ class PlanSynchronizer(PromptObserver):
     def __init__(self, orchestrator: Any, logger: logging.Logger | None = None) -> None:
         self.orchestrator = orchestrator
         self.logger = logger or logging.getLogger("asterism.compat.synchronizer")
-        self.pending = Pending(self._warn_of_timeout)
+        self.pending = Pending(self._warn_of_timeout, self._own_guard)
         self._live: dict[str, DocumentedPlan] = {}
         self._current: DocumentedPlan | None = None
         self._unmerged: tuple[DocumentedPlan, Outline | None] | None = None  # a copy that is not merged yet
@@ -255,6 +256,15 @@ class PlanSynchronizer(PromptObserver):
 
     # -- private names that the documents show -------------------------------------------------------------------------
 
+    async def _auto_complete_on_timeout(self, task_id: str, future: asyncio.Future[bool]) -> None:
+        """Stop waiting for the answer to a task's end when its time is over. A subclass may override it; it is then
+        called for each end, in a task of its own that is cancelled when the answer comes."""
+        await asyncio.sleep(self._modification_timeout)
+        self.pending.expire([key for key, end in self.pending.ends.items() if end.future is future])
+
+    def _own_guard(self) -> Guard | None:
+        return None if untouched(self, "_auto_complete_on_timeout") else self._auto_complete_on_timeout
+
     @property
     def current_id(self) -> str | None:
         return None if self._current is None else self._current.plan_id
@@ -305,6 +315,8 @@ def merge_copy(
     """Apply the changes of ``copy`` to ``live``, all or none; then update the copy from the live plan.
 
     ``seen`` is the plan as it was when the copy's author was asked. Raises ModificationRejected and changes nothing."""
+    if copy.follows(live):
+        return  # it was merged before, and nobody has used it since
     _warn_of_claims(live.plan, copy.plan, logger)
     base, base_version = _base(live, copy, seen)
     wanted, overtaken = merge(live.plan, base, copy.plan)
@@ -318,7 +330,7 @@ def merge_copy(
         live.plan.apply(batch, live.plan.clock())
     live.adopt(copy, edits)
     if copy.runner is None:
-        copy.copy_from(live)
+        copy.follow(live)
         copy.lineage = live.lineage
 
 

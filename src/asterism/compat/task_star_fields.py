@@ -80,6 +80,8 @@ class Home(Protocol):
 
     def remove_line(self, source: str, target: str) -> None: ...
 
+    def refresh(self) -> None: ...
+
 
 class _Spec(Generic[Value]):
     """An attribute stored in the core's task, as a field or inside its ``data``."""
@@ -177,7 +179,27 @@ class StarSpec:
         self._created, self._edited = created, edited
 
     def bind(self, plan: Constellation, node: Node, home: Home | None) -> None:
-        self.plan, self.node, self.home = plan, node, home
+        self._plan, self._node, self._home = plan, node, home
+
+    def _refresh(self) -> None:
+        if self._home is not None:
+            self._home.refresh()
+
+    @property
+    def home(self) -> Home | None:
+        """Its constellation, if it is in one."""
+        self._refresh()
+        return self._home
+
+    @property
+    def plan(self) -> Constellation:
+        self._refresh()
+        return self._plan
+
+    @property
+    def node(self) -> Node:
+        self._refresh()
+        return self._node
 
     def detach(self, task: Task) -> None:
         """Leave its constellation; the task is pending again."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any, Protocol, Self
+from typing import Any, Generic, Protocol, Self, TypeVar
 from uuid import uuid4
 
 from asterism.compat import plan_records
@@ -23,6 +23,7 @@ from asterism.core.plan.task import Dependency
 logger = logging.getLogger("asterism.compat.conditions")
 
 Evaluator = Callable[[Any], Any]
+Value = TypeVar("Value")
 
 
 class Home(Protocol):
@@ -32,9 +33,35 @@ class Home(Protocol):
 
     def verdict(self, source: str, target: str) -> tuple[bool | None, datetime | None]: ...
 
+    def refresh(self) -> None: ...
+
+
+class _Fact(Generic[Value]):
+    """A field of a line that is in a plan: the plan is brought up to date before it is read."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, line: TaskStarLine, owner: type | None = None) -> Value:
+        _ = line.home
+        fact: Value = line.__dict__[self._name]
+        return fact
+
+    def __set__(self, line: TaskStarLine, value: Value) -> None:
+        line.__dict__[self._name] = value
+
 
 class TaskStarLine:
     """``to_task_id`` waits for ``from_task_id``. A conditional line without a function waits for success."""
+
+    _type = _Fact[DependencyType]()
+    _evaluator = _Fact["Evaluator | None"]()
+    _condition = _Fact["str | None"]()
+    _description = _Fact[str]()
+    _facts = _Fact[dict[str, Any]]()
+    _evaluated = _Fact["tuple[bool, datetime] | None"]()
+    _created = _Fact[datetime]()
+    _edited = _Fact[datetime]()
 
     def __init__(
         self,
@@ -49,13 +76,13 @@ class TaskStarLine:
     ) -> None:
         self._id = line_id or str(uuid4())
         self._ends = (from_task_id, to_task_id)
+        self._home: Home | None = None
         self._description = condition_description or ""
         self._facts = dict(metadata or {})
-        self.home: Home | None = None
         self._type = member(DependencyType, dependency_type)
         self._evaluator = condition_evaluator
         self._condition = condition or self._name_condition()  # the text under which the core knows the function
-        self._evaluated: tuple[bool, datetime] | None = None  # by hand, of a line in no plan
+        self._evaluated = None  # by hand, of a line in no plan
         self._created = self._edited = datetime.now(UTC)
 
     @classmethod
@@ -77,6 +104,17 @@ class TaskStarLine:
             return None
         label = self.condition_description or getattr(self._evaluator, "__name__", "condition")
         return f"{label} #{uuid4().hex[:12]}"
+
+    @property
+    def home(self) -> Home | None:
+        """The plan that it belongs to, if it is in one."""
+        if self._home is not None:
+            self._home.refresh()
+        return self._home
+
+    @home.setter
+    def home(self, value: Home | None) -> None:
+        self._home = value
 
     # -- tasks ---------------------------------------------------------------------------------------------------------
 
@@ -130,7 +168,17 @@ class TaskStarLine:
 
     @property
     def condition(self) -> str | None:
+        """The text under which the plan knows the function."""
         return self._condition
+
+    @condition.setter
+    def condition(self, value: str | Evaluator | None) -> None:
+        """A function, another text for the function of this line, the text of one that the plan knows, or None for no
+        condition."""
+        if callable(value):
+            self.set_condition_evaluator(value)
+        else:
+            self._set_condition(None if value is None else self._evaluator, value)
 
     @property
     def condition_evaluator(self) -> Evaluator | None:
@@ -138,12 +186,15 @@ class TaskStarLine:
 
     def set_condition_evaluator(self, evaluator: Evaluator) -> None:
         """Use another function from now on."""
+        self._set_condition(evaluator, None)
+
+    def _set_condition(self, evaluator: Evaluator | None, condition: str | None) -> None:
         before = self._evaluator, self._condition
         self._evaluator = evaluator
-        self._condition = self._name_condition()
+        self._condition = condition or self._name_condition()
         try:
             if self.home is not None:
-                self.home.relink(self.dependency, evaluator)
+                self.home.relink(self.dependency, self._evaluator)
         except ValueError:
             self._evaluator, self._condition = before
             raise

@@ -97,12 +97,17 @@ class ExecutionResult:
 
     @classmethod
     def of(cls, task_id: str, answer: Any) -> ExecutionResult:
-        """Convert the answer of a device manager, which may be of another class with the same fields."""
+        """Convert the answer of a device manager, which may be of another class with the same fields, or some of them.
+        Without a status it is completed, unless it has an error."""
         if isinstance(answer, ExecutionResult):
             return answer
-        if not hasattr(answer, "status"):
+        if not hasattr(answer, "status") and not hasattr(answer, "result"):
             raise TypeError(f"the device manager answered {answer!r} for {task_id!r}, not an ExecutionResult")
-        return cls(task_id, answer.status, getattr(answer, "result", None), getattr(answer, "error", None))
+        status, error = getattr(answer, "status", None), getattr(answer, "error", None)
+        error = error if isinstance(error, Exception | str) else None
+        if not isinstance(status, str | Enum):
+            status = TaskStatus.COMPLETED if error is None else TaskStatus.FAILED
+        return cls(task_id, status, getattr(answer, "result", None), error)  # type: ignore[arg-type]
 
     @property
     def is_successful(self) -> bool:
