@@ -14,7 +14,7 @@ from asterism.peers.registry import PeerRegistry
 from asterism.store.protocol import Notice
 from asterism.store.sqlite import SqliteStore
 
-REFUSED = Notice(5.0, "refused", "run 1 of laptop is forged", "1")
+REFUSED = Notice(5.0, "refused", "run 1 of laptop is malformed", "1")
 
 
 def lines(met: SyncResult, *refusals: Notice, width: int | None = None) -> list[str]:
@@ -29,7 +29,7 @@ def test_a_sync_is_summarised_in_numbers() -> None:
 def test_refusals_and_losses_are_printed_with_their_reason() -> None:
     assert lines(SyncResult(refused=1, lost=("laptop no longer owns run 7",)), REFUSED) == [
         "Synced with kitchen: 0 records sent, 0 records received, 1 record refused.",
-        "Refused: run 1 of laptop is forged",
+        "Refused: run 1 of laptop is malformed",
         "Lost: laptop no longer owns run 7",
     ]
 
@@ -81,7 +81,7 @@ def test_a_sync_as_json() -> None:
         "sent": 1,
         "taken": 2,
         "refused": 3,
-        "refusals": ["run 1 of laptop is forged"],
+        "refusals": ["run 1 of laptop is malformed"],
         "refused_there": ["run 7: no"],
         "closed": [],
         "put_back": None,

@@ -59,7 +59,7 @@ async def our_device_completed_it() -> None:
     done = transitions.complete(run, run.grant, {"lie": True}, laptop.store.clock())  # type: ignore[arg-type]
     await liar.says(done)
     await check_unchanged(
-        laptop, run, "it is forged: laptop is a device of this store, and did not report the run as completed"
+        laptop, run, "laptop is a device of this store, which has no report of it that the run is completed"
     )
 
 
@@ -85,7 +85,7 @@ async def another_session_of_our_device_owns_it() -> None:
     laptop, liar, _ = await victim()
     waiting = await laptop.create()
     await liar.says(transitions.take(waiting, Owner("laptop", "laptop-9"), FLOW, 2.0, starts=True))
-    await check_unchanged(laptop, waiting, "it is forged")
+    await check_unchanged(laptop, waiting, "which has no report of it that the run is processing")
 
 
 @scene
@@ -440,10 +440,10 @@ def believed(*_: Any) -> None:
 
 
 ABLATIONS: list[tuple[str, object, str, object]] = [
-    ("our_device_completed_it", Trust, "forgery", believed),
+    ("our_device_completed_it", Trust, "unconfirmed", believed),
     ("our_device_completed_it_with_another_result", Trust, "is_own", lambda *_: False),
-    ("our_device_claimed_an_unknown_run", Trust, "forgery", believed),
-    ("another_session_of_our_device_owns_it", Trust, "forgery", believed),
+    ("our_device_claimed_an_unknown_run", Trust, "unconfirmed", believed),
+    ("another_session_of_our_device_owns_it", Trust, "unconfirmed", believed),
     ("fields_of_a_run_of_our_device_are_changed", Trust, "is_own", lambda *_: False),
     ("a_request_changes_other_fields_too", record_decisions, "only_adds_request", lambda *_: True),
     ("the_epoch_is_the_greatest", messages, "problems_in", lambda _: []),

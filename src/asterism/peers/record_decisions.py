@@ -121,13 +121,13 @@ class BatchDecisions:
         why = await self._refusal_reason(theirs)
         if why is not None:
             return await self._refuse(theirs.id, why)
-        by, forged = item.by, self._trust.forgery(theirs, mine)
-        if forged is not None:
+        by, unconfirmed = item.by, self._trust.unconfirmed(theirs, mine)
+        if unconfirmed is not None:
             if theirs.status is COMPLETED and self._depends_on_sender(mine):
-                return await self._redo(mine, forged)
+                return await self._redo(mine, unconfirmed)
             lost = await self._lost_by_own_device(theirs, mine)
             if lost is None:
-                return await self._refuse(theirs.id, f"it is forged: {forged}")
+                return await self._refuse(theirs.id, unconfirmed)
             theirs, by = lost, self._own
         try:
             decision = await (self._decide_new(theirs, by) if mine is None else self._decide_known(mine, theirs, by))
@@ -162,9 +162,9 @@ class BatchDecisions:
         """Whether our copy is open and left to the sender."""
         return mine is not None and not mine.ended and self._left.get(mine.id) == self._peer.store
 
-    async def _redo(self, mine: Run, forged: str) -> Decision:
+    async def _redo(self, mine: Run, unconfirmed: str) -> Decision:
         """Do a run again that the sender believes to be completed by a device of ours: it will not change its mind."""
-        why = f"peer {self._peer.name} reports it as completed, but this store has no result: {forged}"
+        why = f"peer {self._peer.name} reports it as completed, but this store has no result: {unconfirmed}"
         if mine.status in OWNED:
             after = transitions.lose(mine, await self._flow(mine), self._now, why)
         else:

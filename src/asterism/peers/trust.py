@@ -1,8 +1,8 @@
 """Trust: which statements of a peer about a run are believed. No store speaks for another store's devices.
 
 - Statements of *our* devices (that they claimed a run, work on it, have completed it) count only if we have them: our
-  record is the truth, and a record that claims more is forged. All that another store can add to a run that one of our
-  devices owns is a request to pause, cancel or resume it.
+  record is the truth, and a record that claims more is not confirmed. It is false, or this store was rolled back. All
+  that another store can add to a run that one of our devices owns is a request to pause, cancel or resume it.
 - Statements of a direct peer's devices are believed from that peer alone while it is heard from. From others they are
   ignored, since the peer's own feed brings them.
 - Everything else is up to the sender: a peer can take a run from us, or end it, as it could if it shared our store. It
@@ -91,11 +91,15 @@ class Trust:
         peer = self.peer_of(theirs) if is_owner_statement(theirs) else None
         return bool(peer) and peer != self.sender.name and peer in self._heard
 
-    def forgery(self, theirs: Run, mine: Run | None) -> str | None:
-        """Why a record about one of our devices cannot be true; None if it can."""
+    def unconfirmed(self, theirs: Run, mine: Run | None) -> str | None:
+        """Why a record about one of our devices is not accepted; None if our own record confirms it."""
         if not self.is_own(theirs):
             return None
-        reason = f"{theirs.device} is a device of this store, and did not report the run as {theirs.status}"
+        reason = (
+            f"{theirs.device} is a device of this store, which has no report of it that the run is {theirs.status}; "
+            "such a report is not accepted from a peer, also if this store was restored from an older copy and has "
+            "lost it"
+        )
         if mine is None:
             return reason
         if not set(_owner_entries(theirs)) <= set(mine.story):

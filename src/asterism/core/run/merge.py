@@ -87,13 +87,13 @@ Rank = tuple[tuple[str, Any], ...]
 
 
 class NotTheSameRun(AsterismError):
-    """Two records with one id differ in fields that never change, or name an unknown rule: one is forged or broken.
+    """Two records with one id differ in fields that never change, or name an unknown rule: one is false or broken.
     ``fields`` are those fields."""
 
     def __init__(self, run_id: str, why: str, names: Sequence[str]) -> None:
         self.run_id, self.fields = run_id, tuple(names)
         super().__init__(
-            f"these are not two records of run {run_id}: {why}. One of them is forged or broken; keep your own"
+            f"these are not two records of run {run_id}: {why}. One of them is false or broken; keep your own"
         )
 
 
