@@ -424,7 +424,7 @@ def test_the_policy_of_a_device_is_what_it_goes_by(scene: Scene) -> None:
     policy.parent.mkdir(parents=True)
     policy.write_text("commands: [echo]\n")
     scene.ok("workflow", "add", "say", "--argv", "echo {word}")
-    scene.ok("workflow", "add", "shout", "--shell", "echo hello", "--rounds", "0")
+    scene.ok("workflow", "add", "shout", "--shell", "echo hello", "--rounds", "1")
     with scene.process("device", "join", "laptop", *WATCHFUL) as laptop:
         joining = heard(laptop, "joined as laptop")
         assert any(f"the device policy is {policy}" in line for line in joining)

@@ -58,7 +58,7 @@ def test_every_option_has_its_field(tmp_path: Path) -> None:
         "--limit": "5h",
         "--retries": "2",
         "--losses": "0",
-        "--rounds": "0",
+        "--rounds": "1",
         "--backoff": "0",
         "--backoff-most": "9",
         "--cwd": "/srv",
@@ -92,7 +92,7 @@ def test_every_option_has_its_field(tmp_path: Path) -> None:
         "limit": 18_000.0,
         "retries": 2,
         "losses": 0,
-        "rounds": 0,
+        "rounds": 1,
         "backoff": 0.0,
         "backoff_most": 9.0,
     }

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from asterism.core.errors import DeviceUnavailable
+from asterism.core.run import transitions
 from asterism.core.run.run import Progress, Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.take_order import SAME_TIME
@@ -250,3 +251,43 @@ async def test_a_full_device_declines_and_is_asked_again(stage: Stage) -> None:
     assert (found.previous[0].detail, found.avoid) == ("it is full", ())
     kitchen.hands.finish(mine)
     await stage.at_work(kitchen, run)
+
+
+# -- assigned and offered runs at the same time ------------------------------------------------------------------------
+
+
+async def offer(stage: Stage, flow: Workflow) -> Run:
+    """A new run that is offered to all, whichever device is free."""
+    made = transitions.create("offered", flow, {}, by="ann", now=stage.store.clock())
+    return await stage.person.ledger.add(made, lambda run: run)
+
+
+@pytest.mark.store_only("a gateway sends workflows with its answer")
+async def test_a_run_that_is_assigned_while_the_device_judges_offered_ones_goes_first(stage: Stage) -> None:
+    kitchen = await stage.device("kitchen")
+    flow = await stage.person.workflows.add(WORK)
+    await asyncio.sleep(1.0)
+    kitchen.line.slow["register"] = 2.0  # the device does not know the workflow yet
+    offered = await offer(stage, flow)
+    await asyncio.sleep(1.0)
+    assigned = await stage.person.create(flow)
+    assert assigned.device == "kitchen"
+    await stage.at_work(kitchen, assigned)
+    assert (await stage.read(assigned)).previous == (), "the slot was kept for it"
+    kitchen.hands.finish(assigned)
+    await stage.at_work(kitchen, offered)
+
+
+async def test_the_place_of_an_assigned_run_is_kept_while_the_lease_is_renewed_for_it(stage: Stage) -> None:
+    kitchen = await stage.device("kitchen")
+    flow = await stage.person.workflows.add(replace(WORK, heartbeat=0.5, timeout=2.0))
+    await asyncio.sleep(5.0)
+    kitchen.line.late["take"] = 0.3  # the heartbeat comes first, and the lease is fresh
+    kitchen.line.late["find"] = 0.1
+    assigned = await stage.person.create(flow)
+    offered = await offer(stage, flow)
+    assert assigned.device == "kitchen"
+    await stage.at_work(kitchen, assigned)
+    assert (await stage.read(assigned)).previous == (), "the slot was kept for it"
+    kitchen.hands.finish(assigned)
+    await stage.at_work(kitchen, offered)

@@ -242,7 +242,7 @@ async def test_runs_that_others_declined_wait_for_a_suspended_resting_device(sta
     well = await stage.device("well")
     well.hands.refuses = "never"
     await asyncio.sleep(10.0)
-    run = await stage.person.create(replace(BUILD, rounds=1))
+    run = await stage.person.create(replace(BUILD, rounds=2))
     await asyncio.sleep(4000.0)
     assert (await stage.read(run)).status == "reassigning"
     watching.cancel()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from asterism.core.run.run import Run
+from asterism.core.run.run import Progress, Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.worker import Worker, remember
 from asterism.store.protocol import Write
@@ -139,3 +139,17 @@ async def test_a_hand_back_that_meets_conflicts_does_not_delay_the_heartbeat(
     await kitchen.agent.worker.disown(run.id, run.epoch)
     assert (commits, stage.now()) == (3, began)
     assert (await stage.read(run)).session == kitchen.session
+
+
+async def test_the_record_of_a_run_has_the_progress_that_its_device_reported(stage: Stage) -> None:
+    kitchen = await stage.device("kitchen")
+    run = await stage.person.create(WORK)
+    await stage.at_work(kitchen, run)
+    assert (await stage.person.run(run.id)).progress is None
+    kitchen.hands.progress(run, 3, 10)
+    await asyncio.sleep(60.0)
+    assert (await stage.person.run(run.id)).progress == Progress(3, 10)
+    assert [one.progress for one in await stage.person.runs()] == [Progress(3, 10)]
+    stored = await stage.store.run(run.id)
+    assert stored is not None
+    assert (stored.progress, stored.revision) == (None, (await stage.person.run(run.id)).revision), "nothing is written"

@@ -249,12 +249,16 @@ async def test_when_all_decline_they_are_asked_again_and_at_last_it_fails_with_e
     hub = await stage.device("hub", slots=0, monitor_every=2.0)
     kitchen, attic = await stage.device("kitchen"), await stage.device("attic")
     kitchen.hands.refuses, attic.hands.refuses = "not on battery", "not at night"
-    run = await stage.person.create(replace(WORK, rounds=2))
+    run = await stage.person.create(replace(WORK, rounds=3))
     ended = await stage.end_of(run)
     assert (ended.status, ended.rounds, ended.failures, ended.losses) == ("failed", 3, 0, 0)
     assert (ended.error or "").startswith("all devices declined, in 3 rounds. ")
     assert "kitchen (declined): not on battery" in (ended.error or "")
     assert "attic (declined): not at night" in (ended.error or "")
+    refused = [entry.why for entry in ended.story if entry.what == "declined"]
+    for device, why in (("kitchen", "not on battery"), ("attic", "not at night")):
+        asked = [one for one in ended.previous if one.device == device]
+        assert len(asked) + refused.count(f"by {device}: {why}") == 3, "rounds=3 asks three times"
     assert [notice.run for notice in await stage.notices("failed")] == [run.id]
     assert not hub.hands.begun
 
@@ -292,6 +296,38 @@ async def test_a_joining_device_gets_the_run_and_a_leaving_one_restarts_the_wait
     assert (await stage.read(second)).status in ("created", "assigned", "reassigning")
 
 
+async def test_a_run_that_the_rules_of_all_devices_refuse_is_declined_and_does_not_wait_for_another_device(
+    stage: Stage,
+) -> None:
+    kitchen = await stage.device("kitchen", accepts="run.priority > 3", monitor_every=5.0)
+    await stage.device("attic", accepts="run.by == 'bob'")
+    await stage.device("cellar", can={"camera"}, accepts="false")
+    run = await stage.person.create(replace(WORK, rounds=3, needs=frozenset({"gpu"})))
+    assert (await stage.read(run)).rounds == 0
+    run = await stage.person.create(replace(WORK, rounds=3, backoff=30.0))
+    began = stage.store.clock()
+    ended = await stage.end_of(run)
+    assert (ended.status, ended.rounds, ended.epoch) == ("failed", 3, 0)
+    assert (ended.error or "").startswith("all devices declined, in 3 rounds. ")
+    assert "kitchen (declined): its own rule: 'run.priority > 3' does not hold" in (ended.error or "")
+    assert 90.0 <= stage.store.clock() - began <= 115.0, "the rounds are 30 s and 60 s apart, and a pass takes 5 s"
+    urgent = await stage.person.create(WORK, priority=7)
+    await stage.at_work(kitchen, urgent)
+
+
+async def test_the_rule_of_a_device_does_not_use_up_the_rounds_of_a_run_that_another_device_works_on(
+    stage: Stage,
+) -> None:
+    kitchen = await stage.device("kitchen", monitor_every=5.0)
+    await stage.device("attic", accepts="false")
+    run = await stage.person.create(replace(WORK, rounds=1, retries=5))
+    for attempt in range(1, 6):
+        await stage.until(lambda wanted=attempt: len(kitchen.hands.begun) == wanted)
+        kitchen.hands.fail(run, ValueError("no"))
+    await stage.until(lambda: len(kitchen.hands.begun) == 6)
+    assert (await stage.read(run)).rounds == 0
+
+
 async def test_a_run_that_a_rule_accepts_is_not_given_up_because_of_others_that_it_does_not(stage: Stage) -> None:
     """A device's own rule may look at a run's priority, series and creator."""
     kitchen = await stage.device("kitchen", accepts="run.priority > 3", monitor_every=5.0)
@@ -300,7 +336,7 @@ async def test_a_run_that_a_rule_accepts_is_not_given_up_because_of_others_that_
     waits = await stage.person.create(WORK, priority=8)
     never = await stage.person.create(WORK, priority=1)
     ended = await stage.end_of(never)
-    assert "kitchen: its own rule: 'run.priority > 3' does not hold" in (ended.error or "")
+    assert "kitchen (declined): its own rule: 'run.priority > 3' does not hold" in (ended.error or "")
     assert (await stage.read(waits)).status == "created"
     kitchen.hands.finish(first)
     await stage.at_work(kitchen, waits)

@@ -98,7 +98,7 @@ async def test_a_run_to_be_judged_is_not_overtaken_by_less_urgent_ones(stage: St
 async def test_refusals_count_as_rounds_once_every_device_has_refused(stage: Stage) -> None:
     kitchen, first = await busy(stage, Strict())
     await stage.device("hub", slots=0, monitor_every=2.0)
-    run = await stage.person.create(replace(WORK, name="asked", rounds=1), {"forbidden": True})
+    run = await stage.person.create(replace(WORK, name="asked", rounds=2), {"forbidden": True})
     kitchen.hands.finish(first)
     ended = await stage.end_of(run)
     assert ended.error == "all devices declined, in 2 rounds. kitchen (declined): the policy forbids it"

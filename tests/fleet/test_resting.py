@@ -17,7 +17,7 @@ from tests.fleet.fleet_scenes import WORK, Device, Stage
 
 pytestmark = pytest.mark.virtual_time
 
-FRAIL = replace(WORK, name="frail", rounds=0, no_device_timeout=20.0)
+FRAIL = replace(WORK, name="frail", rounds=1, no_device_timeout=20.0)
 """Fails after the first round in which all decline, and soon if no device can execute it."""
 
 WORDS = "resting: it would hand this back because 'battery < 0.2' holds"

@@ -24,8 +24,8 @@ from asterism.core.run.run import ASSIGNED, CLAIMED, COMPLETED, CREATED, FAILED,
 from asterism.core.run.session import REACHABLE_STATES, Session
 from asterism.core.run.workflow import DEFAULTS, Workflow
 from asterism.fleet.device.functions import attempts_of
-from asterism.fleet.fleet import Fleet
-from asterism.fleet.fleet_json import progress_of, state_of, took
+from asterism.fleet.fleet import Fleet, reported_progress
+from asterism.fleet.fleet_json import state_of, took
 from asterism.fleet.settings import Settings
 from asterism.store.protocol import ProgressReport
 
@@ -107,7 +107,7 @@ def run_row(
 ) -> list[Cell]:
     style: Style = tone(look_of(run))
     owner = sessions.get(run.session) if run.session is not None else None
-    progress = progress_of(run, reports)
+    progress = reported_progress(run, reports)
     for_how_long = format_age(took(run)) if run.ended else format_age(now - since_of(run))
     return [
         Text(mark(look_of(run)), style),

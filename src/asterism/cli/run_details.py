@@ -20,11 +20,10 @@ from asterism.core.attempt_log import TaskLog
 from asterism.core.run.run import COMPLETED, OWNED, Run
 from asterism.core.run.session import Session
 from asterism.fleet.device.functions import attempts_of
-from asterism.fleet.fleet import Fleet
+from asterism.fleet.fleet import Fleet, reported_progress
 from asterism.fleet.fleet_json import (
     masks_of,
     notice_json,
-    progress_of,
     run_json,
     sessions_of,
     took,
@@ -128,7 +127,7 @@ def _facts(found: Details) -> Iterator[tuple[str, str]]:
     else:
         yield "since", format_age(now - since_of(run))
     yield "heartbeat", _heartbeat(found)
-    yield "progress", str(progress_of(run, {run.id: found.report} if found.report is not None else {}) or "")
+    yield "progress", str(reported_progress(run, {run.id: found.report} if found.report is not None else {}) or "")
     yield "input", _value(found.mask.data(run.input)) if run.input else ""
     yield "output", _value(found.mask.result(run.output)) if run.status is COMPLETED else ""
     yield "error", run.error or ""

@@ -98,7 +98,7 @@ _terms = options(
     _time("--limit", "How long one execution may take; default: no limit."),
     _count("--retries", "How often a failed run is retried; default: 0."),
     _count("--losses", "How often a run may lose its device; default: 5."),
-    _count("--rounds", "How often all devices may decline a run; default: 3."),
+    _count("--rounds", "How often all devices are asked before a run that they decline fails; default: 3."),
     _time("--backoff", "Delay before the first retry; it doubles each time; default: 1 s."),
     _time("--backoff-most", "The longest delay before a retry; default: 300 s."),
     click.option(

@@ -28,20 +28,18 @@ from asterism.core.run.session import ABROAD, OPEN, REACHABLE_STATES, Session
 from asterism.core.run.workflow import Workflow
 from asterism.fleet import retention
 from asterism.fleet import settings as fleet_settings
+from asterism.fleet.current_placer import CurrentPlacer
 from asterism.fleet.ledger import Ledger, RunBlobs, UnknownRun
 from asterism.fleet.retention import LOST, PREFIX
 from asterism.fleet.settings import COORDINATOR, Settings
 from asterism.fleet.waiters import RunWaiters
 from asterism.fleet.workflows import Workflows
 from asterism.store.optimistic_update import retry_on_conflict
-from asterism.store.protocol import PutSession, Query, Store, StoredChunk
+from asterism.store.protocol import ProgressReport, PutSession, Query, Store, StoredChunk
 from asterism.store.url import open_store
 
 if TYPE_CHECKING:
     from asterism.fleet.schedules import Schedules
-
-PLACER_AGE = 1.0
-"""How long a placer is used, in seconds. Assignments of this process are counted meanwhile."""
 
 SETTINGS_AGE = 5.0
 """How long settings that were read are used, in seconds."""
@@ -101,7 +99,7 @@ class Fleet:
         self.ledger = Ledger(store, self.clock, self.workflows, self.chance, self.waiters.ended)
         self.blobs = RunBlobs(store, self.settings)
         self.local: InProcessDevice | None = None
-        self._placer: tuple[float, Placer] | None = None
+        self._placer = CurrentPlacer(self._read_placer, self.clock)
         self._settings: tuple[float, Settings] | None = None
 
     @classmethod
@@ -230,13 +228,13 @@ class Fleet:
                 return added
             finally:
                 local.unreserve(run)
-        placer, settings = await self.placer(), await self.settings()
+        await self.placer()
+        settings, written = await self.settings(), False
 
         def assign(offered: Run) -> Run:
-            choice = placer.choose(offered, flow, near=near)
+            placer, choice = self._placer.choose(run.id, lambda current: current.choose(offered, flow, near=near))
             if choice.owner is None:
                 return offered
-            placer.record_assignment(choice.owner.device)
             return transitions.assign(
                 offered,
                 choice.owner,
@@ -248,14 +246,27 @@ class Fleet:
                 why=NEAR if choice.owner.device in near else "",
             )
 
-        return await add(run, assign)
+        try:
+            added = await add(run, assign)
+            written = added.id == run.id
+            return added
+        finally:
+            self._placer.settle(run.id, written=written)
 
     async def run(self, run_id: str) -> Run:
-        """The record of a run. Raises UnknownRun."""
-        return await self.ledger.read(run_id)
+        """The record of a run, with the progress that its device last reported. Raises UnknownRun."""
+        [run] = await self._with_progress([await self.ledger.read(run_id)])
+        return run
 
     async def runs(self, query: Query | None = None) -> list[Run]:
-        return await self.store.find(query or Query())
+        """The records of runs, each with the progress that its device last reported."""
+        return await self._with_progress(await self.store.find(query or Query()))
+
+    async def _with_progress(self, runs: list[Run]) -> list[Run]:
+        """Devices report progress with their heartbeats, beside the record of a run, until they give it back."""
+        owned = [run.id for run in runs if run.session is not None]
+        reports = await self.store.reports(owned) if owned else {}
+        return [run.changed(progress=reported_progress(run, reports)) if run.id in reports else run for run in runs]
 
     async def wait(self, run_id: str) -> Run:
         """The run once it has ended; bound the wait with ``asyncio.timeout``. Raises UnknownRun."""
@@ -397,15 +408,14 @@ class Fleet:
 
     async def placer(self, *, fresh: bool = False) -> Placer:
         """The devices as placement sees them, at most ``PLACER_AGE`` old."""
-        now = self.clock.time()
-        if fresh or self._placer is None or now - self._placer[0] > PLACER_AGE:
-            given = self._placer[1].given if self._placer is not None else None
-            sessions = [one for one in await self.store.sessions() if one.state in REACHABLE_STATES]
-            weights = (await self.settings()).weights
-            coordinator = await self.coordinator()
-            at = self.store.clock()
-            self._placer = (now, Placer(sessions, at, holds, coordinator=coordinator, weights=weights, given=given))
-        return self._placer[1]
+        return await self._placer.get(fresh=fresh)
+
+    async def _read_placer(self, before: Placer | None) -> Placer:
+        sessions = [one for one in await self.store.sessions() if one.state in REACHABLE_STATES]
+        weights = (await self.settings()).weights
+        coordinator = await self.coordinator()
+        given = None if before is None else before.given
+        return Placer(sessions, self.store.clock(), holds, coordinator=coordinator, weights=weights, given=given)
 
     # -- settings ----------------------------------------------------------------------------------------------------
 
@@ -434,6 +444,13 @@ class Fleet:
         """Change settings of the fleet; see Settings."""
         self._settings = None
         return await fleet_settings.write(self.store, changes)
+
+
+def reported_progress(run: Run, reports: Mapping[str, ProgressReport]) -> Progress | None:
+    """The progress of a run: from the last report of its device, or from its record."""
+    report = reports.get(run.id)
+    reported = report.progress if report is not None and report.epoch == run.epoch else None
+    return reported if reported is not None else run.progress
 
 
 def attempt_number(run: Run, epoch: int) -> int:

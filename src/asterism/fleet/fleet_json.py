@@ -20,7 +20,7 @@ from asterism.core.schedule.schedule import DEFAULTS as SCHEDULE_DEFAULTS
 from asterism.core.schedule.schedule import Schedule
 from asterism.core.schedule.ticks import TickEntry
 from asterism.fleet.device.run_inputs import is_secret
-from asterism.fleet.fleet import Fleet
+from asterism.fleet.fleet import Fleet, reported_progress
 from asterism.fleet.workflows import UnknownWorkflow
 from asterism.store.protocol import Notice, ProgressReport
 
@@ -59,7 +59,7 @@ def run_json(
         "declined": dict(run.declined),
         "previous_assignments": [one._asdict() for one in run.previous],
         "scores": dict(run.scores),
-        "progress": _progress(progress_of(run, reports)),
+        "progress": _progress(reported_progress(run, reports)),
         "input": mask.data(plain_json(run.input)),
         "output": mask.result(plain_json(run.output)),
         "superseded": [{**one._asdict(), "output": mask.result(plain_json(one.output))} for one in run.superseded],
@@ -102,13 +102,6 @@ def waited(run: Run) -> float | None:
     """How long an ended run waited for its last execution, without the time of earlier assignments. None if it has not
     ended."""
     return None if run.ended_at is None else waiting_time(run)
-
-
-def progress_of(run: Run, reports: Mapping[str, ProgressReport]) -> Progress | None:
-    """The progress of a run: from the last report of its device, or from its record."""
-    report = reports.get(run.id)
-    reported = report.progress if report is not None and report.epoch == run.epoch else None
-    return reported if reported is not None else run.progress
 
 
 def _progress(progress: Progress | None) -> dict[str, int | None] | None:

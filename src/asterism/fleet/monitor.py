@@ -71,6 +71,12 @@ def _kind(run: Run) -> _Kind:
     return (run.workflow, run.version, run.pinned, run.priority, run.series, run.created_by)
 
 
+def _is_delayed(run: Run, flow: Workflow, now: float) -> bool:
+    """Whether a waiting run is not to be tried yet. A later time than any delay was written before the store's clock
+    was set back."""
+    return now < run.not_before <= now + flow.backoff_most + CLOCK_JUMP
+
+
 class Monitor:
     """``every`` is the interval between two passes, in seconds."""
 
@@ -302,10 +308,9 @@ class Monitor:
             flow = await self._flow(run.workflow, run.version)
             if flow is None:
                 continue
-            if run.not_before > now + flow.backoff_most + CLOCK_JUMP:  # written before the clock was set back
-                run = run.changed(not_before=now)
-            if run.not_before > now:
+            if _is_delayed(run, flow, now):
                 continue
+            run = run.changed(not_before=min(run.not_before, now))
             choice = placer.choose(run, flow, state=ABROAD if crowded else None)
             if choice.owner is None:
                 continue
@@ -318,20 +323,36 @@ class Monitor:
 
     async def _start_next_rounds(self, placer: Placer) -> None:
         """Start a new round of offers for runs that every able device has declined or was tried with, or give them up.
-        Each pass begins where the last one stopped: runs that only wait for a slot must not hide the others."""
-        query = Query(offered=True, avoiding=True, after=self._offered_up_to, limit=RUNS_PER_PASS)
-        declined = await self.store.find(query)
-        self._offered_up_to = declined[-1].id if len(declined) == RUNS_PER_PASS else None
-        for run in declined:
+        A device refuses runs by its own rule (``accepts``) without a word in their records, so while there are such
+        rules, all waiting runs are looked at. Each pass begins where the last one stopped: runs that only wait for a
+        slot must not hide the others."""
+        rules = any(session.accepts is not None for session in placer.sessions.values())
+        query = Query(offered=True, avoiding=None if rules else True, after=self._offered_up_to, limit=RUNS_PER_PASS)
+        waiting = await self.store.find(query)
+        self._offered_up_to = waiting[-1].id if len(waiting) == RUNS_PER_PASS else None
+        for run in waiting:
             flow = await self._flow(run.workflow, run.version)
             if flow is None:
                 continue
-            anew = run.changed(avoid=(), declined={})
+            anew, now = run.changed(avoid=(), declined={}), self.store.clock()
             able = [one for one in placer.sessions.values() if placer.refusal_reason(one, anew, flow) is None]
             if able and all(one.device in run.avoid for one in able):
                 yet_to_ask = [one for one in placer.sessions.values() if one.device not in run.avoid]
                 resting = any(placer.waits_for(one, anew, flow) for one in yet_to_ask)
-                await self._change(run, transitions.offer_again(run, flow, self.store.clock(), resting=resting))
+                await self._change(run, transitions.offer_again(run, flow, now, resting=resting))
+                continue
+            refusals = self._refusals_by_rule(placer, anew, flow) if rules and not able else {}
+            if refusals and not _is_delayed(run, flow, now):
+                await self._change(run, transitions.offer_again(run, flow, now, refusals=refusals))
+
+    def _refusals_by_rule(self, placer: Placer, anew: Run, flow: Workflow) -> dict[str, str]:
+        """Why devices refuse a run by their own rules, if nothing else is wrong with them. Empty if a device that
+        rests, or one of an absent peer, is still to be asked."""
+        sessions = placer.sessions.values()
+        if any(placer.waits_for(one, anew, flow) for one in sessions) or self._waits_for_peer(placer, anew, flow):
+            return {}
+        refusals = {one.device: placer.rule_refusal(one, anew, flow) for one in sessions}
+        return {device: why for device, why in refusals.items() if why is not None}
 
     # -- giving up -----------------------------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ STOP_INTERVAL = 0.2
 
 async def move_run(fleet: Fleet, run_id: str, device: str, *, stop: bool) -> Run:
     """See ``Fleet.move``."""
-    run = await fleet.run(run_id)
+    run = await fleet.ledger.read(run_id)
     if run.status is not PROCESSING or run.device == device:
         return await _assign_to(fleet, run, device, None)
     if not stop:
@@ -38,7 +38,7 @@ async def move_run(fleet: Fleet, run_id: str, device: str, *, stop: bool) -> Run
     reason = f"to move it to {device}"
     await fleet.pause(run_id, reason)
     until = fleet.clock.time() + STOP_TIMEOUT
-    while (run := await fleet.run(run_id)).stop_request == "pause":
+    while (run := await fleet.ledger.read(run_id)).stop_request == "pause":
         if fleet.clock.time() >= until:
             raise RunRefused(run_id, f"{run.device} was asked to stop it, and has not done so yet", run.story)
         await fleet.clock.sleep(STOP_INTERVAL)
@@ -46,7 +46,7 @@ async def move_run(fleet: Fleet, run_id: str, device: str, *, stop: bool) -> Run
     try:
         return await _assign_to(fleet, run, device, paused_for)
     except AsterismError:  # it was not moved, so it continues where it can; not if somebody else has paused it
-        if (await fleet.run(run_id)).paused == paused_for:
+        if (await fleet.ledger.read(run_id)).paused == paused_for:
             await fleet.resume(run_id)
         raise
 

@@ -87,7 +87,7 @@ async def _reported(fleet: Fleet, query: Query, words: frozenset[str] | None, li
     only, so this reads page by page until it has found enough."""
     found: list[Run] = []
     while True:
-        page = await fleet.runs(query)
+        page = await fleet.store.find(query)
         found += [run for run in page if words is None or run.reported_status in words]
         if query.limit is None or len(page) < query.limit or len(found) > limit:
             return found[: limit + 1] if limit else found
@@ -146,8 +146,10 @@ async def take_snapshot(
     counts = await store.counts()
     sessions = {session.id: session for session in await store.sessions()}
     owned = await _owned(fleet, sessions, counts, limit)
-    waiting = await fleet.runs(Query(statuses=UNOWNED, limit=limit)) if any(counts.get(s) for s in UNOWNED) else []
-    ended = {run.id: run for run in await fleet.runs(Query(statuses=TERMINAL, newest=True, limit=limit))}
+    waiting = (
+        await fleet.store.find(Query(statuses=UNOWNED, limit=limit)) if any(counts.get(s) for s in UNOWNED) else []
+    )
+    ended = {run.id: run for run in await fleet.store.find(Query(statuses=TERMINAL, newest=True, limit=limit))}
     there = {run.id for run in (*owned, *waiting)}
     for run_id in [one for one in before if one not in there and one not in ended][:limit]:
         run = await store.run(run_id)
@@ -169,10 +171,10 @@ async def _owned(
     found: dict[str, Run] = {}
     for session in sessions.values():
         if session.used and len(found) < limit:
-            found |= {run.id: run for run in await fleet.runs(Query(session=session.id, limit=limit))}
+            found |= {run.id: run for run in await fleet.store.find(Query(session=session.id, limit=limit))}
     total = sum(counts.get(status, 0) for status in OWNED)
     if len(found) < min(limit, total):  # some belong to a device that has left
-        found |= {run.id: run for run in await fleet.runs(Query(statuses=OWNED, limit=limit))}
+        found |= {run.id: run for run in await fleet.store.find(Query(statuses=OWNED, limit=limit))}
     return sorted(found.values(), key=lambda run: run.id)[:limit]
 
 
@@ -200,7 +202,7 @@ class CancelledCount:
         found: dict[str, bool] = {}
         after: str | None = None
         while len(found) <= MOST_FAILED_RUNS:
-            page = await fleet.runs(Query(statuses=frozenset({FAILED}), after=after, limit=PAGE))
+            page = await fleet.store.find(Query(statuses=frozenset({FAILED}), after=after, limit=PAGE))
             found |= {run.id: run.cancelled for run in page}
             if len(page) < PAGE:
                 break

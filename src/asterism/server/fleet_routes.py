@@ -60,7 +60,7 @@ async def show_device(call: Call) -> Any:
         limit=LATEST_RUNS,
         newest=True,
     )
-    owned = await call.fleet.runs(Query(session=found["session"], limit=LATEST_RUNS * 10))
+    owned = await call.fleet.store.find(Query(session=found["session"], limit=LATEST_RUNS * 10))
     reports = await call.fleet.store.reports([run.id for run in owned])
     held = RunList(owned, latest.sessions, reports, False, True, await labels_of(call.fleet, owned))
     return {

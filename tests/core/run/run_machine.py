@@ -48,7 +48,7 @@ def outcome(say: Callable[[], Run]) -> tuple[Any, RunRefused | None]:
 class RunMachine(RuleBasedStateMachine):
     """``where`` is "waiting", "assigned", "claimed", "processing" or "over"."""
 
-    @initialize(retries=counts, losses=counts, rounds=counts, series=st.booleans(), pinned=st.booleans())
+    @initialize(retries=counts, losses=counts, rounds=st.integers(1, 3), series=st.booleans(), pinned=st.booleans())
     def begin(self, retries: int, losses: int, rounds: int, series: bool, pinned: bool) -> None:
         self.flow = Workflow("w", shell="true", retries=retries, losses=losses, rounds=rounds, version=1)
         self.now, self.old = 0.0, None
@@ -161,7 +161,7 @@ class RunMachine(RuleBasedStateMachine):
         if self.step(free and self.avoided, lambda run: transitions.offer_again(run, self.flow, self.now)):
             self.rounds += self.declined
             self.avoided = self.declined = False
-            if self.rounds > self.flow.rounds:
+            if self.rounds >= self.flow.rounds:
                 self.over()
 
     @rule()

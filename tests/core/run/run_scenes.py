@@ -13,8 +13,8 @@ from asterism.core.run import transitions
 from asterism.core.run.run import CLAIMED, OWNED, PROCESSING, TERMINAL, UNOWNED, Grant, Owner, Progress, Run
 from asterism.core.run.workflow import Workflow
 
-FLOW = Workflow("transcode", shell="true", retries=2, losses=2, rounds=2, version=3)
-STRICT = Workflow("transcode", shell="true", retries=0, losses=0, rounds=0, version=3)
+FLOW = Workflow("transcode", shell="true", retries=2, losses=2, rounds=3, version=3)
+STRICT = Workflow("transcode", shell="true", retries=0, losses=0, rounds=1, version=3)
 """Forgives nothing."""
 
 KITCHEN = Owner("kitchen", "kitchen-1")
@@ -179,7 +179,7 @@ def _check_history(run: Run, flow: Workflow) -> None:
     )
     assert all(one.assigned_at <= one.ended_at for one in run.previous)
     spare = 1 if run.ended else 0
-    for name, cap in (("failures", flow.retries), ("losses", flow.losses), ("rounds", flow.rounds)):
+    for name, cap in (("failures", flow.retries), ("losses", flow.losses), ("rounds", flow.rounds - 1)):
         assert 0 <= getattr(run, name) <= cap + spare, f"more {name} than there may be"
     assert len(set(run.avoid)) == len(run.avoid)
     assert set(run.declined) <= set(run.avoid) <= {one.device for one in run.previous} | set(run.declined)

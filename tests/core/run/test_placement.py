@@ -91,6 +91,19 @@ def test_round_robin_remembers_whom_it_gave_to() -> None:
     assert turns == ["a", "b", "a", "b"]
     assert chosen(view, flow()) is None, "all their slots are given out"
     view.record_assignment("a stranger")  # it has left meanwhile
+    view.release("b")
+    assert chosen(view, flow()) == "b", "its assignment was not written"
+
+
+def test_a_refusal_by_the_rule_of_a_device_is_told_from_other_reasons() -> None:
+    no = session("a", accepts="run.priority=7")
+    view = outlook(no, session("b"), session("c", accepts="run.priority=7", profile={"resting": "it sleeps"}))
+    why = "its own rule: 'run.priority=7' does not hold"
+    assert view.rule_refusal(no, run_of(flow()), flow()) == why
+    assert view.rule_refusal(no, run_of(flow(), priority=7), flow()) is None
+    assert view.rule_refusal(no, run_of(flow()), flow(needs=frozenset({"gpu"}))) is None, "it could not anyway"
+    assert view.rule_refusal(view.sessions["b"], run_of(flow()), flow()) is None, "it has no rule"
+    assert view.rule_refusal(view.sessions["c"], run_of(flow()), flow()) is None, "it is asked when it is awake"
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,20 @@ def test_a_round_in_which_nobody_declined_is_not_counted() -> None:
     assert (run.status, run.rounds, run.avoid) == ("reassigning", 0, ())
 
 
+def test_devices_that_refuse_by_their_own_rules_have_declined() -> None:
+    asked = transitions.create("r1", FLOW, {}, by="ann", now=0.0)
+    no = {"kitchen": "its own rule: no", "laptop": "its own rule: never"}
+    run = transitions.offer_again(asked, FLOW, 5.0, refusals=no)
+    assert (run.status, run.rounds, run.avoid, run.declined) == ("created", 1, (), {})
+    assert (run.revision, run.not_before) == (asked.revision + 1, 6.0)
+    told = [(entry.what, entry.why) for entry in run.story[1:3]]
+    assert told == [("declined", f"by {device}: {why}") for device, why in no.items()]
+    ended = transitions.offer_again(asked, STRICT, 5.0, refusals=no)
+    said = "kitchen (declined): its own rule: no; laptop (declined): its own rule: never"
+    assert (ended.status, ended.error) == ("failed", f"all devices declined, in 1 round. {said}")
+    assert ended.revision == asked.revision + 1
+
+
 def test_a_round_waits_as_long_as_the_worst_that_happened_calls_for() -> None:
     flow = Workflow("w", shell="true", retries=9, losses=9, rounds=9)
     run = lost(now=10.0).changed(failures=4, losses=2, rounds=1)

@@ -33,7 +33,7 @@ def mistakes(text: str) -> list[str]:
 def test_a_policy_file_lists_the_allowed(tmp_path: Path) -> None:
     path = tmp_path / "policy.yaml"
     path.write_text(WHOLE)
-    policy = DevicePolicy.load(path)
+    policy = DevicePolicy.load(str(path))
     assert not policy.everything
     assert policy.name == "policy.yaml"
     assert policy.rules == Rules(

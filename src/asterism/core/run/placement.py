@@ -190,6 +190,15 @@ class Placer:
         away = session.resting is not None or session.suspended is not None
         return away and self._mismatch(session.resumed(), run, workflow) is None
 
+    def rule_refusal(self, session: Session, run: Run, workflow: Workflow) -> str | None:
+        """Why a device that could execute a run refuses it by its own rule; None if it accepts it, or could not."""
+        if session.accepts is None or session.resting is not None:
+            return None
+        names = self._names_of(session)
+        if _unfit_reason(session, run, workflow, names, self._evaluate) is not None:
+            return None
+        return _rule_reason(session, run, names, self._evaluate)
+
     def _mismatch(self, session: Session, run: Run, workflow: Workflow) -> str | None:
         judged = workflow.requires is not None or session.accepts is not None
         return mismatch_reason(session, run, workflow, self._names_of(session) if judged else {}, self._evaluate)
@@ -229,10 +238,21 @@ class Placer:
 
     def record_assignment(self, device: str) -> None:
         """Count an assignment to a device."""
-        if device in self._used:
-            self._used[device] += 1
         self._last += 1
         self.given[device] = self._last
+        self.reserve(device)
+
+    def reserve(self, device: str) -> None:
+        """Count a slot of a device as used, for an assignment that its session does not show."""
+        self._use(device, 1)
+
+    def release(self, device: str) -> None:
+        """Free a slot that ``reserve`` or ``record_assignment`` counted: the assignment was not written."""
+        self._use(device, -1)
+
+    def _use(self, device: str, change: int) -> None:
+        if device in self._used:
+            self._used[device] += change
         self._candidates.pop(device, None)
         for scores in self._scores.values():
             scores.pop(device, None)
@@ -292,6 +312,15 @@ def mismatch_reason(
 ) -> str | None:
     """Why a device is not a candidate for a run, apart from resting; None if it is one. ``device_names`` are the names
     of its profile for expressions."""
+    return _unfit_reason(session, run, workflow, device_names, evaluate) or _rule_reason(
+        session, run, device_names, evaluate
+    )
+
+
+def _unfit_reason(
+    session: Session, run: Run, workflow: Workflow, device_names: Mapping[str, Any], evaluate: Evaluate
+) -> str | None:
+    """Why a device is not a candidate for a run, apart from resting and its own rule."""
     if run.pinned is not None and run.pinned != session.device:
         return f"the run is pinned to {run.pinned}"
     if not workflow.needs <= session.can:
@@ -304,8 +333,13 @@ def mismatch_reason(
         return f"it has stopped taking work: {session.suspended}"
     if session.device in run.avoid:
         return run.declined.get(session.device) or "it was already tried in this round"
-    if workflow.requires is not None and (why := unmet_reason(workflow.requires, device_names, evaluate)):
-        return why
+    if workflow.requires is not None:
+        return unmet_reason(workflow.requires, device_names, evaluate)
+    return None
+
+
+def _rule_reason(session: Session, run: Run, device_names: Mapping[str, Any], evaluate: Evaluate) -> str | None:
+    """Why a device refuses a run by its own rule; None if it accepts the run."""
     if session.accepts is not None and (why := unmet_reason(session.accepts, _rule_names(run, device_names), evaluate)):
         return f"its own rule: {why}"
     return None

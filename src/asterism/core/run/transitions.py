@@ -189,13 +189,19 @@ def withdraw(run: Run, now: float, by: str) -> Run:
     return reassign(run, now, "released", f"paused {words}", paused=words)
 
 
-def offer_again(run: Run, workflow: Workflow, now: float, *, resting: bool = False) -> Run:
+def offer_again(
+    run: Run, workflow: Workflow, now: float, *, resting: bool = False, refusals: Mapping[str, str] = NOTHING
+) -> Run:
     """Start the next round, because every suitable device is to be avoided: they are tried again after a delay. Rounds
-    in which devices declined are counted, and limited.
+    in which devices declined are counted, and limited. ``refusals`` are reasons of devices whose own rules refuse the
+    run: they count as declines.
 
     With ``resting`` another suitable device only rests. Then those that declined stay avoided, and the round is not
     counted, until that device has been tried too. Those that failed or were lost do not wait for it."""
     require_offered(run, "be offered again")
+    revision = run.revision + 1
+    for device, why in refusals.items():
+        run = refuse(run, device, why, now)
     if not run.avoid:
         raise refused(run, "be offered again: no device is avoided")
     still = tuple(device for device in run.avoid if device in run.declined) if resting else ()
@@ -206,17 +212,16 @@ def offer_again(run: Run, workflow: Workflow, now: float, *, resting: bool = Fal
     last |= {device: f"{device} (declined): {why}" for device, why in run.declined.items()}
     said = truncate("; ".join(last.get(device, device) for device in tried))
     rounds = run.rounds + 1 if run.declined and not resting else run.rounds
-    if rounds > workflow.rounds:
-        return mark_failed(
-            run, now, f"all devices declined, in {rounds} round{'s' if rounds != 1 else ''}. {said}", rounds=rounds
-        )
+    if rounds >= workflow.rounds:
+        error = f"all devices declined, in {rounds} round{'s' if rounds != 1 else ''}. {said}"
+        return mark_failed(run, now, error, rounds=rounds).changed(revision=revision)
     # counted from the last attempt: a late call of this function delays nothing
     delay = workflow.delay(max(rounds, run.failures, run.losses))
     tried_at = next((entry.at for entry in reversed(run.story) if entry.what in _TRIED_ENTRIES), now)
     # if the clock was set back, the last attempt may be far in the future
     again = min(now + delay, max(now, tried_at + delay))
     return run.changed(
-        revision=run.revision + 1,
+        revision=revision,
         rounds=rounds,
         avoid=still,
         declined=run.declined if still else NOTHING,

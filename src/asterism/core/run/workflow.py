@@ -31,8 +31,8 @@ class Workflow:
     ``claim_timeout`` unless the work starts. ``limit`` bounds one execution.
 
     ``retries`` is how often failed work is retried, ``losses`` how many vanished devices are allowed, ``rounds`` how
-    often all devices may decline. ``preemptible`` allows more urgent work to stop an execution. ``orchestration``
-    prefers the coordinator."""
+    often all devices are asked: the run fails when all have declined as often. ``preemptible`` allows more urgent work
+    to stop an execution. ``orchestration`` prefers the coordinator."""
 
     name: str
     call: Callable[..., Any] | str | None = None
@@ -173,8 +173,9 @@ def _problems(flow: Workflow) -> list[FieldProblem]:
             problems.append(FieldProblem(name, f"{name} is a number of seconds, 0 or more, at most {MAX_NUMBER:,}"))
     for name in _COUNTS:
         value = getattr(flow, name)
-        if type(value) is not int or not 0 <= value <= MAX_NUMBER:
-            problems.append(FieldProblem(name, f"{name} is a whole number, 0 or more, at most {MAX_NUMBER:,}"))
+        least = 1 if name == "rounds" else 0
+        if type(value) is not int or not least <= value <= MAX_NUMBER:
+            problems.append(FieldProblem(name, f"{name} is a whole number, {least} or more, at most {MAX_NUMBER:,}"))
     if type(flow.priority) is not int or abs(flow.priority) > 1_000_000:
         problems.append(FieldProblem("priority", "priority is a whole number between -1,000,000 and 1,000,000"))
     for name in ("requires", "prefers"):

@@ -57,6 +57,7 @@ class Claimer:
         self._parts = DeviceParts(connection, worker, lease, acceptance, own_score, self._able, self._cleared)
         self._wake = asyncio.Event()  # there may be work
         self._assigned = True  # some of it may be assigned to us
+        self._unclaimed: set[str] = set()  # ids of assigned runs that wait for a fresh lease: their places are kept
         self._wakes = 0
         self._nothing_at = -1  # the wake after which the store had nothing to offer
         self._open_requests = 0
@@ -171,6 +172,7 @@ class Claimer:
     async def _look_at_own(self) -> None:
         """Claim what is assigned to us, and stop what a person asks us to stop."""
         own = await self._connection.own_runs()
+        self._unclaimed.clear()
         for run in own:
             held = self.worker.held.get(run.id)
             if held is not None and held.grant.epoch == run.epoch and run.stop_request is not None:
@@ -192,6 +194,7 @@ class Claimer:
         if run.id in self.worker.held or self.worker.knows(run.id, run.epoch):
             return
         if not self._lease.require(flow):
+            self._unclaimed.add(run.id)
             return  # the heartbeat that is due now brings us back here
         why = self._acceptance.refusal_reason(run, flow) or self.worker.executor.check(flow, run.input)
         for_now = self._acceptance.resting is not None
@@ -241,19 +244,26 @@ class Claimer:
         if not self._connection.commits_together:
             await self._connection.ends_under_way()
         rounds = 0
-        while rounds < ROUNDS and self.worker.room > 0 and self._wakes != self._nothing_at:
-            wakes, room = self._wakes, self.worker.room
-            taken, unseen = await self._take(self.worker.free_slots, room, None)
+        while rounds < ROUNDS and self._room > 0 and self._wakes != self._nothing_at:
+            wakes, room = self._wakes, self._room
+            taken, unseen = await self._take(max(0, self.worker.free_slots - len(self._unclaimed)), room, None)
             if not unseen:
                 if len(taken) < room:  # the store has no more: do not ask again each time that a slot becomes free
                     self._nothing_at = wakes
                 break
             rounds += not unseen.runs  # judged runs are not met again, so this comes to an end
             await self._see(unseen)
+            if self._assigned:
+                return  # we were woken meanwhile: what is assigned to us goes first, in the next look
         if self.worker.room <= 0:
             await self._preempt()
         if self.worker.has_waiting:
             self._preempt_for_waiting()
+
+    @property
+    def _room(self) -> int:
+        """How many offered runs can be held beside those that are assigned to us."""
+        return self.worker.room - len(self._unclaimed)
 
     async def _see(self, unseen: Unseen) -> None:
         await self._learn(unseen.kinds)

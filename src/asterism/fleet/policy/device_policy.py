@@ -104,12 +104,13 @@ class DevicePolicy:
         self._callables = [_import_pattern(entry) for entry in self.rules.callables]
 
     @classmethod
-    def load(cls, path: Path) -> DevicePolicy:
+    def load(cls, path: Path | str) -> DevicePolicy:
         """Read a device policy from a file. Raises InvalidDevicePolicy with every mistake, and OSError if the file
         cannot be read."""
         from asterism.fleet.policy.policy_file import read  # pydantic and yaml are slow to import
 
-        return cls(read(path), path.name)
+        file = Path(path)
+        return cls(read(file), file.name)
 
     @classmethod
     def open(cls) -> DevicePolicy:

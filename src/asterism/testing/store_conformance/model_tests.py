@@ -40,7 +40,7 @@ from asterism.testing.store_conformance.sample_records import FAR, FLOW, content
 PROGRAMS, STEPS = 12, 25
 PHASES = (Phase.generate, Phase.shrink)
 
-_FLOWS = [replace(FLOW, losses=1, rounds=1, retries=1), replace(FLOW, name="index", version=2, losses=0, retries=0)]
+_FLOWS = [replace(FLOW, losses=1, rounds=2, retries=1), replace(FLOW, name="index", version=2, losses=0, retries=0)]
 _DEVICES = ("kitchen", "garage", "attic")
 _CHANGES: list[Callable[[Run, Grant, Session, float], Run]] = [
     lambda run, grant, session, now: transitions.assign(run, session.owner, _flow(run), by="x", now=now),

@@ -1,0 +1,106 @@
+"""Many runs that are created at the same time: each slot gets one of them, and the others wait for a slot."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from asterism.fleet import current_placer
+from asterism.fleet.device.executor import RunWork
+from tests.fleet.fleet_scenes import WORK, Hands, Line, Stage
+
+pytestmark = pytest.mark.virtual_time
+
+
+class Quick(Hands):
+    """Ends each execution after a second."""
+
+    async def execute(self, work: RunWork) -> Any:
+        asyncio.get_running_loop().call_later(1.0, lambda: self.finish(work.run))
+        return await super().execute(work)
+
+
+class SlowLine(Line):
+    """A store whose answers take a moment, so that requests overlap."""
+
+    async def _ask(self, name: str, question: Any) -> Any:
+        await asyncio.sleep(0.01)
+        return await super()._ask(name, question)
+
+
+async def test_a_burst_of_creates_gives_each_slot_one_run(stage: Stage) -> None:
+    for number in range(8):
+        device = await stage.device(f"device-{number}")
+        device.hands = device.agent.worker.executor = Quick()
+    person = stage.fleet("bob", SlowLine(stage.store))
+    flow = await person.workflows.add(WORK)
+    created = await asyncio.gather(*(person.create(flow) for _ in range(60)))
+    assert sum(run.epoch for run in created) == 8, "the others wait"
+    ended = [await stage.end_of(run) for run in created]
+    assert [run.status for run in ended] == ["completed"] * 60
+    assert sum(run.epoch for run in ended) == 60, "no run was assigned to a slot that another one had"
+
+
+async def test_a_slot_is_kept_for_a_run_while_it_is_written_and_the_devices_are_read_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await stage.device("kitchen")
+    line = Line(stage.store)
+    person = stage.fleet("bob", line)
+    flow = await person.workflows.add(WORK)
+    line.late["commit"] = 5.0
+    first = asyncio.create_task(person.create(flow))
+    await asyncio.sleep(2 * current_placer.PLACER_AGE)
+    second = await person.create(flow)
+    assert (second.status, (await first).device) == ("created", "kitchen")
+    monkeypatch.setattr(current_placer.CurrentPlacer, "choose", choose_without_reservation)
+    other = stage.fleet("eve", line)
+    await stage.device("attic")
+    line.late["commit"] = 5.0
+    third = asyncio.create_task(other.create(flow))
+    await asyncio.sleep(2 * current_placer.PLACER_AGE)
+    assert ((await other.create(flow)).device, (await third).device) == ("attic", "attic"), "two runs for one slot"
+
+
+def choose_without_reservation(self: Any, run_id: str, choose: Any) -> Any:
+    choice = choose(self._known[1])
+    return self._known[1], choice
+
+
+async def test_a_slot_is_free_again_when_the_run_was_not_written(stage: Stage) -> None:
+    kitchen = await stage.device("kitchen")
+    line = Line(stage.store)
+    person = stage.fleet("bob", line)
+    flow = await person.workflows.add(WORK)
+    await stage.person.create(flow, key="one", device="nowhere")
+    assert (await person.create(flow, key="one")).pinned == "nowhere", "the key is taken"
+    line.late["commit"] = 5.0
+    given_up = asyncio.create_task(person.create(flow))
+    await asyncio.sleep(0.1)
+    given_up.cancel()
+    await asyncio.gather(given_up, return_exceptions=True)
+    run = await person.create(flow)
+    assert run.device == "kitchen"
+    await stage.at_work(kitchen, run)
+
+
+async def test_an_assignment_that_was_written_counts_once(stage: Stage) -> None:
+    await stage.device("kitchen", slots=3)
+    person = stage.fleet("bob")
+    flow = await person.workflows.add(WORK)
+    await person.create(flow)
+    placer = await person.placer(fresh=True)
+    assert placer.score_parts(placer.sessions["kitchen"], flow)["load"] == pytest.approx(40.0 * 2 / 3)
+    written = [await person.create(flow), await person.create(flow)]
+    assert [run.device for run in written] == ["kitchen", "kitchen"]
+
+
+async def test_one_read_serves_all_that_wait_for_it(stage: Stage) -> None:
+    line = SlowLine(stage.store)
+    person = stage.fleet("bob", line)
+    placers = await asyncio.gather(*(person.placer() for _ in range(20)))
+    assert len({id(placer) for placer in placers}) == 1
+    assert line.asked["sessions"] == 1
+    assert await person.placer(fresh=True) is not placers[0]
