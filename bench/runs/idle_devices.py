@@ -17,7 +17,7 @@ from pathlib import Path
 
 from asterism.fleet.device.device_key import DeviceKey
 from asterism.fleet.fleet import Fleet
-from asterism.server.enrolment import DEVICES as ENROLLED
+from asterism.fleet.joinable_devices import DEVICES as ENROLLED
 from asterism.store.protocol import PutRegister
 from bench.runs.gateway import _process
 

@@ -22,6 +22,7 @@ from asterism.durable.plan_requests import (
     requests_prefix,
     undo_edit,
 )
+from asterism.server.enrolment import invite
 from asterism.store.protocol import PutRegister, Write
 from tests.durable import durable_work
 from tests.durable.durable_scenes import DONE, Stage, chain, left, task
@@ -502,3 +503,26 @@ async def test_requests_are_removed_with_their_plan(stage: Stage) -> None:
     await stage.fleet().prune(1000.0)
     assert await stage.store.registers("plan/") == []
     assert await requests(stage) == []
+
+
+# -- devices -----------------------------------------------------------------------------------------------------------
+
+
+def adding_for(device: str) -> EditBatch:
+    return EditBatch((AddTask(task("c", device=device)),), "bob")
+
+
+@pytest.mark.parametrize("runs", [True, False], ids=["running", "at rest"])
+async def test_an_edit_that_names_a_device_which_nobody_knows_is_rejected(stage: Stage, runs: bool) -> None:
+    await stage.device("attic")
+    if runs:
+        await running(stage)
+    else:
+        await insert_plan(stage.store, chain("a", "b"))
+    person = stage.fleet()
+    for dry_run in (True, False):
+        with pytest.raises(EditRejected, match=r"no device 'atic' has joined.*the devices are: .*attic"):
+            await edit_plan(person, "nightly", adding_for("atic"), dry_run=dry_run)
+    await edit_plan(person, "nightly", adding_for("attic"))
+    await invite(stage.store, name="lab-*")
+    await edit_plan(person, "nightly", EditBatch((UpdateTask("b", device="lab-7"),), "bob"))

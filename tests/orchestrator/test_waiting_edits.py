@@ -228,3 +228,34 @@ async def test_edits_of_a_retry_obey_the_rules_too() -> None:
     with pytest.raises(EditRejected, match=r"needs approval .*retry the plan without edits"):
         await runner.retry(result, from_tasks=["b"], edits=removing("b"))
     assert result.plan.state == "completed", "nothing has changed"
+
+
+async def test_an_edit_that_names_a_device_which_never_joined_is_rejected_and_names_those_that_did() -> None:
+    runner = Orchestrator([LocalDevice("here", slots=9), LocalDevice("attic")])
+    made = plan("ab")
+    job = asyncio.create_task(runner.run(made))
+    await asyncio.sleep(0.5)
+    there, nowhere = (Task("c", call=work, device=device, inputs={"name": "c"}) for device in ("attic", "atic"))
+    with pytest.raises(EditRejected, match="no device 'atic' has joined.*the devices are: attic, here"):
+        runner.edit("p", EditBatch((AddTask(nowhere),), "bob"))
+    runner.leave("attic")  # it has been there, and may come back
+    runner.edit("p", EditBatch((AddTask(there),), "bob"))
+    runner.join(LocalDevice("attic"))
+    assert (await job).state == "completed"
+    assert sorted(ORDER) == ["a", "b", "c"]
+
+
+async def test_an_answer_of_an_editor_that_names_an_unknown_device_goes_back_to_it() -> None:
+    asked: list[Any] = []
+
+    def editor(view: Any, events: Any) -> Any:
+        asked.append([violation.rule for event in events for violation in getattr(event, "violations", ())])
+        if len(asked) > 2:
+            return None
+        device = "atic" if len(asked) == 1 else "here"
+        return EditBatch((AddTask(Task("c", call=work, device=device, inputs={"name": "c"})),))
+
+    result = await Orchestrator([LocalDevice("here", slots=9)], editor=editor).run(plan("ab"))
+    assert (asked[0], asked[1]) == ([], ["unknown_device"])
+    assert result.state == "completed"
+    assert sorted(ORDER) == ["a", "b", "c"]

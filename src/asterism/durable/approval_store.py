@@ -16,6 +16,7 @@ from typing import Any
 from asterism.core.plan.approval import APPROVAL_TIMEOUT, WAITING, ApprovalRule, WaitingEdit
 from asterism.core.plan.edit_scope import EditScope
 from asterism.durable.journal_store import Head, StoredConstellation, read_head
+from asterism.fleet.joinable_devices import known_devices
 from asterism.orchestrator.waiting_edits import WaitingEdits
 from asterism.store.protocol import Notice, PutRegister, Register, Store, Write
 
@@ -152,8 +153,11 @@ async def waiting_edits_at_rest(
     writes: list[Write] = []
     records = await read_records(store, stored.head, writes.append, add_term)
     rules, timeout = rules_of(stored.head)
+    known = await known_devices(store)
     waiting = WaitingEdits(
-        *(stored.plan, rules, timeout, store.clock, lambda kind, edit: None, lambda: None), scopes_of(stored.head)
+        *(stored.plan, rules, timeout, store.clock, lambda kind, edit: None, lambda: None),
+        scopes_of(stored.head),
+        devices=lambda: known,
     )
     waiting.restore(records.edits)
     waiting.close()  # an owner lets them expire

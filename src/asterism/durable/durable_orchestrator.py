@@ -126,7 +126,7 @@ class DurableOrchestrator(PlanCommands):
         self.stored: StoredConstellation | None = None
         """The plan that was loaded last, as this process knows it."""
 
-        roster, concurrency = FleetRoster([self._device], "score"), self.options.concurrency
+        roster, concurrency = FleetRoster(self._device), self.options.concurrency
         # the clock of the store is the same for all owners that a plan ever has
         super().__init__(DeviceScheduler(roster, concurrency=concurrency, clock=fleet.store.clock))
 
@@ -273,6 +273,7 @@ class DurableOrchestrator(PlanCommands):
         """Apply a waiting edit, or ``batch`` in its place. Durable on return. Raises ApprovalGone; and EditRejected,
         with the edit still waiting."""
         name = plan_id if plan_id is not None else self.scheduler.find(None).plan.id
+        await self.scheduler.roster.learn_devices()
         return await self._change(
             name, lambda: self.scheduler.find_editable(name).waiting.approve(number, who, batch, reason)
         )
@@ -305,6 +306,7 @@ class DurableOrchestrator(PlanCommands):
             except EditWaits as waits:
                 return waits
 
+        await self.scheduler.roster.learn_devices()
         done = await self._change(plan_id, change)
         if isinstance(done, EditWaits):
             raise done

@@ -23,6 +23,7 @@ from asterism.base.trace_context import current_traceparent
 from asterism.core.errors import RecordedError, RunRefused
 from asterism.core.json_values import NOTHING, plain_json
 from asterism.core.plan.journal import RecordedConstellation
+from asterism.core.plan.known_devices import KnownDevices
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import RUNNING
 from asterism.core.plan.task import ACTIONS, Lane, Task
@@ -34,6 +35,7 @@ from asterism.durable.journal_writer import JournalWriter
 from asterism.fleet.device.functions import OF_TASKS, RESULT_OF, attempts_of
 from asterism.fleet.device.run_inputs import CONSTANTS, is_secret, literal
 from asterism.fleet.fleet import Fleet
+from asterism.fleet.joinable_devices import known_devices
 from asterism.fleet.ledger import UnknownRun, blob_of
 from asterism.fleet.retention import PREFIX
 from asterism.orchestrator.devices import Work
@@ -56,6 +58,21 @@ class RunFailed(RecordedError):
 
 class FleetRoster(Roster):
     """A roster with the fleet as its only member. The fleet itself chooses the device of a task."""
+
+    def __init__(self, device: FleetDevice) -> None:
+        super().__init__([device], "score")
+        self._fleet = device.fleet
+        self._known: KnownDevices | None = None
+
+    def known_devices(self) -> KnownDevices | None:
+        return self._known
+
+    async def learn_devices(self) -> None:
+        """Read the devices of the store. While it is unavailable, an edit may name any."""
+        try:
+            self._known = await known_devices(self._fleet.store)
+        except StoreUnavailable:
+            self._known = None
 
     def serves(self, member: Member, lane: Lane) -> bool:
         return True

@@ -312,6 +312,7 @@ class Ownership:
             execution.waiting.submit,
             lambda task: _masked(owner.why(task, name), mask),
             {**cycle_answers(execution), **approval_answers(execution)},
+            self._scheduler.roster.learn_devices,
         )
         watch = store.watch(frozenset({for_plan(name)}))
         vain = 0

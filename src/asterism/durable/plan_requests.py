@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -329,7 +329,7 @@ class RequestHandler:
 
     ``device`` is the name of this process, ``commit`` commits writes together with the steps of the plan, ``active``
     says whether the plan has not ended yet, ``apply`` applies a batch, ``why`` explains a task. ``more`` answers
-    requests of other kinds (``cycle_requests.py``)."""
+    requests of other kinds (``cycle_requests.py``). ``learn_devices`` reads the devices that an edit may name."""
 
     def __init__(
         self,
@@ -342,8 +342,9 @@ class RequestHandler:
         apply: Callable[[EditBatch, int | None, str | None], Applied],
         why: Callable[[str], Why],
         more: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = NOTHING,
+        learn_devices: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        self._more = more
+        self._more, self._learn_devices = more, learn_devices
         self._store, self._clock, self._name, self._device = store, clock, name, device
         self._seen: dict[str, float] = {}  # since when each answer waits for its process
         self._commit, self._active, self._apply, self._why = commit, active, apply, why
@@ -354,6 +355,8 @@ class RequestHandler:
         answered = 0
         registers = await self._store.registers(requests_prefix(self._name))
         self._seen = {one.key: self._seen.get(one.key, self._clock.time()) for one in registers if _is_answered(one)}
+        if self._learn_devices is not None and not all(_is_answered(one) for one in registers):
+            await self._learn_devices()
         for register in registers:
             if not self._active():
                 break

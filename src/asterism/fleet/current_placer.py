@@ -1,5 +1,4 @@
-"""The placer of a fleet object: the devices as placement sees them, read again after a second, and slots reserved for
-assignments that are being written.
+"""The placer of a fleet object: its devices, read again after a second, and slots reserved for assignments under way.
 
 The store counts the runs that devices own, so an assignment is in the next read once its write is done. Until then only
 this process knows of it. Many runs that are created at the same time would otherwise all go to the same free slots.

@@ -101,9 +101,10 @@ class EditCycles:
         wake: Callable[[], None],
         settled: Callable[[], Awaitable[bool]] | None,
         submit: Callable[[EditBatch, int | None, str | None], Applied],
-        refused: Sequence[WaitingEdit] = (),
+        refused: Sequence[WaitingEdit],
+        learn_devices: Callable[[], Awaitable[None]],
     ) -> None:
-        self.refused = refused
+        self.refused, self._learn_devices = refused, learn_devices
         self._plan, self._lock, self._events, self._mask = plan, lock, events, mask
         self._editor, self._max_rejections = editor, max_rejections
         self._author = "" if editor is None else getattr(editor, "__name__", type(editor).__name__)
@@ -204,6 +205,7 @@ class EditCycles:
                     answer = function(ConstellationView(self._plan), events)
                     if inspect.isawaitable(answer):
                         answer = await self._answer_of(cycle, answer)
+                    await self._learn_devices()
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # a cancellation and an exit too: an editor never stops the plan

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from asterism.core.errors import NoDevice
 from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.known_devices import KnownDevices
 from asterism.core.plan.node import Node
 from asterism.core.plan.ready_queue import ReadyQueue
 from asterism.core.plan.status import PENDING, RUNNING
@@ -46,6 +47,7 @@ class Roster:
         self._members: dict[str, Member] = {}
         self._capable: dict[Lane, list[Member]] = {}
         self._assigned = 0
+        self._seen: set[str] = set()  # names of all that ever joined
         for device in devices:
             self.join(device)
 
@@ -55,8 +57,16 @@ class Roster:
         if device.id in self._members:
             raise ValueError(f"a device {device.id!r} has joined already")
         member = self._members[device.id] = Member(device)
+        self._seen.add(device.id)
         self._capable.clear()
         return member
+
+    def known_devices(self) -> KnownDevices | None:
+        """The devices that an edit may name; None for any."""
+        return KnownDevices(frozenset(self._seen))
+
+    async def learn_devices(self) -> None:
+        """Called before the answer of an editor is judged: the devices may have changed."""
 
     def leave(self, device_id: str) -> Member:
         try:

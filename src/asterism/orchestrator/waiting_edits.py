@@ -34,6 +34,7 @@ from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edit_scope import EditScope, scope_violations
 from asterism.core.plan.edit_trial import Trial, trial
 from asterism.core.plan.edits import EditBatch
+from asterism.core.plan.known_devices import KnownDevices, device_violations
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import ENDED_STATES, PENDING
 from asterism.core.plan.taint import mark_violations, taint_reasons
@@ -44,7 +45,8 @@ Save = Callable[[WaitingEdit], None]
 
 class WaitingEdits:
     """``rules`` and ``scopes`` are those of the plan, ``timeout`` is how long an edit waits, ``escalation``
-    after how long people are told again. ``announce`` publishes an event, ``wake`` asks the scheduler for a step."""
+    after how long people are told again. ``announce`` publishes an event, ``wake`` asks the scheduler for a step.
+    ``devices`` are those that an edit may name; None for any."""
 
     def __init__(
         self,
@@ -56,7 +58,9 @@ class WaitingEdits:
         wake: Callable[[], None],
         scopes: Sequence[EditScope] = (),
         escalation: float | None = None,
+        devices: Callable[[], KnownDevices | None] = lambda: None,
     ) -> None:
+        self._devices = devices
         self._plan, self.rules, self.timeout, self.scopes = plan, tuple(rules), timeout, tuple(scopes)
         self.escalation = escalation
         self._now, self._announce, self._wake = now, announce, wake
@@ -84,6 +88,7 @@ class WaitingEdits:
         """Apply a batch, or let it wait. ``editor`` is the name of the editor that it comes from; None for a person,
         who has no scope. Raises EditRejected, and EditWaits."""
         now, plan = self._now(), self._plan
+        self._check_devices(batch)
         if not self._limits(editor):
             return plan.apply(batch, now)
         tried = trial(plan, batch, now)
@@ -94,7 +99,8 @@ class WaitingEdits:
 
     def wait_reasons(self, batch: EditBatch, editor: str | None = None) -> tuple[str, ...]:
         """Why ``submit`` would let a batch wait; empty if it would not. Changes nothing. Raises EditRejected if the
-        batch is outside the scope of its editor, or cannot wait."""
+        batch names an unknown device, is outside the scope of its editor, or cannot wait."""
+        self._check_devices(batch)
         if not self._limits(editor):
             return ()
         return self._judged(batch, editor, trial(self._plan, batch, self._now()))[1]
@@ -106,6 +112,13 @@ class WaitingEdits:
         if reasons:
             problem = f"it needs approval ({'; '.join(reasons)}): retry the plan without edits, and then edit it"
             self._plan.reject(batch, [Violation(None, "approval", problem)])
+
+    def _check_devices(self, batch: EditBatch) -> None:
+        """Raise EditRejected if a batch names a device that there is not, and that cannot join."""
+        known = self._devices()
+        unknown = [] if known is None else device_violations(batch, self._plan, known)
+        if unknown:
+            self._plan.reject(batch, [*trial(self._plan, batch, self._now()).violations, *unknown])
 
     def _limits(self, editor: str | None) -> bool:
         """Whether there is anything to judge an edit by."""
@@ -166,6 +179,8 @@ class WaitingEdits:
         """Apply a waiting edit, or ``batch`` in its place, with all checks. Raises ApprovalGone; and EditRejected, with
         the edit still waiting: it may be changed or refused."""
         edit, now = self.get(number), self._now()
+        if batch is not None:
+            self._check_devices(batch)
         applied = self._plan.apply(edit.batch if batch is None else batch, now)
         why = ": ".join([*(["changed"] if batch is not None else []), *([reason] if reason else [])])
         decided = edit.decided(APPROVED, who, now, why, applied.version)

@@ -30,6 +30,7 @@ from asterism.core.run.run import Grant, Owner
 from asterism.core.run.session import OPEN, REVOKED
 from asterism.fleet.device.device_key import is_signed
 from asterism.fleet.device.gateway_messages import InvalidMessage, grant_text, parse_grant
+from asterism.fleet.joinable_devices import CODES, DEVICES
 from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.protocol import Notice, PutRegister, PutSession, Store, Write
 
@@ -45,8 +46,8 @@ CHALLENGE_TIME = 60.0
 KNOWN_FOR = 1.0
 """How long the server relies on what it read of an enrolment, in seconds: a revocation counts after that."""
 
-SECRET, CODES, DEVICES = "gateway/secret", "gateway/code/", "gateway/device/"
-"""Keys of registers: the secret of all gateways of a store, codes, and enrolled devices."""
+SECRET = "gateway/secret"
+"""Key of the register with the secret of all gateways of a store."""
 
 ACCESS_PREFIX = "astd_"
 _SHOWN = 100_000

@@ -1,0 +1,23 @@
+"""The devices that a store knows, and the names with which others may still join: for edits that name a device."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+from asterism.core.plan.known_devices import KnownDevices
+from asterism.store.protocol import Store
+
+CODES, DEVICES = "gateway/code/", "gateway/device/"
+"""Prefixes of the keys of registers: codes of invitations, and enrolled devices."""
+
+
+async def known_devices(store: Store) -> KnownDevices:
+    """The devices that are there, were there lately or are enrolled; and the invitations that are open."""
+    seen = {session.device for session in await store.sessions(ended=True)}
+    for register in await store.registers(DEVICES):
+        if register.value["revoked_at"] is None:
+            seen.add(register.key.removeprefix(DEVICES))
+    now = store.clock()
+    codes = [register.value for register in await store.registers(CODES)]
+    invited = [code["name"] for code in codes if code["key"] is None and code["until"] >= now]
+    return KnownDevices(frozenset(seen), lambda name: any(fnmatchcase(name, pattern) for pattern in invited))

@@ -1,0 +1,40 @@
+"""Edits that name devices: one that nobody knows is a mistake."""
+
+from __future__ import annotations
+
+from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.edits import AddTask, EditBatch, RemoveTask, UpdateTask
+from asterism.core.plan.known_devices import MOST_NAMES, KnownDevices, device_violations
+from asterism.core.plan.task import Task
+
+KNOWN = KnownDevices(frozenset({"attic", "kitchen"}), lambda name: name.startswith("lab-"))
+
+
+def violations(*edits: AddTask | UpdateTask | RemoveTask, known: KnownDevices = KNOWN) -> list[tuple[int | None, str]]:
+    plan = Constellation("p")
+    plan.add(Task("a", shell="true", device="to-come"))
+    return [(one.edit, one.message) for one in device_violations(EditBatch(edits), plan, known)]
+
+
+def added(device: str | None) -> AddTask:
+    return AddTask(Task("b", shell="true", device=device))
+
+
+def test_a_device_that_is_known_invited_or_named_by_the_plan_may_be_named() -> None:
+    assert not violations(added("attic"), added("lab-7"), added("to-come"), added(None))
+    assert not violations(UpdateTask("a", device="kitchen"), UpdateTask("a", device=None), UpdateTask("a", shell="no"))
+    assert not violations(RemoveTask("a"), added("{item.host}"))
+
+
+def test_any_other_is_a_violation_of_its_edit_and_the_message_names_those_that_there_are() -> None:
+    text = "no device 'atic' has joined, and none was invited; the devices are: attic, kitchen"
+    assert violations(RemoveTask("a"), added("atic")) == [(1, text)]
+    assert violations(UpdateTask("a", device="atic")) == [(0, text)]
+
+
+def test_the_message_stays_short() -> None:
+    many = KnownDevices(frozenset(f"device-{number:03}" for number in range(MOST_NAMES + 5)))
+    [(_, text)] = violations(added("nowhere"), known=many)
+    assert text.endswith("device-019 and 5 more")
+    [(_, text)] = violations(added("nowhere"), known=KnownDevices(frozenset()))
+    assert text.endswith("the devices are: none")
