@@ -236,7 +236,7 @@ async def test_an_edit_that_names_a_device_which_never_joined_is_rejected_and_na
     job = asyncio.create_task(runner.run(made))
     await asyncio.sleep(0.5)
     there, nowhere = (Task("c", call=work, device=device, inputs={"name": "c"}) for device in ("attic", "atic"))
-    with pytest.raises(EditRejected, match="no device 'atic' has joined.*the devices are: attic, here"):
+    with pytest.raises(EditRejected, match=r"no device 'atic' has joined.*the devices are: attic, here"):
         runner.edit("p", EditBatch((AddTask(nowhere),), "bob"))
     runner.leave("attic")  # it has been there, and may come back
     runner.edit("p", EditBatch((AddTask(there),), "bob"))
