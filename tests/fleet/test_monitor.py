@@ -242,6 +242,25 @@ async def test_orchestration_goes_to_the_coordinator(stage: Stage) -> None:
     assert all(not one.hands.begun for one in others)
 
 
+@pytest.mark.store_only("a process that runs a plan has the store")
+async def test_the_loss_of_the_process_that_runs_a_plan_is_not_a_loss_of_its_task(stage: Stage) -> None:
+    await stage.device("hub", slots=0, monitor_every=2.0)
+    run = await stage.person.create(replace(WORK, name="plan:nightly", losses=1))
+    for _ in range(4):
+        nightly = await stage.device("nightly@here")
+        await stage.at_work(nightly, run)
+        await nightly.crash()
+        found = await stage.reaches(run, "reassigning")
+        assert (found.losses, found.avoid, found.previous[-1].reason) == (0, (), "timeout")
+    for _ in range(2):
+        other = await stage.device("weekly@here")
+        await stage.at_work(other, run)
+        await other.crash()
+        await asyncio.sleep(200.0)
+    ended = await stage.read(run)
+    assert (ended.status, ended.losses) == ("failed", 2), "the loss of another plan's process counts"
+
+
 # -- giving up ---------------------------------------------------------------------------------------------------------
 
 

@@ -45,7 +45,7 @@ from asterism.durable.ownership import FleetMembership, Ownership, cancel_runs
 from asterism.durable.plan_retry import reopen_plan
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.device.membership import DeviceNameTaken
-from asterism.fleet.fleet import Fleet
+from asterism.fleet.fleet import Fleet, orchestrator_device
 from asterism.fleet.policy.device_policy import DevicePolicy
 from asterism.fleet.retention import PREFIX
 from asterism.orchestrator.edit_cycles import Answer
@@ -205,7 +205,7 @@ class DurableOrchestrator(PlanCommands):
     def _agent(self, name: str) -> DeviceAgent:
         """The device agent. Its name is that of the plan and the machine, so that an earlier process of the same name
         is known to be dead at once."""
-        device, terms = f"{name}@{self._host}", self._agent_terms
+        device, terms = orchestrator_device(name, self._host), self._agent_terms
         if self._only_own_tasks:
             terms = {**terms, "accepts": f"run.workflow == {json.dumps(PREFIX + name, ensure_ascii=False)}"}
         return self._make_agent(self.fleet, device, slots=self.local, can=self.can, **terms)

@@ -453,6 +453,18 @@ def reported_progress(run: Run, reports: Mapping[str, ProgressReport]) -> Progre
     return reported if reported is not None else run.progress
 
 
+def orchestrator_device(plan: str, host: str) -> str:
+    """The name of the process that runs a plan, as a device."""
+    return f"{plan}@{host}"
+
+
+def executes_own_plan(run: Run) -> bool:
+    """Whether the device of a run is a process that runs the plan of which the run is a task."""
+    if run.device is None or not run.workflow.startswith(PREFIX):
+        return False
+    return run.device.startswith(orchestrator_device(run.workflow.removeprefix(PREFIX), ""))
+
+
 def attempt_number(run: Run, epoch: int) -> int:
     """Which attempt an epoch of a run is, from 1; declined assignments do not count."""
     return 1 + sum(one.epoch < epoch and one.reason != "declined" for one in run.previous)

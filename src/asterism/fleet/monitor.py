@@ -36,7 +36,7 @@ from asterism.core.run.session import ABROAD, ENDED, OPEN, Session
 from asterism.core.run.workflow import Workflow
 from asterism.fleet import retention
 from asterism.fleet.extensions import extensions
-from asterism.fleet.fleet import Fleet, time_to_answer
+from asterism.fleet.fleet import Fleet, executes_own_plan, time_to_answer
 from asterism.fleet.schedule_pass import SchedulePass
 from asterism.fleet.workflows import UnknownWorkflow
 from asterism.store.optimistic_update import try_commit
@@ -259,13 +259,17 @@ class Monitor:
 
     async def _lose(self, seen: Run, run: Run, detail: str, guards: list[ExpectSession], abroad: bool) -> None:
         """Take a run away; ``seen`` is its stored record, ``run`` the same with its latest progress. An assignment that
-        a device of a peer has not answered does not count as a loss: the stores may not have met since."""
+        a device of a peer has not answered does not count as a loss: the stores may not have met since. Neither does
+        the loss of the process that runs the plan of the run: it ends with all its tasks, whatever they do."""
         flow = await self._flow(seen.workflow, seen.version)
         if flow is None:
             return
         now = self.store.clock()
         unanswered = abroad and run.status is ASSIGNED
-        after = transitions.take_back(run, now, detail) if unanswered else transitions.lose(run, flow, now, detail)
+        if unanswered:
+            after = transitions.take_back(run, now, detail)
+        else:
+            after = transitions.lose(run, flow, now, detail, counted=not executes_own_plan(run))
         consequences = await self.fleet.ledger.consequences(after)
         if await try_commit(self.store, [PutRun(after, seen.revision), *guards, *consequences]):
             log.info("taken away: %s", detail, extra={"run": seen.id})

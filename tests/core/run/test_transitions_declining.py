@@ -111,6 +111,14 @@ def test_devices_that_refuse_by_their_own_rules_have_declined() -> None:
     assert ended.revision == asked.revision + 1
 
 
+def test_a_loss_that_is_not_counted_leaves_run_and_device_as_they_were() -> None:
+    run = assigned()
+    for _ in range(STRICT.losses + 3):
+        run = transitions.lose(run, STRICT, 5.0, "its plan was left", counted=False)
+        assert (run.status, run.losses, run.avoid, run.not_before) == ("reassigning", 0, (), 5.0)
+        run = transitions.assign(run, KITCHEN, STRICT, by="ann", now=5.0)
+
+
 def test_a_round_waits_as_long_as_the_worst_that_happened_calls_for() -> None:
     flow = Workflow("w", shell="true", retries=9, losses=9, rounds=9)
     run = lost(now=10.0).changed(failures=4, losses=2, rounds=1)

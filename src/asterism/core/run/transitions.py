@@ -155,13 +155,16 @@ def _take_entries(at: float, device: str, epoch: int, starts: bool) -> tuple[Ent
     return (*entries, Entry(at, "processing", None, f"on {device}")) if starts else entries
 
 
-def lose(run: Run, workflow: Workflow, now: float, detail: str) -> Run:
+def lose(run: Run, workflow: Workflow, now: float, detail: str, *, counted: bool = True) -> Run:
     """Take a run away because its device sent no heartbeat or did not answer in time. This is not a failure of the
-    work, and has its own limit."""
+    work, and has its own limit. A loss that is not ``counted`` is that of the process which the run belongs to: it says
+    nothing about the run or the device."""
     if run.status not in OWNED:
         raise refused(run, "be taken away")
     if run.stop_request == "cancel":
         return mark_cancelled(run, now, run.stop_requested_by, "timeout", detail)
+    if not counted:
+        return reassign(run, now, "timeout", detail)
     losses = run.losses + 1
     if losses > workflow.losses:
         error = f"lost {losses} times, the last time because {detail}"
