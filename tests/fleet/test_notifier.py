@@ -87,6 +87,20 @@ async def test_the_notification_address_cannot_redirect_to_a_host_that_is_not_al
     assert other.asked == ["/inside"]
 
 
+async def test_a_server_without_a_device_policy_file_executes_no_command_and_reaches_no_private_address(
+    servers: list[Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Everybody who can write into the store can write its settings."""
+    mark, (local, _) = tmp_path / "mark", servers
+    assert await told(DevicePolicy.without_file(), "a", notify_command=["touch", str(mark)]) == 0
+    assert await told(DevicePolicy.without_file(), "a", notify_url=f"http://{local.host}/") == 0
+    assert not mark.exists()
+    assert not local.asked
+    advice = "list it under 'commands' in a file, and name the file with --policy"
+    assert f"a server without a device policy file does not allow the command 'touch': {advice}" in caplog.text
+    assert f"{local.host}, whose address 127.0.0.1 is not public" in caplog.text
+
+
 async def test_the_notification_command_runs_under_the_allowed_name(tmp_path: Path) -> None:
     """A program of many names does what its name says."""
     link = tmp_path / "teller"

@@ -85,6 +85,20 @@ async def test_only_listed_hosts_are_asked(url: str) -> None:
         await get(url, "api.example.org", "*.example.org")
 
 
+@pytest.mark.parametrize("host", ["notices.example.org", None])
+@pytest.mark.parametrize("address", ["127.0.0.1", METADATA, "10.0.0.7", "::1", "fd00::1", "::ffff:127.0.0.1"])
+async def test_a_server_without_a_policy_file_reaches_no_private_address(
+    host: str | None, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither by a name nor by the address itself, nor through a proxy, which would resolve the name itself."""
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    if host is not None:
+        resolving(monkeypatch, notices_example_org=[["93.184.216.34", address]])
+    url = f"http://{host or (f'[{address}]' if ':' in address else address)}/"
+    with pytest.raises(PolicyForbids, match="is not public"):
+        await request({"url": url}, {}, DevicePolicy.without_file(), Mask())
+
+
 @pytest.mark.parametrize(
     "address",
     [

@@ -38,6 +38,7 @@ from asterism.fleet.device.gateway_transport import (
 )
 from asterism.fleet.device.outbox import MemoryOutbox
 from asterism.fleet.fleet import Fleet
+from asterism.fleet.policy.device_policy import DevicePolicy
 from asterism.peers.private_files import _new_identity
 from asterism.server import enrolment, gateway_routes
 from asterism.server.app import endpoints
@@ -509,7 +510,7 @@ async def test_a_second_server_monitors_when_the_first_stops() -> None:
         task = asyncio.create_task(agent.run())
         await agent.joined.wait()
         before = [one.id for one in await second.devices() if one.state == "open"]
-        async with monitor_beside(second):
+        async with monitor_beside(second, DevicePolicy.open()):
             await asyncio.sleep(3 * MONITOR_RETRY)
             assert [one.id for one in await second.devices() if one.state == "open"] == before
             agent.drain()

@@ -22,9 +22,15 @@ from asterism.base.http_limits import Limits
 from asterism.base.listen_address import CannotServe, ListenAddress
 from asterism.cli import server_process
 from asterism.cli.series_webhook_commands import WebhookSettings
+from asterism.cli.server_policy import ServerPolicy
 from asterism.core.errors import AsterismError
+from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.task import Task
 from asterism.core.run.workflow import Workflow
+from asterism.durable.plan_submissions import submit_plan
+from asterism.fleet.device import agent as device_agent
 from asterism.fleet.fleet import Fleet
+from asterism.fleet.policy.device_policy import DevicePolicy
 from asterism.peers.exchange import Exchange
 from asterism.peers.invitations import invite
 from asterism.peers.peer_client import accept_invitation, client_for
@@ -311,7 +317,8 @@ async def test_the_command_syncs_after_a_delivery_and_stops_on_a_signal(
 
         async with stores(tmp_path) as (fleet, guest):
             before, announced = asyncio.all_tasks(), Announced(monkeypatch)
-            terms: dict[str, Any] = {"local": 0, "webhook": settings(), "peers": True, "as_json": False}
+            terms: dict[str, Any] = {"local": 0, "policy": ServerPolicy.find(None), "as_json": False}
+            terms |= {"webhook": settings(), "peers": True}
             serving = asyncio.create_task(server_process.serve_until_signal(fleet, LOOPBACK, [], **terms))
             found = await announced.addresses
             assert await assigned(1)
@@ -337,5 +344,45 @@ async def test_a_worker_that_fails_ends_the_server_with_its_error(
     async with stores(tmp_path) as (fleet, _):
         before, _announced = asyncio.all_tasks(), Announced(monkeypatch)
         with pytest.raises(ZeroDivisionError, match="a bug"):
-            await server_process.serve_until_signal(fleet, LOOPBACK, [], local=0, webhook=settings(), as_json=False)
+            await server_process.serve_until_signal(
+                fleet, LOOPBACK, [], local=0, policy=ServerPolicy.find(None), webhook=settings(), as_json=False
+            )
         assert asyncio.all_tasks() <= before
+
+
+@pytest.mark.parametrize("file", [False, True])
+async def test_every_device_of_a_server_delivers_notices_under_its_device_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: bool
+) -> None:
+    """The server itself and the processes of its plans stand for election, and the coordinator delivers."""
+    judging: dict[str, DevicePolicy] = {}
+    both = asyncio.Event()
+
+    class Recorded(device_agent.Coordinator):
+        def __init__(self, fleet: Fleet, name: str, session: str, policy: DevicePolicy, **terms: Any) -> None:
+            judging[name.partition("@")[0].partition("-")[0]] = policy
+            super().__init__(fleet, name, session, policy, **terms)
+            if len(judging) == 2:
+                both.set()
+
+    monkeypatch.setattr(device_agent, "Coordinator", Recorded)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    if file:
+        (tmp_path / "asterism").mkdir()
+        (tmp_path / "asterism" / "policy.yaml").write_text("commands: [echo]\n")
+    policy = ServerPolicy.find(None)
+    assert policy.work.everything is not file
+    async with stores(tmp_path) as (fleet, _):
+        plan = Constellation("p")
+        plan.add(Task("a", argv=["true"]))
+        await submit_plan(fleet, plan)
+        announced = Announced(monkeypatch)
+        serving = asyncio.create_task(
+            server_process.serve_until_signal(fleet, LOOPBACK, [], local=1, policy=policy, as_json=False)
+        )
+        await announced.addresses
+        await both.wait()
+        signal.raise_signal(signal.SIGTERM)
+        assert await serving == 0
+    assert judging.keys() == {"server", "p"}
+    assert all(one is policy.notices and one.only_public is not file for one in judging.values())

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 
 import click
 
@@ -74,7 +75,8 @@ def join_fleet(store: str | None, options: DeviceOptions, *, drain_for: float, a
 
     async def work(fleet: Fleet) -> int:
         tune_gc()
-        async with _peer_connection(fleet, options), _metrics_server(fleet, options), _plan_runner(fleet, options):
+        runner = _plan_runner(fleet, options, policy)
+        async with _peer_connection(fleet, options), _metrics_server(fleet, options), runner:
             agent = _agent(fleet, options, policy, await _agent_runner(options, policy))
             executor = LoggingExecutor(agent.worker.executor, lambda run_id: _stop_reason(agent, run_id))
             agent.worker.executor = executor
@@ -187,13 +189,14 @@ def _metrics_server(fleet: Fleet, options: DeviceOptions) -> AbstractAsyncContex
     return serve_metrics(fleet, *options.metrics)
 
 
-def _plan_runner(fleet: Fleet, options: DeviceOptions) -> AbstractAsyncContextManager[object]:
+def _plan_runner(fleet: Fleet, options: DeviceOptions, policy: DevicePolicy) -> AbstractAsyncContextManager[object]:
     """While a monitor works, it runs the plans of schedules."""
     if not options.runs_plans:
         return nullcontext()
+    from asterism.durable.durable_orchestrator import DurableOrchestrator
     from asterism.durable.plan_runner import runs_plans
 
-    return runs_plans(fleet)
+    return runs_plans(fleet, partial(DurableOrchestrator, device_policy=policy))
 
 
 def _stop_reason(agent: DeviceAgent, run_id: str) -> str | None:

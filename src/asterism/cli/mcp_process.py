@@ -6,13 +6,12 @@ import asyncio
 import signal
 import sys
 from collections.abc import Sequence
-from functools import partial
 
 from asterism.base import operating_system
 from asterism.base.startup import install_hint, tune_gc
 from asterism.cli.cli_context import note
+from asterism.cli.server_policy import ServerPolicy
 from asterism.core.errors import AsterismError
-from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.durable.plan_runner import runs_plans
 from asterism.fleet.fleet import Fleet
 
@@ -27,8 +26,7 @@ async def serve_client(fleet: Fleet, name: str, scopes: Sequence[str], *, local:
     tune_gc()
     if sys.stdin is not None and sys.stdin.isatty():
         note("An MCP client starts this command and speaks with it here; Ctrl-D ends it. See: asterism mcp --help")
-    make = partial(DurableOrchestrator, local=local, only_own_tasks=True) if local else DurableOrchestrator
-    async with runs_plans(fleet, make) as runner:
+    async with runs_plans(fleet, ServerPolicy.find(None).orchestrators(local)) as runner:
         state.submitted = runner.wake
         await _until_signal(asyncio.create_task(serve_stdio(state, caller)))
     return 0

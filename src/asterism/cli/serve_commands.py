@@ -65,6 +65,11 @@ listen_options = options(
     help="Execute up to N tasks of each plan in this process.",
 )
 @click.option("--no-login", is_flag=True, help="Print no login link: for a service, whose output is a log.")
+@click.option(
+    "--policy",
+    metavar="FILE",
+    help="Device policy file: what it executes for --local and notices; default: ~/.config/asterism/policy.yaml.",
+)
 @click.option("--peers", is_flag=True, help="Answer the peers of the store too, on the same port.")
 @fleet_options
 @section("Series webhook, with --github", webhook_options)
@@ -76,6 +81,7 @@ def serve(
     names: tuple[str, ...],
     local: int,
     no_login: bool,
+    policy: str | None,
     peers: bool,
     store: str | None,
     as_json: bool,
@@ -93,18 +99,31 @@ def serve(
     or --behind-proxy. The server runs the plans that are submitted to it and those of schedules; devices execute
     their tasks, or --local N. With --github it also receives the webhook of a repository at /webhook, and syncs its
     series as `asterism series serve` does. With --peers it answers peers as `asterism peer serve` does: they use
-    TLS with the certificate of the store, whatever others use."""
+    TLS with the certificate of the store, whatever others use.
+
+    Without a device policy file it executes no notify command of the settings, and sends notices to public addresses
+    only."""
     from asterism.base.listen_address import parse_listen_address
     from asterism.cli.device_log import log_to_stderr
+    from asterism.cli.server_policy import ServerPolicy
 
     webhook = WebhookSettings.if_given(given)
     address = parse_listen_address(listen, tls_cert, tls_key, behind_proxy)
+    policies = ServerPolicy.find(policy)
 
     async def run(fleet: Fleet) -> int:
         from asterism.cli.server_process import serve_until_signal
 
         return await serve_until_signal(
-            fleet, address, names, local=local, login=not no_login, webhook=webhook, peers=peers, as_json=as_json
+            fleet,
+            address,
+            names,
+            local=local,
+            policy=policies,
+            login=not no_login,
+            webhook=webhook,
+            peers=peers,
+            as_json=as_json,
         )
 
     with log_to_stderr(as_json=as_json):

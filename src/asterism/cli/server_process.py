@@ -20,6 +20,7 @@ from asterism.cli.cli_context import note, print_json, same_store
 from asterism.cli.interrupts import work_until_interrupted
 from asterism.cli.series_webhook_commands import WebhookSettings, open_webhook
 from asterism.cli.serve_commands import DEFAULT_LISTEN
+from asterism.cli.server_policy import ServerPolicy
 from asterism.core.errors import AsterismError
 from asterism.fleet.fleet import Fleet
 from asterism.server.credentials import Credentials
@@ -34,13 +35,13 @@ async def serve_until_signal(
     names: Sequence[str],
     *,
     local: int,
+    policy: ServerPolicy,
     login: bool = True,
     webhook: WebhookSettings | None = None,
     peers: bool = False,
     as_json: bool,
 ) -> int:
     """Serve until SIGINT or SIGTERM, or until the worker of the webhook fails. Returns the exit code."""
-    from asterism.durable.durable_orchestrator import DurableOrchestrator
     from asterism.durable.plan_runner import runs_plans
 
     try:
@@ -51,7 +52,8 @@ async def serve_until_signal(
         raise AsterismError(f"the server needs starlette and uvicorn: {install_hint('serve')}") from None
     tune_gc()
     raise_descriptor_limit()
-    make = partial(DurableOrchestrator, local=local, only_own_tasks=True) if local else DurableOrchestrator
+    log.info(policy.about)
+    make = policy.orchestrators(local)
     also: dict[str, str] = {}
     async with contextlib.AsyncExitStack() as stack:
         hook = None
@@ -61,7 +63,7 @@ async def serve_until_signal(
         service = await stack.enter_async_context(
             http_service(fleet, address, names, more=lambda state: [*mcp_routes(state), *routes], peers=peers)
         )
-        await stack.enter_async_context(monitor_beside(fleet))
+        await stack.enter_async_context(monitor_beside(fleet, policy.notices))
         runner = await stack.enter_async_context(runs_plans(fleet, make))
         service.state.submitted = runner.wake
         with stop_signals() as stop:

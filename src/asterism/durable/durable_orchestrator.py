@@ -77,6 +77,7 @@ class DurableOrchestrator(PlanCommands):
     ``only_own_tasks`` whether it executes only tasks of the plan, and no other runs of the fleet
     ``can``            the capabilities of this process for them
     ``device_policy``  the device policy of this process
+    ``notice_policy``  judges the command and the address that get notices; the device policy if left out
     ``max_open_runs``  how many tasks are runs of the fleet at once
     ``heartbeat``      seconds between two heartbeats of this process
     ``timeout``        seconds without a heartbeat until another process may take over
@@ -95,6 +96,7 @@ class DurableOrchestrator(PlanCommands):
         only_own_tasks: bool = False,
         can: Iterable[str] = (),
         device_policy: DevicePolicy | None = None,
+        notice_policy: DevicePolicy | None = None,
         max_open_runs: int = MAX_OPEN_RUNS,
         heartbeat: float = HEARTBEAT,
         timeout: float = TIMEOUT,
@@ -111,6 +113,7 @@ class DurableOrchestrator(PlanCommands):
             "heartbeat": heartbeat,
             "timeout": timeout,
             "policy": device_policy,
+            "notice_policy": notice_policy,
             "monitor_every": MONITOR_INTERVAL,
         }
         self._make_agent = make_agent

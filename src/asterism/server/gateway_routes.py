@@ -26,6 +26,7 @@ from asterism.base.strict_json import NotStrictJson, parse_strict
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.device.gateway_messages import LARGEST_MESSAGE, PREFIX
 from asterism.fleet.fleet import Fleet
+from asterism.fleet.policy.device_policy import DevicePolicy
 from asterism.server.enrolment import CredentialRefused
 from asterism.server.gateway import Gateway, GatewayRefusal
 from asterism.server.problems import problem, problem_of
@@ -145,10 +146,11 @@ def _address(request: Request) -> str:
 
 
 @contextlib.asynccontextmanager
-async def monitor_beside(fleet: Fleet) -> AsyncIterator[None]:
+async def monitor_beside(fleet: Fleet, policy: DevicePolicy) -> AsyncIterator[None]:
     """Monitor the fleet while the block runs, since devices of a gateway cannot: the server stands for election as a
-    device without slots does. While another server on this machine does so, this one waits for its end."""
-    task = asyncio.create_task(_monitor(fleet))
+    device without slots does. While another server on this machine does so, this one waits for its end. ``policy``
+    judges the command and the address that get notices."""
+    task = asyncio.create_task(_monitor(fleet, policy))
     try:
         yield
     finally:
@@ -156,11 +158,11 @@ async def monitor_beside(fleet: Fleet) -> AsyncIterator[None]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def _monitor(fleet: Fleet) -> None:
+async def _monitor(fleet: Fleet, policy: DevicePolicy) -> None:
     trouble = RecurringError(log, "this server does not monitor the fleet", "", fleet.clock.time)
     while True:
         try:
-            await DeviceAgent(fleet, f"server-{socket.gethostname()}", slots=0).run()
+            await DeviceAgent(fleet, f"server-{socket.gethostname()}", slots=0, policy=policy).run()
             return  # a person drained it
         except Exception as error:
             trouble.occurred(error)

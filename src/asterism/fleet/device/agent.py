@@ -59,6 +59,7 @@ class DeviceAgent:
     ``accepts``        an expression over ``run`` and ``device``: only runs for which it holds are taken
     ``hands_back``     an expression over the profile: while it holds, the device hands all work back
     ``policy``         the device policy: what it executes; everything if left out
+    ``notice_policy``  judges the command and the address that get notices; ``policy`` if left out
     ``agent``          does work for an agent; the device gets the capability ``agent`` and those of the agent
     ``executor``       executes the runs; a ``DeviceExecutor`` if left out
     ``heartbeat``      heartbeat interval without work, in seconds; with work those of the workflows count
@@ -83,6 +84,7 @@ class DeviceAgent:
         accepts: str | None = None,
         hands_back: str | None = None,
         policy: DevicePolicy | None = None,
+        notice_policy: DevicePolicy | None = None,
         agent: AgentRunner | None = None,
         executor: Executor | None = None,
         heartbeat: float = 30.0,
@@ -118,7 +120,9 @@ class DeviceAgent:
         if isinstance(fleet, Fleet):
             self.fleet = fleet
             self.connection: DeviceConnection = StoreConnection(fleet, session.owner)
-            self._coordinator = Coordinator(fleet, name, session.id, policy, every=monitor_every or 0.0, lease=lease)
+            self._coordinator = Coordinator(
+                fleet, name, session.id, notice_policy or policy, every=monitor_every or 0.0, lease=lease
+            )
         else:
             self.connection, monitor_every = fleet.connect(session.owner), None
         self._monitor_every = monitor_every

@@ -90,11 +90,12 @@ class Program:
 
 
 class DevicePolicy:
-    """``name`` names it in messages. ``rules`` of None allow everything. Raises ValueError for a rule that is not
-    valid; ``load`` names its line."""
+    """``name`` names it in messages. ``rules`` of None allow everything. With ``only_public`` no request goes to an
+    address that is not public, whatever ``hosts`` says. Raises ValueError for a rule that is not valid; ``load`` names
+    its line."""
 
-    def __init__(self, rules: Rules | None, name: str = "the device policy") -> None:
-        self.everything = rules is None
+    def __init__(self, rules: Rules | None, name: str = "the device policy", *, only_public: bool = False) -> None:
+        self.everything, self.only_public = rules is None, only_public
         self.rules, self.name = rules or Rules(), name
         self._workflows = None if self.rules.workflows is None else NamePatterns(self.rules.workflows)
         self._passed = NamePatterns((*ORDINARY, *self.rules.environment))
@@ -117,7 +118,15 @@ class DevicePolicy:
         """A device policy that allows everything."""
         return cls(None)
 
+    @classmethod
+    def without_file(cls) -> DevicePolicy:
+        """The device policy of a server that has no file: requests to public addresses, and nothing else."""
+        return cls(Rules(hosts=("*:*",)), "a server without a device policy file", only_public=True)
+
     def _forbid(self, what: str, key: str, **terms: Any) -> PolicyForbids:
+        if self.only_public:
+            advice = f"list it under '{key}' in a file, and name the file with --policy"
+            return PolicyForbids(f"{self.name} does not allow {what}: {advice}", **terms)
         return PolicyForbids(f"{self.name} of this device does not allow {what}: see '{key}' in it", **terms)
 
     # -- beforehand --------------------------------------------------------------------------------------------------
@@ -223,14 +232,16 @@ class DevicePolicy:
     @property
     def judges_addresses(self) -> bool:
         """Whether a name may be allowed by a pattern, so that the address it resolves to has to be judged, too."""
-        return not self.everything and any(rule.pattern for rule in self._hosts)
+        return self.only_public or (not self.everything and any(rule.pattern for rule in self._hosts))
 
     def address(self, host: str, port: int, address: str, *, begun: bool = False) -> None:
         """Judge an address to which the name of an allowed host resolves, before the connection to it."""
         place, known = parse_host(host), parse_host(address)
-        if not self.judges_addresses or not isinstance(place, str) or (not isinstance(known, str) and is_public(known)):
+        if not self.judges_addresses or (not isinstance(known, str) and is_public(known)):
             return
-        if not any(rule.trusts(place, known, port) for rule in self._hosts):
+        if not self.only_public and not isinstance(place, str):
+            return  # an address, which ``host`` has judged
+        if self.only_public or not any(rule.trusts(place, known, port) for rule in self._hosts):
             what = f"requests to {host[:200]}:{port}, whose address {address} is not public"
             raise self._forbid(what, "hosts", begun=begun)
 

@@ -45,7 +45,8 @@ async def request(terms: Mapping[str, Any], headers: Mapping[str, str], policy: 
 
 
 async def _answered(terms: Mapping[str, Any], headers: Any, policy: DevicePolicy, mask: Mask) -> Any:
-    async with await http_client(timeout=None) as client:  # the limit of the workflow applies
+    # the limit of the workflow applies; a proxy would resolve names itself, so that no address could be judged
+    async with await http_client(timeout=None, trust_env=not policy.only_public) as client:
         hop = 0
         judge_connections(client, policy, lambda: hop > 0)
         asked = http_requests.build_request(client, terms, headers)
