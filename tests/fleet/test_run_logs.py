@@ -146,7 +146,11 @@ async def test_large_output_is_a_blob_and_the_limit_is_a_setting(stage: Stage) -
     prints(device, run, "".join(f"line {number}\n" for number in range(1000)))
     device.hands.finish(run)
     await stage.end_of(run)
-    assert [set(chunk.value) for chunk in await stage.store.log(run.id)] == [{"$blob", "size"}] * 2
+    chunks = await stage.store.log(run.id)
+    if stage.through == "store":
+        assert [set(chunk.value) for chunk in chunks] == [{"$blob", "size"}] * 2
+    else:  # a gateway stores no blob that a later part of the log makes useless
+        assert [type(chunk.value) for chunk in chunks] == [list] * 2
     (log,) = await stage.person.logs(run.id)
     lines = [line.text for line in log.lines]
     assert (lines[0], lines[-1]) == ("line 0", "line 999")

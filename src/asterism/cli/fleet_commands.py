@@ -40,6 +40,12 @@ def show(store: str | None, as_json: bool) -> None:
     "--log-limit", type=size, metavar="SIZE", help="How much of what each attempt prints to keep, such as 256k."
 )
 @click.option(
+    "--device-bytes",
+    type=size,
+    metavar="SIZE",
+    help="How much of large results each device that joined through a server may store in an hour.",
+)
+@click.option(
     "--hold", type=duration, metavar="DURATION", help="How long to keep runs assigned when most devices vanish at once."
 )
 @click.option(

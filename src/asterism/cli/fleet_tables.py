@@ -341,6 +341,8 @@ def settings_lines(settings: Settings) -> list[Text]:
         "keep": f"runs are deleted {format_age(settings.keep)} after their end",
         "large": f"inputs and outputs above {format_size(settings.large)} are stored apart",
         "most": f"inputs and outputs above {format_size(settings.most)} are refused",
+        "device_bytes": f"each device of a gateway may store {format_size(settings.device_bytes)} of "
+        "large results within an hour",
         "lease": f"the coordinator stays elected for {format_age(settings.lease)} without a heartbeat",
         "hold": f"runs stay assigned for {format_age(settings.hold)} when most devices vanish at once",
         "peer_timeout": f"runs of a peer are taken over after {format_age(settings.peer_timeout)} without contact",

@@ -47,9 +47,6 @@ SETTINGS_AGE = 5.0
 SCHEDULE_PREFIX = "schedule:"
 """Prefix of the keys and series of runs that belong to a schedule."""
 
-BLOB_AGE = 3600.0
-"""How long a blob that no run refers to is kept, in seconds: its run may be about to be written."""
-
 PRUNED_AT_ONCE = 500
 """How many runs one step of ``prune`` removes."""
 
@@ -371,7 +368,7 @@ class Fleet:
         """Remove runs that ended more than so many seconds ago. Returns how many."""
         before = self.store.clock() - older_than
         total = 0
-        while count := await retention.prune(self.store, before, PRUNED_AT_ONCE, spare=BLOB_AGE):
+        while count := await retention.prune(self.store, before, PRUNED_AT_ONCE):
             total += count
         return total
 

@@ -30,16 +30,19 @@ too."""
 UNCHANGED = "unchanged/"
 """Prefix of registers with the results of tasks that are skipped if their files have not changed."""
 
+BLOB_AGE = 3600.0
+"""How long a blob to which no run refers is kept, in seconds: its run may not be written yet."""
+
 PAGE = 200
 """How many records one commit removes, or one query reads."""
 
 
-async def prune(store: Store, ended_before: float, limit: int, *, spare: float = 0.0) -> int:
-    """Remove up to ``limit`` runs that ended before then, and, when there are none left, whole plans. ``spare`` is how
-    long a blob without a run is kept, in seconds. Returns how many runs were removed."""
+async def prune(store: Store, ended_before: float, limit: int) -> int:
+    """Remove up to ``limit`` runs that ended before then, and, when there are none left, whole plans, and blobs without
+    a run. Returns how many runs were removed."""
     heads = await store.registers("plan/")
     keep = [f"{PREFIX}{_name(head)}/" for head in heads if _ended_at(head) is None]
-    removed = await store.prune(ended_before, limit, spare=spare, keep=keep)
+    removed = await store.prune(ended_before, limit, blobs_before=store.clock() - BLOB_AGE, keep=keep)
     if not removed:
         for head in heads:
             ended_at = _ended_at(head)

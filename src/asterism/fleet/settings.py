@@ -37,6 +37,7 @@ class Settings:
     ``large``           inputs and outputs above this size are stored as blobs
     ``most``            inputs and outputs above this size are refused
     ``log_limit``       how much of what each attempt prints is kept; 0 for nothing
+    ``device_bytes``    how many bytes of large results each device of a gateway may store within an hour
     ``hold``            how long nothing is taken from silent devices after a mass loss or a jump of the clock
     ``lease``           how long the coordinator stays elected without renewing, at least three of its passes
     ``peer_timeout``    after how long without contact the runs that are left to a peer are taken over
@@ -52,6 +53,7 @@ class Settings:
     large: int = 64 * 1024
     most: int = 64 * 1024 * 1024
     log_limit: int = DEFAULT_LIMIT
+    device_bytes: int = 1024 * 1024 * 1024
     hold: float = 90.0
     lease: float = ELECTION_LEASE
     peer_timeout: float = 3600.0
@@ -63,7 +65,7 @@ class Settings:
     weights: Weights = field(default_factory=Weights)
 
     def __post_init__(self) -> None:
-        counts = ("peer_runs", "peer_bytes", "peer_blobs")
+        counts = ("device_bytes", "peer_runs", "peer_bytes", "peer_blobs")
         for name in ("keep", "large", "most", "log_limit", "hold", "lease", "peer_timeout", *counts):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):

@@ -58,6 +58,7 @@ from asterism.fleet.device.store_connection import StoreConnection
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.ledger import blob_of
 from asterism.fleet.workflows import UnknownWorkflow
+from asterism.server.device_storage import DeviceStorage
 from asterism.server.enrolment import CredentialRefused, DeviceCredentials, Identity, check_name, enrol
 from asterism.server.gateway_order import DeviceWatch, EnoughUnseen, GatewayOrder
 from asterism.server.gateway_runs import GrantedRuns, checked_object
@@ -106,7 +107,8 @@ class Gateway:
         self._stopping = False
         self._heard: dict[str, float] = {}  # when a session last sent a heartbeat here
         self._watches: dict[str, DeviceWatch] = {}
-        self._runs = GrantedRuns(fleet, credentials)
+        self._storage = DeviceStorage(fleet.store, fleet.clock, fleet.settings)
+        self._runs = GrantedRuns(fleet, credentials, self._storage)
         self._standings = Standings(fleet)
         self._operations: Mapping[str, Callable[[Identity, Any], Awaitable[Any]]] = {
             name: getattr(self, f"_{name}")
@@ -271,7 +273,9 @@ class Gateway:
                 log.debug("a report of device %s is not valid: %s", who.owner.device, error)
                 continue
             if grant.session == who.owner.session:
-                reports.append(report._replace(log=report.log and await self._runs.stored_log(report.log)))
+                reports.append(
+                    report._replace(log=report.log and await self._storage.log_part(who.owner.device, report.log))
+                )
         return reports
 
     async def _drain(self, who: Identity, body: Mapping[str, Any]) -> Any:
@@ -385,6 +389,8 @@ class Gateway:
         settings = await self.fleet.settings()
         if len(body) > settings.most:
             raise GatewayRefusal(413, "too_large", f"the limit of this fleet is {settings.most:,} bytes")
+        await self._storage.admit(who.owner.device)
+        await self._storage.add(who.owner.device, len(body))
         name = await self._store.put_blob(body)
         return {"blob": self.credentials.blob_token(who.owner.device, name, len(body))}
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from asterism.base.http_limits import RequestRefused
 from asterism.core.errors import AsterismError, Fenced, NotJson, RunRefused
 from asterism.core.json_values import plain_json
 from asterism.core.run.run import COMPLETED, Grant, Run
@@ -21,10 +22,12 @@ from asterism.fleet.device.gateway_messages import InvalidMessage, error_json, p
 from asterism.fleet.device.owner_steps import Claim, Complete, Decline, Disown, OwnerStep, Start
 from asterism.fleet.device.store_connection import StoreConnection, late_notice
 from asterism.fleet.fleet import Fleet
+from asterism.fleet.ledger import blob_of, is_small
+from asterism.server.device_storage import DeviceStorage
 from asterism.server.enrolment import CredentialRefused, DeviceCredentials, Identity
 from asterism.store.protocol import PutLog, PutRun, Write
 from asterism.store.row_codec import record_of
-from asterism.store.store_errors import StoreError
+from asterism.store.store_errors import StoreError, StoreUnavailable
 
 STEP_PATIENCE = 5.0
 """How long a step is tried while the store is unavailable, in seconds; then the device tries again."""
@@ -39,8 +42,9 @@ _ANSWERED = (Claim, Start, Decline, Disown)
 class GrantedRuns:
     """Remembers the records of granted runs, which saves reading them before each step."""
 
-    def __init__(self, fleet: Fleet, credentials: DeviceCredentials) -> None:
+    def __init__(self, fleet: Fleet, credentials: DeviceCredentials, storage: DeviceStorage) -> None:
         self._fleet, self._credentials, self._store = fleet, credentials, fleet.store
+        self._storage = storage
         self._records: OrderedDict[str, Run] = OrderedDict()
 
     def token_of(self, who: Identity, grant: Grant) -> str:
@@ -116,14 +120,20 @@ class GrantedRuns:
         if isinstance(step, Complete):
             step = replace(step, output=await self._output(who, data, grant.run))
         part = parse_log(data.get("log"), grant)
-        return step, [] if part is None else [await self.stored_log(part)]
+        return step, [] if part is None else [await self._storage.log_part(who.owner.device, part)]
 
     async def _output(self, who: Identity, data: Mapping[str, Any], run_id: str) -> Any:
         """The result in a step: in the message, or stored by the device before."""
         if "blob" in data:
             return self._credentials.blob_of(who.owner.device, data["blob"])
         what = f"the result of run {run_id}"
-        return await self._fleet.blobs.keep(plain_json(data.get("output"), what), what)
+        output = plain_json(data.get("output"), what)
+        if not is_small(output):
+            await self._storage.admit(who.owner.device)
+        stored = await self._fleet.blobs.keep(output, what)
+        if blob_of(stored) is not None:
+            await self._storage.add(who.owner.device, stored["size"])
+        return stored
 
     async def _step(self, who: Identity, data: Mapping[str, Any]) -> Any:
         """Make a step. Its error is part of the answer: the other steps of the message count."""
@@ -132,6 +142,8 @@ class GrantedRuns:
             step, logs = await self._parsed(who, data, grant)
             after = await self._owner_step(who, grant, step, logs)
             return {"run": self.granted(who, after)} if isinstance(step, _ANSWERED) else {}
+        except RequestRefused as refusal:  # the device tries again later
+            return error_json(StoreUnavailable(str(refusal)))
         except CredentialRefused as error:
             return {"error": "fenced", "message": str(error)}
         except (RunRefused, StoreError, NotJson, ValueError) as error:
@@ -158,16 +170,6 @@ class GrantedRuns:
                 with contextlib.suppress(StoreError):
                     await self._store.commit([late_notice(clock(), who.owner.device, grant.run, refusal.why)])
             raise
-
-    async def stored_log(self, part: PutLog) -> PutLog:
-        """A part of a log, with what is large as a blob."""
-        chunks = []
-        for chunk in part.chunks:
-            try:
-                chunks.append(chunk._replace(value=await self._fleet.blobs.keep(chunk.value, f"the log of {part.run}")))
-            except (AsterismError, ValueError):
-                chunks.append(chunk)
-        return replace(part, chunks=chunks)
 
 
 def checked_object(body: Any) -> dict[str, Any]:

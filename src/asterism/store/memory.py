@@ -323,7 +323,9 @@ class MemoryStore(MemoryChangeFeed):
         found = self._blobs.get(name)
         return None if found is None else found[0]
 
-    async def prune(self, ended_before: float, limit: int, *, spare: float = 0.0, keep: Sequence[str] = ()) -> int:
+    async def prune(
+        self, ended_before: float, limit: int, *, blobs_before: float | None = None, keep: Sequence[str] = ()
+    ) -> int:
         old = [
             run
             for run in self._runs.values()
@@ -341,7 +343,7 @@ class MemoryStore(MemoryChangeFeed):
         if old:
             self._sweep()
         else:
-            self._prune_unreferenced(ended_before, min(ended_before, self.clock() - spare))
+            self._prune_unreferenced(ended_before, ended_before if blobs_before is None else blobs_before)
         return len(old)
 
     def _end_seen(self, run_id: str, ended_at: float) -> float:

@@ -381,15 +381,17 @@ class Store(Protocol):
 
     async def blob(self, name: str) -> bytes | None: ...
 
-    async def prune(self, ended_before: float, limit: int, *, spare: float = 0.0, keep: Sequence[str] = ()) -> int:
-        """Delete old runs, and return how many. If there was none, delete ended sessions, notices and blobs of that age
-        to which no run refers.
+    async def prune(
+        self, ended_before: float, limit: int, *, blobs_before: float | None = None, keep: Sequence[str] = ()
+    ) -> int:
+        """Delete old runs, and return how many. If there was none, delete ended sessions and notices of that age, and
+        blobs to which no run refers.
 
         :param ended_before: the time before which a run must have ended. For a copy, the time when this store first saw
             the end counts.
         :param limit: how many runs to delete at most.
-        :param spare: leave blobs alone that were stored less than so many seconds ago: their run may not be written
-            yet.
+        :param blobs_before: the time before which a blob must have been stored last, ``ended_before`` by default: the
+            run of a later one may not be written yet.
         :param keep: leave runs alone whose key begins with one of these.
         """
         ...

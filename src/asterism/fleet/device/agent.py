@@ -111,6 +111,7 @@ class DeviceAgent:
             timeout=timeout,
         )
         policy = policy or DevicePolicy.open()
+        judge = notice_policy or policy
         self._executor = executor or DeviceExecutor(policy, device=name, session=session.id, grace=grace, agent=agent)
         self._replace, self._host = replace, host
         self.draining = asyncio.Event()
@@ -120,9 +121,7 @@ class DeviceAgent:
         if isinstance(fleet, Fleet):
             self.fleet = fleet
             self.connection: DeviceConnection = StoreConnection(fleet, session.owner)
-            self._coordinator = Coordinator(
-                fleet, name, session.id, notice_policy or policy, every=monitor_every or 0.0, lease=lease
-            )
+            self._coordinator = Coordinator(fleet, name, session.id, judge, every=monitor_every or 0.0, lease=lease)
         else:
             self.connection, monitor_every = fleet.connect(session.owner), None
         self._monitor_every = monitor_every

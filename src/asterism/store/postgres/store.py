@@ -130,12 +130,14 @@ class PostgresStore(Reads):
         await self._quick.fetch(statements()["put_blob"], name, data)
         return name
 
-    async def prune(self, ended_before: float, limit: int, *, spare: float = 0.0, keep: Sequence[str] = ()) -> int:
-        kept_before = min(ended_before, self.clock() - spare)
+    async def prune(
+        self, ended_before: float, limit: int, *, blobs_before: float | None = None, keep: Sequence[str] = ()
+    ) -> int:
         number: int = (await self._broad.fetchrow(statements()["prune_runs"], ended_before, limit, list(keep)))[0]
         if number == 0:
             for name in ("prune_sessions", "prune_notices"):
                 await self._broad.fetch(statements()[name], ended_before)
+            kept_before = ended_before if blobs_before is None else blobs_before
             await self._broad.fetch(statements()["prune_blobs"], kept_before)
         return number
 

@@ -166,10 +166,13 @@ class SqliteStore:
         self._writer.must_be_open()
         return await asyncio.to_thread(self._blobs.read, name)
 
-    async def prune(self, ended_before: float, limit: int, *, spare: float = 0.0, keep: Sequence[str] = ()) -> int:
+    async def prune(
+        self, ended_before: float, limit: int, *, blobs_before: float | None = None, keep: Sequence[str] = ()
+    ) -> int:
         deleted: int = await self._writer.submit(PruneJob(ended_before, limit, keep))
         if deleted == 0:
-            before = min(ended_before, self.clock() - max(spare, self._blob_age))
+            kept_before = ended_before if blobs_before is None else blobs_before
+            before = min(kept_before, self.clock() - self._blob_age)
             # listed before the references are read: a blob that is put again after that is younger than ``before``
             old = await asyncio.to_thread(lambda: set(self._blobs.names(before)))
             if old:

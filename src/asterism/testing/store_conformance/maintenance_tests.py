@@ -327,6 +327,16 @@ class RetentionTests(StoreTests):
         assert await store.blob(name) == b"again"
         assert await store.blob(stranger) is None
 
+    async def test_a_blob_without_a_run_is_pruned_however_long_runs_are_kept(self, store: Store) -> None:
+        """Anybody may store blobs to which no run will ever refer."""
+        kept, stranger = [await store.put_blob(data) for data in (b"of a run", b"of nobody")]
+        run = _ended(1, 10.0, given=_reference(kept, b"of a run"))
+        await added(store, run)
+        then = await _a_moment(store)
+        later = await store.put_blob(b"of a run to come")
+        assert await store.prune(0.0, 100, blobs_before=then) == 0
+        assert [await store.blob(name) is not None for name in (kept, stranger, later)] == [True, False, True]
+
     async def test_a_blob_that_was_pruned_can_be_put_again(self, store: Store) -> None:
         name = await store.put_blob(b"something")
         assert await _pruned(store, FAR) == 0

@@ -1,0 +1,133 @@
+"""A device at a gateway cannot fill the disk: limits of logs and results hold where they arrive."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from asterism.base.http_limits import RequestRefused
+from asterism.core.attempt_log import AttemptLog
+from asterism.fleet.monitor import Monitor
+from asterism.fleet.retention import BLOB_AGE
+from asterism.server import device_storage
+from asterism.server.device_storage import HOUR, DeviceStorage
+from asterism.store.memory import MemoryStore
+from asterism.store.protocol import PutLog, StoredChunk
+from tests.async_tests import async_fixture
+from tests.fleet.fleet_scenes import Stage, staged
+from tests.security.test_device_identity import access, ask, at_work, completion
+
+pytestmark = pytest.mark.virtual_time
+
+LIMIT = 10_000
+
+
+@async_fixture
+async def stage() -> AsyncIterator[Stage]:
+    async with staged("gateway") as stage:
+        await stage.person.configure(log_limit=LIMIT, large=1000, most=5000, device_bytes=20_000)
+        yield stage
+
+
+def output(token: str, first: int, text: str) -> dict[str, Any]:
+    log = {"chunks": [[first, [[1.0, "stdout", text]]]], "drop": None}
+    return {"reports": [{"grant": token, "progress": None, "tail": "", "log": log}]}
+
+
+async def stored(stage: Stage, run: str) -> int:
+    return sum(len(text) for chunk in await stage.store.log(run) for _, _, text in chunk.value)
+
+
+async def flood(stage: Stage, *, forget: bool = False) -> str:
+    """A device sends a thousand times the limit of the log of its attempt. Returns the run."""
+    device, run, token = await at_work(stage, "lab-1")
+    bearer = await access(stage, "lab-1", device.session)
+    assert stage.gateway is not None
+    for number in range(1, 1001):
+        if forget and number % 100 == 0:  # another server, or this one after a restart
+            stage.gateway._storage._attempts.clear()
+        await ask(stage, "output", output(token, number, "x" * LIMIT), bearer)
+        await asyncio.sleep(0.0)  # each message is a step of its own
+    return run.id
+
+
+@pytest.mark.parametrize("forget", [False, True])
+async def test_the_log_of_an_attempt_has_a_limit_whatever_a_device_sends(
+    stage: Stage, caplog: pytest.LogCaptureFixture, forget: bool
+) -> None:
+    run = await flood(stage, forget=forget)
+    assert LIMIT < await stored(stage, run) <= 2 * (LIMIT + device_storage.LONGEST_LINE)
+    assert f"device lab-1 sent more of the log of run {run} than the limit of 10,000 bytes" in caplog.text
+
+
+async def test_without_the_limit_a_device_stores_any_log(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ablation."""
+
+    async def whole(self: DeviceStorage, device: str, part: PutLog) -> PutLog:
+        return part
+
+    monkeypatch.setattr(DeviceStorage, "log_part", whole)
+    assert await stored(stage, await flood(stage)) == 1000 * LIMIT
+
+
+async def test_a_device_that_keeps_to_the_limit_loses_no_line(stage: Stage) -> None:
+    """Chunks are dropped after others have come, and many may be on their way at once."""
+    store, log = MemoryStore(), AttemptLog(LIMIT)
+    storage = DeviceStorage(store, stage.person.clock, stage.person.settings)
+    for number in range(2000):
+        log.add(1.0, "stdout", "\n".join(f"{number} {'é' * (number % 97)}" for _ in range(number % 7 + 1)))
+        if number % 13 == 0:
+            update = log.take()
+            assert update is not None
+            chunks = [StoredChunk(1, chunk.first, chunk.line_count, chunk.to_json()) for chunk in update.chunks]
+            part = PutLog("r1", 1, chunks, update.drop)
+            assert (await storage.log_part("lab-1", part)).chunks == chunks
+
+
+async def test_a_chunk_without_lines_is_not_free(stage: Stage) -> None:
+    device, run, token = await at_work(stage, "lab-1")
+    bearer = await access(stage, "lab-1", device.session)
+    log = {"chunks": [[number, []] for number in range(1, 10_000)], "drop": None}
+    await ask(stage, "output", {"reports": [{"grant": token, "progress": None, "tail": "", "log": log}]}, bearer)
+    assert len(await stage.store.log(run.id)) < 4000
+
+
+# -- results -----------------------------------------------------------------------------------------------------------
+
+
+async def put(stage: Stage, bearer: str, number: int) -> str:
+    assert stage.gateway is not None
+    answer = await stage.gateway.answer("blob", bearer, f'"{number:04}{"x" * 4000}"'.encode())
+    return str(answer["blob"]).partition(".")[0]
+
+
+async def test_results_that_no_run_refers_to_are_bounded_and_go(stage: Stage) -> None:
+    device, run, token = await at_work(stage, "lab-1")
+    bearer = await access(stage, "lab-1", device.session)
+    names = [await put(stage, bearer, number) for number in range(5)]
+    with pytest.raises(RequestRefused, match="device lab-1 has stored 20,000 bytes of results within an hour"):
+        await put(stage, bearer, 5)
+    [answer] = (await ask(stage, "steps", completion(token, "y" * 4000), bearer))["steps"]
+    assert answer["error"] == "unavailable", "the device keeps the result, and sends it again"
+    other, _, _ = await at_work(stage, "lab-2")
+    await put(stage, await access(stage, "lab-2", other.session), 99)  # its limit is its own
+    await asyncio.sleep(HOUR / 4)
+    bearer = await access(stage, "lab-1", device.session)
+    assert (await ask(stage, "steps", completion(token, "y" * 4000), bearer))["steps"] == [{}]
+    await Monitor(stage.person, "monitor")._prune(stage.store.clock())
+    assert all([await stage.store.blob(name) for name in names]), "a run may still come that refers to them"
+    await asyncio.sleep(BLOB_AGE)
+    await Monitor(stage.person, "monitor")._prune(stage.store.clock())
+    assert not any([await stage.store.blob(name) for name in names])
+    assert await stage.person.output(await stage.read(run)) == "y" * 4000
+
+
+async def test_one_result_is_accepted_however_small_the_limit_is(stage: Stage) -> None:
+    await stage.person.configure(device_bytes=1)
+    await asyncio.sleep(60.0)  # settings are read again
+    device, _, token = await at_work(stage, "lab-1")
+    bearer = await access(stage, "lab-1", device.session)
+    assert (await ask(stage, "steps", completion(token, "y" * 4000), bearer))["steps"] == [{}]
