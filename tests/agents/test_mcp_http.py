@@ -16,14 +16,15 @@ import pytest
 from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 
-from asterism.agents import mcp_http
+from asterism.agents import mcp_http, mcp_sessions
 from asterism.agents.mcp_http import mcp_routes
 from asterism.base.listen_address import ListenAddress
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.fleet import Fleet
 from asterism.server.app import server_app
+from asterism.server.credential_ends import CredentialEnds
 from asterism.server.credentials import Credentials
-from asterism.server.endpoint import MAX_BODY
+from asterism.server.endpoint import MAX_BODY, ServerState
 from asterism.server.http_service import HttpService, http_service
 from asterism.store.memory import MemoryStore
 from tests.agents.mcp_scenes import ADD, MODES, REMOVE, Person, Refused, TasksExtension, ask_task, call
@@ -43,8 +44,8 @@ ACCEPT = {"accept": "application/json, text/event-stream", "mcp-protocol-version
 class HttpScene:
     """A server on a socket of this machine. No process runs its plans."""
 
-    def __init__(self, service: HttpService) -> None:
-        self.service, self.state, self.fleet = service, service.state, service.state.fleet
+    def __init__(self, service: HttpService, endpoint: Any) -> None:
+        self.endpoint, self.service, self.state, self.fleet = endpoint, service, service.state, service.state.fleet
         self.url = f"{service.url}/mcp"
         self.credentials = Credentials(self.fleet.store)
 
@@ -84,9 +85,14 @@ class HttpScene:
 
 @asynccontextmanager
 async def http_scene() -> AsyncIterator[HttpScene]:
-    fleet = Fleet(MemoryStore(), by="server")
-    async with fleet, http_service(fleet, ListenAddress("127.0.0.1", 0), more=mcp_routes) as service:
-        yield HttpScene(service)
+    fleet, routes = Fleet(MemoryStore(), by="server"), list[Any]()
+
+    def mcp(state: ServerState) -> list[Any]:
+        routes.extend(mcp_routes(state))
+        return routes
+
+    async with fleet, http_service(fleet, ListenAddress("127.0.0.1", 0), more=mcp) as service:
+        yield HttpScene(service, routes[0].app)
 
 
 async def submit(client: Client, *names: str, **terms: Any) -> None:
@@ -209,8 +215,7 @@ async def test_a_session_belongs_to_the_credential_that_opened_it() -> None:
         assert (await client.delete(scene.url, headers={"mcp-session-id": session})).status_code == 200
 
 
-async def test_scopes_hold_for_each_request_and_a_revoked_token_ends_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mcp_http, "HEARTBEAT", 0.05)
+async def test_scopes_hold_for_each_request_and_a_revoked_token_ends_them() -> None:
     async with http_scene() as scene, scene.client() as operator, scene.client("edit:nightly", name="bob") as bob:
         await submit(operator, "a")
         assert (await call(bob, "edit_plan", plan="nightly", edits=[ADD]))["version"] == 1
@@ -226,18 +231,84 @@ async def test_scopes_hold_for_each_request_and_a_revoked_token_ends_them(monkey
 
 async def test_without_the_check_of_revoked_credentials_a_wait_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """The ablation of the test above."""
-    monkeypatch.setattr(mcp_http, "HEARTBEAT", 0.05)
 
-    async def active(self: Credentials, identity: str) -> bool:
-        return True
+    async def never(self: CredentialEnds, identity: str) -> None:
+        await asyncio.Event().wait()
 
-    monkeypatch.setattr(Credentials, "is_active", active)
+    monkeypatch.setattr(CredentialEnds, "wait", never)
     async with http_scene() as scene, scene.client() as operator, scene.client("edit:nightly", name="bob") as bob:
         await submit(operator, "a")
         await bob.list_tools()  # so that the client needs no further request
         waiting, identity = await scene.begun("bob", call(bob, "wait_for_events", plan="nightly", timeout=1))
         await scene.credentials.revoke(identity)
         assert (await waiting)["items"] == []
+
+
+async def opened(client: httpx.AsyncClient, scene: HttpScene) -> str:
+    """A new session, whose client has said that it is ready."""
+    answer = await client.post(scene.url, json=INITIALIZE)
+    session = str(answer.headers["mcp-session-id"])
+    ready = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+    assert (await client.post(scene.url, json=ready, headers={"mcp-session-id": session})).status_code == 202
+    return session
+
+
+async def listed(client: httpx.AsyncClient, scene: HttpScene, session: str) -> int:
+    """The status of a request in a session."""
+    listing = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
+    return (await client.post(scene.url, json=listing, headers={"mcp-session-id": session})).status_code
+
+
+async def test_a_credential_has_a_limit_of_sessions_and_locks_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mcp_sessions, "SESSIONS_EACH", 3)
+    monkeypatch.setattr(mcp_http, "MAX_SESSIONS", 5)
+    async with (
+        http_scene() as scene,
+        scene.raw(authorization=f"Bearer {await scene.token('series', name='bob')}") as many,
+        scene.raw(authorization=f"Bearer {await scene.token()}") as other,
+    ):
+        sessions = [await opened(many, scene) for _ in range(3)]
+        assert await listed(many, scene, sessions[0]) == 200  # now the second one is unused for longest
+        sessions += [await opened(many, scene) for _ in range(1)]
+        assert [await listed(many, scene, session) for session in sessions] == [200, 404, 200, 200]
+        for _ in range(20):
+            await opened(many, scene)
+        assert await listed(other, scene, await opened(other, scene)) == 200
+
+
+async def test_without_the_limit_one_credential_locks_the_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ablation."""
+    monkeypatch.setattr(mcp_sessions, "SESSIONS_EACH", 1000)
+    monkeypatch.setattr(mcp_http, "MAX_SESSIONS", 5)
+    async with (
+        http_scene() as scene,
+        scene.raw(authorization=f"Bearer {await scene.token('series', name='bob')}") as many,
+        scene.raw(authorization=f"Bearer {await scene.token()}") as other,
+    ):
+        for _ in range(5):
+            await opened(many, scene)
+        assert (await other.post(scene.url, json=INITIALIZE)).status_code == 503
+
+
+async def test_sessions_in_use_are_not_ended_for_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mcp_sessions, "SESSIONS_EACH", 1)
+    async with http_scene() as scene, scene.raw(authorization=f"Bearer {await scene.token()}") as client:
+        session = await opened(client, scene)
+        async with client.stream("GET", scene.url, headers={"mcp-session-id": session}) as stream:
+            assert stream.status_code == 200
+            answer = await client.post(scene.url, json=INITIALIZE)
+            assert "1 MCP sessions of ann are in use" in problem(answer, 429)
+        assert (await client.delete(scene.url, headers={"mcp-session-id": session})).status_code == 200
+        await opened(client, scene)
+
+
+async def test_the_sessions_of_a_credential_end_with_it() -> None:
+    async with http_scene() as scene, scene.raw(authorization=f"Bearer {await scene.token()}") as client:
+        await opened(client, scene)
+        await opened(client, scene)
+        assert len(scene.endpoint._manager._server_instances) == 2
+        await scene.credentials.revoke((await scene.credentials.all())[0].id)
+        await scene._until(lambda: not scene.endpoint._manager._server_instances)
 
 
 async def test_edits_are_counted_as_those_of_the_api() -> None:

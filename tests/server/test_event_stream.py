@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import random
 from collections.abc import AsyncGenerator
@@ -12,7 +13,7 @@ import pytest
 from asterism.durable import compaction
 from asterism.durable.journal_store import insert_plan
 from asterism.durable.plan_history import PlanFollower, plan_events
-from asterism.server import event_stream
+from asterism.server import credential_ends, event_stream
 from asterism.server.event_stream import EventBuffer
 from asterism.store.store_errors import StoreUnavailable
 from tests.durable import durable_work
@@ -115,8 +116,20 @@ async def test_a_stream_ends_when_its_credential_is_revoked() -> None:
         follower = EventClient(scene, EVENTS, token)
         await stage.fleet().clock.sleep(3 * event_stream.HEARTBEAT + 1)
         assert follower.comments == 3
+        then = asyncio.get_running_loop().time()
         await scene.credentials.revoke(token.split("_")[1])
         await stage.until(follower.task.done)
+        assert follower.over
+        assert asyncio.get_running_loop().time() - then < 1.0, "at once"
+
+
+async def test_a_stream_ends_when_its_credential_expires() -> None:
+    async with plan_server() as (scene, stage):
+        await started(scene, "a", call="wait")
+        follower = EventClient(scene, EVENTS, await scene.token("observe", valid_for=100.0))
+        await stage.fleet().clock.sleep(99.0)
+        assert not follower.task.done()
+        await stage.fleet().clock.sleep(1.0 + credential_ends.LOOK_INTERVAL)
         assert follower.over
 
 
@@ -125,7 +138,7 @@ async def test_a_stream_that_is_never_quiet_ends_too_when_its_credential_is_revo
     guarded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not guarded:
-        monkeypatch.setattr(event_stream, "HEARTBEAT", 1e9)
+        monkeypatch.setattr(credential_ends.CredentialEnds, "_look", lambda self, watch: asyncio.sleep(1e9))
     async with plan_server() as (scene, stage):
         feed, number = scene.state.plan_feeds, itertools.count()
 

@@ -2,8 +2,8 @@
 
 The guard of the server (``server/request_guard.py``) refuses foreign hosts and origins before this. Here each request
 is authenticated and counted like one of the API, and its body is read under the limits of the server. A session of the
-protocol belongs to the credential that opened it. A stream ends when its credential is revoked or expires, or the
-server stops.
+protocol belongs to the credential that opened it (mcp_sessions.py). Streams and sessions end when their credential is
+revoked or expires, or the server stops.
 
 The SDK is imported with the first request: a server without MCP clients does not pay for it.
 """
@@ -16,16 +16,16 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.routing import BaseRoute, Route
 
+from asterism.agents.mcp_sessions import McpSessions
 from asterism.base.http_limits import RequestRefused, read_body
 from asterism.base.startup import install_hint
 from asterism.base.strict_json import NotStrictJson, parse_strict
 from asterism.server.endpoint import MAX_BODY, MAX_DEPTH, ServerState, in_time
-from asterism.server.event_stream import HEARTBEAT
 from asterism.server.problems import problem, problem_of
-from asterism.store.store_errors import StoreUnavailable
 
 if TYPE_CHECKING:
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
@@ -37,8 +37,10 @@ PATH = "/mcp"
 ENVELOPE = 4
 """How deep the arguments of a tool are nested in a message."""
 
+SESSION_HEADER = "mcp-session-id"
+
 MAX_SESSIONS = 1000
-"""How many sessions of clients of older revisions may be open."""
+"""How many sessions of clients of older revisions may be open, of all credentials together."""
 
 
 def mcp_routes(server: ServerState) -> Iterable[BaseRoute]:
@@ -53,6 +55,7 @@ class McpEndpoint:
         self._server = server
         self._manager: StreamableHTTPSessionManager | None = None
         self._opening = asyncio.Lock()
+        self._sessions = McpSessions(server, self._end_session)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive, send)
@@ -62,24 +65,59 @@ class McpEndpoint:
                 caller = await self._server.gate.caller(request)
                 self._server.gate.admit(request, caller)
                 held.enter_context(self._server.gate.counted(caller))
-                body = await self._body(request, caller)
+                body, opens = await self._body(request, caller)
                 manager = await self._open()
+                if opens:
+                    held.enter_context(self._sessions.opening(caller))
+                    await self._sessions.make_room(caller)
             except Exception as error:
                 return await problem_of(error, f"{request.method} {PATH}")(scope, receive, timed)
             if manager is None:
                 missing = problem(501, f"this server needs the MCP SDK: {install_hint('mcp')}", "mcp-missing")
                 return await missing(scope, receive, timed)
-            await self._serve(manager, _with_caller(scope, caller), _replayed(body, receive), timed, caller)
+            session = request.headers.get(SESSION_HEADER)
+            held.enter_context(self._sessions.used(caller, session))
+            answered = self._remembering(timed, caller, session, ends=request.method == "DELETE")
+            await self._serve(manager, _with_caller(scope, caller), _replayed(body, receive), answered, caller)
 
-    async def _body(self, request: Request, caller: Caller) -> bytes:
+    async def _body(self, request: Request, caller: Caller) -> tuple[bytes, bool]:
+        """The body of a request, and whether it asks for a session."""
         if request.method != "POST":
-            return b""
+            return b"", False
         body = await read_body(request, self._server.bodies, client=caller.name, most=MAX_BODY, each=4 * MAX_BODY)
         try:
-            parse_strict(body, max_depth=MAX_DEPTH + ENVELOPE)
+            message = parse_strict(body, max_depth=MAX_DEPTH + ENVELOPE)
         except NotStrictJson as error:
             raise RequestRefused(400, f"the body is not valid JSON: {error}") from None
-        return body
+        return body, isinstance(message, dict) and message.get("method") == "initialize"
+
+    def _remembering(self, send: Send, caller: Caller, session: str | None, *, ends: bool) -> Send:
+        """``send`` that notices which sessions an answer opens and ends."""
+
+        async def remember(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                opened = Headers(raw=message["headers"]).get(SESSION_HEADER)
+                if session is not None and (ends or message["status"] == 404):
+                    self._sessions.forget(caller, session)
+                elif session is None and opened is not None and message["status"] < 400:
+                    self._sessions.add(caller, opened)
+            await send(message)
+
+        return remember
+
+    async def _end_session(self, caller: Caller, session: str) -> None:
+        """End a session as its client would."""
+        headers = [(SESSION_HEADER.encode(), session.encode())]
+        scope = {"type": "http", "method": "DELETE", "path": PATH, "query_string": b"", "headers": headers}
+
+        async def nothing() -> Message:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def unheard(message: Message) -> None:
+            pass
+
+        if self._manager is not None:
+            await self._manager.handle_request(_with_caller(scope, caller), nothing, unheard)
 
     async def _open(self) -> StreamableHTTPSessionManager | None:
         """The manager of sessions, started with the first request; None without the SDK."""
@@ -130,15 +168,15 @@ class McpEndpoint:
             await problem(401, "this token is unknown, expired or revoked")(scope, receive, send)
 
     async def _end_of(self, caller: Caller) -> None:
-        """Return when the server stops, or a credential is not valid any more. An outage of the store ends nothing."""
-        while not self._server.stopping.is_set():
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(HEARTBEAT):
-                    await self._server.stopping.wait()
-                    return
-            with contextlib.suppress(StoreUnavailable):
-                if not await self._server.gate.credentials.is_active(caller.credential.id):
-                    return
+        """Return when the server stops, or a credential is not valid any more."""
+        waits = (self._server.stopping.wait(), self._server.credential_ends.wait(caller.credential.id))
+        tasks = [asyncio.create_task(one) for one in waits]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _make_manager(server: ServerState) -> StreamableHTTPSessionManager:

@@ -22,10 +22,10 @@ from typing import Any
 from asterism.core.errors import AsterismError
 from asterism.server.scopes import allows, check_scopes
 from asterism.store.optimistic_update import retry_on_conflict
-from asterism.store.protocol import PutRegister, Register, Store, Write
+from asterism.store.protocol import CREDENTIAL_KEYS, PutRegister, Register, Store, Write
 
 PREFIX = "ast_"
-CREDENTIALS = "credential/"
+CREDENTIALS = CREDENTIAL_KEYS
 LOGINS = "login/"
 
 TOKEN_LIFETIME = 90 * 86_400.0

@@ -26,6 +26,7 @@ from starlette.responses import JSONResponse, Response
 from asterism.base.http_limits import CHUNK, Bodies, RequestRefused, place_of, read_body
 from asterism.base.strict_json import NotStrictJson, parse_strict
 from asterism.fleet.fleet import Fleet
+from asterism.server.credential_ends import CredentialEnds
 from asterism.server.edited_plans import EditedPlans
 from asterism.server.fleet_feed import FleetFeed
 from asterism.server.plan_feed import PlanFeeds
@@ -102,6 +103,11 @@ class ServerState:
     def fleet_feed(self) -> FleetFeed:
         """The events of runs, devices and notices."""
         return FleetFeed(self.fleet)
+
+    @cached_property
+    def credential_ends(self) -> CredentialEnds:
+        """Tells when a credential is revoked or expires."""
+        return CredentialEnds(self.fleet.store)
 
     @cached_property
     def plan_feeds(self) -> PlanFeeds:

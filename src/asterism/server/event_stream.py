@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from starlette.responses import Response
 
-from asterism.store.store_errors import StoreUnavailable
-
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("asterism.server")
 
 HEARTBEAT = 15.0
-"""Seconds after which a comment is sent, and the credential is checked again."""
+"""Seconds after which a comment is sent."""
 
 KEPT_EVENTS = 10_000
 """How many of the newest events of one source are kept in memory while somebody follows it."""
@@ -61,8 +59,10 @@ class EventStream(Response):
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         sending = asyncio.create_task(self._send_all(send))
         leaving = asyncio.create_task(_left(receive))
-        stopping = asyncio.create_task(self._call.server.stopping.wait())
-        tasks = (sending, leaving, stopping)
+        server, caller = self._call.server, self._call.caller
+        tasks = [sending, leaving, asyncio.create_task(server.stopping.wait())]
+        if caller is not None:
+            tasks.append(asyncio.create_task(server.credential_ends.wait(caller.credential.id)))
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -81,15 +81,13 @@ class EventStream(Response):
         await body(f"retry: {RETRY}\n\n".encode())
         following: asyncio.Task[bytes | None] | None = None
         now = asyncio.get_running_loop().time
-        check_at = now() + HEARTBEAT
+        alive_at = now() + HEARTBEAT
         try:
             while True:
                 following = following or asyncio.create_task(_next(self._events))
-                done, _ = await asyncio.wait([following], timeout=max(0.0, check_at - now()))
-                if now() >= check_at:  # also of a stream that is never quiet
-                    if not await self._still_valid():
-                        return
-                    check_at = now() + HEARTBEAT
+                done, _ = await asyncio.wait([following], timeout=max(0.0, alive_at - now()))
+                if now() >= alive_at:
+                    alive_at = now() + HEARTBEAT
                     await body(b": alive\n\n")
                 if done:
                     data, following = following.result(), None
@@ -102,13 +100,6 @@ class EventStream(Response):
             if following is not None:
                 following.cancel()
                 await asyncio.gather(following, return_exceptions=True)
-
-    async def _still_valid(self) -> bool:
-        """Whether the credential was neither revoked nor has expired. An outage of the store ends no stream."""
-        caller = self._call.caller
-        with contextlib.suppress(StoreUnavailable):
-            return caller is None or await self._call.server.gate.credentials.is_active(caller.credential.id)
-        return True
 
 
 async def _next(events: Events) -> bytes | None:

@@ -284,6 +284,11 @@ def for_plan(name: str) -> str:
     return f"plan {name}"
 
 
+CREDENTIALS_CHANGED = "credentials"
+"""The topic of changes of credentials of the server: registers whose keys begin with ``CREDENTIAL_KEYS``."""
+
+CREDENTIAL_KEYS = "credential/"
+
 PLAN_REQUESTS = ("request/", "paused/", "cancel/", "budget/")
 """Prefixes of registers that concern the topic of a plan; its name follows, up to the next ``/``."""
 

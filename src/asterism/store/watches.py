@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from asterism.core.run.run import RunStatus
 from asterism.store.protocol import (
+    CREDENTIAL_KEYS,
+    CREDENTIALS_CHANGED,
     ENDED,
     OFFERED,
     PLAN_REQUESTS,
@@ -112,6 +114,8 @@ def topics_of(writes: Iterable[Write]) -> set[str]:
             topics.add(for_device(write.session.device))
         elif type(write) is PutRegister and write.key.startswith(PLAN_REQUESTS):
             topics.add(for_plan(write.key.split("/")[1]))
+        elif type(write) is PutRegister and write.key.startswith(CREDENTIAL_KEYS):
+            topics.add(CREDENTIALS_CHANGED)
     return topics
 
 

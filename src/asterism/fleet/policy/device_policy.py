@@ -239,11 +239,11 @@ class DevicePolicy:
         place, known = parse_host(host), parse_host(address)
         if not self.judges_addresses or (not isinstance(known, str) and is_public(known)):
             return
-        if not self.only_public and not isinstance(place, str):
-            return  # an address, which ``host`` has judged
-        if self.only_public or not any(rule.trusts(place, known, port) for rule in self._hosts):
-            what = f"requests to {host[:200]}:{port}, whose address {address} is not public"
-            raise self._forbid(what, "hosts", begun=begun)
+        trusted = not isinstance(place, str) or any(rule.trusts(place, known, port) for rule in self._hosts)
+        if trusted and not self.only_public:
+            return  # ``host`` has judged what is an address itself
+        what = f"requests to {host[:200]}:{port}, whose address {address} is not public"
+        raise self._forbid(what, "hosts", begun=begun)
 
     def url(self, url: Any, *, begun: bool = False) -> None:
         """Judge a URL, parsed by httpx as for the request itself: two parsers might read it differently."""
