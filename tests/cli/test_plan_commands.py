@@ -333,6 +333,18 @@ def test_the_newest_edit_is_undone(scene: Scene) -> None:
     assert "there is no edit that can be undone" in nothing.stderr
 
 
+def test_a_person_removes_the_taint_of_a_plan(scene: Scene) -> None:
+    keeping(scene).ok("plan", "edit", "nightly", "--add", '{"id": "mail", "shell": "x", "untrusted": true}')
+    early = scene.run("plan", "trust", "nightly", "--reason", "it is ours")
+    assert early.exit_code == 1
+    assert "wait for the end of 'mail', or cancel it: its result is not known yet" in early.stderr
+    scene.ok("plan", "edit", "nightly", "--remove", "mail")
+    told = scene.ok("plan", "trust", "nightly", "--reason", "it is ours")
+    assert told.startswith("remove the taint: it is ours\n")
+    assert "there is no taint to remove" in scene.run("plan", "trust", "nightly", "--reason", "again").stderr
+    assert scene.run("plan", "trust", "nightly").exit_code == 64
+
+
 # -- at rest: pausing and resuming -------------------------------------------------------------------------------------
 
 

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from asterism.base.foreach_expansion import deferred_group
 from asterism.core.errors import EditRejected
 from asterism.core.plan.approval import EditWaits
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edit_scope import EditScope
-from asterism.core.plan.edits import AddTask, CancelTask, EditBatch, RemoveTask
+from asterism.core.plan.edits import AddTask, CancelTask, EditBatch, RemoveTaint, RemoveTask
 from asterism.core.plan.task import Task
 from asterism.durable import approval_store
 from asterism.durable.approval_requests import approve_edit, refuse_edit
@@ -19,6 +20,7 @@ from asterism.durable.approval_store import list_approvals
 from asterism.durable.cycle_requests import answer_cycle, list_cycles
 from asterism.durable.journal_store import read_head
 from asterism.durable.plan_requests import edit_plan, undo_edit
+from asterism.durable.plan_retry import reopen_plan
 from asterism.durable.plan_submissions import submit_plan
 from asterism.durable.rejected_edits import rejected_edits
 from tests.durable import durable_work
@@ -121,6 +123,45 @@ async def test_untrusted_input_lets_an_edit_wait_at_rest(stage: Stage) -> None:
         await edit_plan(stage.fleet(), "nightly", adding("x"), editor="robot")
     await edit_plan(stage.fleet(), "nightly", EditBatch((CancelTask("b"),)), editor="robot")
     assert (await approve_edit(stage.fleet(), "nightly", 1)).applied.version == 2
+
+
+async def test_a_retry_keeps_the_taint_until_a_person_removes_it(stage: Stage) -> None:
+    """The retry removes the untrusted elements of a group, and the list runs again: an editor has read them."""
+    plan, given = Constellation("nightly"), "tests.durable.durable_work:given"
+    plan.add(Task("list", call=given, inputs={"value": ["x"]}))
+    template = Task("it", call="tests.durable.durable_work:work", inputs={"name": "{item}"}, untrusted=True)
+    plan.add(deferred_group(template, {"from": "list"}, {}), "list")
+    plan.add(task("last"), "it")
+    plan.add(task("a", "wait"), "last")
+    job = await begun(stage, plan)
+    open_gates()
+    await job
+    durable_work.GO.clear()
+    await reopen_plan(stage.fleet(), "nightly", from_tasks=["list"], reason="by a person")
+    assert "it[x]" not in (await stage.load()).plan
+    assert await waits(stage, "x")  # at rest
+    job = stage.spawn(stage.orchestrator(host="there").run_stored("nightly"))
+    await durable_work.gate("a begun").wait()
+    assert await waits(stage, "y")
+    assert await rules(edit_plan(stage.fleet(), "nightly", EditBatch((RemoveTaint("trust me"),)), editor="robot")) == [
+        "untrusted"
+    ]
+    await edit_plan(stage.fleet(), "nightly", EditBatch((RemoveTaint("a form letter"),), "ann"))
+    assert not await waits(stage, "fix-1")
+    assert (await stage.load()).plan.tainted == set()
+    open_gates()
+    for number in (1, 2):
+        await refuse_edit(stage.fleet(), "nightly", number)
+    assert (await job).state == "completed"
+
+
+async def waits(stage: Stage, name: str) -> bool:
+    """Whether an edit of an editor waits for a person."""
+    try:
+        await edit_plan(stage.fleet(), "nightly", adding(name), editor="robot")
+    except EditWaits:
+        return True
+    return False
 
 
 async def test_a_refusal_reaches_an_editor_outside(stage: Stage) -> None:

@@ -17,7 +17,7 @@ from starlette.requests import Request
 
 from asterism.agents import mcp_approvals, mcp_limits, mcp_waits
 from asterism.base.http_limits import RequestRefused
-from asterism.core.plan.edits import EDITS
+from asterism.core.plan.edits import EDITS, RemoveTaint
 from asterism.server import cycle_routes, fleet_routes, plan_routes, run_routes, series_routes
 from asterism.server.endpoint import Call, Endpoint, ServerState, checked_parameter, shown_need
 from asterism.server.request_guard import Caller
@@ -245,7 +245,7 @@ EDIT_SCHEMA: dict[str, Any] = {
         '{"op": "cancel_task", "task_id": "lint", "reason": "too slow"}.'
     ),
     "properties": {
-        "op": {"type": "string", "enum": list(EDITS)},
+        "op": {"type": "string", "enum": [op for op in EDITS if op != RemoveTaint.op]},
         "task": {
             "type": "object",
             "description": "A new task: id, one of argv, shell, http, call, agent; inputs, timeout, retries, needs …",

@@ -221,6 +221,26 @@ def undo(name: str, store: str | None, as_json: bool, reason: str | None, dry_ru
     return _change_plan(name, store, as_json, dry_run, change)
 
 
+@plan.command()
+@name_argument
+@click.option("--reason", required=True, metavar="TEXT", help="Why what the editors have read is harmless.")
+@fleet_options
+def trust(name: str, reason: str, store: str | None, as_json: bool) -> int:
+    """Remove the taint of a plan: its editors may edit it again without approval.
+
+    Editors of a plan that has run an untrusted task may only cancel and retry. Read what that task has returned before
+    you remove the taint; the next untrusted task that may start brings it back. Exits with 1 if an untrusted task has
+    not ended yet."""
+
+    async def change(fleet: Fleet) -> EditAnswer:
+        from asterism.core.plan.edits import EditBatch, RemoveTaint
+        from asterism.durable.plan_requests import edit_plan
+
+        return await edit_plan(fleet, name, EditBatch((RemoveTaint(reason),), author=fleet.by))
+
+    return _change_plan(name, store, as_json, False, change)
+
+
 def _change_plan(
     name: str, store: str | None, as_json: bool, dry_run: bool, change: Callable[[Fleet], Awaitable[EditAnswer]]
 ) -> int:

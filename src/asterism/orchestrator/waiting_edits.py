@@ -37,7 +37,7 @@ from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.known_devices import KnownDevices, device_violations
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import ENDED_STATES, PENDING
-from asterism.core.plan.taint import mark_violations, taint_reasons
+from asterism.core.plan.taint import mark_violations, taint_reasons, taint_violations
 
 Save = Callable[[WaitingEdit], None]
 """Called with each edit that begins to wait, or was decided, in the step that records it."""
@@ -122,7 +122,7 @@ class WaitingEdits:
 
     def _limits(self, editor: str | None) -> bool:
         """Whether there is anything to judge an edit by."""
-        return bool(self.rules or (editor is not None and (self.scopes or self._plan.untrusted)))
+        return bool(self.rules or (editor is not None and (self.scopes or self._plan.untrusted or self._plan.tainted)))
 
     def _judged(self, batch: EditBatch, editor: str | None, tried: Trial) -> tuple[EditBatch, tuple[str, ...]]:
         """The batch in the name of its editor, and why it waits. Raises EditRejected."""
@@ -133,7 +133,7 @@ class WaitingEdits:
         if tried.violations:  # apply rejects it: a person is not asked about an edit that cannot be applied
             return batch, ()
         reasons = approval_reasons(self.rules, batch, plan, tried, editor)
-        if editor is not None and plan.untrusted:
+        if editor is not None:
             reasons += taint_reasons(plan, batch, tried)
         if reasons and plan.state in ENDED_STATES:  # nobody runs it: the edit would neither expire nor hold anything
             problem = f"plan {plan.id!r} has ended ({plan.state}), and the edit needs approval ({'; '.join(reasons)})"
@@ -146,6 +146,7 @@ class WaitingEdits:
         outside = [
             *scope_violations(self.scopes, editor, batch, tried, self._plan),
             *mark_violations(tried),
+            *taint_violations(batch),
         ]
         if outside:
             self._plan.reject(batch, [*tried.violations, *outside])

@@ -15,6 +15,7 @@ from asterism.core.plan.edits import (
     CancelTask,
     EditBatch,
     RemoveDependency,
+    RemoveTaint,
     RemoveTask,
     UpdateDependency,
     UpdateTask,
@@ -61,6 +62,7 @@ EXAMPLES: list[tuple[Any, dict[str, Any], str]] = [
         "remove dependency 'a' -> 'b'",
     ),
     (CancelTask("a", "enough"), {"op": "cancel_task", "task_id": "a", "reason": "enough"}, "cancel task 'a'"),
+    (RemoveTaint("read it"), {"op": "remove_taint", "reason": "read it"}, "remove the taint: read it"),
 ]
 
 

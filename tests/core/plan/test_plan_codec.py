@@ -161,6 +161,7 @@ def test_the_document_names_its_schema_and_only_what_differs_from_the_outset() -
         "epochs": 0,
         "started_at": None,
         "ended_at": None,
+        "tainted": [],
         "tasks": [{"task": {"id": "a"}}, {"task": {"id": "b"}}],
         "dependencies": [{"source": "a", "target": "b", "on": "success"}],
         "touched": [],

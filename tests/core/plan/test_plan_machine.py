@@ -37,9 +37,9 @@ def check(condition: str) -> str | None:
 
 joins = st.sampled_from(["all", "all", "any"])
 tasks = st.builds(
-    Task,
+    lambda task_id, kind, **fields: Task(task_id, **fields, **({kind: True} if kind else {})),
     ids,
-    revocable=st.booleans(),
+    st.sampled_from(["", "revocable", "untrusted"]),
     priority=st.sampled_from(["low", "high"]),
     estimate=st.just(2.0),
     join=joins,
@@ -60,6 +60,7 @@ one_edit = st.one_of(
     ),
     st.builds(edits.RemoveDependency, ids, ids),
     st.builds(edits.CancelTask, ids),
+    st.builds(edits.RemoveTaint, st.sampled_from(["read it", ""])),
 )
 
 
@@ -78,12 +79,14 @@ class LivingPlan(RuleBasedStateMachine):
             after = data.draw(st.lists(st.sampled_from(before), unique=True, max_size=2)) if before else []
             terms = {source: {"on": data.draw(outcomes), "when": data.draw(conditions)} for source in after}
             join = data.draw(joins)
-            plan.add(Task(task_id, revocable=data.draw(st.booleans()), estimate=1.0 + number, join=join), terms)
+            kind = {data.draw(st.sampled_from(["revocable", "untrusted"])): data.draw(st.booleans())}
+            plan.add(Task(task_id, estimate=1.0 + number, join=join, **kind), terms)
         if ranked:
             plan.ranks = CriticalPathRanks()
             plan.ranks.all(plan.nodes)
         self.lock = self.Lock(plan, policy, cycles, edit_on=lambda node, *end: node.id != "t0")
         self.ended: dict[str, tuple[TaskStatus, Any]] = {}
+        self.read: set[str] = set()  # untrusted tasks that could start since a person removed the taint
         self.now = 0.0
         self.running: dict[int, Node] = {}
         self.before()
@@ -195,9 +198,12 @@ class LivingPlan(RuleBasedStateMachine):
             assert all(index is None or 0 <= index < len(batch.edits) for index in indices)
             assert (self.picture(), self.plan.version) == (before, version), "a rejected batch left traces"
             assert len(self.plan.story()) == story
+            assert self.read <= self.plan.tainted
             assert epochs == {node.id: node.epoch for node in self.plan.nodes.values()}
             return None
         assert self.plan.version == version + 1
+        if any(isinstance(edit, edits.RemoveTaint) for edit in batch.edits):
+            self.read.clear()
         return applied
 
     def picture(self) -> Any:
@@ -225,6 +231,15 @@ class LivingPlan(RuleBasedStateMachine):
         for node in self.plan.nodes.values():
             if node.status in TERMINAL:
                 self.ended[node.id] = (node.status, node.value)
+
+    @invariant()
+    def what_was_read_stays_read(self) -> None:
+        """Only a person removes the taint: no end, edit, undo, retry or reading from a record does."""
+        if hasattr(self, "plan"):
+            nodes = self.plan.nodes.values()
+            startable = (node for node in nodes if node.status is RUNNING or (node.status is PENDING and not node.open))
+            self.read.update(node.id for node in startable if node.task.untrusted)
+            assert self.read <= self.plan.tainted
 
     @invariant()
     def nothing_waits_for_nothing(self) -> None:

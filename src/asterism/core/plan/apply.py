@@ -35,6 +35,7 @@ from asterism.core.plan.edits import (
     EditBatch,
     Key,
     RemoveDependency,
+    RemoveTaint,
     RemoveTask,
     UpdateDependency,
     UpdateTask,
@@ -43,7 +44,7 @@ from asterism.core.plan.edits import (
 from asterism.core.plan.graph import Graph, is_modifiable
 from asterism.core.plan.group_elements import is_marked
 from asterism.core.plan.node import Node, provisional_below
-from asterism.core.plan.status import ENDED_STATES, PENDING, TRANSITIONS, ConstellationState
+from asterism.core.plan.status import ENDED_STATES, PENDING, TERMINAL, TRANSITIONS, ConstellationState
 from asterism.core.plan.task import Dependency, Task, differences, lane_of
 from asterism.core.plan.topological_order import parents_first
 
@@ -56,8 +57,8 @@ class Applied:
     """The result of an accepted batch. Applying ``inverse`` undoes it; the inverse of that redoes it.
 
     ``revoked`` and ``cancelled`` are the nodes that it revoked or cancelled, ``stopped`` the executions (task, epoch)
-    that must stop. ``inverse`` is None if a task was cancelled: that cannot be undone. ``reverse`` are the edits that
-    would restore the structure all the same, in the order of the changes that they revert."""
+    that must stop. ``inverse`` is None if a task was cancelled or the taint removed: that cannot be undone. ``reverse``
+    are the edits that would restore the structure all the same, in the order of the changes that they revert."""
 
     version: int
     batch: EditBatch
@@ -146,6 +147,8 @@ class Attempt:
         self.added: set[str] = set()
         self.removed: list[Node] = []
         self.moved: set[Node] = set()  # nodes whose position in the queue has changed
+        self.marked: list[str] = []  # tasks that have run before and are untrusted now
+        self.irreversible = False
 
     def violate(self, index: int | None, rule: str, message: str) -> None:
         self.violations.append(Violation(index, rule, message))
@@ -211,6 +214,8 @@ class Attempt:
         joins.replaced(self.graph, node, before)
         if is_marked(task):
             self.graph.untrusted[node.id] = None
+            if task.untrusted and not before.untrusted and node.attempts:  # an editor has read what it made before
+                self.marked.append(node.id)
 
         def undo() -> None:
             node.task = before
@@ -340,6 +345,19 @@ class Attempt:
             raise _Refused("immutable", f"task {edit.task_id!r} is already {node.status}: it cannot be cancelled")
         self.cancelled.append((node, edit.reason))
         self.touched.add(node.id)
+        self.irreversible = True
+
+    def remove_taint(self, index: int, edit: RemoveTaint) -> None:
+        tainted = self.graph.tainted
+        if not tainted:
+            raise _Refused("untrusted", "no untrusted task has started: there is no taint to remove")
+        busy = [name for name in sorted(tainted) if _has_not_ended(self.graph.nodes.get(name))]
+        if busy:
+            names = ", ".join(map(repr, busy[:3])) + (f" and {len(busy) - 3:,} more" if len(busy) > 3 else "")
+            raise _Refused("untrusted", f"wait for the end of {names}, or cancel it: its result is not known yet")
+        self.graph.tainted = set()
+        self.undo.append(lambda: setattr(self.graph, "tainted", tainted))
+        self.irreversible = True
 
     def _checked(self, edit: AddDependency | UpdateDependency) -> Dependency:
         dependency = edit.dependency
@@ -397,6 +415,7 @@ class Attempt:
             graph.counts[PENDING] -= 1
             node.entry = None
             graph.add_entry(now, "removed", node.id, why)
+        graph.tainted.update(self.marked)
         for node in self.changed.values():
             if node in self.moved:
                 node.entry = None
@@ -406,7 +425,7 @@ class Attempt:
             joins.requeue(graph)
         base = graph.version
         inverse = EditBatch(tuple(reversed(self.inverse)), batch.author, f"undo version {base}", base, batch.triggers)
-        undo = None if self.cancelled else inverse
+        undo = None if self.irreversible else inverse
         return Applied(base, batch, undo, tuple(stopped), tuple(revoked), tuple(cancelled), tuple(self.inverse))
 
 
@@ -426,7 +445,13 @@ _HANDLERS: dict[type, Callable[..., None]] = {
     UpdateDependency: Attempt.update_dependency,
     RemoveDependency: Attempt.remove_dependency,
     CancelTask: Attempt.cancel_task,
+    RemoveTaint: Attempt.remove_taint,
 }
+
+
+def _has_not_ended(node: Node | None) -> bool:
+    """Whether an untrusted task runs, or may start at any moment."""
+    return node is not None and node.task.untrusted and node.status not in TERMINAL
 
 
 def _descendants(node: Node) -> list[Node]:
@@ -449,6 +474,8 @@ def _malformed(edit: Edit) -> str | None:
         return None if isinstance(edit.task, Task) else f"add_task takes a Task, not {safe_repr(edit.task)}"
     if isinstance(edit, CancelTask) and not isinstance(edit.reason, str):
         return f"the reason of a cancellation is a string, not {safe_repr(edit.reason)}"
+    if isinstance(edit, RemoveTaint) and not (isinstance(edit.reason, str) and edit.reason.strip()):
+        return f"remove_taint needs a reason, a text, not {safe_repr(edit.reason)}"
     if isinstance(edit, RemoveTask) and edit.dependents not in (None, "remove", "bridge"):
         return f"dependents is 'remove' or 'bridge', not {safe_repr(edit.dependents)}"
     for key in edit.names():

@@ -272,7 +272,7 @@ def _changed_tasks(edit: Edit, graph: Graph, added: Mapping[str, Task]) -> Itera
     if isinstance(edit, AddTask):
         yield edit.task
         return
-    for task_id in (_subject(edit), *(node.id for node in _implied(edit, graph))):
+    for task_id in (*_subjects(edit), *(node.id for node in _implied(edit, graph))):
         for task in (added.get(task_id), graph.nodes[task_id].task if task_id in graph.nodes else None):
             if task is not None:
                 yield task
@@ -287,16 +287,15 @@ def touched_tasks(batch: EditBatch, graph: Graph, tried: Trial | None = None) ->
     """The pending tasks that a batch would change or cancel, or whose dependencies it would change."""
     tried = trial(graph, batch) if tried is None else tried
     named = [edit for edit in batch.edits if not isinstance(edit, AddTask)]
-    ids = [task_id for edit in named for task_id in (_subject(edit), *(node.id for node in _implied(edit, graph)))]
+    ids = [task_id for edit in named for task_id in (*_subjects(edit), *(node.id for node in _implied(edit, graph)))]
     nodes = (graph.nodes.get(task_id) for task_id in dict.fromkeys([*ids, *(one.task_id for one in tried.changes)]))
     return tuple(node.id for node in nodes if node is not None and (node.status is PENDING or node.provisional))
 
 
-def _subject(edit: Edit) -> str:
+def _subjects(edit: Edit) -> tuple[str, ...]:
     if isinstance(edit, AddDependency | UpdateDependency | RemoveDependency):
-        return edit.target
-    assert isinstance(edit, RemoveTask | UpdateTask | CancelTask)
-    return edit.task_id
+        return (edit.target,)
+    return (edit.task_id,) if isinstance(edit, RemoveTask | UpdateTask | CancelTask) else ()
 
 
 def _implied(edit: Edit, graph: Graph) -> list[Node]:

@@ -1,4 +1,4 @@
-"""Edits of a plan as data: add, remove, update, cancel; and batches of edits.
+"""Edits of a plan as data: add, remove, update, cancel, remove the taint; and batches of edits.
 
 A batch is applied completely or not at all (apply.py). Each edit has a JSON form ``{"op": "add_task", …}``, so an
 editor may be a function, a person or a language model.
@@ -174,7 +174,27 @@ class CancelTask:
         return f"cancel task {self.task_id!r}"
 
 
-Edit = AddTask | RemoveTask | UpdateTask | AddDependency | UpdateDependency | RemoveDependency | CancelTask
+@dataclass(frozen=True, slots=True)
+class RemoveTaint:
+    """Say that what the editors have read of untrusted tasks is harmless, and why (taint.py). Only a person may. It
+    cannot be undone."""
+
+    op: ClassVar = "remove_taint"
+    reason: str
+
+    def names(self) -> tuple[Key, ...]:
+        return ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {"op": self.op, "reason": self.reason}
+
+    def __str__(self) -> str:
+        return f"remove the taint: {self.reason}"
+
+
+Edit = (
+    AddTask | RemoveTask | UpdateTask | AddDependency | UpdateDependency | RemoveDependency | CancelTask | RemoveTaint
+)
 EDITS: dict[str, type[Any]] = {
     kind.op: kind
     for kind in (
@@ -185,6 +205,7 @@ EDITS: dict[str, type[Any]] = {
         UpdateDependency,
         RemoveDependency,
         CancelTask,
+        RemoveTaint,
     )
 }
 

@@ -80,6 +80,7 @@ class Graph:
         self.unreachable = 0
         self.any_joins = 0  # how many tasks have join="any"
         self.untrusted: dict[str, None] = {}  # untrusted tasks, and groups of them; also before an edit
+        self.tainted: set[str] = set()  # untrusted tasks that could start, also if they are gone by now; see taint.py
         self.rejoined: dict[Node, None] = {}  # nodes that may have to be queued or dequeued, see joins.py
         self.provisionals = 0
         self.nodes: dict[str, Node] = {}
@@ -420,6 +421,8 @@ class Graph:
         """Queue or dequeue a pending node, according to its counters."""
         if node.status is not PENDING:
             return
+        if self.untrusted and not node.open and node.task.untrusted and self.state is not ConstellationState.CREATED:
+            self.tainted.add(node.id)
         if (
             not node.open
             and (not node.held or (self.speculative and node.task.revocable))

@@ -18,6 +18,7 @@ def check_invariants(graph: Graph, outside: Collection[Node] = ()) -> None:
         _verify_edges(graph, node)
         _verify_counters(graph, node)
         _verify_progress(node)
+        _verify_taint(graph, node)
         if node not in outside:
             _verify_queue(graph, node, queued)
     for status, count in graph.counts.items():
@@ -77,3 +78,9 @@ def _verify_queue(graph: Graph, node: Node, queued: set[int]) -> None:
         assert not ready or id(node.entry) in queued, f"{node.id} is in no heap"
     if node.status in TERMINAL:
         assert node.entry is None, f"{node.id} has ended and is queued"
+
+
+def _verify_taint(graph: Graph, node: Node) -> None:
+    startable = node.status is PENDING and not node.open and graph.state is ConstellationState.EXECUTING
+    if node.task.untrusted and (startable or node.status is RUNNING):
+        assert node.id in graph.tainted, f"{node.id} is untrusted and may start, and the plan is not tainted"

@@ -89,6 +89,7 @@ def encode_header(graph: Graph) -> dict[str, Any]:
         "epochs": graph.epochs,
         "started_at": graph.started_at,
         "ended_at": graph.ended_at,
+        "tainted": sorted(graph.tainted),
     }
 
 
@@ -153,7 +154,7 @@ def decode(data: Mapping[str, Any], make: type[AnyGraph]) -> AnyGraph:
 def _decode(data: Mapping[str, Any], make: type[AnyGraph]) -> AnyGraph:
     graph = make(data["id"])
     graph.version, graph.state, graph.epochs = data["version"], ConstellationState(data["state"]), data["epochs"]
-    graph.started_at, graph.ended_at = data["started_at"], data["ended_at"]
+    graph.started_at, graph.ended_at, graph.tainted = data["started_at"], data["ended_at"], set(data.get("tainted", ()))
     for item in data["tasks"]:
         node = _decode_node(graph, item)
         if node.id in graph.nodes:
@@ -172,6 +173,8 @@ def _decode(data: Mapping[str, Any], make: type[AnyGraph]) -> AnyGraph:
     graph.rejoined.clear()
     for node in graph.nodes.values():
         graph.requeue(node)
+        if "tainted" not in data and node.attempts and node.task.untrusted:  # an earlier version wrote it
+            graph.tainted.add(node.id)
     return graph
 
 
@@ -198,7 +201,7 @@ def _place(graph: Graph, node: Node) -> None:
 
 def copy(graph: Graph, into: AnyGraph) -> AnyGraph:
     """Copy the plan and its progress into another graph. Provisional tasks become pending there."""
-    into.version, into.epochs = graph.version, graph.epochs
+    into.version, into.epochs, into.tainted = graph.version, graph.epochs, set(graph.tainted)
     for node in graph.nodes.values():
         clone = Node(node.task, into.order.fresh())
         if not node.provisional:

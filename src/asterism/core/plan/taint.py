@@ -11,6 +11,10 @@ tainted input an editor may only
 
 Every other batch waits until a person approves it (approval.py). Only a person may remove the mark ``untrusted``, or a
 task that has it: under its id a task without the mark could be added later. An editor cancels it.
+
+The taint is a fact of the plan (``Graph.tainted``), which the step that makes an untrusted task ready writes. It is not
+derived from the tasks: a person may remove them, and a retry removes the elements of a group, but what an editor has
+read stays read. Only a person removes the taint, by the edit ``RemoveTaint``.
 """
 
 from __future__ import annotations
@@ -22,11 +26,11 @@ from itertools import zip_longest
 
 from asterism.core.errors import NotJson, Violation
 from asterism.core.plan.edit_trial import ADDED, CANCELLED, LINKED, UNLINKED, Change, Trial
-from asterism.core.plan.edits import EditBatch
+from asterism.core.plan.edits import EditBatch, RemoveTaint
 from asterism.core.plan.graph import Graph
 from asterism.core.plan.group_elements import work_of
 from asterism.core.plan.node import Node
-from asterism.core.plan.status import FAILED, PENDING, RUNNING
+from asterism.core.plan.status import FAILED
 from asterism.core.plan.task import Dependency, Task
 
 UNTRUSTED = "the editor may have read untrusted data"
@@ -35,21 +39,9 @@ UNTRUSTED = "the editor may have read untrusted data"
 _COPY = re.compile(r"(.+?)-(?:retry(?:-[0-9]{1,4})?|[0-9]{1,4})", re.DOTALL)
 
 
-def untrusted_tasks(graph: Graph) -> list[Node]:
-    """The tasks that are marked as untrusted."""
-    found = (graph.nodes.get(name) for name in graph.untrusted)
-    return [node for node in found if node is not None and node.task.untrusted]
-
-
 def taint_of_editor(graph: Graph) -> list[str]:
     """The untrusted tasks that an editor may have read from: they have run, or may start at any moment."""
-    if not graph.untrusted:
-        return []
-    return [node.id for node in untrusted_tasks(graph) if node.attempts or _may_start(node)]
-
-
-def _may_start(node: Node) -> bool:
-    return node.status is RUNNING or (node.status is PENDING and not node.open)
+    return sorted(graph.tainted)
 
 
 def taint_of(graph: Graph, node: Node) -> list[str]:
@@ -80,6 +72,12 @@ def mark_violations(tried: Trial) -> list[Violation]:
         elif change.task_id not in lost or lost[change.task_id].after is None:
             lost[change.task_id] = change
     return [Violation(change.edit, "untrusted", _mark_lost(change)) for change in lost.values()]
+
+
+def taint_violations(batch: EditBatch) -> list[Violation]:
+    """Why the edits of an editor are rejected: they remove the taint."""
+    edits = (index for index, edit in enumerate(batch.edits) if isinstance(edit, RemoveTaint))
+    return [Violation(index, "untrusted", "only a person removes the taint of a plan") for index in edits]
 
 
 def _mark_lost(change: Change) -> str:

@@ -51,7 +51,7 @@ class UndoStack:
             raise EditRejected([Violation(None, "no_undo", "there is no edit that can be undone")])
         version, inverse = next(reversed(self._inverses.items()))
         if inverse is None:
-            message = f"version {version} cannot be undone: it cancelled a task"
+            message = f"version {version} cannot be undone: it cancelled a task or removed the taint"
             raise EditRejected([Violation(None, "no_undo", message)])
         why = f"undo version {version}" + (f": {reason}" if reason else "")
         return replace(inverse, author=author, reason=why, undoes=version)

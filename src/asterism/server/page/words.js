@@ -73,6 +73,7 @@ export function editText(edit) {
     case "update_dependency": return `update dependency ${edge} ${terms}`.trim();
     case "remove_dependency": return `remove dependency ${edge}`;
     case "cancel_task": return `cancel task ${edit.task_id}${edit.reason ? ` (${edit.reason})` : ""}`;
+    case "remove_taint": return `remove the taint (${edit.reason})`;
     default: return JSON.stringify(edit);
   }
 }
