@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,15 +16,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asterism import Constellation, LocalDevice, Orchestrator, Task
-from asterism.base.file_hashes import hash_files
+from asterism.base import file_hashes
+from asterism.base.file_hashes import UnsuitableFiles, hash_files
 from asterism.core.plan.assignment_lock import AssignmentLock
+from asterism.core.plan.edit_scope import EditScope
+from asterism.core.plan.edits import AddDependency, AddTask, EditBatch
 from asterism.core.plan.status import RUNNING
 from asterism.core.plan.task import ANY_DEVICE
 from asterism.fleet import retention
 from asterism.orchestrator import StoreRecords, unchanged_tasks
 from asterism.orchestrator import execution as execution_module
 from asterism.orchestrator.execution import Execution
-from asterism.orchestrator.roster import Active
+from asterism.orchestrator.roster import Active, Roster
 from asterism.store.memory import MemoryStore
 from asterism.store.store_errors import StoreUnavailable
 
@@ -45,13 +50,17 @@ class Workshop:
         files = {"inputs": ["in.txt"], "outputs": ["out.txt"]}
         return Task("make", **{"argv": ("cp", "in.txt"), "cwd": str(self.folder), "skip_if_unchanged": files, **terms})
 
-    def run(self, *tasks: Task, upstream: Any = None) -> Constellation:
-        plan = Constellation("plan")
+    def run(
+        self, *tasks: Task, upstream: Any = None, plan: Constellation | None = None, **options: Any
+    ) -> Constellation:
+        plan = Constellation("plan") if plan is None else plan
         plan.add(Task("first", data={"value": upstream}))
         for task in tasks or (self.task(),):
             plan.add(task, "first")
-        orchestrator = Orchestrator([LocalDevice("bench")], records=self.records)
-        orchestrator.scheduler.roster.find("bench").device.execute = self._execute  # type: ignore[union-attr]
+        devices = options.pop("devices", [LocalDevice("bench")])
+        for device in devices:
+            device.execute = self._execute
+        orchestrator = Orchestrator(devices, records=self.records, **options)
         asyncio.run(orchestrator.run(plan))  # not in virtual time: files are hashed in threads
         return plan
 
@@ -210,6 +219,99 @@ async def test_retention_removes_records_that_were_not_used_for_long(workshop: W
     assert (await workshop.records.get("old"), (await workshop.records.get("new"))["result"]) == (None, 2)
 
 
+# -- whose records count -----------------------------------------------------------------------------------------------
+
+
+def devices() -> list[LocalDevice]:
+    return [LocalDevice("sandbox"), LocalDevice("trusted", can=["lab"])]
+
+
+def test_a_result_of_a_device_that_could_not_run_the_task_does_not_count(workshop: Workshop) -> None:
+    """An editor that may use a sandbox alone would otherwise decide the result of a task of another device."""
+    workshop.run(workshop.task(device="sandbox"), devices=devices())
+    assert workshop.run(workshop.task(device="trusted"), devices=devices())["make"].value == 2
+    workshop.run(workshop.task(device="sandbox"), devices=devices())
+    assert workshop.run(workshop.task(needs=["lab"]), devices=devices())["make"].value == 4
+    assert workshop.run(workshop.task(), devices=devices())["make"].value == 4  # it may run anywhere
+    assert workshop.run(workshop.task(), devices=devices()[:1])["make"].value == 5  # the one that made it is gone
+
+
+def test_without_the_check_of_the_device_a_forged_result_counts(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def any_device(self: Roster, maker: Any, plan_id: str, task: Task) -> bool:
+        return True
+
+    monkeypatch.setattr(Roster, "could_run", any_device)
+    workshop.run(workshop.task(device="sandbox"), devices=devices())
+    assert workshop.run(workshop.task(device="trusted"), devices=devices())["make"].value == 1
+
+
+def test_a_record_of_an_earlier_version_does_not_count(workshop: Workshop) -> None:
+    workshop.run()
+    [key] = [one.key.removeprefix("unchanged/") for one in asyncio.run(workshop.store.registers("unchanged/"))]
+    record = dict(asyncio.run(workshop.records.get(key)))
+    del record["maker"]
+    asyncio.run(workshop.records.put(key, record))
+    assert workshop.run()["make"].value == 2
+
+
+def started(source: str, author: str) -> Constellation:
+    plan = Constellation(f"{source}-20260101")
+    plan.source, plan.author = source, author
+    return plan
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "counts"),
+    [
+        (("nightly", "ann", None), ("nightly", "ann", None), True),
+        (("nightly", "ann", None), ("nightly", "eve", None), False),
+        (("nightly", "ann", None), ("other", "ann", None), False),
+        (("nightly", "ann", "cache"), ("other", "eve", "cache"), True),
+        (("nightly", "ann", "cache"), ("other", "eve", None), False),
+        (("nightly", "ann", None), ("nightly", "ann", "cache"), False),
+        (("nightly", "ann", "cache"), ("nightly", "ann", "another"), False),
+    ],
+)
+def test_between_which_plans_a_record_counts(workshop: Workshop, first: Any, second: Any, counts: bool) -> None:
+    """Starts of the same plan file by the same author share records; other plans only if both say so."""
+    values = []
+    for source, author, shared in (first, second):
+        files = {"inputs": ["in.txt"], "outputs": ["out.txt"], **({"shared": shared} if shared else {})}
+        plan = workshop.run(workshop.task(skip_if_unchanged=files), plan=started(source, author))
+        values.append(plan["make"].value)
+    assert values == ([1, 1] if counts else [1, 2])
+
+
+def edited(workshop: Workshop, editor: str | None, scope: str = "files=*") -> Any:
+    """The result of the task if an editor, or a person, adds it while the plan runs."""
+    plan, scopes = started("nightly", "ann"), (EditScope.parse(scope), EditScope.parse("editors=nobody"))
+
+    adding = EditBatch((AddTask(workshop.task()), AddDependency("first", "make")), editor="a name of its choice")
+    orchestrator = Orchestrator([LocalDevice("bench")], records=workshop.records, scopes=scopes)
+
+    async def execute(work: Any) -> Any:
+        if work.task.id == "first":
+            orchestrator.edit(plan.id, adding, editor=editor)
+            return None
+        return await workshop._execute(work)
+
+    orchestrator.scheduler.roster.find("bench").device.execute = execute  # type: ignore[union-attr]
+    plan.add(Task("first"))
+    asyncio.run(orchestrator.run(plan))
+    return plan["make"].value
+
+
+def test_what_an_editor_wrote_counts_for_that_editor_under_the_same_scopes(workshop: Workshop) -> None:
+    assert edited(workshop, "robot") == 1
+    assert edited(workshop, "robot") == 1
+    assert edited(workshop, "other") == 2
+    assert edited(workshop, "robot", "files=* retries=3") == 3  # it could do something else now
+    assert edited(workshop, None) == 4
+    assert workshop.run(plan=started("nightly", "ann"))["make"].value == 4  # a person may edit the file as well
+
+
 # -- hashes of files ---------------------------------------------------------------------------------------------------
 
 
@@ -222,6 +324,77 @@ def test_patterns_and_folders(tmp_path: Path) -> None:
     assert list(hash_files(["src"], folder)) == ["src/d.c", "src/deep/e.c", "src/deep/f.h"]
     assert list(hash_files(["**/*.c"], folder)) == ["a.c", "b.c", "src/d.c", "src/deep/e.c"]
     assert hash_files(["none.c", "none/*"], folder) == {"none.c": None}
+
+
+def test_only_regular_files_are_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "real").write_text("x")
+    (tmp_path / "link").symlink_to("real")
+    for name in ("pipe", "zero", "/dev/zero", "p*", ""):
+        with pytest.raises(UnsuitableFiles, match="is not a regular file"):
+            hash_files([name], str(tmp_path))
+    found = hash_files(["link", "loop", "real"], str(tmp_path))
+    assert found["link"] == found["real"] is not None
+    assert found["loop"] is None
+
+
+def test_patterns_do_not_follow_links_in_a_circle(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "a.c").write_text("x")
+    (tmp_path / "deep" / "again").symlink_to(tmp_path)
+    found = hash_files(["**/*.c", "deep/**", f"{tmp_path}/d*"], str(tmp_path))
+    assert list(found) == ["deep/a.c", f"{tmp_path}/deep/a.c"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "words"), [("MAX_BYTES", 3, "more than 3 bytes"), ("MAX_FILES", 1, "more than 1 files")]
+)
+def test_number_and_size_are_bounded(
+    tmp_path: Path, limit: str, value: int, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "ab":
+        (tmp_path / name).write_text("xx")
+    monkeypatch.setattr(file_hashes, limit, value)
+    with pytest.raises(UnsuitableFiles, match=words):
+        hash_files(["*"], str(tmp_path))
+
+
+def test_the_time_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_hashes, "MAX_SECONDS", -1.0)
+    with pytest.raises(UnsuitableFiles, match="takes more than"):
+        hash_files(["*"], str(tmp_path))
+
+
+def test_hashing_stops_with_the_plan(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sparse file of a terabyte takes no room, and hours to read."""
+    monkeypatch.setattr(file_hashes, "MAX_BYTES", 2**50)
+    with (workshop.folder / "in.txt").open("wb") as file:
+        file.truncate(2**40)
+
+    async def cancelled() -> None:
+        loop, begun = asyncio.get_running_loop(), asyncio.Event()
+
+        def hashing(**arguments: Any) -> Any:
+            threads.append(threading.current_thread())
+            loop.call_soon_threadsafe(begun.set)
+            return hash_files(**arguments)
+
+        monkeypatch.setattr(unchanged_tasks, "hash_files", hashing)
+        plan = Constellation("plan")
+        plan.add(workshop.task())
+        running = asyncio.create_task(Orchestrator([LocalDevice("bench")], records=workshop.records).run(plan))
+        await begun.wait()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        assert plan["make"].status == "cancelled"
+
+    threads: list[threading.Thread] = []
+    asyncio.run(cancelled())
+    [thread] = threads
+    thread.join(60.0)
+    assert not thread.is_alive()
 
 
 FILES = st.dictionaries(st.sampled_from("abc"), st.binary(max_size=4))

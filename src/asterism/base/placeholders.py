@@ -147,7 +147,10 @@ def _fill_request(http: Mapping[str, Any], scope: Scope) -> dict[str, Any]:
 
 
 def _fill_paths(files: Mapping[str, Any], scope: Scope) -> dict[str, Any]:
-    return {name: [fill_text(path, scope) for path in paths] for name, paths in files.items()}
+    return {
+        name: fill_text(value, scope) if isinstance(value, str) else [fill_text(path, scope) for path in value]
+        for name, value in files.items()
+    }
 
 
 def _fill_agent(agent: Mapping[str, Any], scope: Scope) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from asterism.base.text import clean, suggestion
-from asterism.cli.cli_context import json_option, options, print_json, with_fleet
+from asterism.cli.cli_context import current_user, json_option, options, print_json, with_fleet
 from asterism.cli.model_options import MODEL, resolve_editor
 from asterism.cli.option_types import approval_rule, duration, edit_scope, named_values, positive_duration
 from asterism.cli.plan_context import (
@@ -223,6 +223,7 @@ def _run_here(found: PlanFile, terms: dict[str, Any], output: OutputOptions) -> 
 
     async def run(records: ResultRecords | None) -> int:
         plan = found.constellation
+        plan.author = current_user()
         devices = [LocalDevice(line.id, line.slots, line.can, json_results=True) for line in found.devices]
         orchestrator = Orchestrator(devices, records=records, approval_timeout=NOBODY_APPROVES, **terms)
         recording = Recording(plan, orchestrator.events)

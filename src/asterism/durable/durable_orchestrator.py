@@ -147,6 +147,7 @@ class DurableOrchestrator(PlanCommands):
         raises."""
         check_storable(plan)
         recorded = RecordedConstellation.of(plan)
+        recorded.author = self.fleet.by
         self.options.prepare(recorded, assignments)
         lock = self.options.lock(recorded, RecordedLock)
         self.scheduler.attach_loop()

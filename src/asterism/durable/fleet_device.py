@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from asterism.base import task_inputs
 from asterism.base.clock import Clock, new_id
-from asterism.base.expressions import Selections
+from asterism.base.expressions import Selections, holds
 from asterism.base.task_inputs import MissingInput
 from asterism.base.trace_context import current_traceparent
 from asterism.core.errors import RecordedError, RunRefused
@@ -28,6 +28,7 @@ from asterism.core.plan.node import Node
 from asterism.core.plan.status import RUNNING
 from asterism.core.plan.task import ACTIONS, Lane, Task
 from asterism.core.run import transitions
+from asterism.core.run.placement import mismatch_reason
 from asterism.core.run.run import COMPLETED, Run
 from asterism.core.run.workflow import Workflow
 from asterism.durable.journal_store import OwnershipLost
@@ -40,7 +41,7 @@ from asterism.fleet.ledger import UnknownRun, blob_of
 from asterism.fleet.retention import PREFIX
 from asterism.orchestrator.devices import Work
 from asterism.orchestrator.plan_mask import PlanMask
-from asterism.orchestrator.roster import Member, Roster
+from asterism.orchestrator.roster import DEVICE, PROCESS, Member, Roster
 from asterism.store.protocol import PutRegister, PutRun, Query, Write
 from asterism.store.store_errors import StoreUnavailable
 
@@ -79,6 +80,18 @@ class FleetRoster(Roster):
 
     def find(self, device_id: str) -> Member | None:
         return next(iter(self), None)
+
+    async def could_run(self, maker: Sequence[str], plan_id: str, task: Task) -> bool:
+        member = next(iter(self), None)
+        assert member is not None
+        assert isinstance(member.device, FleetDevice)
+        name = f"{plan_id}@{maker[1]}" if maker[0] == PROCESS else maker[1]
+        return await member.device.could_run(name, plan_id, task)
+
+    def maker(self, plan_id: str, device: str) -> Sequence[str]:
+        """The process that runs a plan is a device with the name of the plan: its machine counts."""
+        own = f"{plan_id}@"
+        return [PROCESS, device.removeprefix(own)] if device.startswith(own) else [DEVICE, device]
 
 
 async def until_available(clock: Clock, ask: Callable[[], Awaitable[Value]]) -> Value:
@@ -210,6 +223,16 @@ class FleetDevice:
 
     def detach(self, name: str) -> None:
         self._plans.pop(name, None)
+
+    async def could_run(self, device: str, name: str, task: Task) -> bool:
+        """Whether a device of the fleet could run a task of a plan now, by all that the store knows of it."""
+        flow = _workflow(f"{PREFIX}{name}", task, self._terms)
+        run = transitions.create("", flow, {}, by=name, now=0.0, device=task.device)
+        now, sessions = self.fleet.store.clock(), await self.fleet.store.sessions(device=device)
+        return any(
+            one.reachable(now) and mismatch_reason(one, run, flow, one.expression_names(), holds) is None
+            for one in sessions
+        )
 
     async def execute(self, work: Work) -> Any:
         plan = self._plans[work.constellation]

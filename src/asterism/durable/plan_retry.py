@@ -12,7 +12,7 @@ executions were consumed, and their keys are never used again.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from asterism.base import expressions
 from asterism.base.clock import new_id
@@ -67,8 +67,9 @@ async def reopen_plan(
         steps: list[Step] = []
         stored.plan.record = steps.append
         waiting, _ = await waiting_edits_at_rest(fleet.store, stored, lambda: None)
+        signed = None if batch is None else replace(batch, editor=editor)
         again = stored.plan.run_again(
-            fleet.store.clock(), from_tasks, batch, why, lambda given: waiting.check_retry(given, editor)
+            fleet.store.clock(), from_tasks, signed, why, lambda given: waiting.check_retry(given, editor)
         )
         await fleet.store.commit(await _writes(fleet, stored, steps))
         return Reopened(name, tuple(again), stored.plan.version)

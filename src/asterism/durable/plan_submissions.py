@@ -42,7 +42,7 @@ async def submit_plan(
     ``scopes`` what its editors may do. Raises ConstellationExists, PlanError for a name that cannot be stored, and
     NotJson if another process could not execute a task."""
     store = fleet.store
-    document = {**plan_document(plan, policy), "params": plain_json(dict(params), "params")}
+    document = {**plan_document(plan, policy, fleet.by), "params": plain_json(dict(params), "params")}
     document["terms"] = approval_terms(approvals, scopes=scopes)
 
     async def attempt() -> None:

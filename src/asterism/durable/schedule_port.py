@@ -24,10 +24,11 @@ from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import PutRegister, Store
 
 
-def plan_document(plan: Constellation, policy: str) -> dict[str, Any]:
-    """A plan as a schedule keeps it. Raises NotJson if another process could not execute a task of it."""
+def plan_document(plan: Constellation, policy: str, by: str) -> dict[str, Any]:
+    """A plan as a schedule keeps it. ``by`` is its author. Raises NotJson if another process could not execute a task
+    of it."""
     check_storable(plan)
-    return {"plan": plan.to_json(), "policy": policy}
+    return {"plan": {**plan.to_json(), "source": plan.source or plan.id, "author": by}, "policy": policy}
 
 
 def plan_writes(store: Store, name: str, document: Mapping[str, Any]) -> Sequence[PutRegister]:

@@ -40,8 +40,9 @@ class Extension(Protocol):
 class PlanPort(Protocol):
     """The functions of the module that stores the plans of schedules."""
 
-    def plan_document(self, plan: Constellation, policy: str, /) -> dict[str, Any]:
-        """A plan as a schedule keeps it. Raises NotJson if another process could not execute a task of it."""
+    def plan_document(self, plan: Constellation, policy: str, by: str, /) -> dict[str, Any]:
+        """A plan as a schedule keeps it. ``by`` is its author. Raises NotJson if another process could not execute a
+        task of it."""
 
     def plan_writes(self, store: Store, name: str, document: Mapping[str, Any], /) -> Sequence[PutRegister]:
         """The writes that store the plan of a document under a name; the first is the head of the plan."""

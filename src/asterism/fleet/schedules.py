@@ -127,7 +127,7 @@ class Schedules:
         self, name: str, plan: Constellation, text: str, policy: str, params: Mapping[str, Any] | None
     ) -> dict[str, Any]:
         """A plan as the store keeps it for a schedule."""
-        document = {**plan_port().plan_document(plan, policy), "text": text}
+        document = {**plan_port().plan_document(plan, policy, self._fleet.by), "text": text}
         if params:
             document["params"] = plain_json(dict(params), f"the parameters of schedule {name!r}")
         size = len(json.dumps(document))

@@ -57,7 +57,7 @@ class Execution:
         trace: PlanTrace | None = None,
     ) -> None:
         self.plan, self.lock, self.options = plan, lock, options
-        self._scheduler, self._roster, self._bus, self._random = scheduler, scheduler.roster, bus, chance
+        self._scheduler, self.roster, self._bus, self._random = scheduler, scheduler.roster, bus, chance
         self._loop = asyncio.get_running_loop()
         self._now = scheduler.now
         self._wake = partial(scheduler.wake, self)
@@ -75,7 +75,7 @@ class Execution:
         self.logs = PlanLogs(self._now, options.log_limit, self._mask)
         self._kept_logs = self.logs if options.log_limit and journal is None else None
         self.unplaceable = UnplaceableTasks(
-            plan, self._roster, self.events, options.no_device_timeout, lambda: self.dispatching, self.fail
+            plan, self.roster, self.events, options.no_device_timeout, lambda: self.dispatching, self.fail
         )
         settled = None if journal is None else journal.settled
         self.waiting = WaitingEdits(
@@ -95,7 +95,7 @@ class Execution:
         self._trace = self.cycles.trace = trace
         attach = getattr(options.editor, "attach_plan", None)
         if attach is not None:
-            around = (self._roster.profiles, self.logs.of, self._mask, self.waiting.refused)
+            around = (self.roster.profiles, self.logs.of, self._mask, self.waiting.refused)
             attach(plan.id, EditorContext(*around, continued=plan.started_at is not None))
 
     def begin(self) -> None:
@@ -112,7 +112,7 @@ class Execution:
         for node in self.plan.nodes.values():
             if node.status is not RUNNING or node.tentative is not None:
                 continue
-            member = self._roster.find(node.device) if node.device is not None else None
+            member = self.roster.find(node.device) if node.device is not None else None
             if member is not None:
                 self._work_on(node, member, resumed=True)
             elif node.device is not None:
@@ -141,7 +141,7 @@ class Execution:
 
     def start_one(self, now: float) -> bool:
         """Start the best ready task that a free device can run, or advance a group; False if there is neither."""
-        queue, roster = self.plan.queue, self._roster
+        queue, roster = self.plan.queue, self.roster
         best: tuple[Entry, Lane, Member] | None = None
         for lane in tuple(queue.active_lanes):
             if lane is GROUP_LANE and queue.peek(lane) is not None:
@@ -175,7 +175,7 @@ class Execution:
 
     def _work_on(self, node: Node, member: Member, resumed: bool = False) -> None:
         plan, task, epoch = self.plan, node.task, node.epoch
-        self.last_assigned = self._roster.assign(member)
+        self.last_assigned = self.roster.assign(member)
         results = Upstream(plan.nodes, node.parents) if node.parents else NOTHING
         active = self.active[epoch] = Active(node, member, resumed)
         # not by the loop's factory: an eager one would run the task, and those that its end starts, inside this call
@@ -229,7 +229,7 @@ class Execution:
         if self.active.pop(epoch, None) is None:
             self._stopped(active, epoch, status)
             return
-        self._roster.release(active.member)
+        self.roster.release(active.member)
         node = active.node
         if self._refused_since and not isinstance(error, DeviceUnavailable):
             self._refused_since.pop(node, None)
@@ -330,7 +330,7 @@ class Execution:
         active = self.stopping.pop(epoch, None)
         if active is None:
             return None
-        self._roster.release(active.member)
+        self.roster.release(active.member)
         parked, self.parked = self.parked, {}
         for node in parked:
             if node.status is RUNNING and node.device is None and node.entry is None:

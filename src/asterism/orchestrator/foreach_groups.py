@@ -6,6 +6,7 @@ start and its end in one step of the loop, so a stored plan has both or none of 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from asterism.base.foreach_expansion import expansion
@@ -38,7 +39,8 @@ def advance_group(execution: Execution, node: Node, now: float) -> bool:
         if "of" not in foreach:
             source = plan.nodes.get(foreach["from"])
             result = None if source is None else source.value
-            plan.apply(expansion(node.task, tuple(node.parents.values()), result), now)
+            batch = expansion(node.task, tuple(node.parents.values()), result)
+            plan.apply(replace(batch, editor=plan.edited.get(node.id)), now)
             return True
         value = _gathered(execution, foreach["of"])
     except AsterismError as failure:  # an edit that was rejected, too: an element has the id of another task

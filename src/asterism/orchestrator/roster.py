@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from asterism.core.errors import NoDevice
@@ -17,12 +17,16 @@ from asterism.core.plan.known_devices import KnownDevices
 from asterism.core.plan.node import Node
 from asterism.core.plan.ready_queue import ReadyQueue
 from asterism.core.plan.status import PENDING, RUNNING
-from asterism.core.plan.task import Lane, lane_of, needs_of
+from asterism.core.plan.task import Lane, Task, lane_of, needs_of
 from asterism.core.run.placement import STRATEGIES, Candidate, Strategy, capable
-from asterism.orchestrator.devices import Device
+from asterism.orchestrator.devices import Device, LocalDevice
 from asterism.orchestrator.events import DeviceEvent, PlanEvents
 
 logger = logging.getLogger("asterism.roster")
+
+
+PROCESS, DEVICE = "process", "device"
+"""How a record names who made a result: the process that ran the plan, by its machine, or a device."""
 
 
 class Member(Candidate):
@@ -106,6 +110,16 @@ class Roster:
         if members is None:
             members = self._capable[lane] = [one for one in self._members.values() if self.serves(one, lane)]
         return members
+
+    async def could_run(self, maker: Sequence[str], plan_id: str, task: Task) -> bool:
+        """Whether the device that made a recorded result could run the task now."""
+        return any(maker == self.maker(plan_id, member.id) for member in self.capable(lane_of(task)))
+
+    def maker(self, plan_id: str, device: str) -> Sequence[str]:
+        """How the record of a result names the device of a plan that made it. Unless the plan file names others, the
+        device of this process has the name of the machine: with and without a store, its records are the same."""
+        member = self.find(device)
+        return [PROCESS if member is not None and isinstance(member.device, LocalDevice) else DEVICE, device]
 
     def choose(self, lane: Lane) -> Member | None:
         """The device for the next task of a lane; None if all capable devices are busy, or there is none."""

@@ -2,8 +2,14 @@
 
 Such a task declares the files that it reads and the files that it writes. After it has completed, a record keeps the
 hashes of these files, a hash of what was executed (command, inputs, results of other tasks), and its result. If all of
-this is the same the next time, the task completes at once with the result of the record. The record belongs to the
-output files: a plan of another name that writes the same files in the same way finds it.
+this is the same the next time, the task completes at once with the result of the record.
+
+A recorded result counts as if the task had been assigned to the device that made it. So it counts only if
+
+* that device could run the task now: the task names no other device, and the device has what the task needs;
+* the plans are starts of the same plan file by the same author, or both tasks give the same name ``shared``;
+* an editor that wrote or changed the work of one of the tasks wrote or changed that of the other, under the same
+  scopes.
 
 The files are those of the process that runs the plan. The inputs are hashed before the execution: a file that changes
 meanwhile counts as changed. A record that cannot be read or written costs an execution, never the task. Values of
@@ -12,14 +18,16 @@ secrets are not part of the record, nor is the code of functions.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import logging
 import os
+import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from asterism.base.file_hashes import TooManyFiles, hash_files
+from asterism.base.file_hashes import UnsuitableFiles, hash_files
 from asterism.base.function_calls import call_in_thread
 from asterism.core.errors import AsterismError, NotJson
 from asterism.core.json_values import plain_json
@@ -35,7 +43,10 @@ log = logging.getLogger("asterism.unchanged")
 LONGEST_RECORD = 512 * 1024
 """The longest record, in characters. A task with a larger result, or with too many files, is always executed."""
 
-_EXECUTED = ("call", "argv", "shell", "http", "inputs", "env")
+UNKNOWN = ("", "")
+"""The maker of a record of an earlier version."""
+
+_EXECUTED = ("call", "argv", "shell", "http", "inputs", "env", "data")
 """The fields of a task that decide what is executed."""
 
 
@@ -52,28 +63,31 @@ class ResultRecords(Protocol):
 async def execute_unless_unchanged(execution: Execution, active: Active, work: Work) -> Any:
     """The recorded result of a task if nothing has changed, with a note in the story; else that of its execution."""
     records, execute = execution.options.records, active.member.device.execute
+    roster, plan_id = execution.roster, execution.plan.id
     if records is None or active.resumed:  # its execution may be under way, and its files about to change
         return await execute(work)
     try:
-        files = _Files(work.task)
+        files = _Files(work.task, _scope_of_records(execution, work.task))
         executed = _digest(_executed(work))
         inputs = await files.inputs()
         record = await records.get(files.key)
         same = record is not None and (record.get("executed"), record.get("inputs")) == (executed, inputs)
-        if record is not None and same and record.get("outputs") == await files.outputs():
+        able = record is not None and same and await roster.could_run(record.get("maker", UNKNOWN), plan_id, work.task)
+        if record is not None and able and record.get("outputs") == await files.outputs():
             await records.put(files.key, record)  # so that retention knows of its use
             why = f"{len(inputs)} input and {len(record['outputs'])} output files are as after its last execution"
             execution.plan.note(execution.plan.clock(), "unchanged", work.task.id, why)
             execution.events.task_changed("task_unchanged", active.node)
             return record.get("result")
-    except (AsterismError, TooManyFiles) as error:
+    except (AsterismError, UnsuitableFiles) as error:
         log.warning("task %s is executed without a comparison of its files: %s", work.task.id, error)
         return await execute(work)
     result = await execute(work)
     try:
-        record = {"executed": executed, "inputs": inputs, "outputs": await files.outputs(), "result": result}
-        await _keep(records, files.key, record)
-    except (AsterismError, TooManyFiles) as error:
+        maker = roster.maker(plan_id, active.node.device or "")
+        record = {"executed": executed, "inputs": inputs, "maker": maker}
+        await _keep(records, files.key, {**record, "outputs": await files.outputs(), "result": result})
+    except (AsterismError, UnsuitableFiles) as error:
         log.warning("task %s will be executed again: its result is not recorded: %s", work.task.id, error)
     return result
 
@@ -88,13 +102,23 @@ class SkippingDevice:
         return await execute_unless_unchanged(self._execution, self._active, work)
 
 
+def _scope_of_records(execution: Execution, task: Task) -> Any:
+    """What the tasks have in common that may use each other's records."""
+    plan, shared = execution.plan, (task.skip_if_unchanged or {}).get("shared")
+    plans = ["plan", plan.source or plan.id, plan.author] if shared is None else ["shared", shared]
+    editor = plan.edited.get(task.id)
+    if editor is None:
+        return [plans]
+    return [plans, editor, [scope.to_json() for scope in execution.waiting.scopes if scope.is_for(editor)]]
+
+
 class _Files:
     """The files of a task."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, scope: Any) -> None:
         self._spec = task.skip_if_unchanged or {}
         self._folder = os.path.abspath(task.cwd or ".")
-        self.key = _digest([self._folder, list(self._spec["outputs"])])
+        self.key = _digest([self._folder, list(self._spec["outputs"]), scope])
 
     async def inputs(self) -> dict[str, str | None]:
         return await self._hashes(self._spec.get("inputs", ()))
@@ -103,7 +127,17 @@ class _Files:
         return await self._hashes(self._spec["outputs"])
 
     async def _hashes(self, patterns: Sequence[str]) -> dict[str, str | None]:
-        found: dict[str, str | None] = await call_in_thread(hash_files, {"patterns": patterns, "folder": self._folder})
+        """The hashes. When this is cancelled, the thread that reads the files stops."""
+        stop = threading.Event()
+        arguments = {"patterns": patterns, "folder": self._folder, "stopped": stop.is_set}
+        reading = asyncio.create_task(call_in_thread(hash_files, arguments))
+        try:
+            found: dict[str, str | None] = await asyncio.shield(reading)
+        except asyncio.CancelledError:
+            stop.set()
+            await asyncio.wait([reading])
+            reading.exception()  # retrieved, so that asyncio does not log it
+            raise
         return found
 
 

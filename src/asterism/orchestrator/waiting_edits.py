@@ -89,6 +89,8 @@ class WaitingEdits:
         who has no scope. Raises EditRejected, and EditWaits."""
         now, plan = self._now(), self._plan
         self._check_devices(batch)
+        if batch.editor != editor:  # whatever the batch says
+            batch = replace(batch, editor=editor)
         if not self._limits(editor):
             return plan.apply(batch, now)
         tried = trial(plan, batch, now)
@@ -182,7 +184,7 @@ class WaitingEdits:
         edit, now = self.get(number), self._now()
         if batch is not None:
             self._check_devices(batch)
-        applied = self._plan.apply(edit.batch if batch is None else batch, now)
+        applied = self._plan.apply(edit.batch if batch is None else replace(batch, editor=None), now)
         why = ": ".join([*(["changed"] if batch is not None else []), *([reason] if reason else [])])
         decided = edit.decided(APPROVED, who, now, why, applied.version)
         if batch is not None:

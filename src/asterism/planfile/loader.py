@@ -212,6 +212,7 @@ class _PlanReader:
             self.blame(task_id, ("after",), text, True)
         needed = self._needed(only, parents)
         plan = Constellation(name)
+        plan.source = name
         for task_id in order if needed is None else filter(needed.__contains__, order):
             self._add(plan, task_id, tasks[task_id], parents[task_id], scope)
         return plan
@@ -363,7 +364,7 @@ def _core_task(task_id: str, task: models.Task, raw: Any) -> Task:
         cost=task.cost,
         effects=frozenset(task.effects or ()),
         join=task.join,
-        skip_if_unchanged=None if task.skip_if_unchanged is None else task.skip_if_unchanged.model_dump(),
+        skip_if_unchanged=task.skip_if_unchanged and task.skip_if_unchanged.model_dump(exclude_none=True),
         **given,
     )
 

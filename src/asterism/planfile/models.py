@@ -176,6 +176,9 @@ class Unchanged(Shape):
 
     inputs: Annotated[list[Name], Field(description="files that it reads; `*`, `?`, `**` as in a shell")] = []
     outputs: Annotated[list[Name], Field(min_length=1, description="files that it writes")]
+    shared: Annotated[Name | None, Field(description="plans that give the same name may use each other's records")] = (
+        None
+    )
 
 
 class Over(Shape):

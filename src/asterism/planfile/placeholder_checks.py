@@ -61,7 +61,7 @@ def _texts(task: models.Task) -> Iterator[Found]:
         if text is not None:
             yield ("device",), text
     if task.skip_if_unchanged is not None:
-        yield from _deep(("skip_if_unchanged",), task.skip_if_unchanged.model_dump())
+        yield from _deep(("skip_if_unchanged",), task.skip_if_unchanged.model_dump(exclude_none=True))
     if isinstance(task.agent, str):
         yield ("agent",), task.agent
     elif task.agent is not None:

@@ -164,6 +164,14 @@ NESTED = group(foreach={"from": "fetch", "template": {"shell": "rm -r /"}})
         ("any", [UpdateTask("deploy", device="mine")], False),
         ("any", [UpdateTask("deploy", cwd="/tmp")], False),
         ("secrets=DEPLOY", [UpdateTask("deploy", shell="send $TOKEN")], True),
+        ("any", [AddTask(Task("x", skip_if_unchanged={"outputs": ["out"]}))], False),  # the server reads the files
+        ("files=src/*", [AddTask(Task("x", skip_if_unchanged={"inputs": ["src/a"], "outputs": ["src/b/*"]}))], True),
+        ("files=src/*", [AddTask(Task("x", skip_if_unchanged={"inputs": ["/dev/zero"], "outputs": ["src/b"]}))], False),
+        ("files=src/*", [AddTask(Task("x", skip_if_unchanged={"outputs": ["src/../etc/passwd"]}))], False),
+        ("files=src/*", [AddTask(Task("x", cwd="/etc", skip_if_unchanged={"outputs": ["src/b"]}))], False),
+        ("files=/w/*", [AddTask(Task("x", cwd="/w/", skip_if_unchanged={"outputs": ["b"]}))], True),
+        ("files=src/*", [AddTask(group(argv=["make"], skip_if_unchanged={"outputs": ["src/{item}"]}))], False),
+        ("files=src/*", [UpdateTask("fix-1", skip_if_unchanged={"outputs": ["etc"]})], False),
         ("adds=1", [AddTask(FIX)], True),
         ("adds=1", [AddTask(FIX), AddTask(Task("x"))], False),
         ("adds=1", [AddTask(group(argv=["make"]))], False),  # a group counts with its elements
@@ -239,6 +247,7 @@ scopes = st.builds(
     st.lists(st.sampled_from(list(EDITS)), max_size=2).map(tuple),
     words,
     st.lists(st.sampled_from(ACTIONS), max_size=2).map(tuple),
+    words,
     words,
     words,
     words,

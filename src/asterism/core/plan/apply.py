@@ -147,6 +147,7 @@ class Attempt:
         self.added: set[str] = set()
         self.removed: list[Node] = []
         self.moved: set[Node] = set()  # nodes whose position in the queue has changed
+        self.rewritten: set[str] = set()  # tasks that were added or changed
         self.marked: list[str] = []  # tasks that have run before and are untrusted now
         self.irreversible = False
 
@@ -189,6 +190,7 @@ class Attempt:
 
         self.undo.append(undo)
         self.added.add(task.id)
+        self.rewritten.add(task.id)
         self._touch(node, task.id)
         self.inverse.append(RemoveTask(task.id))
 
@@ -223,6 +225,7 @@ class Attempt:
             joins.replaced(self.graph, node, task)
 
         self.undo.append(undo)
+        self.rewritten.add(node.id)
         self._touch(node, node.id)
         self.inverse.append(UpdateTask(node.id, **differences(task, before)))
 
@@ -416,6 +419,8 @@ class Attempt:
             node.entry = None
             graph.add_entry(now, "removed", node.id, why)
         graph.tainted.update(self.marked)
+        if batch.editor is not None:
+            graph.edited.update(dict.fromkeys(self.rewritten, batch.editor))
         for node in self.changed.values():
             if node in self.moved:
                 node.entry = None

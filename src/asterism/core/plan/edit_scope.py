@@ -28,13 +28,14 @@ from asterism.core.plan.work_patterns import work_fits, work_name
 
 _NUMBERS = ("adds", "size", "retries")
 _NAMELESS = {"shell": "a shell line", "agent": "work for an agent"}
-_WORK_FIELDS = (*ACTIONS, "inputs", "env", "cwd", "data", "device", "needs", "foreach")
+_WORK_FIELDS = (*ACTIONS, "inputs", "env", "cwd", "data", "device", "needs", "foreach", "skip_if_unchanged")
 """The fields that decide what is executed, where, and with what."""
 
 
 @dataclass(frozen=True, slots=True)
 class EditScope:
-    """What some editors may do. A field that is not given allows everything, except ``secrets``, which allows none.
+    """What some editors may do. A field that is not given allows everything, except ``secrets`` and ``files``, which
+    allow none.
 
     ``editors``    patterns of the names of the editors; a scope without them is for every editor
     ``edits``      the kinds of edits
@@ -46,6 +47,8 @@ class EditScope:
                    environment and the directory of a command stay as they are.
     ``devices``    patterns of the device that a task that is added or changed must name
     ``secrets``    patterns of the secrets that such a task may use; a task whose work stays as it is keeps its own
+    ``files``      patterns of the files that ``skip_if_unchanged`` of such a task may name, with its directory: the
+                   process that runs the plan reads them
     ``adds``       how many tasks one batch may add
     ``size``       how many tasks the plan may have with those that it adds
     ``retries``    how many retries a task that is added or changed may have; a task may keep those that it has
@@ -60,6 +63,7 @@ class EditScope:
     work: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
     secrets: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
     adds: int | None = None
     size: int | None = None
     retries: int | None = None
@@ -193,6 +197,10 @@ def _work_problems(scope: EditScope, change: Change, task: Task) -> Iterator[str
         if not fits(secret, scope.secrets):
             allowed = ", ".join(scope.secrets) or "none"
             yield f"{task.id!r} uses the secret {secret!r}, and its secrets are {allowed}"
+    for path in () if same else _files_of(task):
+        if ".." in path.split("/") or "{" in path or not fits(path, scope.files):
+            allowed = ", ".join(scope.files) or "none"
+            yield f"{task.id!r} compares the file {path!r}, and its files are {allowed}"
 
 
 def _same_work(change: Change) -> bool:
@@ -207,6 +215,13 @@ def _same_work(change: Change) -> bool:
 
 def _retries_before(change: Change) -> int:
     return 0 if change.before is None else max(work.retries for work in work_of(change.before))
+
+
+def _files_of(task: Task) -> Iterator[str]:
+    """The files that decide whether a task is skipped, as far as its directory is known."""
+    named = task.skip_if_unchanged or {}
+    for path in (*named.get("inputs", ()), *named.get("outputs", ())):
+        yield path if task.cwd is None or path.startswith("/") else f"{task.cwd.rstrip('/')}/{path}"
 
 
 def secrets_of(task: Task) -> Iterator[str]:

@@ -219,7 +219,8 @@ class EditBatch:
     """Edits that are applied all or none.
 
     ``base_version`` is the version of the plan that its author has seen; None skips the check for staleness.
-    ``triggers`` are the tasks whose ends it answers. ``undoes`` is the version that it undoes."""
+    ``triggers`` are the tasks whose ends it answers. ``undoes`` is the version that it undoes. ``editor`` is the name
+    of the editor that it comes from, which the process that received it sets; None for a person."""
 
     edits: tuple[Edit, ...]
     author: str = ""
@@ -227,6 +228,7 @@ class EditBatch:
     base_version: int | None = None
     triggers: tuple[str, ...] = field(default=())
     undoes: int | None = None
+    editor: str | None = None
 
     @property
     def description(self) -> str:
@@ -243,7 +245,8 @@ class EditBatch:
             "base_version": self.base_version,
             "triggers": list(self.triggers),
         }
-        return out if self.undoes is None else {**out, "undoes": self.undoes}
+        more = {"undoes": self.undoes, "editor": self.editor}
+        return {**out, **{name: value for name, value in more.items() if value is not None}}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> EditBatch:
@@ -251,7 +254,7 @@ class EditBatch:
         if not isinstance(data, Mapping) or not isinstance(data.get("edits"), Iterable):
             raise InvalidTask("a batch is an object with a list 'edits'")
         author, reason, base = data.get("author", ""), data.get("reason", ""), data.get("base_version")
-        triggers, undoes = data.get("triggers", ()), data.get("undoes")
+        triggers, undoes, editor = data.get("triggers", ()), data.get("undoes"), data.get("editor")
         if not isinstance(author, str) or not isinstance(reason, str):
             raise InvalidTask("author and reason of a batch are strings")
         if base is not None and type(base) is not int:
@@ -260,8 +263,10 @@ class EditBatch:
             raise InvalidTask("triggers of a batch is a list of task ids")
         if undoes is not None and type(undoes) is not int:
             raise InvalidTask(f"undoes of a batch is a version, not {undoes!r}")
+        if editor is not None and not isinstance(editor, str):
+            raise InvalidTask(f"editor of a batch is a name, not {editor!r}")
         edits = tuple(edit_from_json(item) for item in data["edits"])
-        return cls(edits, author, reason, base, tuple(triggers), undoes)
+        return cls(edits, author, reason, base, tuple(triggers), undoes, editor)
 
 
 def edit_from_json(data: Any) -> Edit:

@@ -81,6 +81,9 @@ class Graph:
         self.any_joins = 0  # how many tasks have join="any"
         self.untrusted: dict[str, None] = {}  # untrusted tasks, and groups of them; also before an edit
         self.tainted: set[str] = set()  # untrusted tasks that could start, also if they are gone by now; see taint.py
+        self.edited: dict[str, str] = {}  # tasks whose work an editor wrote or changed, with its name; never removed
+        self.source = ""  # the id in the plan file that it comes from, if any
+        self.author = ""  # who started it
         self.rejoined: dict[Node, None] = {}  # nodes that may have to be queued or dequeued, see joins.py
         self.provisionals = 0
         self.nodes: dict[str, Node] = {}

@@ -90,6 +90,9 @@ def encode_header(graph: Graph) -> dict[str, Any]:
         "started_at": graph.started_at,
         "ended_at": graph.ended_at,
         "tainted": sorted(graph.tainted),
+        **({"edited": dict(sorted(graph.edited.items()))} if graph.edited else {}),
+        **({"source": graph.source} if graph.source else {}),
+        **({"author": graph.author} if graph.author else {}),
     }
 
 
@@ -154,7 +157,9 @@ def decode(data: Mapping[str, Any], make: type[AnyGraph]) -> AnyGraph:
 def _decode(data: Mapping[str, Any], make: type[AnyGraph]) -> AnyGraph:
     graph = make(data["id"])
     graph.version, graph.state, graph.epochs = data["version"], ConstellationState(data["state"]), data["epochs"]
-    graph.started_at, graph.ended_at, graph.tainted = data["started_at"], data["ended_at"], set(data.get("tainted", ()))
+    graph.started_at, graph.ended_at = data["started_at"], data["ended_at"]
+    graph.tainted, graph.edited = set(data.get("tainted", ())), dict(data.get("edited", {}))
+    graph.source, graph.author = data.get("source", ""), data.get("author", "")
     for item in data["tasks"]:
         node = _decode_node(graph, item)
         if node.id in graph.nodes:
@@ -202,6 +207,7 @@ def _place(graph: Graph, node: Node) -> None:
 def copy(graph: Graph, into: AnyGraph) -> AnyGraph:
     """Copy the plan and its progress into another graph. Provisional tasks become pending there."""
     into.version, into.epochs, into.tainted = graph.version, graph.epochs, set(graph.tainted)
+    into.edited, into.source, into.author = dict(graph.edited), graph.source, graph.author
     for node in graph.nodes.values():
         clone = Node(node.task, into.order.fresh())
         if not node.provisional:

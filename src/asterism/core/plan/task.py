@@ -70,7 +70,8 @@ class Task:
     result of that task (``base/foreach_expansion``).
 
     ``skip_if_unchanged`` names files: ``{"inputs": [paths], "outputs": [paths]}``. If their content and the work are as
-    after the last execution, an orchestrator that keeps records completes the task with its recorded result.
+    after the last execution, an orchestrator that keeps records completes the task with its recorded result. With
+    ``shared``, a name, plans that give the same name use each other's records.
 
     The result of an ``untrusted`` task, and everything derived from it, may contain instructions of strangers: an
     editor that has seen it may do little without a person (taint.py). ``cost`` is what one execution costs, in a unit
@@ -306,7 +307,7 @@ def _problems(task: Task) -> list[FieldProblem]:
     if isinstance(task.foreach, Mapping) and not _is_group(task.foreach):
         problems.append(FieldProblem("foreach", "foreach has 'of', a list of ids, or 'from' and 'template'"))
     if isinstance(task.skip_if_unchanged, Mapping) and not _names_files(task.skip_if_unchanged):
-        words = "skip_if_unchanged has 'outputs', a list of files, and may have 'inputs'"
+        words = "skip_if_unchanged has 'outputs', a list of files, and may have 'inputs', and 'shared', a name"
         problems.append(FieldProblem("skip_if_unchanged", words))
     if isinstance(task.agent, Mapping):
         problems += _agent_problems(task.agent, task.inputs)
@@ -337,7 +338,9 @@ def _agent_problems(agent: Mapping[str, Any], inputs: Any) -> list[FieldProblem]
 def _names_files(spec: Mapping[str, Any]) -> bool:
     lists = [spec.get("outputs"), spec.get("inputs", [])]
     texts = all(isinstance(one, list | tuple) and all(isinstance(path, str) for path in one) for one in lists)
-    return texts and bool(spec["outputs"]) and set(spec) <= {"inputs", "outputs"}
+    shared = spec.get("shared", "-")
+    named = isinstance(shared, str) and bool(shared)
+    return texts and named and bool(spec["outputs"]) and set(spec) <= {"inputs", "outputs", "shared"}
 
 
 def _is_group(foreach: Mapping[str, Any]) -> bool:

@@ -1,0 +1,89 @@
+"""Records of unchanged tasks in a fleet: a result counts only if the device that made it could run the task now."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.edits import AddTask, EditBatch
+from asterism.core.plan.task import Task
+from asterism.durable.durable_orchestrator import DurableOrchestrator
+from asterism.durable.fleet_device import FleetRoster
+from asterism.durable.plan_requests import edit_plan
+from asterism.durable.plan_retry import reopen_plan
+from asterism.durable.plan_submissions import submit_plan
+from asterism.orchestrator import unchanged_tasks
+from tests.durable.durable_scenes import Stage, chain, task
+
+pytestmark = pytest.mark.virtual_time
+
+FILES = {"outputs": ["out.txt"]}
+
+
+@pytest.fixture(autouse=True)
+def files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files never change, and are read without a thread, which virtual time does not wait for."""
+
+    async def unchanged(function: Any, arguments: Any) -> dict[str, str]:
+        return dict.fromkeys(arguments["patterns"], "same")
+
+    monkeypatch.setattr(unchanged_tasks, "call_in_thread", unchanged)
+
+
+async def skipped(orchestrator: DurableOrchestrator, name: str, **terms: Any) -> bool:
+    """Whether a plan with one task is completed with a recorded result."""
+    plan = Constellation(name)
+    plan.source = "nightly"
+    plan.add(task("make", skip_if_unchanged=FILES, **terms))
+    result = await orchestrator.run(plan)
+    assert result.state == "completed"
+    return any(entry.what == "unchanged" for entry in result.plan.story("make"))
+
+
+async def test_the_result_of_a_sandbox_does_not_count_for_a_task_of_another_device(stage: Stage) -> None:
+    await stage.device("sandbox")
+    lab = await stage.device("lab", can=["lab"])
+    assert not await skipped(stage.orchestrator(local=0), "one", device="sandbox")
+    assert not await skipped(stage.orchestrator(local=0), "two", device="lab")
+    assert not await skipped(stage.orchestrator(local=0), "three", device="sandbox")
+    assert not await skipped(stage.orchestrator(local=0), "four", needs=["lab"])
+    assert await skipped(stage.orchestrator(local=0), "five", needs=["lab"])
+    lab.drain()
+    await asyncio.sleep(60.0)
+    assert not await skipped(stage.orchestrator(local=0), "six")  # the one that made it takes no work
+
+
+async def test_without_the_check_the_result_of_a_sandbox_counts(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def any_device(self: FleetRoster, maker: Sequence[str], plan_id: str, task: Task) -> bool:
+        return True
+
+    monkeypatch.setattr(FleetRoster, "could_run", any_device)
+    await stage.device("sandbox")
+    await stage.device("lab")
+    assert not await skipped(stage.orchestrator(local=0), "one", device="sandbox")
+    assert await skipped(stage.orchestrator(local=0), "two", device="lab")
+
+
+async def test_the_processes_of_plans_on_one_machine_are_one_maker(stage: Stage) -> None:
+    assert not await skipped(stage.orchestrator(), "one")
+    assert await skipped(stage.orchestrator(), "two")
+    assert not await skipped(stage.orchestrator(host="there"), "three")
+
+
+async def test_a_stored_plan_knows_its_file_and_its_author(stage: Stage) -> None:
+    plan = chain("a")
+    plan.source = "file"
+    await submit_plan(stage.fleet(), plan)
+    stored = (await stage.load()).plan
+    assert (stored.source, stored.author) == ("file", "ann")
+
+
+async def test_the_edits_of_a_retry_are_those_of_their_editor(stage: Stage) -> None:
+    await stage.orchestrator().run(chain("a"))
+    await reopen_plan(stage.fleet(), "nightly", batch=EditBatch((AddTask(task("b")),), editor="eve"), editor="robot")
+    await edit_plan(stage.fleet(), "nightly", EditBatch((AddTask(task("c")),), editor="eve"))
+    assert (await stage.load()).plan.edited == {"b": "robot"}
