@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import gzip
 import json
 import socket
 import ssl
@@ -297,8 +298,13 @@ def test_an_answer_that_is_too_long_is_not_read_to_its_end(
             sent += 10_000
             await writer.drain()
 
-    assert "is longer than 1,000 bytes" in refusal(endless, *kitchen)
+    assert "answered with more than 1,000 bytes" in refusal(endless, *kitchen)
     assert sent < 100_000_000
+
+
+def test_an_answer_that_is_compressed_twice_is_refused(kitchen: tuple[Path, str]) -> None:
+    bomb = gzip.compress(gzip.compress(bytes(1 << 20)))
+    assert "compressed 2 times" in refusal(http(bomb, "200 OK", "content-encoding: gzip, gzip"), *kitchen)
 
 
 async def test_a_blob_is_read_up_to_the_limit_of_the_fleet(kitchen: tuple[Path, str]) -> None:
@@ -309,7 +315,7 @@ async def test_a_blob_is_read_up_to_the_limit_of_the_fleet(kitchen: tuple[Path, 
         ):
             await caller.fetch_blob(BLOB, "r1")
 
-    with pytest.raises(PeerRefused, match="is longer than 100 bytes"):
+    with pytest.raises(PeerRefused, match="answered with more than 100 bytes"):
         await main()
 
 

@@ -121,6 +121,16 @@ async def test_a_body_of_another_type_is_refused() -> None:
             problem(answer, 415)
 
 
+async def test_a_compressed_body_is_refused() -> None:
+    async with server_scene() as scene, scene.client() as client:
+        await insert_plan(scene.fleet.store, chain("a"))
+        for encoding in ("gzip", "gzip, gzip", "br"):
+            answer = await client.post(EDITS, content=b"{}", headers=JSON | {"content-encoding": encoding})
+            assert "must not be compressed" in problem(answer, 415)
+        answer = await client.post(EDITS, json={"edits": []}, headers={"content-encoding": "identity"})
+        assert answer.status_code == 200
+
+
 async def test_a_batch_and_a_plan_have_a_limit_of_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("asterism.server.plan_routes.MAX_TASKS", 3)
     async with server_scene() as scene, scene.client() as client:

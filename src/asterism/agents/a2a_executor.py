@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from asterism.agents.agent_prompt import LONGEST_ANSWER, AgentAnswer, AgentFailed, agent_result
+from asterism.base.http_answers import AnswerRefused, bound_hook
 from asterism.base.http_requests import http_client
 from asterism.base.startup import install_hint
 from asterism.base.text import clean, masked_url, shorten
@@ -125,7 +126,10 @@ class A2aAgent:
         await asyncio.to_thread(load_a2a)
         async with self._session() as requests:
             conversation = _Conversation(requests, work, self._silence)
-            return await agent_result(work, conversation.ask)
+            try:
+                return await agent_result(work, conversation.ask)
+            except AnswerRefused as error:
+                raise AgentFailed(str(error)) from error
 
 
 _WORD = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -150,33 +154,10 @@ async def _judged_client(url: str, policy: DevicePolicy, timeout: float) -> Asyn
         if _origin(str(request.url)) != _origin(url):
             request.headers.pop("Authorization", None)
 
-    async def bound(response: Any) -> None:
-        if response.headers.get("Content-Encoding", "identity") != "identity":  # some bytes may become very many
-            raise AgentFailed("the agent answered with a compressed body, which was not asked for")
-        response.stream = _bounded(response.stream, LARGEST_BODY)
-
-    hooks = {"request": [judge], "response": [bound]}
+    hooks = {"request": [judge], "response": [bound_hook(LARGEST_BODY)]}
     async with await http_client(timeout=timeout, headers=headers, event_hooks=hooks) as client:
         judge_connections(client, policy)
         yield client
-
-
-def _bounded(stream: Any, limit: int) -> Any:
-    """The body of a response, which raises AgentFailed where it gets too large."""
-
-    class Bounded(import_module("httpx").AsyncByteStream):  # type: ignore[misc]
-        async def __aiter__(self) -> AsyncIterator[bytes]:
-            size = 0
-            async for part in stream:
-                size += len(part)
-                if size > limit:
-                    raise AgentFailed(f"the agent answered a request with more than {limit:,} bytes")
-                yield part
-
-        async def aclose(self) -> None:
-            await stream.aclose()
-
-    return Bounded()
 
 
 def _judge(target: str, url: str, policy: DevicePolicy) -> None:

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from asterism.agents.budget import Price, estimated_tokens, listed_price, most_input, plausible_tokens
 from asterism.agents.model_messages import ModelAnswer, ModelQuestion, ToolCall, ToolSpec
+from asterism.base.http_answers import ACCEPTED, LARGEST_ANSWER, bound_hook
 from asterism.base.startup import install_hint
 from asterism.core.errors import AsterismError, error_text
 from asterism.core.plan.editor_cost import EditorCost
@@ -371,9 +372,23 @@ def open_model(model: Any) -> Model:
     from pydantic_ai.models import infer_model
 
     try:
-        return infer_model(model)
+        return bound_model(infer_model(model))
     except ImportError as error:
         raise ModelMissing(f"model {model!r} needs a library that is not installed: {error}") from None
+
+
+_BOUND = bound_hook(LARGEST_ANSWER)
+
+
+def bound_model(model: Model) -> Model:
+    """Limit the size of the answers of a provider, if its library has an HTTP client like that of httpx."""
+    for part in (model, *getattr(model, "models", ())):
+        client = getattr(getattr(part, "client", None), "_client", None)
+        hooks = getattr(client, "event_hooks", None)
+        if isinstance(hooks, dict) and _BOUND not in hooks.get("response", ()):
+            hooks.setdefault("response", []).append(_BOUND)
+            client.headers["accept-encoding"] = ACCEPTED  # type: ignore[union-attr]
+    return model
 
 
 def model_problem(model: Any) -> str | None:

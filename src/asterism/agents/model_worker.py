@@ -15,6 +15,7 @@ from typing import Any
 
 from asterism.agents.agent_prompt import AgentAnswer, AgentFailed, agent_result
 from asterism.agents.judged_actions import JudgedActions
+from asterism.agents.model_calls import open_model
 from asterism.agents.untrusted_text import mark_untrusted
 from asterism.base.startup import install_hint
 from asterism.base.text import clean, shorten
@@ -83,8 +84,9 @@ class ModelAgent:
 
     def _agent(self, library: Any, tools: _Tools) -> Any:
         settings = {"request_timeout": REQUEST_TIMEOUT}  # of the whole request, not of each read
+        model = open_model(self._model)
         return library.Agent(
-            self._model, instructions=_INSTRUCTIONS, tools=tools.allowed(), model_settings=settings, name="device"
+            model, instructions=_INSTRUCTIONS, tools=tools.allowed(), model_settings=settings, name="device"
         )
 
 

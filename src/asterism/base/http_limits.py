@@ -320,7 +320,10 @@ class Pace:
 
 def length_of(request: Request, most: int) -> int:
     """The declared length of the body of a request. Raises RequestRefused if it is missing or too large. With
-    ``Transfer-Encoding`` the body has any length, whatever ``Content-Length`` says."""
+    ``Transfer-Encoding`` the body has any length, whatever ``Content-Length`` says; with ``Content-Encoding`` it is not
+    what its length says, and nothing is decompressed here."""
+    if request.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+        raise RequestRefused(415, "the body must not be compressed: send it without Content-Encoding")
     said = request.headers.get("content-length", "")
     if not (said.isascii() and said.isdigit() and len(said) < 20) or "transfer-encoding" in request.headers:
         raise RequestRefused(411, "the request needs the header Content-Length, and no Transfer-Encoding")

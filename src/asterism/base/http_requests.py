@@ -12,16 +12,18 @@ other tasks miss their timeouts and heartbeats.
 from __future__ import annotations
 
 import asyncio
+import codecs
 import json
 import logging
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from asterism.base.http_answers import ACCEPTED, LARGEST_ANSWER, read_answer
 from asterism.base.secret_mask import Mask
 from asterism.base.startup import install_hint
 from asterism.base.text import masked_url, masked_urls
@@ -38,6 +40,9 @@ MAX_REDIRECTS = 20
 _CREDENTIALS = frozenset({"authorization", "proxy-authorization", "cookie"})
 _FRAMING = frozenset({"host", "content-length", "transfer-encoding", "connection"})
 """Headers that httpx writes, which every request needs."""
+
+_NOT_OF_TEXTS = frozenset({"idna", "punycode", "undefined", "unicode-escape", "raw-unicode-escape"})
+"""Encodings that are not for bodies; the time of some grows with the square of the length."""
 
 LAZY_IMPORTS = ("httpcore._backends.anyio", "anyio._backends._asyncio")
 """Modules that httpx would import during the first request. If they are renamed, it does so again."""
@@ -103,27 +108,55 @@ def json_body(answer: Any, body: bytes) -> Any:
         ) from None
 
 
-async def send_request(terms: Mapping[str, Any], mask: Mask) -> Any:
-    """Send a request and return the body of the answer: parsed if it is JSON, text otherwise. ``mask`` has the secrets
-    that are not sent to another origin.
+async def send_request(terms: Mapping[str, Any], mask: Mask, most: int = LARGEST_ANSWER) -> Any:
+    """Send a request and return the body of the answer, of at most ``most`` bytes: parsed if it is JSON, text
+    otherwise. ``mask`` has the secrets that are not sent to another origin.
 
     ``expect`` lists the statuses that count as success; by default every 2xx does. Raises RequestFailed for any other
-    status, NoAnswer without an answer, and UnsafeRedirect."""
+    status, NoAnswer without an answer, AnswerRefused for one that is too large, and UnsafeRedirect."""
     client = await http_client(timeout=None)  # the timeout of the task applies
     with request_errors(terms):
         async with client:
-            answer = await client.send(build_request(client, terms, terms.get("headers")))
-            for _ in range(MAX_REDIRECTS):
-                if answer.next_request is None:
-                    break
-                answer = await client.send(follow_redirect(answer, mask))
-            if answer.next_request is not None:
-                raise too_many_redirects(terms)
-    expected = terms.get("expect")
+            return await exchange(client, terms, terms.get("headers"), mask, most)
+
+
+async def exchange(
+    client: httpx.AsyncClient,
+    terms: Mapping[str, Any],
+    headers: Any,
+    mask: Mask,
+    most: int,
+    judge: Callable[[httpx.URL, int], None] = lambda url, hop: None,
+) -> Any:
+    """The result of a request, after its redirects. ``judge`` may refuse each address, with the number of redirects
+    that led to it. Raises as ``send_request`` does."""
+    asked = build_request(client, terms, headers)
+    for hop in range(MAX_REDIRECTS + 1):
+        judge(asked.url, hop)
+        answer = await client.send(asked, stream=True)
+        try:
+            if answer.next_request is None:
+                return _value(answer, await read_answer(answer, most), terms.get("expect"))
+        finally:
+            await answer.aclose()
+        asked = follow_redirect(answer, mask)
+    raise too_many_redirects(terms)
+
+
+def _value(answer: httpx.Response, body: bytes, expected: Any) -> Any:
+    text = _text(body, answer.charset_encoding)
     if answer.status_code not in expected if expected else not answer.is_success:
-        raise RequestFailed(answer.status_code, str(answer.request.url), answer.text, answer.request.method)
-    kind = answer.headers.get("content-type", "")
-    return json_body(answer, answer.content) if "json" in kind and answer.content else answer.text
+        raise RequestFailed(answer.status_code, str(answer.request.url), text, answer.request.method)
+    return json_body(answer, body) if "json" in answer.headers.get("content-type", "") and body else text
+
+
+def _text(body: bytes, encoding: str | None) -> str:
+    """A body as text; UTF-8 if it names no encoding of texts."""
+    try:
+        known = codecs.lookup(encoding or "utf-8").name
+        return body.decode("utf-8" if known in _NOT_OF_TEXTS else known, errors="replace")
+    except (LookupError, ValueError):  # an unknown encoding
+        return body.decode(errors="replace")
 
 
 def build_request(client: httpx.AsyncClient, terms: Mapping[str, Any], headers: Any) -> httpx.Request:
@@ -192,7 +225,8 @@ async def load_httpx(what: str = "HTTP tasks need httpx", extra: str = "http") -
 async def http_client(**options: Any) -> httpx.AsyncClient:
     """A client with the certificates of the system, for ``async with``."""
     loaded = await load_httpx()
-    client: httpx.AsyncClient = loaded.AsyncClient(verify=_contexts[_trust()], **options)
+    headers = {"accept-encoding": ACCEPTED, **(options.pop("headers", None) or {})}
+    client: httpx.AsyncClient = loaded.AsyncClient(verify=_contexts[_trust()], headers=headers, **options)
     return client
 
 

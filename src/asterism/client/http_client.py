@@ -37,6 +37,7 @@ except ImportError as missing:
     raise AsterismError(f"a client of a server needs httpx: {install_hint('http')}") from missing
 from pydantic import ValidationError
 
+from asterism.base.http_answers import ACCEPTED, LARGEST_SERVER_ANSWER, AnswerRefused, bound_answer, bound_hook
 from asterism.base.path_names import path_part
 from asterism.client import api_requests, documents
 from asterism.client.api_errors import ApiError, ServerUnreachable, error_of
@@ -89,7 +90,7 @@ class _Connection:
         given = token if token is not None else os.environ.get("ASTERISM_TOKEN", "")
         self._terms: dict[str, Any] = {
             "base_url": self.url,
-            "headers": {"authorization": f"Bearer {given}"} if given else {},
+            "headers": {"accept-encoding": ACCEPTED} | ({"authorization": f"Bearer {given}"} if given else {}),
             "timeout": timeout,
             "verify": verify if self.url.startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
             "trust_env": False,  # the token is not for a proxy
@@ -113,7 +114,7 @@ class Client(_Connection):
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         super().__init__(url, token, timeout, verify)
-        self._http = httpx.Client(transport=transport, **self._terms)
+        self._http = httpx.Client(transport=transport, event_hooks={"response": [_bound]}, **self._terms)
 
     def __enter__(self) -> Self:
         return self
@@ -164,7 +165,7 @@ class Client(_Connection):
                         if event is not None:
                             pause = RECONNECT[0]
                             yield event
-            except httpx.HTTPError:
+            except (httpx.HTTPError, AnswerRefused):  # a long stream goes on with the next connection
                 pass
             lines.reset()
             time.sleep(pause)
@@ -252,7 +253,8 @@ class AsyncClient(_Connection):
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         super().__init__(url, token, timeout, verify)
-        self._http = httpx.AsyncClient(transport=transport, **self._terms)
+        hooks = {"response": [bound_hook(LARGEST_SERVER_ANSWER)]}
+        self._http = httpx.AsyncClient(transport=transport, event_hooks=hooks, **self._terms)
 
     async def __aenter__(self) -> Self:
         return self
@@ -302,7 +304,7 @@ class AsyncClient(_Connection):
                         if event is not None:
                             pause = RECONNECT[0]
                             yield event
-            except httpx.HTTPError:
+            except (httpx.HTTPError, AnswerRefused):  # a long stream goes on with the next connection
                 pass
             lines.reset()
             await asyncio.sleep(pause)
@@ -400,6 +402,10 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def _bound(response: httpx.Response) -> None:
+    bound_answer(response, LARGEST_SERVER_ANSWER)
+
+
 def _unreachable(url: str, error: Exception) -> ServerUnreachable:
     return ServerUnreachable(f"{url} does not answer: {error or type(error).__name__}")
 
@@ -411,14 +417,14 @@ def _read(request: ApiRequest[Answer], answer: httpx.Response) -> Answer:
         return answer.text  # type: ignore[return-value]
     try:
         return request.model.model_validate(answer.json())  # type: ignore[attr-defined,no-any-return]
-    except (ValueError, ValidationError) as error:
+    except (ValueError, ValidationError, RecursionError) as error:
         raise ApiError(answer.status_code, "", f"the answer cannot be read: {error}") from None
 
 
 def _problem(answer: httpx.Response) -> AsterismError:
     try:
         document = answer.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         document = None
     return error_of(answer.status_code, document, answer.headers.get("retry-after"))
 

@@ -21,6 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote, urlsplit
 
+from asterism.base.http_answers import AnswerRefused, read_answer
 from asterism.base.http_requests import load_httpx
 from asterism.base.strict_json import NotStrictJson
 from asterism.core.errors import AsterismError
@@ -145,7 +146,7 @@ class PeerClient:
         names = {"sni_hostname": self._server_name}
         with _translated_errors(self._url):
             async with asyncio.timeout(within), client.stream(method, path, extensions=names, **terms) as answer:
-                body = await _read_body(answer.aiter_raw(), most, self._url)
+                body = await read_answer(answer, most)
         if answer.status_code == 200:
             return body
         why = f"{self._url} answered {answer.status_code}{_error_text(body)}"
@@ -296,15 +297,6 @@ def _pinned_context(certificate: bytes) -> ssl.SSLContext:
     return context
 
 
-async def _read_body(parts: AsyncIterator[bytes], most: int, url: str) -> bytes:
-    body = bytearray()
-    async for part in parts:
-        body += part
-        if len(body) > most:
-            raise PeerRefused(f"the answer of {url} is longer than {most:,} bytes: it is not a peer, or faulty")
-    return bytes(body)
-
-
 @contextlib.contextmanager
 def _translated_errors(url: str) -> Iterator[None]:
     """Translate errors of the connection into PeerUnreachable and PeerRefused."""
@@ -312,6 +304,8 @@ def _translated_errors(url: str) -> Iterator[None]:
 
     try:
         yield
+    except AnswerRefused as error:
+        raise PeerRefused(f"{error}: it is not a peer, or faulty") from None
     except TimeoutError:
         raise PeerUnreachable(f"{url} does not answer") from None
     except (httpx.HTTPError, OSError) as error:

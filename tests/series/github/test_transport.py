@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import os
 
 import pytest
@@ -10,7 +11,7 @@ from githubkit import TokenAuthStrategy
 
 from asterism.series.github.github_client import CachedResponse, ResponseCache
 from asterism.series.github.github_register import BadRepository, parse_repository
-from asterism.series.github.transport import Connection, Credentials
+from asterism.series.github.transport import Connection, Credentials, ResponseLost
 from asterism.series.register import RegisterUnavailable
 from tests.series.github.github_fixtures import SERIES, opened, sync, world_of
 from tests.series.github.github_server import Faults, GitHubServer
@@ -28,6 +29,24 @@ from tests.series.github.github_server import Faults, GitHubServer
 def test_tls_is_verified_in_whatever_letters_it_is_written(address, verified):
     made = Connection(address, Credentials("t"), "acme", "rocket")._make(TokenAuthStrategy("t"))
     assert (made.config.ssl_verify is not False) is verified
+
+
+async def test_a_response_that_is_compressed_twice_is_refused():
+    """Whether the request took effect is unknown, as with any response that does not arrive whole."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        body = gzip.compress(gzip.compress(bytes(1 << 20)))
+        head = f"HTTP/1.1 200 OK\r\ncontent-encoding: gzip, gzip\r\ncontent-length: {len(body)}\r\n\r\n"
+        writer.write(head.encode() + body)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        connection = Connection(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", Credentials("t"), "a", "r")
+        with pytest.raises(ResponseLost, match="compressed 2 times"):
+            await connection.send("GET", "/issues", None, None, {})
+        await connection.close()
 
 
 def test_an_owner_that_an_enterprise_manages_has_an_underscore():

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from asterism.base.http_answers import LARGEST_SERVER_ANSWER, AnswerRefused, read_answer
 from asterism.base.http_requests import load_httpx
 from asterism.base.text import masked_url
 from asterism.core.errors import AsterismError
@@ -83,10 +84,15 @@ class HttpTransport:
         content = body if isinstance(body, bytes) else _encoded(body)
         with translated_errors(self.url):
             async with asyncio.timeout(timeout):
-                answer = await client.post(f"{PREFIX}/{operation}", content=content, headers=headers)
+                asked = client.build_request("POST", f"{PREFIX}/{operation}", content=content, headers=headers)
+                answer = await client.send(asked, stream=True)
+                try:
+                    received = await read_answer(answer, LARGEST_SERVER_ANSWER)
+                finally:
+                    await answer.aclose()
         if answer.status_code == 200:
-            return answer.content if operation == "fetch" else _json(answer.content, self.url)
-        raise _refusal(answer.status_code, answer.content, self.url)
+            return received if operation == "fetch" else _json(received, self.url)
+        raise _refusal(answer.status_code, received, self.url)
 
     async def _connected(self) -> httpx.AsyncClient:
         if self._client is not None:
@@ -127,6 +133,8 @@ def translated_errors(url: str) -> Iterator[None]:
 
     try:
         yield
+    except AnswerRefused as error:
+        raise GatewayRefused(str(error)) from None
     except (TimeoutError, httpx.TimeoutException):
         raise StoreUnavailable(f"{url} does not answer") from None
     except (httpx.HTTPError, OSError) as error:
@@ -146,7 +154,7 @@ def _encoded(body: Any) -> bytes:
 def _json(content: bytes, url: str) -> Any:
     try:
         return json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise GatewayRefused(f"the answer of {url} is not JSON: it is another service") from None
 
 
@@ -154,7 +162,7 @@ def _refusal(status: int, content: bytes, url: str) -> Exception:
     try:
         document = json.loads(content)
         kind, detail = str(document.get("kind", "")), str(document.get("detail", ""))
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         kind = detail = ""
     shown = "".join(letter if letter.isprintable() else " " for letter in detail[:1000])
     if status in (408, 421, 425, 429) or status >= 500:

@@ -14,14 +14,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from asterism.base import http_requests
+from asterism.base.http_answers import LARGEST_ANSWER
 from asterism.base.http_requests import http_client, load_httpx
 from asterism.base.processes import EXHAUSTED
 from asterism.base.secret_mask import Mask
-from asterism.base.text import masked_url
-from asterism.core.errors import AsterismError, DeviceTrouble
+from asterism.core.errors import DeviceTrouble
 from asterism.fleet.policy.device_policy import DevicePolicy
 
-LARGEST = 64 << 20
+LARGEST = LARGEST_ANSWER
 """How large a response may be, in bytes."""
 
 
@@ -47,19 +47,15 @@ async def request(terms: Mapping[str, Any], headers: Mapping[str, str], policy: 
 async def _answered(terms: Mapping[str, Any], headers: Any, policy: DevicePolicy, mask: Mask) -> Any:
     # the limit of the workflow applies; a proxy would resolve names itself, so that no address could be judged
     async with await http_client(timeout=None, trust_env=not policy.only_public) as client:
-        hop = 0
-        judge_connections(client, policy, lambda: hop > 0)
-        asked = http_requests.build_request(client, terms, headers)
-        for hop in range(http_requests.MAX_REDIRECTS + 1):
-            policy.url(asked.url, begun=hop > 0)
-            answer = await client.send(asked, stream=True)
-            try:
-                if answer.next_request is None:
-                    return _value(answer, await _body(answer), terms.get("expect"))
-            finally:
-                await answer.aclose()
-            asked = http_requests.follow_redirect(answer, mask)
-    raise http_requests.too_many_redirects(terms)
+        hops = 0
+
+        def judge(url: Any, hop: int) -> None:
+            nonlocal hops
+            hops = hop
+            policy.url(url, begun=hop > 0)
+
+        judge_connections(client, policy, lambda: hops > 0)
+        return await http_requests.exchange(client, terms, headers, mask, LARGEST, judge)
 
 
 def judge_connections(client: Any, policy: DevicePolicy, begun: Callable[[], bool] = lambda: False) -> None:
@@ -107,22 +103,3 @@ def _exhausted(error: BaseException | None) -> OSError | None:
             return error
         error = error.__cause__ or error.__context__
     return None
-
-
-async def _body(answer: Any) -> bytes:
-    body = bytearray()
-    async for chunk in answer.aiter_bytes():
-        body += chunk
-        if len(body) > LARGEST:
-            raise AsterismError(f"{masked_url(str(answer.request.url))} answered with more than {LARGEST:,} bytes")
-    return bytes(body)
-
-
-def _value(answer: Any, body: bytes, expected: Any) -> Any:
-    try:
-        text = body.decode(answer.charset_encoding or "utf-8", errors="replace")
-    except LookupError:  # an unknown encoding
-        text = body.decode(errors="replace")
-    if answer.status_code not in expected if expected else not answer.is_success:
-        raise http_requests.RequestFailed(answer.status_code, str(answer.request.url), text, answer.request.method)
-    return http_requests.json_body(answer, body) if "json" in answer.headers.get("content-type", "") and body else text

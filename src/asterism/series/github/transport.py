@@ -23,10 +23,13 @@ from githubkit import AppAuthStrategy, GitHub, TokenAuthStrategy
 from githubkit.cache import MemCacheStrategy
 from githubkit.exception import GitHubException, RequestError, RequestFailed
 
+from asterism.base.http_answers import ACCEPTED, AnswerRefused, bound_hook
 from asterism.series.register import RegisterUnavailable, SeriesError
 
 TIMEOUT = 15.0
 """The timeout of one request, from start to end, in seconds."""
+MAX_RESPONSE_BYTES = 64 << 20
+"""The largest response, in bytes: a page of a hundred issues with the longest texts is far smaller."""
 API_VERSION = "2022-11-28"
 
 
@@ -213,13 +216,18 @@ class Connection:
             cache_strategy=self._tokens,
             http_cache=False,
             auto_retry=False,
+            async_event_hooks={"request": [_accept], "response": [bound_hook(MAX_RESPONSE_BYTES)]},
         )
+
+
+async def _accept(request: httpx.Request) -> None:
+    request.headers["accept-encoding"] = ACCEPTED
 
 
 def _to_response(response: httpx.Response) -> Response:
     try:
         data = json.loads(response.content) if response.content else None
-    except ValueError:
+    except (ValueError, RecursionError):
         if response.is_success:  # truncated, or not from GitHub
             raise ResponseLost("the response is not JSON") from None
         data = None
@@ -237,6 +245,6 @@ def _transport_error(error: Exception) -> Exception:
     said = f"{type(error).__name__} {error}".strip()
     if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout | httpx.UnsupportedProtocol):
         return RequestNotSent(said)
-    if isinstance(error, httpx.TransportError):
+    if isinstance(error, httpx.TransportError | AnswerRefused):
         return ResponseLost(said)
     return RegisterUnavailable(f"the request to GitHub failed: {said}")
