@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from asterism.cli.main import commands
 from tests.cli.cli_scenes import asterism, write
 
 
@@ -39,6 +43,38 @@ tasks:
     page = (tmp_path / "r.html").read_text(encoding="utf-8")
     assert '<span class="stderr">main.c:3: error: expected a semicolon</span>' in page
     assert "correct-horse" not in page
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_the_traceback_of_a_function_is_on_the_screen_in_the_story_and_in_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stored: bool
+) -> None:
+    monkeypatch.setenv("DEPLOY_TOKEN", "correct-horse-battery")
+    plan = write(tmp_path, f"id: nightly\ntasks: {{load: {{call: '{__name__}:fall'}}}}")
+    store = ("--store", f"sqlite:///{tmp_path / 'fleet.db'}") if stored else ()
+    report = tmp_path / "r.html"
+    result = CliRunner().invoke(commands, ["run", plan, "--plain", "--report", str(report), *store])
+    assert result.exit_code == 1
+    shown = result.output[result.output.index("Output of load") :]
+    assert shown.count(", in fall\n") == 10  # more lines than of other output
+    assert "RuntimeError: at the ground with [secret]" in shown
+    page = report.read_text(encoding="utf-8")
+    assert '<span class="traceback">RuntimeError: at the ground with [secret]</span>' in page
+    assert "<pre>Traceback (most recent call last):\n" in page[page.index('id="stories"') :]
+    if stored:
+        story = CliRunner().invoke(commands, ["plan", "story", "nightly", *store]).output
+        assert "  failed  RuntimeError: at the ground with [secret]\n    Traceback (most recent call last):\n" in story
+        entries = json.loads(CliRunner().invoke(commands, ["plan", "story", "nightly", "--json", *store]).output)
+        assert [entry["what"] for entry in entries if "traceback" in entry] == ["failed"]
+    assert "correct-horse" not in result.output + page
+
+
+def fall(depth: int = 9) -> None:
+    if not depth:
+        raise RuntimeError(f"at the ground with {os.environ['DEPLOY_TOKEN']}")
+    if depth % 2:
+        fall(depth - 1)
+    fall(depth - 1)
 
 
 def test_a_plan_that_completes_shows_no_output(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from asterism.core.attempt_log import (
     BLOCK_COST,
     GAP,
     AttemptLog,
+    LogBlock,
     LogChunk,
     LogReader,
     LogUpdate,
@@ -159,3 +160,9 @@ def test_the_rest_of_a_chunk_may_begin_inside_a_block() -> None:
     rest = _after(chunk, chunk.first)
     assert rest.first == chunk.first + 1
     assert [block.text for block in rest.blocks] == ["two", "three"]
+
+
+def test_the_traceback_of_a_log_is_its_lines_of_that_stream() -> None:
+    blocks = (LogBlock(1.0, "stdout", "loading"), LogBlock(2.0, "traceback", "Traceback\nValueError"))
+    log = TaskLog(1, (LogChunk(1, blocks),))
+    assert [line.text for line in log.traceback] == ["Traceback", "ValueError"]

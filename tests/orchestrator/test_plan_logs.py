@@ -86,7 +86,8 @@ async def test_each_attempt_has_its_own_log() -> None:
             raise RuntimeError("again")
 
     result = await run(Task("f", call=work, retries=1, backoff=0.0))
-    assert [(log.attempt, log.text) for log in result.logs("f")] == [(1, "first\n"), (2, "second\n")]
+    assert [(log.attempt, log.lines[0].text) for log in result.logs("f")] == [(1, "first"), (2, "second")]
+    assert [len(log.traceback) > 0 for log in result.logs("f")] == [True, False]
 
 
 async def test_what_an_editor_prints_is_not_output_of_the_task_that_ended() -> None:
@@ -200,3 +201,60 @@ def test_a_plan_forgets_the_oldest_logs_when_all_together_are_too_large(monkeypa
     assert kept
     assert kept == list(range(kept[0], 10))
     assert 2 <= len(kept) <= 6
+
+
+def divide(logger: Any = None) -> float:
+    print("dividing", end="")
+    return 1 / 0
+
+
+async def test_a_function_that_fails_leaves_its_traceback_in_the_log_and_the_story(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DEPLOY_TOKEN", "correct-horse-battery")
+
+    class Composed(Exception):
+        """Its message is made of what the mask cannot change."""
+
+        def __str__(self) -> str:
+            return "token correct-horse-battery"
+
+    async def leak(token: str) -> None:
+        raise Composed
+
+    result = await run(
+        Task("thread", call=divide, retries=1, backoff=0.0),
+        Task("coroutine", call=leak, inputs={"token": {"secret": "DEPLOY_TOKEN"}}),
+        Task("lambda", call=lambda: leak("")),
+        Task("missing", call=leak),
+        Task("command", shell="exit 3"),
+    )
+    first, second = result.logs("thread")
+    assert first.lines[0].text == "dividing"
+    for log in (first, second):
+        assert log.traceback[0].text == "Traceback (most recent call last):"
+        assert "in divide" in log.text
+        assert "orchestrator/devices.py" not in log.text
+        assert log.lines[-1].text == "ZeroDivisionError: division by zero"
+    for task in ("coroutine", "lambda"):
+        assert "in leak" in result.logs(task)[0].text
+        assert "correct-horse" not in result.logs(task)[0].text
+    assert result.logs("missing") == result.logs("command") == []
+    story = result.story("thread")
+    shown = plan_logs.tracebacks_in(story, {"thread": result.logs("thread")})
+    assert [story[place].what for place in shown] == ["attempt failed", "failed"]
+    failed = plan_logs.tasks_with_tracebacks(result.plan, result.story())
+    assert sorted(failed) == ["coroutine", "lambda", "missing", "thread"]
+
+
+async def test_a_traceback_of_a_clock_that_is_ahead_belongs_to_the_last_failure() -> None:
+    result = await run(Task("thread", call=divide))
+    story = [entry._replace(at=entry.at - 60.0) for entry in result.story("thread")]
+    (text,) = plan_logs.tracebacks_in(story, {"thread": result.logs("thread")}).values()
+    assert text.endswith("ZeroDivisionError: division by zero")
+
+
+async def test_without_logs_there_is_no_traceback() -> None:
+    result = await run(Task("thread", call=divide), log_limit=0)
+    assert result.logs("thread") == []
+    assert result["thread"].status == "failed"

@@ -76,6 +76,10 @@ async def talk(lines: int) -> int:
     return lines
 
 
+async def divide() -> float:
+    return 1 / 0
+
+
 ECHO = Workflow("echo", call="tests.server.test_gateway_http:echo")
 
 
@@ -128,6 +132,15 @@ async def device(fleet: Fleet, app: httpx.ASGITransport, **terms: Any) -> AsyncI
     async with working(agent):
         yield agent
     await transport.close()
+
+
+async def test_the_traceback_of_a_function_comes_through_the_gateway() -> None:
+    async with served() as (fleet, app), device(fleet, app):
+        run = await fleet.create(Workflow("divide", call="tests.server.test_gateway_http:divide"))
+        assert (await fleet.wait(run.id)).error == "ZeroDivisionError: division by zero"
+        [log] = await fleet.logs(run.id)
+        assert [line.stream for line in log.lines] == ["traceback"] * len(log.lines)
+        assert "in divide\n" in log.text
 
 
 @pytest.mark.parametrize("kind", ["digits", "deep"])

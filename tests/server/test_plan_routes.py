@@ -280,3 +280,18 @@ async def test_edits_at_one_time_of_a_plan_at_rest_load_it_once_each(monkeypatch
         monkeypatch.setattr(EditedPlans, "alone", lambda *_: contextlib.nullcontext())  # the ablation
         assert await asyncio.gather(*(edit(number) for number in range(6, 12))) == [200] * 6
         assert loads > 12
+
+
+async def test_the_story_of_a_failed_function_has_its_traceback() -> None:
+    async with plan_server() as (scene, _), scene.client() as client:
+        await submitted(client, plan_text("a", call="fail"))
+        await ended(client)
+        story = (await client.get(f"{PLAN}/story")).json()["items"]
+        drawer = (await client.get(f"{PLAN}/tasks/a")).json()["story"]
+        for entries in (story, drawer):
+            [text] = [entry["traceback"] for entry in entries if entry["traceback"] is not None]
+            assert "in fail\n" in text
+            assert text.endswith("ValueError: a is out of paper")
+            assert [entry["what"] for entry in entries if entry["traceback"]] == ["failed"]
+        logs = (await client.get(f"{PLAN}/tasks/a/logs")).json()["items"]
+        assert {line["stream"] for line in logs} == {"traceback"}

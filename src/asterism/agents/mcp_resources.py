@@ -17,9 +17,11 @@ from urllib.parse import quote, unquote
 from asterism.agents.mcp_tools import TOOLS, call_of
 from asterism.base.text import clean
 from asterism.durable.stored_plans import HEADS, read_plan
+from asterism.durable.task_logs import logs_of_tasks, story_tracebacks
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.orchestrator.result import Result
 from asterism.report.html_report import report
+from asterism.report.log_text import failed_tasks
 from asterism.report.result_report import report_of
 from asterism.server import plan_documents, plan_routes
 from asterism.server.endpoint import Call, ServerState, checked_parameter
@@ -55,10 +57,13 @@ async def _plan(call: Call) -> str:
 async def _story(call: Call) -> str:
     plan = (await read_plan(call.fleet, call.path["plan"])).record.plan
     lines = [f"# Story of plan {plan.id}", ""]
-    for entry in plan_documents.story_json(plan, PlanMask(plan)):
+    story = plan.story()
+    tracebacks = await story_tracebacks(call.fleet, plan, story)
+    for entry in plan_documents.story_json(story, PlanMask(plan), tracebacks):
         at = datetime.fromtimestamp(entry["at"], UTC).isoformat(" ", "milliseconds").removesuffix("+00:00")
         task, why = f" {entry['task']}" if entry["task"] else "", f": {entry['why']}" if entry["why"] else ""
         lines.append(clean(f"- {at}{task} {entry['what']}{why}"))
+        lines += [clean(f"      {line}") for line in (entry["traceback"] or "").splitlines()]
     return "\n".join(lines) + "\n"
 
 
@@ -68,7 +73,8 @@ async def _report(call: Call) -> str:
     if plan.ended_at is None:  # this copy of a plan that goes on ends now
         plan.ended_at = call.fleet.store.clock()
     result = Result(plan, list(lock.cycles.values()), None, lock.policy)
-    return await asyncio.to_thread(lambda: report(report_of(result)))
+    logs = await logs_of_tasks(call.fleet, plan.id, failed_tasks(result))
+    return await asyncio.to_thread(lambda: report(report_of(result, None, lambda task: logs.get(task, ()))))
 
 
 RESOURCES = (

@@ -67,9 +67,20 @@ class LogRecorder:
         if self._on_new is not None and self._log.changed:
             self._on_new()
 
+    def write_last(self, stream: str, text: str) -> None:
+        """Record text after unfinished lines, and nothing after that."""
+        self._finish(lambda: self._add(stream, text.removesuffix("\n")))
+        if self._on_new is not None and self._log.changed:
+            self._on_new()
+
     def close(self) -> None:
         """Record unfinished lines, and nothing after that."""
+        self._finish()
+
+    def _finish(self, add_last: Callable[[], None] | None = None) -> None:
         with self._lock:
+            if self._closed:
+                return
             for pipe, stream in _PIPES.items():
                 left = self._decoders[pipe].decode(b"", final=True)
                 self._rest[stream] = self._rest.get(stream, "") + left
@@ -77,6 +88,8 @@ class LogRecorder:
                 if rest:
                     self._add(stream, rest)
             self._rest.clear()
+            if add_last is not None:
+                add_last()
             self._closed = True
 
     def _add(self, stream: str, text: str) -> None:

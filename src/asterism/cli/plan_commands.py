@@ -136,17 +136,18 @@ def story(name: str, task: str | None, store: str | None, as_json: bool) -> None
         from asterism.cli.plan_views import story_json, story_lines
         from asterism.cli.screen import print_lines
         from asterism.durable.stored_plans import read_plan, unknown_task
+        from asterism.durable.task_logs import story_tracebacks
         from asterism.orchestrator.plan_mask import PlanMask
 
         found = (await read_plan(fleet, name)).record.plan
         entries = found.story(task)
         if task is not None and not entries and task not in found:
             raise unknown_task(found, task)
-        secrets = PlanMask(found)
+        secrets, tracebacks = PlanMask(found), await story_tracebacks(fleet, found, entries)
         if as_json:
-            print_json(story_json(entries, secrets))
+            print_json(story_json(entries, secrets, tracebacks))
         elif entries:
-            print_lines(lambda width: story_lines(entries, secrets))
+            print_lines(lambda width: story_lines(entries, secrets, tracebacks))
         else:
             note(f"Nothing has happened to {task or name!r} yet.")
 

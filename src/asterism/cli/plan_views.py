@@ -133,17 +133,18 @@ def value_text(value: Any) -> str:
     return clean(value if isinstance(value, str) else json_text(value))
 
 
-def story_lines(entries: Sequence[Entry], secrets: PlanMask) -> list[Text]:
+def story_lines(entries: Sequence[Entry], secrets: PlanMask, tracebacks: Mapping[int, str]) -> Iterator[Text]:
+    """``tracebacks`` are those of functions that failed, by the place of the entry."""
     wide = max((len(entry.task or "") for entry in entries), default=0)
-    return [
-        Text.assemble(
+    for place, entry in enumerate(entries):
+        yield Text.assemble(
             (f"{format_time(entry.at)}  ", DIM),
             (f"{clean(entry.task or ''):<{wide}}  " if wide else ""),
             clean(entry.what),
             (f"  {clean(secrets.shown(entry.why))}" if entry.why else "", DIM),
         )
-        for entry in entries
-    ]
+        for line in secrets.shown(tracebacks.get(place, "")).splitlines():
+            yield Text(f"    {clean(line)}", "red")
 
 
 def applied_lines(name: str, answer: EditAnswer, dry_run: bool, resume: str = "") -> list[str]:
@@ -236,8 +237,12 @@ def _task(node: Node, values: Mapping[str, Any], secrets: PlanMask) -> dict[str,
     return out
 
 
-def story_json(entries: Sequence[Entry], secrets: PlanMask) -> list[dict[str, Any]]:
-    return [{**entry._asdict(), "why": secrets.shown(entry.why)} for entry in entries]
+def story_json(entries: Sequence[Entry], secrets: PlanMask, tracebacks: Mapping[int, str]) -> list[dict[str, Any]]:
+    return [
+        {**entry._asdict(), "why": secrets.shown(entry.why)}
+        | ({"traceback": secrets.shown(tracebacks[place])} if place in tracebacks else {})
+        for place, entry in enumerate(entries)
+    ]
 
 
 def applied_json(name: str, answer: EditAnswer, dry_run: bool) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from asterism.cli.screen import fact_lines, wrapped
 from asterism.cli.series_views import SeriesView, history_table, status_lines
 from asterism.cli.top_listings import DEVICES, NOTICES, PLANS, RUNS, SERIES, TASKS, Subject
 from asterism.durable.stored_plans import explain_task, read_plan
-from asterism.durable.task_logs import task_runs
+from asterism.durable.task_logs import story_tracebacks, task_runs
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.fleet_json import device_json
 from asterism.fleet.run_explanation import explain_run
@@ -72,7 +72,8 @@ async def why_page(fleet: Fleet, subject: Subject, width: int) -> list[Text]:
 
 async def _task_page(fleet: Fleet, subject: Subject, width: int) -> list[Text]:
     plan = (await read_plan(fleet, subject.plan)).record.plan
-    story = story_lines(plan.story(subject.name), PlanMask(plan))
+    entries = plan.story(subject.name)
+    story = story_lines(entries, PlanMask(plan), await story_tracebacks(fleet, plan, entries))
     return [*await why_page(fleet, subject, width), Text(), Text("Story", BOLD), *_clean(story)]
 
 

@@ -211,6 +211,8 @@ class StoryEntry(Document):
     what: str
     why: str
     task: str | None = None
+    traceback: str | None = None
+    """That of the function that failed."""
 
 
 class Attempt(Document):

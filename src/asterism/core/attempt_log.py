@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 STDOUT = "stdout"
 STDERR = "stderr"
 LOGGER = "log"
+TRACEBACK = "traceback"
+"""The stream of the traceback with which a function failed."""
 GAP = "gap"
 """The stream of the line that stands for lines that are left out."""
 
@@ -30,7 +32,8 @@ BLOCK_COST = 16
 
 
 class LogLine(NamedTuple):
-    """One line. ``stream`` is ``stdout``, ``stderr``, ``log`` (the given logger) or ``gap``."""
+    """One line. ``stream`` is ``stdout``, ``stderr``, ``log`` (the given logger), ``traceback`` or
+    ``gap``."""
 
     at: float
     stream: str
@@ -246,6 +249,11 @@ class TaskLog:
     @property
     def text(self) -> str:
         return "".join(f"{line.text}\n" for line in self.lines)
+
+    @property
+    def traceback(self) -> list[LogLine]:
+        """The traceback with which its function failed; empty if there is none."""
+        return [line for line in self.lines if line.stream == TRACEBACK]
 
 
 def gap_text(lines: int) -> str:

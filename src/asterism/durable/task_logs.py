@@ -6,11 +6,17 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from asterism.core.attempt_log import TaskLog
+from asterism.core.history import Entry
+from asterism.core.plan.constellation import Constellation
 from asterism.core.run.run import Run
 from asterism.fleet.device.functions import attempts_of
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.retention import PREFIX
+from asterism.orchestrator.plan_logs import tasks_with_tracebacks, tracebacks_in
 from asterism.store.protocol import Query, Store
+
+MOST_TRACEBACKS = 100
+"""Of how many tasks a story shows tracebacks."""
 
 
 class TaskRun(NamedTuple):
@@ -50,6 +56,13 @@ async def logs_of_tasks(fleet: Fleet, plan: str, tasks: Collection[str]) -> dict
         if one.task in runs:
             runs[one.task].append(one)
     return {task: await _logs(fleet, found) for task, found in runs.items()}
+
+
+async def story_tracebacks(fleet: Fleet, plan: Constellation, story: Sequence[Entry]) -> dict[int, str]:
+    """The tracebacks in the story of a stored plan, by the place of the entry. Of at most ``MOST_TRACEBACKS`` tasks:
+    those that failed last."""
+    tasks = tasks_with_tracebacks(plan, story)[-MOST_TRACEBACKS:]
+    return tracebacks_in(story, await logs_of_tasks(fleet, plan.id, tasks)) if tasks else {}
 
 
 async def _logs(fleet: Fleet, runs: Sequence[TaskRun]) -> list[TaskLog]:

@@ -17,6 +17,7 @@ from asterism.base.print_capture import attempt_logger
 from asterism.base.processes import Commands
 from asterism.base.secret_mask import Mask, environment_mask, secrets_of_task
 from asterism.base.trace_context import HEADER, VARIABLE, current_traceparent
+from asterism.base.tracebacks import record_traceback
 from asterism.core.errors import AsterismError
 from asterism.core.json_values import NOTHING, plain_json
 from asterism.core.plan.task import Task
@@ -109,9 +110,7 @@ class LocalDevice:
     async def execute(self, work: Work) -> Any:
         task = work.task
         simple = task.call is not None and not task.inputs and not task.env
-        value = await (self._call(work, NOTHING) if simple else self._with_inputs(work))
-        if type(value) is CoroutineType:  # a plain function that returned a coroutine, such as a lambda
-            value = await value
+        value = await (self._function(work, NOTHING) if simple else self._with_inputs(work))
         return plain_json(value, f"the result of task {task.id!r}") if self.json_results else value
 
     async def _with_inputs(self, work: Work) -> Any:
@@ -134,7 +133,17 @@ class LocalDevice:
                 return await send_request(_with_traceparent(terms), mask)
             if task.agent is not None and self._run is None:
                 raise AsterismError(f"device {self.id!r} has no agent for task {task.id!r}; pass a function as run=")
-            return await self._call(work, resolved.inputs)
+            return await self._function(work, resolved.inputs)
+
+    async def _function(self, work: Work, given: Mapping[str, Any]) -> Any:
+        try:
+            value = await self._call(work, given)
+            if type(value) is CoroutineType:  # a plain function that returned a coroutine, such as a lambda
+                value = await value
+        except BaseException as error:  # before its text is masked, which may need another error
+            record_traceback(work, error)
+            raise
+        return value
 
     def _warn(self, mask: Mask) -> None:
         """Log each secret that is too short to be masked everywhere, once."""

@@ -6,14 +6,44 @@ attempts that ended first are forgotten.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from asterism.base.log_recorder import LogRecorder
 from asterism.base.secret_mask import Mask
 from asterism.core.attempt_log import TaskLog
+from asterism.core.history import Entry
+from asterism.core.plan.constellation import Constellation
 
 PLAN_FACTOR = 256
 """How many full logs a plan keeps in memory."""
+
+
+FAILURES = ("attempt failed", "failed", "failed provisionally")
+"""The entries of a story that a failed attempt leaves."""
+
+
+def tasks_with_tracebacks(plan: Constellation, story: Iterable[Entry]) -> list[str]:
+    """The tasks of a story whose logs may have tracebacks: functions that failed."""
+    failed = dict.fromkeys(entry.task for entry in story if entry.what in FAILURES)
+    nodes = [plan.nodes[task] for task in failed if task is not None and task in plan]
+    return [node.id for node in nodes if node.task.argv is None and node.task.shell is None and node.task.http is None]
+
+
+def tracebacks_in(story: Sequence[Entry], logs: Mapping[str, Sequence[TaskLog]]) -> dict[int, str]:
+    """The traceback of each entry of a story that has one, by the place of the entry: that of the last attempt which
+    failed until then. The attempts of a run are one for the plan."""
+    places: dict[str, list[int]] = {}
+    for place, entry in enumerate(story):
+        if entry.what in FAILURES and entry.task is not None:
+            places.setdefault(entry.task, []).append(place)
+    found: dict[int, str] = {}
+    for task, failures in places.items():
+        for log in logs.get(task, ()):
+            if lines := log.traceback:
+                # the clock of a device may be ahead of that of the plan
+                after = (place for place in failures if story[place].at >= lines[-1].at)
+                found[next(after, failures[-1])] = "\n".join(line.text for line in lines)
+    return found
 
 
 class PlanLogs:

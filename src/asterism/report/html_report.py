@@ -234,7 +234,8 @@ def _story(place: int, task: str, status: str, story: Sequence[StoryLine], since
     name = markup(task)
     steps = "".join(
         f"<li><time>{format_duration(line.at - since)}</time><p>{markup(line.what)}"
-        f"{f'<span>{markup(line.why)}</span>' if line.why else ''}</p></li>"
+        f"{f'<span>{markup(line.why)}</span>' if line.why else ''}</p>"
+        f"{_traceback(line.traceback) if line.traceback else ''}</li>"
         for line in story
     )
     return (
@@ -242,6 +243,10 @@ def _story(place: int, task: str, status: str, story: Sequence[StoryLine], since
         f"<summary><b>{name}</b>{pill(status) if status else ''}"
         f"<small>{plural(len(story), 'step')}</small></summary><ol>{steps}</ol></details>"
     )
+
+
+def _traceback(text: str) -> str:
+    return "<pre>" + "\n".join(map(markup, text.splitlines())) + "</pre>"
 
 
 def _section(name: str, content: str) -> str:

@@ -7,13 +7,16 @@ from collections.abc import Callable, Iterator, Sequence
 from rich.text import Text
 
 from asterism.base.text import clean
-from asterism.core.attempt_log import GAP, STDERR, LogLine, TaskLog
+from asterism.core.attempt_log import GAP, STDERR, TRACEBACK, LogLine, TaskLog
 from asterism.core.plan.status import FAILED
 from asterism.orchestrator.result import Result
 from asterism.report.status_style import DIM
 
 LAST_LINES = 10
 """How many lines of each failed task are shown."""
+
+LAST_TRACEBACK_LINES = 40
+"""How many, if they are a traceback."""
 
 MOST_TASKS = 5
 """Of how many failed tasks lines are shown."""
@@ -34,7 +37,8 @@ def failure_logs(result: Result, logs_of: LogsOf) -> Iterator[Text]:
         if not logs:
             continue
         lines = [line for line in logs[-1].lines if line.text.strip()]
-        shown = lines[-LAST_LINES:]
+        traceback = sum(line.stream == TRACEBACK for line in lines)
+        shown = lines[-max(LAST_LINES, min(traceback, LAST_TRACEBACK_LINES)) :]
         attempt = f", attempt {logs[-1].attempt}" if logs[-1].attempt > 1 else ""
         part = "" if len(shown) == len(lines) else f" (the last {len(shown)} lines)"
         yield Text()
@@ -45,5 +49,5 @@ def failure_logs(result: Result, logs_of: LogsOf) -> Iterator[Text]:
 
 def log_text(line: LogLine, indent: str = "") -> Text:
     """A line of a log in the colour of its stream."""
-    style = DIM if line.stream == GAP else "red" if line.stream == STDERR else ""
+    style = DIM if line.stream == GAP else "red" if line.stream in (STDERR, TRACEBACK) else ""
     return Text(indent).append(clean(line.text), style)

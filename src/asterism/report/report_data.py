@@ -73,11 +73,12 @@ class EditRow:
 
 @dataclass(frozen=True, slots=True)
 class StoryLine:
-    """One step of a task's story."""
+    """One step of a task's story. ``traceback`` is that of the function that failed."""
 
     at: float
     what: str
     why: str
+    traceback: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,10 @@ from asterism.core.plan.node import Node
 from asterism.core.plan.status import FAILED
 from asterism.core.plan.task import Dependency
 from asterism.orchestrator.events import EditEvent, EventBus, Subscription
+from asterism.orchestrator.plan_logs import tasks_with_tracebacks, tracebacks_in
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.orchestrator.result import Result
-from asterism.report.html_report import report
+from asterism.report.html_report import MOST_ROWS, report
 from asterism.report.log_text import LogsOf
 from asterism.report.picture import picture
 from asterism.report.report_data import CycleBar, EditRow, ExecutionBar, Hold, OutputRow, Report, StoryLine, TaskRow
@@ -61,14 +62,20 @@ def write_report(
 def report_of(result: Result, recording: Recording | None = None, logs_of: LogsOf | None = None) -> Report:
     """The data of a report, with secrets masked. Without a recording it has fewer details of edits. ``logs_of`` reads
     what a task printed, by default what this process has kept."""
-    output, output_left_out = _output(result, logs_of or result.logs)
+    logs_of = logs_of or result.logs
+    output, output_left_out = _output(result, logs_of)
     plan, secrets = result.plan, PlanMask(result.plan)
     values = secrets.results()
     story = [_hidden(entry, secrets) for entry in result.story()]
+    failed = tasks_with_tracebacks(plan, story)[:MOST_ROWS]
+    tracebacks = tracebacks_in(story, {task: logs_of(task) for task in failed})
     by_task: dict[str, list[Entry]] = {}
-    for entry in story:
+    lines: dict[str, list[StoryLine]] = {}
+    for place, entry in enumerate(story):
         if entry.task is not None:
             by_task.setdefault(entry.task, []).append(entry)
+            line = StoryLine(entry.at, entry.what, entry.why, tracebacks.get(place, ""))
+            lines.setdefault(entry.task, []).append(line)
     gone = {task: entries for task, entries in by_task.items() if task not in plan}
     first = recording.first if recording is not None else {}
     started, ended = plan.started_at or 0.0, plan.ended_at or 0.0
@@ -87,10 +94,7 @@ def report_of(result: Result, recording: Recording | None = None, logs_of: LogsO
             *(_removed(task, entries) for task, entries in gone.items()),
         ),
         edits=tuple(sorted(_edits(story, recording, secrets), key=lambda row: row.at)),
-        stories=tuple(
-            (task, tuple(StoryLine(entry.at, entry.what, entry.why) for entry in entries))
-            for task, entries in by_task.items()
-        ),
+        stories=tuple((task, tuple(steps)) for task, steps in lines.items()),
         output=output,
         output_left_out=output_left_out,
     )

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from asterism.core.errors import UnknownTask, error_text
+from asterism.core.history import Entry
 from asterism.core.json_values import plain_json
 from asterism.core.plan.approval import WAITING, WaitingEdit, batch_cost, effects_of
 from asterism.core.plan.assignment_lock import EditCycle
@@ -135,7 +136,9 @@ def task_json(
     }
 
 
-def task_details(stored: StoredPlan, task: str, runs: list[TaskRun]) -> dict[str, Any]:
+def task_details(
+    stored: StoredPlan, task: str, runs: list[TaskRun], tracebacks: Mapping[int, str] = MappingProxyType({})
+) -> dict[str, Any]:
     """A task with its definition, result, executions and story. Raises UnknownTask."""
     plan = stored.record.plan
     node = plan.nodes.get(task)
@@ -148,7 +151,7 @@ def task_details(stored: StoredPlan, task: str, runs: list[TaskRun]) -> dict[str
         "definition": mask.shown(node.task.to_json()),
         "result": plain_json(result, f"the result of task {task!r}"),
         "executions": [execution_json(one, mask) for one in runs],
-        "story": story_json(plan, mask, task),
+        "story": story_json(plan.story(task), mask, tracebacks),
     }
 
 
@@ -165,10 +168,16 @@ def execution_json(one: TaskRun, mask: PlanMask) -> dict[str, Any]:
     }
 
 
-def story_json(plan: Constellation, mask: PlanMask, task: str | None = None) -> list[dict[str, Any]]:
+def story_json(
+    story: Sequence[Entry], mask: PlanMask, tracebacks: Mapping[int, str] = MappingProxyType({})
+) -> list[dict[str, Any]]:
+    """``tracebacks`` are those of functions that failed, by the place of the entry."""
     return [
-        {"at": entry.at, "what": entry.what, "why": mask.shown(entry.why), "task": entry.task}
-        for entry in plan.story(task)
+        {
+            **{"at": entry.at, "what": entry.what, "why": mask.shown(entry.why), "task": entry.task},
+            "traceback": mask.shown(tracebacks[place]) if place in tracebacks else None,
+        }
+        for place, entry in enumerate(story)
     ]
 
 

@@ -30,7 +30,7 @@ from asterism.durable.plan_retry import reopen_plan
 from asterism.durable.plan_submissions import submit_again, submit_plan
 from asterism.durable.rejected_edits import rejected_edits
 from asterism.durable.stored_plans import explain_task, explanation_json, find_plan, list_plans, open_runs, read_plan
-from asterism.durable.task_logs import task_logs, task_runs
+from asterism.durable.task_logs import story_tracebacks, task_logs, task_runs
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.planfile import loader
 from asterism.server import plan_documents
@@ -138,16 +138,18 @@ async def show(call: Call) -> Any:
 
 async def story(call: Call) -> Any:
     plan = (await read_plan(call.fleet, call.path["plan"])).record.plan
-    entries = plan_documents.story_json(plan, PlanMask(plan), call.query.task)
+    entries = plan.story(call.query.task)
     if call.query.task is not None and not entries and call.query.task not in plan:
         raise UnknownTask(call.query.task)
-    return {"items": entries, "next": None}
+    tracebacks = await story_tracebacks(call.fleet, plan, entries)
+    return {"items": plan_documents.story_json(entries, PlanMask(plan), tracebacks), "next": None}
 
 
 async def show_task(call: Call) -> Any:
     stored = await read_plan(call.fleet, call.path["plan"])
     runs = await task_runs(call.fleet.store, call.path["plan"], call.path["task"])
-    return plan_documents.task_details(stored, call.path["task"], runs)
+    tracebacks = await story_tracebacks(call.fleet, stored.record.plan, stored.record.plan.story(call.path["task"]))
+    return plan_documents.task_details(stored, call.path["task"], runs, tracebacks)
 
 
 async def why(call: Call) -> Any:

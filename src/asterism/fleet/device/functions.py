@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 from asterism.base import function_calls
 from asterism.base.print_capture import LogSource, attempt_logger
 from asterism.base.processes import EXHAUSTED, own_part
-from asterism.core.errors import AsterismError, safe_repr
+from asterism.base.tracebacks import record_traceback
+from asterism.core.errors import AsterismError, DeviceTrouble, safe_repr
 from asterism.core.run.run import Progress, Run
 
 if TYPE_CHECKING:
@@ -139,8 +140,12 @@ class FunctionRunner:
             if signature.asynchronous and current.expired is None:
                 return await self._await(function(**arguments), current)
             return await self._watch(_call(function, arguments, signature.asynchronous), current)
-        except (SystemExit, KeyboardInterrupt) as error:
-            raise _process_exit(error) from None
+        except BaseException as error:
+            if current._output is not None and not isinstance(error, DeviceTrouble | RunStopped):
+                record_traceback(current._output, error)
+            if isinstance(error, SystemExit | KeyboardInterrupt):
+                raise _process_exit(error) from None
+            raise
 
     async def _await(self, coroutine: Awaitable[Any], current: CurrentRun) -> Any:
         """Wait for a coroutine on the event loop, which can be cancelled."""
@@ -210,7 +215,8 @@ async def _call(function: Callable[..., Any], arguments: Mapping[str, Any], asyn
 
 def _process_exit(error: BaseException) -> Exception:
     """The error of a function that raised SystemExit or KeyboardInterrupt, which would end the whole device."""
-    return RuntimeError(f"the function tried to end the process: {type(error).__name__} {error}".rstrip())
+    exit_error = RuntimeError(f"the function tried to end the process: {type(error).__name__} {error}".rstrip())
+    return exit_error.with_traceback(error.__traceback__)
 
 
 def arguments_of(

@@ -103,7 +103,7 @@ function Attempts({ items }) {
 
 function Story({ lines }) {
   if (!Array.isArray(lines) || !lines.length) return null;
-  return html`<section><h3>Story</h3><ol class="story">${lines.map((line) => html`<li><time>${clock(line.at)}</time><span>${words(line.what)}${line.why && html`<small>${line.why}</small>`}</span></li>`)}</ol></section>`;
+  return html`<section><h3>Story</h3><ol class="story">${lines.map((line) => html`<li><time>${clock(line.at)}</time><span>${words(line.what)}${line.why && html`<small>${line.why}</small>`}${line.traceback && html`<pre class="output traceback" tabindex="0">${line.traceback}</pre>`}</span></li>`)}</ol></section>`;
 }
 
 // The output of a task, read on while it runs. It scrolls with the output only while it is at its end.
