@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         NotJson,
         PlanError,
         RunRefused,
+        TooLarge,
         UnknownTask,
         Violation,
     )
@@ -164,6 +165,7 @@ __all__ = [
     "TaskLog",
     "TaskStatus",
     "TaskView",
+    "TooLarge",
     "UnknownConstellation",
     "UnknownDevice",
     "UnknownRun",
@@ -202,6 +204,7 @@ __getattr__, __dir__ = lazy_names(
             "NotJson",
             "PlanError",
             "RunRefused",
+            "TooLarge",
             "UnknownTask",
             "Violation",
         ],

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from asterism.core.errors import NotJson
-from asterism.core.json_values import MAX_DEPTH, plain_json, plain_object
+from asterism.core.errors import NotJson, TooLarge
+from asterism.core.json_values import LARGE, MAX_DEPTH, SizeLimit, is_large, plain_json, plain_object
 
 
 @pytest.mark.parametrize(
@@ -82,3 +82,29 @@ def test_an_object_is_copied_flat_or_deep() -> None:
         assert copied == value
         assert copied is not value
     assert plain_object(deep)["a"] is not deep["a"]
+
+
+@pytest.mark.parametrize(
+    ("value", "large"),
+    [
+        (None, False),
+        ("x" * 999_000, False),
+        ("x" * 1_000_000, True),
+        ([0] * (LARGE - 2), False),
+        ([0] * LARGE, True),
+        ({str(number): number for number in range(LARGE)}, True),
+        ([[["x" * 1000] * 100] * 100], True),
+        ({"a": [{"b": (1, 2)}]}, False),
+    ],
+)
+def test_a_value_is_large_by_its_parts_and_its_text(value: Any, large: bool) -> None:
+    assert is_large(value) is large
+
+
+def test_a_limit_refuses_with_size_limit_and_what_to_do() -> None:
+    limit = SizeLimit(1000, "set --most SIZE")
+    limit.check(1000, "it")
+    with pytest.raises(
+        TooLarge, match="^it has 1,001 bytes, and the limit is 1,000: write it to a file .*: set --most"
+    ):
+        limit.check(1001, "it")

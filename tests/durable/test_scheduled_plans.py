@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from asterism.base.openmetrics import render
-from asterism.core.errors import NotJson
+from asterism.core.errors import NotJson, TooLarge
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.task import Task
 from asterism.core.schedule.schedule import Schedule
@@ -16,7 +16,6 @@ from asterism.durable.journal_store import read_heads
 from asterism.durable.plan_metrics import plan_families
 from asterism.durable.plan_runner import PlanRunner
 from asterism.fleet import schedules as schedules_module
-from asterism.fleet.ledger import TooLarge
 from asterism.fleet.schedule_pass import SchedulePass
 from asterism.fleet.schedules import ScheduleExists
 from asterism.fleet.selection_metrics import fleet_families

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asterism.core.errors import AsterismError
+from asterism.core.errors import AsterismError, TooLarge
 from asterism.core.run.run import Run
 from asterism.core.run.run_label import InvalidTemplate
 from asterism.fleet.bulk_creation import PROGRESS_AGE, BulkCreation, BulkProgress, InvalidInput, NotTheSameLines
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.ledger import Ledger, TooLarge
+from asterism.fleet.ledger import Ledger
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutRegister, Query
 from asterism.store.store_errors import Conflict, StoreUnavailable

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from asterism.core.errors import AsterismError
+from asterism.core.errors import AsterismError, TooLarge
 from asterism.core.run.run import Progress
-from asterism.fleet.ledger import TooLarge
 from tests.fleet.fleet_scenes import WORK, Stage
 from tests.trace_scenes import Spans
 
@@ -171,14 +170,23 @@ async def test_large_inputs_and_outputs_are_kept_apart(stage: Stage) -> None:
 @pytest.mark.parametrize("value", ["x" * 200, ["x" * 200]])
 async def test_a_value_above_the_limit_is_refused_even_below_the_blob_size(stage: Stage, value: Any) -> None:
     await stage.person.configure(most=100)
-    with pytest.raises(TooLarge, match=r"it has 20\d bytes; the limit of this fleet is 100"):
+    with pytest.raises(TooLarge, match=r"it has 20\d bytes, and the limit is 100: .* asterism fleet set --most"):
         await stage.person.blobs.keep(value, "it")
 
 
 async def test_an_input_that_is_too_large_is_refused(stage: Stage) -> None:
     await stage.person.configure(most=100_000)
-    with pytest.raises(AsterismError, match=r"the input of 'work' has 200,\d+ bytes; the limit of this fleet is"):
+    with pytest.raises(AsterismError, match=r"the input of 'work' has 200,\d+ bytes, and the limit is"):
         await stage.person.create(WORK, {"text": "x" * 200_000})
+
+
+async def test_the_results_that_a_task_hands_on_have_the_limit_of_a_result_each(stage: Stage) -> None:
+    await stage.person.configure(large=10, most=100)
+    both = {"a": "x" * 90, "b": "y" * 90}
+    stored = await stage.person.blobs.keep(both, "the input", results=True)
+    assert await stage.person.blobs.fetch(stored) == both
+    with pytest.raises(TooLarge, match=r"'b' in the input has 112 bytes, and the limit is 100"):
+        await stage.person.blobs.keep({**both, "b": "y" * 110}, "the input", results=True)
 
 
 async def test_an_input_that_is_gone_fails_the_run_instead_of_sending_it_round_and_round(stage: Stage) -> None:

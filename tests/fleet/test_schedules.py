@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from asterism.core.errors import AsterismError, NotJson
+from asterism.core.errors import AsterismError, NotJson, TooLarge
 from asterism.core.run.run import Run
 from asterism.core.schedule.schedule import InvalidSchedule, Schedule
 from asterism.core.schedule.ticks import TickEntry
-from asterism.fleet.ledger import TooLarge
 from asterism.fleet.monitor import Monitor
 from asterism.fleet.schedules import ScheduleExists, UnknownSchedule
 from asterism.fleet.workflows import UnknownWorkflow

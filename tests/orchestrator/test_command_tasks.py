@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from asterism import Constellation, LocalDevice, Orchestrator, Task
+from asterism import Constellation, LocalDevice, Orchestrator, Task, TooLarge
 from asterism.base import process_guard
 from asterism.base.processes import OUTPUT_LIMIT, CommandFailed
 from asterism.report.result_summary import result_json
@@ -142,11 +142,47 @@ def test_a_command_finds_its_input_empty() -> None:
     assert output(Task("a", argv=["cat"])) == ""
 
 
-def test_output_beyond_the_limit_is_read_to_its_end() -> None:
-    program = f"import sys; sys.stdout.write('x' * {3 * OUTPUT_LIMIT}); sys.stderr.write('y' * 300000); print('end')"
-    value = output(Task("a", argv=[PYTHON, "-c", program]))
-    assert len(value) < OUTPUT_LIMIT
-    assert value.endswith("xend")
+LONG = 3 * OUTPUT_LIMIT
+PRINT_LONG = f"import sys; sys.stdout.write('x' * {LONG}); sys.stderr.write('y' * {LONG}); print('end')"
+
+
+def test_the_whole_output_of_a_command_is_its_result() -> None:
+    assert output(Task("a", argv=[PYTHON, "-c", PRINT_LONG])) == "x" * LONG + "end"
+
+
+def test_a_result_above_the_limit_fails_its_task_once_the_command_has_ended() -> None:
+    done = f"{PRINT_LONG}; print('z' * {LONG})"
+    error = execute(Task("a", argv=[PYTHON, "-c", done]), result_limit=LONG)["a"].error
+    assert isinstance(error, TooLarge)
+    assert str(error) == (
+        f"the output of the command has {2 * LONG + 5:,} bytes, and the limit is {LONG:,}: write it to a file and pass "
+        "on the name of the file, or raise the limit with: "
+        "asterism run --result-limit SIZE, or LocalDevice(result_limit=…)"
+    )
+    assert execute(Task("a", argv=["echo", "12345"]), result_limit=6)["a"].value == "12345"
+    assert isinstance(execute(Task("a", argv=["echo", "123456"]), result_limit=6)["a"].error, TooLarge)
+
+
+def test_a_command_that_fails_after_much_output_reports_its_end() -> None:
+    error = execute(Task("a", argv=[PYTHON, "-c", f"{PRINT_LONG}; sys.exit(3)"]), result_limit=10)["a"].error
+    assert isinstance(error, CommandFailed)
+    assert error.output == "y" * OUTPUT_LIMIT
+
+
+def test_the_result_of_a_function_has_the_same_limit_where_results_are_json() -> None:
+    def rows() -> list[str]:
+        return ["abc", "def"]
+
+    terms = {"json_results": True, "result_limit": 12}
+    assert "the result of task 'a' has 13 bytes, and the limit is 12" in str(
+        execute(Task("a", rows), **terms)["a"].error
+    )
+    assert execute(Task("a", rows), **{**terms, "result_limit": 13})["a"].value == ["abc", "def"]
+    assert isinstance(execute(Task("a", lambda: "é" * 7), **terms)["a"].error, TooLarge)
+    assert execute(Task("a", lambda: 7), **terms)["a"].value == 7
+    assert execute(Task("a", rows), result_limit=1)["a"].value == ["abc", "def"]
+    with pytest.raises(ValueError, match="result_limit must be a number of bytes, 0 or more, not -1"):
+        LocalDevice("device", result_limit=-1)
 
 
 def test_output_that_is_not_utf_8_does_not_fail_the_task() -> None:

@@ -15,10 +15,12 @@ from functools import partial
 from typing import IO, Any
 
 from asterism.base import operating_system, process_guard
+from asterism.base.large_values import call_apart
 from asterism.core.errors import AsterismError, DeviceTrouble
+from asterism.core.json_values import SizeLimit
 
 OUTPUT_LIMIT = 1 << 20
-"""How many bytes of the end of a command's output are kept."""
+"""How many bytes of the end of a command's output are kept for its error."""
 
 
 EXHAUSTED = frozenset(
@@ -59,23 +61,30 @@ class CommandFailed(AsterismError):
 
 
 class _Listener(asyncio.SubprocessProtocol):
-    """Keeps the end of the output of a command. It distinguishes the exit of the command from the end of its output: a
-    process that the command left behind may hold the pipes open much longer."""
+    """Keeps the standard output of a command whole, up to ``limit`` bytes, and beyond that only its end, as of its
+    errors. It distinguishes the exit of the command from the end of its output: a process that the command left behind
+    may hold the pipes open much longer."""
 
-    def __init__(self, heard: Callable[[int, bytes], None] | None = None) -> None:
+    def __init__(self, heard: Callable[[int, bytes], None] | None, limit: int) -> None:
         loop = asyncio.get_running_loop()
         self.exited: asyncio.Future[None] = loop.create_future()
         self.output_ended: asyncio.Future[None] = loop.create_future()
         self._kept = {1: bytearray(), 2: bytearray()}
+        self._whole = {1: max(limit, 2 * OUTPUT_LIMIT), 2: 2 * OUTPUT_LIMIT}
         self._heard = heard
+        self.size = 0
+        """How many bytes came out of the standard output."""
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         if self._heard is not None:
             self._heard(fd, data)
+        if fd == 1:
+            self.size += len(data)
         kept = self._kept[fd]
         kept += data
-        if len(kept) > 2 * OUTPUT_LIMIT:
+        if len(kept) > self._whole[fd]:
             del kept[:-OUTPUT_LIMIT]
+            self._whole[fd] = 2 * OUTPUT_LIMIT  # it cannot be whole any more
 
     def process_exited(self) -> None:
         if not self.exited.done():
@@ -85,8 +94,14 @@ class _Listener(asyncio.SubprocessProtocol):
         if not self.output_ended.done():
             self.output_ended.set_result(None)
 
-    def output(self, fd: int) -> str:
+    def tail(self, fd: int) -> str:
+        """The end of an output."""
         return bytes(self._kept[fd][-OUTPUT_LIMIT:]).decode(errors="replace")
+
+    async def value(self, limit: SizeLimit) -> Any:
+        """The standard output, parsed if it is JSON; to be called once. Raises TooLarge."""
+        limit.check(self.size, "the output of the command")
+        return await call_apart(_parsed, self._kept.pop(1))
 
 
 class Commands:
@@ -117,9 +132,11 @@ class Commands:
         key: str | None = None,
         lease: float | None = None,
         stdin: IO[bytes] | None = None,
+        result_limit: SizeLimit | None = None,
     ) -> Any:
         """Run a command and return its output: parsed if it is JSON, text otherwise. Raises CommandFailed; OSError if
-        the command cannot be executed; DeviceTrouble if the machine is out of a resource; LeaseExpired.
+        the command cannot be executed; DeviceTrouble if the machine is out of a resource; LeaseExpired; TooLarge if the
+        output is larger than ``result_limit``. Without a ``result_limit`` it returns None.
 
         When cancelled, its process group gets SIGTERM, and is killed after ``grace`` seconds. Processes that the
         command leaves in its group are killed with it.
@@ -145,7 +162,8 @@ class Commands:
                 if operating_system.HAS_PROCESS_GROUPS:
                     terms["process_group"] = 0
                     terms["preexec_fn"] = partial(_report_to_guard, pipe, ticket, shared, in_child)
-                return await self._run(argv, terms, partial(_Listener, heard), shared, ticket)
+                whole = 0 if result_limit is None else result_limit.size
+                listener = await self._run(argv, terms, partial(_Listener, heard, whole), shared, ticket)
         finally:
             if key is not None and self._keys.get(key) == ticket:
                 del self._keys[key]
@@ -153,6 +171,7 @@ class Commands:
             self._running -= 1
             if self._closing and not self._running:
                 self._guard.close()
+        return None if result_limit is None else await listener.value(result_limit)
 
     async def _run(
         self,
@@ -161,7 +180,8 @@ class Commands:
         listener_of: Callable[[], _Listener],
         shared: mmap.mmap,
         ticket: int,
-    ) -> Any:
+    ) -> _Listener:
+        """Run a command to its end; returns its output."""
         # not cancelled half-way: a forked process must be stopped as a whole group
         spawning = asyncio.create_task(self._spawn(argv, terms, listener_of))
         try:
@@ -189,8 +209,8 @@ class Commands:
         if code != 0 and self._guard.overdue(ticket):
             raise LeaseExpired
         if code != 0:
-            raise CommandFailed(code, listener.output(2) or listener.output(1))
-        return _parsed(listener.output(1))
+            raise CommandFailed(code, listener.tail(2) or listener.tail(1))
+        return listener
 
     async def _spawn(
         self, argv: Sequence[str], terms: Mapping[str, Any], listener_of: Callable[[], _Listener]
@@ -295,8 +315,9 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _parsed(output: str) -> Any:
-    text = output.strip()
+def _parsed(output: bytearray) -> Any:
+    text = output.decode(errors="replace").strip()
+    output.clear()  # not two copies of what may be large, while a third is made
     if text[:1] in ("{", "["):
         with contextlib.suppress(ValueError, RecursionError):
             return json.loads(text)

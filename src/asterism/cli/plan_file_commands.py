@@ -15,7 +15,7 @@ from click.core import ParameterSource
 from asterism.base.text import clean, suggestion
 from asterism.cli.cli_context import current_user, json_option, options, print_json, with_fleet
 from asterism.cli.model_options import MODEL, resolve_editor
-from asterism.cli.option_types import approval_rule, duration, edit_scope, named_values, positive_duration
+from asterism.cli.option_types import approval_rule, duration, edit_scope, named_values, positive_duration, size
 from asterism.cli.plan_context import (
     LocalCommand,
     OutputOptions,
@@ -136,6 +136,14 @@ class UnusablePlanFile(click.ClickException):
     help="What editors may do: 'any', or 'editors=… edits=… tasks=… executors=… work=… devices=… secrets=… adds=… "
     "size=… retries=…'; repeatable.",
 )
+@click.option(
+    "--result-limit",
+    type=size,
+    default="64M",
+    show_default=True,
+    metavar="SIZE",
+    help="Without --store: a larger result fails its task. In a store, `asterism fleet set --most` is the limit.",
+)
 @click.option("--store", metavar="URL", help="Store the plan and run it on the devices of this store's fleet.")
 @click.option("--id", "name", metavar="NAME", help="With --store: the name of the plan in the store; default: its id.")
 @local_options
@@ -164,6 +172,7 @@ def run(
     settings: dict[str, str],
     params_file: str | None,
     only: tuple[str, ...],
+    result_limit: int,
     **terms: Any,
 ) -> int:
     """Run the plan in a plan file.
@@ -192,7 +201,7 @@ def run(
     output = OutputOptions(report, as_json, plain, stats, result)
     if stored:
         return _run_in_store(store, found, {**terms, **store_terms}, output, serve)
-    return _run_here(found, terms, output)
+    return _run_here(found, terms, output, result_limit)
 
 
 def _may_grow(found: PlanFile, editor: str | None) -> bool:
@@ -203,14 +212,16 @@ def _may_grow(found: PlanFile, editor: str | None) -> bool:
 
 
 def _check_store_options(context: click.Context, stored: bool) -> None:
-    """Refuse options that have no effect without ``--store``."""
+    """Refuse options that have no effect with or without ``--store``."""
     for name in () if stored else STORE_OPTIONS:
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             option = next(one.opts[-1] for one in context.command.params if one.name == name and one.opts)
             raise click.UsageError(f"{option} needs --store: without it, the plan ends with this process.")
+    if stored and context.get_parameter_source("result_limit") is ParameterSource.COMMANDLINE:
+        raise click.UsageError("--result-limit has no effect with --store: use `asterism fleet set --most SIZE`.")
 
 
-def _run_here(found: PlanFile, terms: dict[str, Any], output: OutputOptions) -> int:
+def _run_here(found: PlanFile, terms: dict[str, Any], output: OutputOptions, result_limit: int) -> int:
     import asyncio
 
     from asterism.cli.interrupts import run_until_interrupted
@@ -224,7 +235,10 @@ def _run_here(found: PlanFile, terms: dict[str, Any], output: OutputOptions) -> 
     async def run(records: ResultRecords | None) -> int:
         plan = found.constellation
         plan.author = current_user()
-        devices = [LocalDevice(line.id, line.slots, line.can, json_results=True) for line in found.devices]
+        devices = [
+            LocalDevice(line.id, line.slots, line.can, json_results=True, result_limit=result_limit)
+            for line in found.devices
+        ]
         orchestrator = Orchestrator(devices, records=records, approval_timeout=NOBODY_APPROVES, **terms)
         recording = Recording(plan, orchestrator.events)
         screen = Screen(stderr=output.to_stderr)

@@ -15,6 +15,7 @@ An error with a file name in this list is defined there::
     ├── InvalidTransition         the state of a task does not allow a step; carries its story
     ├── RecordedError             an error that was read back from a record
     ├── NotJson                   a value that must be stored or sent is not JSON
+    ├── TooLarge                  a value exceeds its limit: it is refused, never cut
     ├── DeviceUnavailable         a device left before the work began: the task is assigned again
     ├── DeviceLost                a device vanished during the work
     ├── DeviceTrouble             a device could not do its own part: no descriptors, disk full, …
@@ -213,6 +214,10 @@ def error_text(error: BaseException | None) -> str:
 
 class NotJson(AsterismError, TypeError):
     """A value that must be stored or sent is not JSON."""
+
+
+class TooLarge(AsterismError):
+    """A value is larger than its limit. It is refused, never cut."""
 
 
 class DeviceUnavailable(AsterismError):

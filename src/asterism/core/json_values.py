@@ -1,20 +1,60 @@
-"""JSON values: None, booleans, finite numbers, strings, lists (and tuples), mappings with string keys."""
+"""JSON values: None, booleans, finite numbers, strings, lists (and tuples), mappings with string keys; their size."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
-from asterism.core.errors import NotJson
+from asterism.core.errors import NotJson, TooLarge
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 """The empty object, shared and immutable."""
 
+RESULT_LIMIT = 64 << 20
+"""How large a result may be unless a limit is set, in bytes."""
+
+
+class SizeLimit(NamedTuple):
+    """How many bytes an input or a result may have, as text or as JSON. A larger one is refused, never cut."""
+
+    size: int
+    raise_with: str
+    """The command or option that raises the limit."""
+
+    def check(self, size: int, what: str) -> None:
+        """Raises TooLarge."""
+        if size > self.size:
+            raise TooLarge(
+                f"{what} has {size:,} bytes, and the limit is {self.size:,}: "
+                f"write it to a file and pass on the name of the file, or raise the limit with: {self.raise_with}"
+            )
+
+
 _SCALARS = frozenset({type(None), bool, int, str})
 _NAMES = frozenset({str})
 MAX_DEPTH = 200  # the json module fails near the recursion limit of Python; this fails earlier, with a clear message
+
+
+LARGE = 10_000
+"""How many parts a large value has; 100 characters of text count as one."""
+
+
+def is_large(value: Any) -> bool:
+    """Whether a JSON value has so many parts that copying or encoding it takes more than a few milliseconds. The answer
+    itself takes no longer than that."""
+    parts, waiting = 0, [value]
+    while waiting:
+        item = waiting.pop()
+        parts += 1 + (len(item) // 100 if isinstance(item, str) else 0)
+        if parts + len(waiting) > LARGE:
+            return True
+        if isinstance(item, Mapping):
+            waiting += item.values()
+        elif isinstance(item, list | tuple):
+            waiting += item
+    return False
 
 
 def plain_object(value: Mapping[str, Any], where: str = "value") -> dict[str, Any]:
@@ -35,6 +75,8 @@ def plain_json(value: Any, where: str = "value", depth: int = 0) -> Any:
     if depth >= MAX_DEPTH:
         raise NotJson(f"{where} is nested more than {MAX_DEPTH} deep")
     if isinstance(value, list | tuple):
+        if _SCALARS.issuperset(map(type, value)):
+            return list(value)
         return [plain_json(item, f"{where}[{index}]", depth + 1) for index, item in enumerate(value)]
     if type(value) is dict or isinstance(value, Mapping):
         for key in value:

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from asterism.base import task_inputs
 from asterism.base.clock import Clock, new_id
 from asterism.base.expressions import Selections, holds
+from asterism.base.large_values import call_apart
 from asterism.base.task_inputs import MissingInput
 from asterism.base.trace_context import current_traceparent
 from asterism.core.errors import RecordedError, RunRefused
@@ -289,7 +290,7 @@ class FleetDevice:
         flow = await plan.workflows.of(work.task, plan.journal)
         what = f"the input of task {work.task.id!r}"
         try:
-            given = plain_json(_given(work), what)
+            given = await call_apart(plain_json, _given(work), what)
         except ValueError as error:  # the message of a failed expression may contain its data
             raise MissingInput(f"{what}: {PlanMask(plan.journal.plan)().about_data(str(error))}") from None
 
@@ -307,7 +308,7 @@ class FleetDevice:
         while True:
             try:
                 if run is None:
-                    stored = await self.fleet.blobs.keep(given, what)
+                    stored = await self.fleet.blobs.keep(given, what, results=True)
                     now = self.fleet.store.clock()
                     run_id, by, device = new_id(now, self.fleet.chance), work.constellation, work.task.device
                     span = current_traceparent()

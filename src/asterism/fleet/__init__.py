@@ -62,7 +62,6 @@ if TYPE_CHECKING:
     from asterism.fleet.device.agent import DeviceAgent
     from asterism.fleet.device.functions import CurrentRun
     from asterism.fleet.fleet import Fleet
-    from asterism.fleet.ledger import TooLarge
     from asterism.fleet.policy.device_policy import DevicePolicy
     from asterism.fleet.run_explanation import Reason, RunExplanation, explain_run
     from asterism.fleet.schedules import Schedules
@@ -86,7 +85,6 @@ __all__ = [
     "Session",
     "Settings",
     "TickEntry",
-    "TooLarge",
     "Workflow",
     "explain_run",
     "transitions",
@@ -106,7 +104,6 @@ __getattr__, __dir__ = lazy_names(
         "asterism.fleet.device.functions": ["CurrentRun"],
         "asterism.fleet.fleet": ["Fleet"],
         "asterism.fleet.policy.device_policy": ["DevicePolicy"],
-        "asterism.fleet.ledger": ["TooLarge"],
         "asterism.fleet.run_explanation": ["Reason", "RunExplanation", "explain_run"],
         "asterism.fleet.schedules": ["Schedules"],
         "asterism.fleet.settings": ["Settings"],

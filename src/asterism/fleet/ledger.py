@@ -21,6 +21,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from asterism.base.clock import Clock
+from asterism.base.large_values import call_apart
 from asterism.core.errors import AsterismError, NotJson, RunRefused
 from asterism.core.run import transitions
 from asterism.core.run.merge import own_story
@@ -348,10 +349,6 @@ def _series_key(name: str) -> str:
 # -- large inputs and outputs ------------------------------------------------------------------------------------------
 
 
-class TooLarge(AsterismError):
-    """An input or output above the limit of the fleet (``most`` in its settings)."""
-
-
 def is_small(value: Any) -> bool:
     """Whether a value is stored in the record, whatever the settings say."""
     return type(value) in _SMALL_TYPES or not value
@@ -370,9 +367,10 @@ class RunBlobs:
     def __init__(self, store: Store, settings: Callable[[], Awaitable[Settings]]) -> None:
         self._store, self._settings = store, settings
 
-    async def keep(self, value: Any, what: str) -> Any:
+    async def keep(self, value: Any, what: str, *, results: bool = False) -> Any:
         """Store a JSON value if it is large. Returns the value, or the reference to its blob. ``what`` names it in
-        messages. Raises TooLarge, and NotJson for a value that cannot be written as JSON after all."""
+        messages. With ``results`` it is an object of results, and the limit is that of each. Raises TooLarge, and
+        NotJson for a value that cannot be written as JSON after all."""
         if is_small(value):
             return value
         settings = await self._settings()
@@ -380,7 +378,7 @@ class RunBlobs:
         if type(value) is str and len(value) * 6 < inside:
             return value
         try:
-            text = _compact(value)
+            text = await call_apart(_compact, value)
         except ValueError as error:  # a number with more digits than Python prints
             raise NotJson(f"{what} cannot be written as JSON: {error}") from None
         if len(text) <= inside:
@@ -388,8 +386,11 @@ class RunBlobs:
                 raise NotJson(f"{what} looks like a reference to a blob; put it into another object")
             return value
         data = text.encode()
-        if len(data) > settings.most:
-            raise TooLarge(f"{what} has {len(data):,} bytes; the limit of this fleet is {settings.most:,}")
+        if not results:
+            settings.value_limit.check(len(data), what)
+        elif len(data) > settings.most:
+            for name, part in value.items():
+                settings.value_limit.check(len(await call_apart(_compact, part)), f"{name!r} in {what}")
         return {"$blob": await self._store.put_blob(data), "size": len(data)}
 
     async def copy(self, value: Any) -> Any:
@@ -400,7 +401,7 @@ class RunBlobs:
     async def fetch(self, value: Any) -> Any:
         """The value that ``keep`` was given."""
         name = blob_of(value)
-        return value if name is None else json.loads(await self._read(name))
+        return value if name is None else await call_apart(json.loads, await self._read(name))
 
     async def _read(self, name: str) -> bytes:
         data = await self._store.blob(name)

@@ -16,14 +16,14 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from asterism.core.errors import AsterismError, NotJson, safe_repr
+from asterism.core.errors import AsterismError, NotJson, TooLarge, safe_repr
 from asterism.core.json_values import plain_json
 from asterism.core.plan.constellation import Constellation
 from asterism.core.schedule.schedule import InvalidSchedule, Schedule
 from asterism.core.schedule.ticks import TickEntry, history_of, moved_to
 from asterism.fleet.extensions import plan_port
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.ledger import Overtaken, TooLarge
+from asterism.fleet.ledger import Overtaken
 from asterism.fleet.scheduled_work import (
     REMOVED,
     SCHEDULES,

@@ -9,6 +9,7 @@ from typing import Any
 from asterism.base.text import masked_url
 from asterism.core.attempt_log import DEFAULT_LIMIT
 from asterism.core.errors import AsterismError
+from asterism.core.json_values import RESULT_LIMIT, SizeLimit
 from asterism.core.run.placement import Weights
 from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.protocol import NOTIFIED, PutRegister, Store, Write, last_notice
@@ -51,7 +52,7 @@ class Settings:
 
     keep: float = 30 * DAY
     large: int = 64 * 1024
-    most: int = 64 * 1024 * 1024
+    most: int = RESULT_LIMIT
     log_limit: int = DEFAULT_LIMIT
     device_bytes: int = 1024 * 1024 * 1024
     hold: float = 90.0
@@ -85,8 +86,18 @@ class Settings:
         """Whether notices are delivered to a command or an address."""
         return self.notify_command is not None or self.notify_url is not None
 
+    @property
+    def value_limit(self) -> SizeLimit:
+        """How large inputs and outputs may be."""
+        return value_limit(self.most)
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def value_limit(most: int) -> SizeLimit:
+    """How large inputs and outputs may be in a fleet with this setting ``most``."""
+    return SizeLimit(int(most), "asterism fleet set --most SIZE")
 
 
 def _weights(given: Mapping[str, Any]) -> Weights:

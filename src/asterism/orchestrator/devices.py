@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -12,14 +13,16 @@ from typing import Any, Protocol, runtime_checkable
 from asterism.base import function_calls, task_inputs
 from asterism.base.expressions import Selections
 from asterism.base.http_requests import send_request
+from asterism.base.large_values import call_apart
 from asterism.base.log_recorder import LogRecorder
 from asterism.base.print_capture import attempt_logger
 from asterism.base.processes import Commands
 from asterism.base.secret_mask import Mask, environment_mask, secrets_of_task
+from asterism.base.task_inputs import ResolvedInputs
 from asterism.base.trace_context import HEADER, VARIABLE, current_traceparent
 from asterism.base.tracebacks import record_traceback
 from asterism.core.errors import AsterismError
-from asterism.core.json_values import NOTHING, plain_json
+from asterism.core.json_values import NOTHING, RESULT_LIMIT, SizeLimit, plain_json
 from asterism.core.plan.task import Task
 from asterism.orchestrator.plan_logs import PlanLogs
 
@@ -83,7 +86,8 @@ class LocalDevice:
 
     ``run`` is called with the Work of each task that has no action of its own, or that is work for an agent. With
     ``json_results`` a result that is not JSON fails its task, as on a device that has to send it. ``grace`` is how many
-    seconds a command has to stop when asked."""
+    seconds a command has to stop when asked. ``result_limit`` is how large the output of a command, or with
+    ``json_results`` any result, may be, in bytes: a larger one fails its task."""
 
     def __init__(
         self,
@@ -94,7 +98,10 @@ class LocalDevice:
         run: Callable[[Work], Any] | None = None,
         json_results: bool = False,
         grace: float = 5.0,
+        result_limit: int = RESULT_LIMIT,
     ) -> None:
+        if type(result_limit) is not int or result_limit < 0:
+            raise ValueError(f"device {id!r}: result_limit must be a number of bytes, 0 or more, not {result_limit!r}")
         if slots is not None and slots < 1:
             raise ValueError(f"device {id!r}: slots must be 1 or more, or None for no limit, not {slots}")
         self.id, self.slots, self.can = id, slots, frozenset(can)
@@ -103,6 +110,7 @@ class LocalDevice:
         self._read: set[str] = set()  # names of secrets that tasks have referred to
         self._warned: set[str] = set()
         self._commands = Commands(grace)
+        self._limit = SizeLimit(result_limit, "asterism run --result-limit SIZE, or LocalDevice(result_limit=…)")
 
     def __repr__(self) -> str:
         return f"LocalDevice({self.id!r}, slots={self.slots}, can={sorted(self.can)})"
@@ -111,7 +119,16 @@ class LocalDevice:
         task = work.task
         simple = task.call is not None and not task.inputs and not task.env
         value = await (self._function(work, NOTHING) if simple else self._with_inputs(work))
-        return plain_json(value, f"the result of task {task.id!r}") if self.json_results else value
+        return await self._json_result(value, f"the result of task {task.id!r}") if self.json_results else value
+
+    async def _json_result(self, value: Any, what: str) -> Any:
+        """A result as JSON. Raises NotJson and TooLarge."""
+        plain = await call_apart(plain_json, value, what)
+        if type(plain) is str:
+            self._limit.check(len(plain.encode(errors="replace")), what)
+        elif isinstance(plain, dict | list):
+            self._limit.check(await call_apart(_json_size, plain), what)
+        return plain
 
     async def _with_inputs(self, work: Work) -> Any:
         task = work.task
@@ -123,10 +140,9 @@ class LocalDevice:
             resolved = task_inputs.resolve_inputs(task.inputs, task.env, work.results, mask, select)
             if task.argv is not None:
                 argv = [task_inputs.fill_template(word, resolved.inputs) for word in task.argv]
-                return await self._commands.run(argv, _environment(work, resolved), task.cwd, heard=work.heard)
+                return await self._command(argv, work, resolved)
             if task.shell is not None:
-                argv = ["/bin/sh", "-c", task.shell]
-                return await self._commands.run(argv, _environment(work, resolved), task.cwd, heard=work.heard)
+                return await self._command(["/bin/sh", "-c", task.shell], work, resolved)
             if task.http is not None:
                 terms = task_inputs.fill_references(dict(task.http), work.results, mask, select)
                 terms["url"] = task_inputs.fill_template(terms["url"], resolved.inputs, task_inputs.url_quoted)
@@ -144,6 +160,10 @@ class LocalDevice:
             record_traceback(work, error)
             raise
         return value
+
+    async def _command(self, argv: list[str], work: Work, resolved: ResolvedInputs) -> Any:
+        environment = _environment(work, resolved)
+        return await self._commands.run(argv, environment, work.task.cwd, heard=work.heard, result_limit=self._limit)
 
     def _warn(self, mask: Mask) -> None:
         """Log each secret that is too short to be masked everywhere, once."""
@@ -177,11 +197,15 @@ def _with_traceparent(terms: dict[str, Any]) -> dict[str, Any]:
     return {**terms, "headers": {**headers, HEADER: span}}
 
 
+def _json_size(value: Any) -> int:
+    return len(json.dumps(value, separators=(",", ":")))
+
+
 async def _finished(value: Any) -> Any:
     return await value if hasattr(value, "__await__") else value
 
 
-def _environment(work: Work, resolved: task_inputs.ResolvedInputs) -> dict[str, str]:
+def _environment(work: Work, resolved: ResolvedInputs) -> dict[str, str]:
     """The environment of a command: that of this process, its own variables, its inputs, and its identity."""
     own = {
         "ASTERISM_CONSTELLATION": work.constellation,

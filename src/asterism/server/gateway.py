@@ -254,7 +254,7 @@ class Gateway:
         self._sessions[session.id] = replace(session, profile=profile, used=len(reply.held), draining=reply.draining)
         self._heard[session.id] = self._clock.time()
         tokens = [self._runs.token_of(who, Grant(one.run, who.owner.session, one.epoch)) for one in reply.held]
-        return reply_json(reply, tokens)
+        return {**reply_json(reply, tokens), "most": (await self.fleet.settings()).most}
 
     async def _output(self, who: Identity, body: Mapping[str, Any]) -> Any:
         session = await self._session(who)

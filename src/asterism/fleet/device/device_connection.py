@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from asterism.base.clock import Clock
+from asterism.core.json_values import SizeLimit
 from asterism.core.run.placement import Weights
 from asterism.core.run.run import Owner, Progress, Run
 from asterism.core.run.session import Session
@@ -155,6 +156,9 @@ class DeviceConnection(Protocol):
     async def keep(self, value: Any, run: Run, what: str) -> Any:
         """Store a value of a run apart if it is large. Returns the value, or the reference to it. ``what`` names it in
         messages. Raises TooLarge and NotJson."""
+
+    async def value_limit(self) -> SizeLimit:
+        """How large inputs and outputs may be, as far as the settings are known."""
 
     # -- the fleet ---------------------------------------------------------------------------------------------------
 

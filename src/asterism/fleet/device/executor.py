@@ -23,18 +23,19 @@ import logging
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from asterism.base import operating_system, task_inputs, trace_context
+from asterism.base.large_values import call_apart
 from asterism.base.processes import EXHAUSTED, OUTPUT_LIMIT, CommandFailed, Commands, own_part
 from asterism.base.secret_mask import Mask, environment_mask, environment_secrets, short_secret_warning
 from asterism.base.startup import install_hint
 from asterism.base.task_inputs import ResolvedInputs
 from asterism.core.errors import AsterismError, DeviceTrouble, DeviceUnavailable, NotJson
-from asterism.core.json_values import plain_json
+from asterism.core.json_values import SizeLimit, plain_json
 from asterism.core.run.run import Progress, Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.agent_work import AgentProcesses, AgentRunner, AgentWork
@@ -58,6 +59,7 @@ from asterism.fleet.device.run_trace import is_traced, run_span
 from asterism.fleet.ledger import blob_of
 from asterism.fleet.policy.device_policy import DevicePolicy, PolicyForbids
 from asterism.fleet.policy.judged_requests import request
+from asterism.fleet.settings import Settings
 
 log = logging.getLogger("asterism.device")
 
@@ -67,6 +69,10 @@ PROBE_TIMEOUT = 30.0
 
 class LimitReached(AsterismError, TimeoutError):
     """The execution took longer than the limit of its workflow and was stopped."""
+
+
+async def default_limit() -> SizeLimit:
+    return Settings().value_limit
 
 
 class RunWork(NamedTuple):
@@ -82,6 +88,9 @@ class RunWork(NamedTuple):
 
     output: RunOutput | None = None
     """What keeps the output; None if it is not kept."""
+
+    value_limit: Callable[[], Awaitable[SizeLimit]] = default_limit
+    """How large the result may be."""
 
 
 class Executor(Protocol):
@@ -240,7 +249,7 @@ class DeviceExecutor:
                     resolved = fill(work.workflow, work.given, mask)
             limit = work.workflow.limit
             value = await (self._begin(work, resolved) if limit is None else self._within(limit, work, resolved))
-            return _sendable(value)
+            return await call_apart(_sendable, value)
 
     def _mask(self, flow: Workflow, given: Any, constant: bool) -> Mask:
         """The mask for all text about an execution. ``constant`` says that the input holds no reference. Raises
@@ -323,6 +332,7 @@ class DeviceExecutor:
                     in_child=in_child,
                     key=work.run.id,
                     lease=work.lease,
+                    result_limit=await work.value_limit(),
                 )
             except CommandFailed as error:
                 tail, cut = error.output[-2 * TAIL :], max(watcher.heard.values()) > OUTPUT_LIMIT

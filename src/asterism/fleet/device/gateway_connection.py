@@ -20,7 +20,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from asterism.base.clock import BootClock, Clock
+from asterism.base.large_values import call_apart
 from asterism.core.errors import AsterismError, InvalidWorkflow, NotJson
+from asterism.core.json_values import SizeLimit
 from asterism.core.run.placement import Weights
 from asterism.core.run.run import Owner, Progress, Run
 from asterism.core.run.session import Session
@@ -45,7 +47,8 @@ from asterism.fleet.device.outbox import Outbox
 from asterism.fleet.device.owner_steps import Complete, DeviceStep, Fail, OwnerStep, Refuse
 from asterism.fleet.device.step_queue import StepQueue
 from asterism.fleet.fleet import InProcessDevice
-from asterism.fleet.ledger import TooLarge, blob_of, is_small
+from asterism.fleet.ledger import blob_of, is_small
+from asterism.fleet.settings import Settings, value_limit
 from asterism.fleet.waiters import Consumer
 from asterism.fleet.workflows import UnknownWorkflow
 from asterism.store.optimistic_update import retry_on_conflict
@@ -132,7 +135,8 @@ class GatewayConnection:
         self._failures = 0  # since the last answer
         self._steps = StepQueue(self._ask_steps)
         self.log_limit = 0
-        self._large = self._most = 0
+        self._large = 0
+        self._value_limit = Settings().value_limit
 
     def store_time(self) -> float:
         return self._estimate()
@@ -230,7 +234,8 @@ class GatewayConnection:
             return answer
 
         hello = await retry_on_conflict(attempt, patience=60.0, clock=self.clock, chance=self._chance)
-        self._large, self._most, self.log_limit = hello["large"], hello["most"], hello["log_limit"]
+        self._large, self.log_limit = hello["large"], hello["log_limit"]
+        self._value_limit = value_limit(hello["most"])
         await self._deliver_outbox()
         return str(hello["store"])
 
@@ -280,6 +285,8 @@ class GatewayConnection:
         except GatewayRefused as refusal:
             raise ValueError(str(refusal)) if refusal.kind == "invalid" else refusal from None
         reply, tokens = parse_reply(data)
+        if "most" in data:  # a person may have changed it since
+            self._value_limit = value_limit(data["most"])
         self._estimate.learn(reply.now, asked)
         for owned, token in zip(reply.held, tokens, strict=True):
             self._remember(owned.run, owned.epoch, token)
@@ -387,7 +394,7 @@ class GatewayConnection:
         output = data.get("output")
         body = {name: value for name, value in data.items() if name not in ("run", "output")}
         if data["do"] == "complete":
-            text = b"" if is_small(output) else json.dumps(output, separators=(",", ":")).encode()
+            text = b"" if is_small(output) else await call_apart(_encoded, output)
             weight += len(text)
             if self._large and len(text) > min(self._large, LARGEST_RESULT):
                 put = await self._ask("blob", text, timeout=self._timeout + len(text) / 100_000)
@@ -446,21 +453,23 @@ class GatewayConnection:
         if blob_of(run.input) is None or token is None:
             return run.input
         data = await self._ask("fetch", {"grant": token}, timeout=self._timeout + run.input["size"] / 100_000)
-        return json.loads(data)
+        return await call_apart(json.loads, data)
 
     async def keep(self, value: Any, run: Run, what: str) -> Any:
         """The value itself: it leaves with the end of the run. Only its size is checked here."""
-        if is_small(value) or (isinstance(value, str) and len(value) * 6 < self._most):
+        if is_small(value) or (isinstance(value, str) and len(value) * 6 < self._value_limit.size):
             return value
         try:
-            size = len(json.dumps(value, separators=(",", ":")))
+            size = len(await call_apart(_encoded, value))
         except ValueError as error:
             raise NotJson(f"{what} cannot be written as JSON: {error}") from None
-        if self._most and size > self._most:
-            raise TooLarge(f"{what} has {size:,} bytes; the limit of this fleet is {self._most:,}")
+        self._value_limit.check(size, what)
         if blob_of(value) is not None:
             raise NotJson(f"{what} looks like a reference to a blob; put it into another object")
         return value
+
+    async def value_limit(self) -> SizeLimit:
+        return self._value_limit
 
     # -- the fleet ---------------------------------------------------------------------------------------------------
 
@@ -474,6 +483,10 @@ class GatewayConnection:
 
     async def announce_health(self, why: str | None) -> None:
         await self._ask("health", {"why": why})
+
+
+def _encoded(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
 
 
 class _Poll:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from asterism.core.json_values import SizeLimit
 from asterism.core.run.placement import Weights
 from asterism.core.run.run import COMPLETED, Owner, Progress, Run
 from asterism.core.run.session import OPEN, Session, election_ranks
@@ -159,6 +160,11 @@ class StoreConnection:
 
     async def keep(self, value: Any, run: Run, what: str) -> Any:
         return await self.fleet.blobs.keep(value, what)
+
+    async def value_limit(self) -> SizeLimit:
+        with contextlib.suppress(StoreError):
+            await self.fleet.settings()
+        return self.fleet.known_settings.value_limit
 
     # -- the fleet ---------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from asterism.base.large_values import call_apart
 from asterism.base.log_recorder import LogRecorder
 from asterism.base.print_capture import log_source
 from asterism.core.errors import AsterismError, DeviceTrouble, DeviceUnavailable, Fenced, RecordedError, RunRefused
@@ -284,8 +285,9 @@ class Worker:
             return None
         try:
             log_source.set(held)
-            work = RunWork(run, held.workflow, given, held.set_progress, held.set_output, lease, held)
-            value = plain_json(await self.executor.execute(work), f"the result of run {run.id}")
+            limit = self._connection.value_limit
+            work = RunWork(run, held.workflow, given, held.set_progress, held.set_output, lease, held, limit)
+            value = await call_apart(plain_json, await self.executor.execute(work), f"the result of run {run.id}")
         except Exception as error:
             if self._lease.remaining(run) <= 0.0:  # its guard may have ended it while this process was frozen
                 held.stopping = held.stopping or FENCED
