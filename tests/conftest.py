@@ -14,7 +14,7 @@ from typing import Any
 import certifi
 import pytest
 
-from tests import async_tests, long_tests, property_tests
+from tests import async_tests, inherited_signals, long_tests, property_tests
 from tests.loop_watchdog import Plugin as LoopWatchdog
 from tests.store.postgres_server import NoServer, RunningServer, Server
 
@@ -22,6 +22,8 @@ from tests.store.postgres_server import NoServer, RunningServer, Server
 # that was most of the processor time of tests that send HTTP requests. None ends the search at once.
 if importlib.util.find_spec("sniffio") is None:
     sys.modules["sniffio"] = None  # type: ignore[assignment]
+
+inherited_signals.keep_to_ourselves()
 
 _numbers = itertools.count(1)
 _shared_server = pytest.StashKey[Server]()

@@ -163,7 +163,10 @@ def run_command(*words: str, **terms: Any) -> subprocess.CompletedProcess[str]:
 
 def serve(connection: socket.socket) -> None:
     """Fork for each request; returns only in the process that has become a command, when that has ended."""
+    from tests import inherited_signals
+
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a keeper
+    inherited_signals.keep_to_ourselves()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # in a terminal it is for all processes of the tests
     gc.freeze()
     while True:
@@ -180,12 +183,15 @@ def serve(connection: socket.socket) -> None:
 
 def keep(request: dict[str, Any], descriptors: list[int]) -> None:
     """Returns only in the process that has become a command, when that has ended."""
+    from tests import inherited_signals
+
     *streams, outcome = descriptors
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # the command hears it from its first moment on
     command = os.fork()
     if command == 0:
         os.close(outcome)
+        inherited_signals.hear_again()
         _become(request, streams)
         return
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,0 +1,37 @@
+"""Signals that this process ignores, without passing that on to the commands that tests start.
+
+``nohup`` and background jobs of a shell ignore signals, and every process that is started inherits that: a command to
+which a test sends SIGHUP would not hear it. A handler that does nothing protects this process as well, and is not
+inherited: a new program has the default. The workers of pytest-xdist and the server of forked commands are new programs
+too, so the environment tells them which signals to go on ignoring.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from types import FrameType
+
+VARIABLE = "PYTEST_IGNORED_SIGNALS"
+SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+
+
+def keep_to_ourselves() -> None:
+    """Handle what is ignored, here or by the process that started this one, by doing nothing."""
+    before = os.environ.get(VARIABLE, "").split()
+    ignored = [one for one in SIGNALS if one.name in before or signal.getsignal(one) is signal.SIG_IGN]
+    for one in ignored:
+        signal.signal(one, _do_nothing)
+    if ignored:
+        os.environ[VARIABLE] = " ".join(one.name for one in ignored)
+
+
+def hear_again() -> None:
+    """In a process that was forked to become a command: the default for what was ignored."""
+    for one in SIGNALS:
+        if signal.getsignal(one) is _do_nothing:
+            signal.signal(one, signal.default_int_handler if one is signal.SIGINT else signal.SIG_DFL)
+
+
+def _do_nothing(number: int, frame: FrameType | None) -> None:
+    pass
