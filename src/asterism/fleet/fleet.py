@@ -456,7 +456,7 @@ def orchestrator_device(plan: str, host: str) -> str:
 
 
 def executes_own_plan(run: Run) -> bool:
-    """Whether the device of a run is a process that runs the plan of which the run is a task."""
+    """Whether a run is a task of a plan, and its device is a process that runs this plan."""
     if run.device is None or not run.workflow.startswith(PREFIX):
         return False
     return run.device.startswith(orchestrator_device(run.workflow.removeprefix(PREFIX), ""))

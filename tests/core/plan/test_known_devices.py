@@ -1,4 +1,4 @@
-"""Edits that name devices: one that nobody knows is a mistake."""
+"""Edits that name devices: an unknown name is a mistake."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Devices that an edit may name: those that there are or were, and those that may still join.
 
-A plan file may name devices to come. An edit is made while the plan runs, by somebody who sees the devices; a name that
-nobody knows is a mistake, and its task would wait in vain.
+A plan file may name devices to come. An edit is made while the plan runs, by somebody who sees the devices: an unknown
+name is a mistake, and its task would wait in vain.
 """
 
 from __future__ import annotations
