@@ -7,6 +7,11 @@ Its context carries the id of the run, so that it can be found.
 
 A request goes only to the origin of the agent, or to a host that the device policy file lists: an agent card may name
 any address.
+
+The agent may be hostile. Each exchange has one deadline, however slowly its parts arrive; a body has a limit of bytes
+and of values, which are counted before they are parsed; everything is parsed in a thread of its own, since the library
+computes for long inside of its coroutines; requests have a pause between them; and an answer about another task
+than the one that was asked for does not count.
 """
 
 from __future__ import annotations
@@ -16,15 +21,18 @@ import contextlib
 import os
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from asterism.agents.agent_prompt import LONGEST_ANSWER, AgentAnswer, AgentFailed, agent_result
-from asterism.base.http_answers import AnswerRefused, bound_hook
+from asterism.base.http_answers import AnswerRefused, bound_answer
 from asterism.base.http_requests import http_client
+from asterism.base.json_count import JsonCount
+from asterism.base.loop_thread import run_in_thread
 from asterism.base.startup import install_hint
-from asterism.base.text import clean, masked_url, shorten
+from asterism.base.text import masked_url, shorten
 from asterism.core.errors import AsterismError
 from asterism.fleet.device.agent_work import AgentWork
 from asterism.fleet.policy.device_policy import DevicePolicy
@@ -50,10 +58,19 @@ SILENCE = 3600.0
 CANCEL_TIMEOUT = 5.0
 """How long the request to cancel a task may take, in seconds."""
 
+LARGEST_CARD = 1 << 20
+"""The largest card, in bytes."""
+
+MOST_VALUES = 200_000
+"""How many values one answer, or one event of a stream, may have: each takes far longer to parse than to send."""
+
 LARGEST_BODY = 8 * LONGEST_ANSWER
 """The largest answer to one request, in bytes: the longest answer in JSON, and what belongs to it."""
 
 _LONGEST_BACKOFF = 30.0
+_SLOWEST_POLL = 8
+"""How much longer the pause between two requests for a task gets while it does not change."""
+
 _MOST_SKILLS = 100
 
 
@@ -90,22 +107,17 @@ class A2aAgent:
     async def connect(cls, url: str, policy: DevicePolicy, **terms: Any) -> A2aAgent:
         """Read the card of the agent at a URL. Raises AsterismError if that fails, and PolicyForbids."""
         await asyncio.to_thread(load_a2a)
-        from a2a.client import A2ACardResolver
-        from a2a.client.errors import AgentCardResolutionError
+        limit = terms.get("request_timeout", REQUEST_TIMEOUT)
 
-        async with _judged_client(url, policy, REQUEST_TIMEOUT) as client:
-            try:
-                card = await A2ACardResolver(client, url).get_agent_card()
-            except AgentCardResolutionError as error:
-                place = masked_url(url)
-                raise AsterismError(
-                    f"the card of the agent at {place} cannot be read: {clean(error.message)}"
-                ) from None
-        agent = cls(url, card, policy, **terms)
-        for interface in card.supported_interfaces:
-            _judge(interface.url, url, policy)
-        async with agent._session() as _:
-            return agent
+        async def connected() -> A2aAgent:
+            card = await _card(url, policy, limit)
+            agent = cls(url, card, policy, **terms)
+            for interface in card.supported_interfaces:
+                _judge(interface.url, url, policy)
+            async with agent._session() as _:
+                return agent
+
+        return await run_in_thread(connected, "A2A card")
 
     @contextlib.asynccontextmanager
     async def _session(self) -> AsyncIterator[_Requests]:
@@ -117,13 +129,24 @@ class A2aAgent:
             try:
                 client = ClientFactory(ClientConfig(streaming=False, polling=True, **terms)).create(self.card)
                 streams = ClientFactory(ClientConfig(streaming=True, **terms)).create(self.card)
-            except ValueError as error:
-                raise AsterismError(f"the agent at {masked_url(self.url)} cannot be used: {error}") from None
+            except Exception as error:  # of a library that reads a card of a stranger
+                why = shorten(str(error) or type(error).__name__, 500)
+                raise AsterismError(f"the agent at {masked_url(self.url)} cannot be used: {why}") from None
             streaming = streams if self.card.capabilities.streaming else None
-            yield _Requests(load_a2a(), client, streaming, self._lost_timeout, self._poll)
+            limits = _Limits(self._request_timeout, self._lost_timeout, self._poll)
+            yield _Requests(load_a2a(), client, streaming, limits)
 
     async def execute(self, work: AgentWork) -> Any:
         await asyncio.to_thread(load_a2a)
+        loop = asyncio.get_running_loop()
+
+        def write(stream: int, data: bytes) -> None:
+            loop.call_soon_threadsafe(work.write, stream, data)
+
+        threaded = replace(work, write=write)
+        return await run_in_thread(lambda: self._execute(threaded), f"A2A {work.run.id}")
+
+    async def _execute(self, work: AgentWork) -> Any:
         async with self._session() as requests:
             conversation = _Conversation(requests, work, self._silence)
             try:
@@ -143,8 +166,29 @@ def _is_word(text: str) -> bool:
 # -- requests ----------------------------------------------------------------------------------------------------------
 
 
+async def _card(url: str, policy: DevicePolicy, limit: float) -> Any:
+    """The card of the agent at a URL. Raises AsterismError and PolicyForbids."""
+    from a2a.client import A2ACardResolver
+    from a2a.client.errors import AgentCardResolutionError
+
+    try:
+        async with asyncio.timeout(limit), _judged_client(url, policy, limit, LARGEST_CARD) as client:
+            return await A2ACardResolver(client, url).get_agent_card()
+    except AsterismError:
+        raise
+    except TimeoutError:
+        why = f"it did not arrive within {limit:g} s"
+    except AgentCardResolutionError as error:
+        why = shorten(str(error.message), 500)
+    except Exception as error:  # of a library that reads what a stranger has sent
+        why = f"it is not a valid card ({shorten(str(error), 200) or type(error).__name__})"
+    raise AsterismError(f"the card of the agent at {masked_url(url)} cannot be read: {why}")
+
+
 @contextlib.asynccontextmanager
-async def _judged_client(url: str, policy: DevicePolicy, timeout: float) -> AsyncIterator[Any]:
+async def _judged_client(
+    url: str, policy: DevicePolicy, timeout: float, largest: int | None = None
+) -> AsyncIterator[Any]:
     """An HTTP client for the agent at a URL, which judges each request before it is sent and follows no redirects."""
     token = os.environ.get(TOKEN_VARIABLE)
     headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {token}"} if token else {})
@@ -154,10 +198,24 @@ async def _judged_client(url: str, policy: DevicePolicy, timeout: float) -> Asyn
         if _origin(str(request.url)) != _origin(url):
             request.headers.pop("Authorization", None)
 
-    hooks = {"request": [judge], "response": [bound_hook(LARGEST_BODY)]}
+    async def bound(response: Any) -> None:
+        bound_answer(response, min(LARGEST_BODY, largest or LARGEST_BODY), _counter(response))
+
+    hooks = {"request": [judge], "response": [bound]}
     async with await http_client(timeout=timeout, headers=headers, event_hooks=hooks) as client:
         judge_connections(client, policy)
         yield client
+
+
+def _counter(response: Any) -> Callable[[bytes], None]:
+    """What counts the values of a body before they are parsed. Raises AgentFailed."""
+    values = JsonCount(lines="text/event-stream" in response.headers.get("Content-Type", ""))
+
+    def count(part: bytes) -> None:
+        if values.add(part) > MOST_VALUES:
+            raise AgentFailed(f"the agent answered with more than {MOST_VALUES:,} values")
+
+    return count
 
 
 def _judge(target: str, url: str, policy: DevicePolicy) -> None:
@@ -172,23 +230,31 @@ def _judge(target: str, url: str, policy: DevicePolicy) -> None:
 
 
 def _origin(url: str) -> tuple[str, str | None, int | None]:
-    parts = urlsplit(url)
     try:
+        parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        return (parts.scheme, None, None)
+        return ("", None, None)  # no origin: that of no agent
     return (parts.scheme, parts.hostname, port or {"http": 80, "https": 443}.get(parts.scheme))
+
+
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """Seconds: for one exchange, for an agent that is away, and between two requests for a task."""
+
+    exchange: float
+    lost: float
+    poll: float
 
 
 class _Requests:
     """Requests to one agent, repeated while it cannot be reached."""
 
-    def __init__(self, types: Any, client: Any, streams: Any, lost_timeout: float, poll: float) -> None:
+    def __init__(self, types: Any, client: Any, streams: Any, limits: _Limits) -> None:
         from a2a.client.errors import A2AClientError
         from a2a.utils import errors
 
-        self.types, self._client, self._streams = types, client, streams
-        self._lost_timeout, self.poll = lost_timeout, poll
+        self.types, self._client, self.streams, self.limits = types, client, streams, limits
         self._unreachable, self.errors = A2AClientError, errors
 
     async def send(self, message: Any) -> Any:
@@ -197,20 +263,29 @@ class _Requests:
         config = self.types.SendMessageConfiguration(return_immediately=True)
         request = self.types.SendMessageRequest(message=message, configuration=config)
         try:
-            async for answer in self._client.send_message(request):
+            answer = await self._exchanged(lambda: anext(aiter(self._client.send_message(request)), None))
+            if answer is not None:
                 return answer.task if answer.HasField("task") else answer.message
         except self._unreachable as error:
             self._raise_final(error)
         except self.errors.A2AError as error:
-            raise AgentFailed(f"the agent refused the work: {clean(error.message)}") from error
+            raise AgentFailed(f"the agent refused the work: {_said(error)}") from error
         return None
 
     async def task(self, task_id: str) -> Any:
         """A task as it is now."""
         try:
-            return await self._reached(lambda: self._client.get_task(self.types.GetTaskRequest(id=task_id)))
+            found = await self._reached(lambda: self._client.get_task(self.types.GetTaskRequest(id=task_id)))
         except self.errors.TaskNotFoundError as error:
-            raise AgentFailed(f"the agent no longer knows its task {task_id}: it was restarted") from error
+            raise AgentFailed(
+                f"the agent no longer knows its task {shorten(task_id, 100)}: it was restarted"
+            ) from error
+        except self.errors.A2AError as error:
+            raise AgentFailed(f"the agent does not answer for its task: {_said(error)}") from error
+        if found.id != task_id:
+            asked, told = shorten(task_id, 100), shorten(found.id, 100)
+            raise AgentFailed(f"the agent was asked for its task {asked}, and answered with task {told!r}")
+        return found
 
     async def tasks(self, context: str) -> list[Any] | None:
         """The tasks of a context, the newest first; None if the agent cannot list them."""
@@ -222,19 +297,20 @@ class _Requests:
         return [task for task in found.tasks if task.context_id == context]
 
     async def events(self, task_id: str) -> AsyncGenerator[Any]:
-        """The events of a task, until its stream ends or breaks. Without streams this waits for the next poll."""
-        if self._streams is None:
-            await asyncio.sleep(self.poll)
+        """The events of a task, until its stream ends, breaks or is silent for as long as an exchange may take. Events
+        of other tasks are left out. Without streams there are none."""
+        if self.streams is None:
             return
         request = self.types.SubscribeToTaskRequest(id=task_id)
-        try:
-            async for event in self._streams.subscribe(request):
-                yield event
-        except self._unreachable as error:
-            self._raise_final(error)
-            await asyncio.sleep(min(self.poll, 1.0))
-        except self.errors.A2AError:  # it has ended meanwhile, or the agent offers no stream for it
-            await asyncio.sleep(self.poll)
+        async with contextlib.aclosing(self.streams.subscribe(request)) as events:
+            try:
+                while (event := await self._exchanged(lambda: anext(events, None))) is not None:
+                    if _task_of(event) == task_id:
+                        yield event
+            except self._unreachable as error:
+                self._raise_final(error)
+            except self.errors.A2AError:  # it has ended meanwhile, or the agent offers no stream for it
+                pass
 
     async def cancel(self, task_id: str) -> None:
         """Ask the agent to cancel a task. Nothing is repeated: the caller does not wait."""
@@ -250,18 +326,35 @@ class _Requests:
                     await self._client.cancel_task(self.types.CancelTaskRequest(id=task.id))
 
     async def _reached(self, ask: Callable[[], Awaitable[Value]]) -> Value:
-        loop, delay = asyncio.get_running_loop(), min(self.poll, 0.5)
-        give_up = loop.time() + self._lost_timeout
+        loop, delay, lost = asyncio.get_running_loop(), min(self.limits.poll, 0.5), self.limits.lost
+        give_up = loop.time() + lost
         while True:
             try:
-                return await ask()
+                return await self._exchanged(ask)
             except self._unreachable as error:
                 self._raise_final(error)
                 if loop.time() + delay > give_up:
-                    why = clean(error.message)
-                    raise AgentFailed(f"the agent was unreachable for {self._lost_timeout:g} s: {why}") from error
+                    raise AgentFailed(f"the agent was unreachable for {lost:g} s: {_said(error)}") from error
             await asyncio.sleep(delay)
             delay = min(2 * delay, _LONGEST_BACKOFF)
+
+    async def _exchanged(self, ask: Callable[[], Awaitable[Value]]) -> Value:
+        """The answer to one request, or the next event of a stream, within the limit of an exchange: an agent that
+        sends a byte now and then keeps no request open. Raises what the library raises, and AgentFailed if it cannot
+        read the answer."""
+        limit = asyncio.timeout(self.limits.exchange)
+        try:
+            async with limit:
+                return await ask()
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise self._unreachable(f"no whole answer within {self.limits.exchange:g} s") from None
+        except (self.errors.A2AError, AsterismError, NotImplementedError):
+            raise
+        except Exception as error:  # of a library that reads what a stranger has sent
+            why = shorten(str(error), 200) or type(error).__name__
+            raise AgentFailed(f"the answer of the agent cannot be read: {why}") from error
 
     def _raise_final(self, error: Any) -> None:
         """Raise AgentFailed for an answer that another try does not change, such as a refused credential."""
@@ -269,6 +362,20 @@ class _Requests:
         if status is not None and 400 <= status < 500 and status not in (408, 429):
             hint = f"; set {TOKEN_VARIABLE} for the device" if status in (401, 403) else ""
             raise AgentFailed(f"the agent answered with HTTP status {status}{hint}") from error
+
+
+def _said(error: Any) -> str:
+    """The message of an error, which the agent may have written."""
+    return shorten(str(error.message), 500)
+
+
+def _task_of(event: Any) -> str:
+    """The id of the task that an event of a stream is about."""
+    if event.HasField("task"):
+        return str(event.task.id)
+    if event.HasField("status_update"):
+        return str(event.status_update.task_id)
+    return str(event.artifact_update.task_id) if event.HasField("artifact_update") else ""
 
 
 # -- a conversation ----------------------------------------------------------------------------------------------------
@@ -291,6 +398,8 @@ class _Conversation:
             raise
         if not hasattr(begun, "status"):  # a message: the agent needed no task
             return self._answer([begun.parts])
+        if not begun.id or begun.id in self._previous:
+            raise AgentFailed("the agent answered with a task that the message did not begin")
         self._previous.append(begun.id)
         try:
             ended = await self._followed(begun)
@@ -359,16 +468,23 @@ class _Conversation:
     async def _followed_within(self, limit: asyncio.Timeout, task: Any) -> Any:
         types, now = self._types, asyncio.get_running_loop().time
         going_on = (types.TASK_STATE_UNSPECIFIED, types.TASK_STATE_SUBMITTED, types.TASK_STATE_WORKING)
+        pause = self._requests.limits.poll
         while task.status.state in going_on:
+            state = None
             async with contextlib.aclosing(self._requests.events(task.id)) as events:
                 async for event in events:
                     if not event.HasField("task"):  # each new stream begins with the task as it is: no change
                         limit.reschedule(now() + self._silence)
-                    if self._hear(event) not in (None, *going_on):
+                    if (state := self._hear(event)) not in (None, *going_on):
                         break
+            if state in (None, *going_on):  # the stream has ended, and the task has not
+                await asyncio.sleep(pause)
             before, task = task, await self._requests.task(task.id)
             if task != before:
                 limit.reschedule(now() + self._silence)
+                pause = self._requests.limits.poll
+            elif self._requests.streams:  # they end at once
+                pause = min(2 * pause, self._requests.limits.poll * _SLOWEST_POLL)
         return task
 
     def _hear(self, event: Any) -> Any:

@@ -38,9 +38,10 @@ class AnswerRefused(AsterismError):
     """The body of an answer is too large, or encoded in a way that is not accepted."""
 
 
-def bound_answer(response: Any, most: int | None) -> None:
+def bound_answer(response: Any, most: int | None, inspect: Callable[[bytes], object] = lambda part: None) -> None:
     """Let the body of a response be at most ``most`` bytes long, before and after decompression; None for a stream
-    whose parts the caller counts. Raises AnswerRefused for its encoding; reading it raises AnswerRefused, too."""
+    whose parts the caller counts. ``inspect`` is called with each part and may raise. Raises AnswerRefused for its
+    encoding; reading it raises AnswerRefused, too."""
     encodings = [word.strip().lower() for word in response.headers.get("content-encoding", "").split(",")]
     encodings = [word for word in encodings if word not in ("", "identity")]
     place = masked_url(str(response.request.url))
@@ -50,7 +51,9 @@ def bound_answer(response: Any, most: int | None) -> None:
         raise AnswerRefused(f"{place} answered with the encoding {encodings[0][:40]!r}; accepted are {ACCEPTED}")
     response.headers.pop("content-encoding", None)  # the library must not decode the body again
     decoder = _Decoder(encodings[0], place) if encodings else None
-    response.stream = _stream_class(type(response).__module__.partition(".")[0])(response.stream, decoder, most, place)
+    response.stream = _stream_class(type(response).__module__.partition(".")[0])(
+        response.stream, decoder, most, place, inspect
+    )
 
 
 async def read_answer(response: Any, most: int) -> bytes:
@@ -121,11 +124,10 @@ class _Count:
     def __init__(self, most: int | None, place: str) -> None:
         self._most, self._place, self._size = most, place, 0
 
-    def add(self, part: bytes) -> bytes:
+    def add(self, part: bytes) -> None:
         self._size += len(part)
         if self._most is not None and self._size > self._most:
             raise AnswerRefused(f"{self._place} answered with more than {self._most:,} bytes")
-        return part
 
 
 @cache
@@ -134,8 +136,15 @@ def _stream_class(name: str) -> Any:
     library: Any = sys.modules[name]
 
     class BoundedStream(library.AsyncByteStream, library.SyncByteStream):  # type: ignore[misc]
-        def __init__(self, inner: Any, decoder: _Decoder | None, most: int | None, place: str) -> None:
-            self._inner, self._decoder = inner, decoder
+        def __init__(
+            self,
+            inner: Any,
+            decoder: _Decoder | None,
+            most: int | None,
+            place: str,
+            inspect: Callable[[bytes], object],
+        ) -> None:
+            self._inner, self._decoder, self._inspect = inner, decoder, inspect
             self._received, self._decoded = _Count(most, place), _Count(most, place)
 
         def __iter__(self) -> Iterator[bytes]:
@@ -151,11 +160,10 @@ def _stream_class(name: str) -> Any:
 
         def _parts(self, raw: bytes) -> Iterator[bytes]:
             self._received.add(raw)
-            if self._decoder is None:
-                yield raw
-                return
-            for part in self._decoder.steps(raw):
-                yield self._decoded.add(part)
+            for part in [raw] if self._decoder is None else self._decoder.steps(raw):
+                self._decoded.add(part)
+                self._inspect(part)
+                yield part
 
         def _finish(self) -> None:
             if self._decoder is not None:

@@ -16,7 +16,7 @@ import json
 import os
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote, urlsplit
