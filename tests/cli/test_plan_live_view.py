@@ -175,7 +175,7 @@ def test_a_failure_says_why_and_a_retry_says_so() -> None:
     again, failed = scene.pictures
     assert "running" in line_with("flaky", again[:4])
     assert line_with("✗  flaky", failed).endswith("RuntimeError: the moon is new")
-    assert failed[-1] == "laptop  1/∞  last"
+    assert "laptop  1/∞  last" in failed
 
 
 def test_a_place_that_stands_for_a_fleet_has_no_slots_to_count() -> None:

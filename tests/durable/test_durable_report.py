@@ -9,8 +9,13 @@ import pytest
 
 from asterism.cli.plan_context import OutputOptions
 from asterism.cli.plan_execution import LocalWork, WatchedOrchestrator
-from asterism.core.plan.edits import AddTask, EditBatch
+from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.edits import AddTask, CancelTask, EditBatch
 from asterism.core.plan.status import ConstellationState
+from asterism.durable.plan_metrics import plan_families
+from asterism.durable.stored_plans import read_plan
+from asterism.report.html_report import report
+from asterism.report.result_report import report_of
 from asterism.store.protocol import Query
 from tests.durable import durable_work
 from tests.durable.durable_scenes import Stage, agent, chain, changed_by_somebody, task
@@ -46,3 +51,43 @@ async def test_the_report_has_all_edits_and_the_first_plan_after_a_reload(
     assert orchestrator.recording is not None
     assert sorted(orchestrator.recording.first) == ["a", "b"]
     assert [one.kind for one in orchestrator.recording.edits] == ["edit_applied"]
+
+
+async def test_four_slots_have_four_lanes_and_tasks_took_as_long_as_they_worked(stage: Stage) -> None:
+    plan = Constellation("nightly")
+    for number in range(12):
+        plan.add(task(f"t{number}", "slow"))
+    orchestrator = stage.orchestrator(local=4)
+    running = stage.spawn(orchestrator.run(plan))
+    await asyncio.sleep(1.0)
+    stored = await read_plan(stage.fleet(), "nightly")
+    assert stored.counts == {"queued": 8, "running": 4}
+    assert {stored.phase(node) for node in stored.record.plan.nodes.values()} == {"queued", "running"}
+    families = {one.name: one for one in await plan_families(stage.store, 3600.0)}
+    assert families["asterism_plan_tasks"].samples == {("nightly", "queued"): 8, ("nightly", "running"): 4}
+    result = await running
+    found = report_of(result)
+    assert {bar.slot for bar in found.executions} == {1, 2, 3, 4}
+    assert [bar.end - bar.start for bar in found.executions] == pytest.approx([8.0] * 12, abs=0.1)
+    assert [(row.end or 0.0) - (row.start or 0.0) for row in found.tasks] == pytest.approx([8.0] * 12, abs=0.1)
+    assert sorted(round(row.waited or 0.0) for row in found.tasks) == [0] * 4 + [8] * 4 + [16] * 4
+    assert result.summary.parallelism.work == pytest.approx(12 * 8.0, abs=1.0)
+    page = report(found)
+    assert ">Waited<" in page
+    read = (await stage.load()).plan  # as another process knows it
+    assert [node.times for node in read.nodes.values()] == [node.times for node in result.plan.nodes.values()]
+
+
+async def test_a_task_that_was_cancelled_in_the_queue_has_no_bar(stage: Stage) -> None:
+    plan = Constellation("nightly")
+    for name in ("a", "b", "c"):
+        plan.add(task(name, "wait"))
+    orchestrator = stage.orchestrator(local=1)
+    running = stage.spawn(orchestrator.run(plan))
+    await durable_work.gate("a begun").wait()
+    await orchestrator.edit("nightly", EditBatch((CancelTask("b", "not needed"), CancelTask("a", "too slow")), "ann"))
+    await durable_work.gate("c begun").wait()
+    durable_work.gate("c").set()
+    result = await running
+    assert {bar.task for bar in report_of(result).executions} == {"a", "c"}
+    assert (result.plan.nodes["b"].span, result.plan.nodes["a"].span is None) == (None, False)

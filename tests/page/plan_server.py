@@ -33,6 +33,7 @@ PROGRESS = {
     "reason": "",
     "started_at": None,
     "ended_at": None,
+    "attempt": None,
     "provisional": False,
 }
 

@@ -152,6 +152,41 @@ def test_collapsed_parts_leave_no_dependency_that_runs_backwards(browser: Any) -
 
 
 @pytest.mark.long
+def test_tasks_that_wait_for_a_device_are_queued_and_have_no_lane(browser: Any) -> None:
+    plan = Constellation("release")
+    for number in range(12):
+        plan.add(Task(f"t{number}", shell="true"))
+    scene = PlanScene(plan)
+    began = scene.began
+
+    def attempt(begun: float | None, ended: float | None = None) -> dict[str, Any]:
+        return {"created_at": began, "assigned_at": begun, "begun_at": begun, "ended_at": ended}
+
+    for number in range(12):
+        done, runs = number < 4, number < 8
+        begun = began + (0 if done else 30) if runs else None
+        ended = began + 30 if done else None
+        facts = {"phase": None if done else "running" if runs else "queued", "attempt": attempt(begun, ended)}
+        device = "lab-1" if runs else None
+        status = "completed" if done else "running"
+        scene.set(f"t{number}", status, device=device, started_at=began, ended_at=ended, **facts)
+    with served(scene) as url, opened(browser, url, "#/plans/release/graph") as page:
+        page.locator(".box.is-queued").first.wait_for()
+        assert page.locator(".counts button").all_inner_texts() == ["◔\n4 queued", "◐\n4 running", "●\n4 completed"]
+        page.locator("[data-box='t9']").click()
+        drawer = page.locator(".drawer")
+        drawer.get_by_text("Waited").wait_for()
+        assert drawer.get_by_text("Took").count() == 0
+        page.locator("[data-box='t2']").click()
+        drawer.get_by_text("Took").wait_for()
+        assert "30 s" in drawer.inner_text()
+        page.goto(f"{url}/#/plans/release/timeline")
+        page.locator(".bar.is-running").first.wait_for()
+        assert page.locator(".bar").count() == 8
+        assert page.locator(".lane-label").all_inner_texts() == ["lab-1"]
+        assert len({page.locator(".bar").nth(place).bounding_box()["y"] for place in range(8)}) == 4
+
+
 def test_the_timeline_has_lanes_cycles_and_holds_and_follows_time_travel(browser: Any) -> None:
     scene = release_scene()
     began = scene.began

@@ -11,7 +11,9 @@ import pytest
 
 from asterism.durable import admin
 from asterism.durable.plan_submissions import SUBMITTED
+from asterism.durable.stored_plans import times_of
 from asterism.server.edited_plans import EditedPlans
+from asterism.store.protocol import Query
 from tests.durable.durable_scenes import Stage, chain
 from tests.durable.durable_work import DONE, gate
 from tests.security.test_requests import problem
@@ -150,21 +152,37 @@ async def test_a_running_plan_is_edited_by_its_owner_paused_and_resumed() -> Non
         problem(await client.post(f"{PLAN}/resume"), 409)
 
 
-async def test_a_running_task_is_queued_until_a_device_has_it() -> None:
+async def test_a_running_task_is_queued_then_starting_then_running() -> None:
     async with plan_server() as (scene, stage), scene.client() as client:
         stage.spawn(stage.orchestrator(local=0).run(chain("a", call="wait")))
 
-        async def shown() -> tuple[str, bool, str | None]:
-            [task] = (await client.get(PLAN)).json()["tasks"]
-            return task["status"], task["queued"], task["device"]
+        async def shown() -> dict[str, Any]:
+            view = (await client.get(PLAN)).json()
+            [task] = view["tasks"]
+            [listed] = (await client.get("/api/v1/plans")).json()["items"]
+            detail = (await client.get(f"{PLAN}/tasks/a")).json()
+            assert task["status"] == detail["status"] == "running"
+            assert view["counts"] == listed["counts"] == {task["phase"]: 1}
+            assert (detail["phase"], detail["attempt"]) == (task["phase"], task["attempt"])
+            return dict(task)
 
-        await asyncio.sleep(1.0)  # of virtual time: it is offered by now
-        assert await shown() == ("running", True, None)
+        await asyncio.sleep(30.0)  # of virtual time: it is offered by now
+        task = await shown()
+        assert (task["phase"], task["device"], task["attempt"]["begun_at"]) == ("queued", None, None)
         await stage.device("kitchen")
         await gate("a begun").wait()
-        assert await shown() == ("running", False, "kitchen")
+        task = await shown()
+        begun = task["attempt"]["begun_at"]
+        assert (task["phase"], task["device"]) == ("running", "kitchen")
+        assert begun - task["started_at"] >= 29.0
+        run = next(iter(await stage.store.find(Query())))
+        starting = times_of(run.changed(started_at=None))
+        assert (starting.phase, times_of(run).phase) == ("starting", "running")
+        await asyncio.sleep(2.0)
         gate("a").set()
-        assert (await ended(client))["tasks"][0]["device"] == "kitchen"
+        [task] = (await ended(client))["tasks"]
+        assert (task["phase"], task["device"], task["attempt"]["begun_at"]) == (None, "kitchen", begun)
+        assert task["attempt"]["ended_at"] - begun == pytest.approx(2.0, abs=0.5)
 
 
 async def test_a_plan_that_no_process_runs_is_resumed_and_cancelled_by_the_server() -> None:

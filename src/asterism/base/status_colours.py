@@ -7,6 +7,8 @@ from rich.style import Style
 _MARKS = {
     "pending": "○",
     "waiting": "◌",
+    "queued": "◔",
+    "starting": "◔",
     "running": "◐",
     "completed": "●",
     "failed": "✗",
@@ -19,6 +21,8 @@ COLOURS = {
     "completed": "green",
     "failed": "red",
     "waiting": "yellow",
+    "queued": "yellow",
+    "starting": "yellow",
     "cancelled": "magenta",
 }
 

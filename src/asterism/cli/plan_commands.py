@@ -116,7 +116,7 @@ def show(name: str, svg_path: str | None, as_mermaid: bool, store: str | None, a
         if as_json:
             print_json(details_json(stored))
             return
-        draw(stored.record.plan, svg_path, as_mermaid)
+        draw(stored.record.plan, svg_path, as_mermaid, stored.phase)
         if svg_path is None and not as_mermaid:
             screen, state = Screen(), status_lines(stored, fleet.store.clock(), resume_command(fleet, name))
             for line in ["", *state, *await review_lines(fleet, stored, same_store(fleet))]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,7 @@ from asterism.cli.option_types import duration, edit_filter, writable_file
 if TYPE_CHECKING:
     from asterism.cli.screen import Screen
     from asterism.core.plan.constellation import Constellation
+    from asterism.core.plan.node import Node
     from asterism.orchestrator.result import Result
     from asterism.report.log_text import LogsOf
     from asterism.report.result_report import Recording
@@ -258,14 +259,16 @@ def check_drawing_options(svg_path: str | None, as_mermaid: bool, as_json: bool)
         raise click.UsageError("--svg, --mermaid and --json exclude each other; give one of them.")
 
 
-def draw(plan: Constellation, svg_path: str | None, as_mermaid: bool) -> None:
-    """Draw a plan to the terminal, or in the format that the options name."""
+def draw(
+    plan: Constellation, svg_path: str | None, as_mermaid: bool, phase: Callable[[Node], str | None] | None = None
+) -> None:
+    """Draw a plan to the terminal, or in the format that the options name. ``phase`` tells what running tasks do."""
     from asterism.cli.screen import Screen
     from asterism.orchestrator.plan_mask import PlanMask
     from asterism.report import mermaid, svg, terminal
     from asterism.report.picture import picture
 
-    drawn = picture(plan, PlanMask(plan))
+    drawn = picture(plan, PlanMask(plan), phase=phase)
     if as_mermaid:
         click.echo(mermaid(drawn), nl=False)
     elif svg_path == "-":

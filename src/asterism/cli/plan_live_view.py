@@ -295,7 +295,8 @@ def _run_word(node: Node) -> str:
 
 
 def _took(node: Node) -> str:
-    return "" if node.started_at is None or node.ended_at is None else _seconds(node.ended_at - node.started_at)
+    span = node.span
+    return "" if span is None or span[1] is None else _seconds(span[1] - span[0])
 
 
 def _seconds(seconds: float) -> str:

@@ -107,8 +107,9 @@ def _nobody_lines(stored: StoredPlan, now: float, resume: str) -> list[str]:
     else:
         heard = "" if gone is None else f", and was last heard {format_age(now - gone.beat_at)} ago"
         lines.append(f"no process runs it: {head.device} is gone{heard}")
-    if stored.orphaned:
-        names = join_names(stored.orphaned, MOST_NAMES)
+    plan = stored.record.plan
+    if drawn_running := [task for task in stored.orphaned if stored.phase(plan.nodes[task]) != "queued"]:
+        names = join_names(drawn_running, MOST_NAMES)
         lines.append(f"no device executes {names} now, though drawn as running")
     return [*lines, f"resume it with: {resume}"]
 
@@ -190,7 +191,7 @@ def summary_json(one: StoredPlan | UnreadablePlan) -> dict[str, Any]:
         "ended_at": record.plan.ended_at,
         "done": one.done,
         "tasks": len(record.plan),
-        "counts": {str(status): count for status, count in record.plan.counts.items() if count},
+        "counts": one.counts,
         "owner": owner.device if owner is not None else None,
         "heard_at": owner.beat_at if owner is not None else None,
         "last_owner": one.record.head.device if owner is None and not record.head.ended else None,
@@ -203,33 +204,37 @@ def summary_json(one: StoredPlan | UnreadablePlan) -> dict[str, Any]:
     }
 
 
-def plan_json(plan: Constellation) -> dict[str, Any]:
-    """A plan with the state of every task."""
+def plan_json(plan: Constellation, stored: StoredPlan | None = None) -> dict[str, Any]:
+    """A plan with the state of every task. ``stored`` knows what running tasks do."""
     secrets = PlanMask(plan)
     values = secrets.results()
     return {
         "name": plan.id,
         "state": str(plan.state),
         "version": plan.version,
-        "tasks": {node.id: _task(node, values, secrets) for node in plan.nodes.values()},
+        "tasks": {node.id: _task(node, values, secrets, stored) for node in plan.nodes.values()},
     }
 
 
 def details_json(stored: StoredPlan) -> dict[str, Any]:
     """The plan of ``plan show``."""
     params = PlanMask(stored.record.plan).shown(stored.record.head.params)
-    plan = {**summary_json(stored), **plan_json(stored.record.plan), "orphaned": list(stored.orphaned)}
+    plan = {**summary_json(stored), **plan_json(stored.record.plan, stored), "orphaned": list(stored.orphaned)}
     return {**plan, "params": params} if params else plan
 
 
-def _task(node: Node, values: Mapping[str, Any], secrets: PlanMask) -> dict[str, Any]:
+def _task(node: Node, values: Mapping[str, Any], secrets: PlanMask, stored: StoredPlan | None) -> dict[str, Any]:
+    times = node.times if stored is None else stored.times(node)
     out: dict[str, Any] = {
         "status": "waiting" if node.status is PENDING and node.open else str(node.status),
         "after": {source: edge.when or edge.on for source, edge in node.parents.items()},
         "attempts": node.attempts,
         "started_at": node.started_at,
         "ended_at": node.ended_at,
+        **({} if times is None else {"attempt": times.to_json()}),
     }
+    if stored is not None and (phase := stored.phase(node)) is not None:
+        out["phase"] = phase
     if node.status is COMPLETED:
         out["value"] = plain_json(values[node.id], f"the result of task {node.id!r}")
     elif reason := error_text(node.error) or node.reason:

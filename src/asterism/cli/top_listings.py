@@ -202,9 +202,10 @@ class FleetListings:
         return found
 
     async def _tasks(self, name: str) -> Listing:
-        plan = (await read_plan(self.fleet, name)).record.plan
+        stored = await read_plan(self.fleet, name)
+        plan = stored.record.plan
         now, mask = self.fleet.store.clock(), PlanMask(plan)
-        rows = [_task_row(name, node, mask, now) for node in plan.nodes.values()]
+        rows = [_task_row(stored, node, mask, now) for node in plan.nodes.values()]
         return Listing(_TASK_COLUMNS, rows)
 
     # -- runs and devices ----------------------------------------------------------------------------------------------
@@ -288,10 +289,11 @@ def _run_rows(
     return rows
 
 
-def _task_row(plan: str, node: Node, mask: PlanMask, now: float) -> Row:
-    status = "waiting" if node.status is PENDING and (node.open or node.held) else str(node.status)
-    began, ended = node.started_at, node.ended_at
-    lasted = None if began is None else (ended if ended is not None else now) - began
+def _task_row(stored: StoredPlan, node: Node, mask: PlanMask, now: float) -> Row:
+    waits = node.status is PENDING and (node.open or node.held)
+    status = "waiting" if waits else stored.phase(node) or str(node.status)
+    span, ended = stored.span(node), node.ended_at
+    lasted = None if span is None else (now if span[1] is None else span[1]) - span[0]
     reason = error_text(node.error) or node.reason
     held = "held for review" if node.status is PENDING and node.held and not node.open else ""
     cells: list[Cell] = [
@@ -304,7 +306,9 @@ def _task_row(plan: str, node: Node, mask: PlanMask, now: float) -> Row:
         Text(clean(", ".join(node.parents)), DIM),
         Text(clean(str(mask.shown(reason)) if reason else held), DIM),
     ]
-    return Row(Subject(TASKS, node.id, plan), cells, {"FOR": -(lasted or 0.0), "TRIES": -node.attempts})
+    return Row(
+        Subject(TASKS, node.id, stored.record.head.name), cells, {"FOR": -(lasted or 0.0), "TRIES": -node.attempts}
+    )
 
 
 def _plan_order(one: StoredPlan | UnreadablePlan, now: float) -> dict[str, float]:

@@ -81,18 +81,30 @@ class PlanSummary(Document):
     error: str | None = None
 
 
+class AttemptTimes(Document):
+    """When an attempt was created, assigned to a device, begun and ended, as far as it has come."""
+
+    created_at: float
+    assigned_at: float | None
+    begun_at: float | None
+    ended_at: float | None
+
+
 class PlanTask(Document):
-    """A task of a plan. ``queued`` is whether it is offered to devices, and none has it yet; ``held_by`` are the tasks
-    under review that hold it; ``group`` is the group that it is an element of; ``needless`` is whether it was cancelled
-    because a condition made it unnecessary."""
+    """A task of a plan. ``phase`` says what a running one does: it is ``queued`` until a device has it, ``starting``
+    until it has begun there, then ``running``; null for others and in views of the past. ``attempt`` has the times of
+    its last attempt in the fleet; it worked from ``begun_at`` to ``ended_at``. ``held_by`` are the tasks under review
+    that hold it; ``group`` is the group that it is an element of; ``needless`` is whether it was cancelled because a
+    condition made it unnecessary."""
 
     id: str
     name: str
     status: str
     reason: str | None
     device: str | None
-    queued: bool = False
+    phase: str | None = None
     attempts: int
+    attempt: AttemptTimes | None = None
     started_at: float | None
     ended_at: float | None
     provisional: bool
@@ -222,6 +234,7 @@ class Attempt(Document):
     status: str
     device: str | None
     created_at: float
+    assigned_at: float | None = None
     started_at: float | None
     ended_at: float | None
     error: str | None

@@ -23,6 +23,7 @@ from asterism.base.task_inputs import MissingInput
 from asterism.base.trace_context import current_traceparent
 from asterism.core.errors import RecordedError, RunRefused
 from asterism.core.json_values import NOTHING, plain_json
+from asterism.core.plan.attempt_times import AttemptTimes
 from asterism.core.plan.journal import RecordedConstellation
 from asterism.core.plan.known_devices import KnownDevices
 from asterism.core.plan.node import Node
@@ -243,7 +244,7 @@ class FleetDevice:
             ended = await self._end_of(run, plan.journal)
         except asyncio.CancelledError:
             if run is not None:
-                await self._cancel(run, plan)
+                await self._cancel(work, run, plan)
             raise
         except OwnershipLost:
             # the next owner says how it ended; the execution that waits for this one is about to be abandoned
@@ -300,7 +301,7 @@ class FleetDevice:
             try:
                 await plan.journal.commit(PutRun(run, None))
             except asyncio.CancelledError:
-                await self._cancel(run, plan)  # it is written all the same
+                await self._cancel(work, run, plan)  # it is written all the same
                 raise
             return run
 
@@ -319,7 +320,7 @@ class FleetDevice:
             except StoreUnavailable:
                 await self.fleet.clock.sleep(REQUEST_RETRY_PAUSE)
 
-    async def _cancel(self, run: Run, plan: PlanRuns) -> None:
+    async def _cancel(self, work: Work, run: Run, plan: PlanRuns) -> None:
         """Stop a run wherever it is, and wait until it has stopped; the caller bounds the wait. The step that stops the
         task is committed first: if this process no longer owns the plan, it must not cancel the run either."""
         if plan.leaving:
@@ -331,7 +332,7 @@ class FleetDevice:
             return
         except RunRefused:
             return  # it has ended
-        await self.fleet.wait(run.id)
+        _record_run(plan.journal.plan, work, await self.fleet.wait(run.id), self.fleet.store.clock())
 
 
 def _record_device(plan: RecordedConstellation, work: Work, run: Run) -> Node | None:
@@ -350,8 +351,14 @@ def _record_end(plan: RecordedConstellation, work: Work, run: Run, now: float) -
     node = _record_device(plan, work, run)
     if node is not None and run.previous and (tries := attempts_of(run)) > 1:
         plan.set_attempts(node, node.attempts - 1 + tries, node.losses + run.losses)
+    _record_run(plan, work, run, now)
+
+
+def _record_run(plan: RecordedConstellation, work: Work, run: Run, now: float) -> None:
+    """Record when the run was created, assigned, begun and ended. The report reads the story."""
+    times = AttemptTimes(run.created_at, run.assigned_at, run.started_at, run.ended_at)
     where = f"run {run.id}, epoch {run.epoch}, on {run.device or 'no device'}"
-    plan.note(now, "run ended", work.task.id, where)
+    plan.record_run(work.task.id, work.epoch, now, times, f"{where}, {times}")
 
 
 def _given(work: Work) -> dict[str, Any]:

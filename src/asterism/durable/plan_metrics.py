@@ -1,4 +1,4 @@
-"""Metrics of stored plans: their edits, edit cycles and holds.
+"""Metrics of stored plans: their tasks, edits, edit cycles and holds.
 
 At most ``MAX_PLANS`` plans are read: those that have not ended or ended within the window, the newest first. The holds
 and rejections of a plan are those since the last compaction of its journal. The plans of one schedule are counted
@@ -14,6 +14,7 @@ from asterism.core.errors import AsterismError
 from asterism.core.schedule.ticks import without_tick
 from asterism.durable.editor_budget import LIMITS, Spent, read_account
 from asterism.durable.journal_store import Head, StoredConstellation, load, read_heads
+from asterism.durable.stored_plans import open_runs, task_counts
 from asterism.orchestrator.result import Result, covered
 from asterism.store.protocol import Store
 from asterism.store.store_errors import StoreError
@@ -37,6 +38,7 @@ async def plan_families(store: Store, window: float) -> list[Family]:
     spent = [(without_tick(name), account.spent) for name, account in accounts if account is not None]
     return [
         Family("asterism_plans", "Plans in the store.", ("state",), states),
+        *await _task_families(store, plans),
         *_families(plans),
         *(_editor_families(spent) if spent else ()),
     ]
@@ -63,6 +65,15 @@ def _editor_families(accounts: Iterable[tuple[str, Spent]]) -> list[Family]:
         Family("asterism_editor_added_tasks", "Tasks that models have added to the plan.", ("plan",), tasks),
         Family("asterism_editor_seconds", "Time that these calls took.", ("plan",), seconds, "seconds"),
     ]
+
+
+async def _task_families(store: Store, plans: Iterable[StoredConstellation]) -> list[Family]:
+    """Running tasks by what they do: those that wait for a device are queued."""
+    tasks: defaultdict[tuple[str, ...], float] = defaultdict(float)
+    for stored in plans:
+        for status, count in task_counts(stored.plan, await open_runs(store, stored.plan)).items():
+            tasks[without_tick(stored.head.name), status] += count
+    return [Family("asterism_plan_tasks", "Tasks of the plan.", ("plan", "status"), tasks)] if tasks else []
 
 
 def _families(plans: Iterable[StoredConstellation]) -> list[Family]:

@@ -5,14 +5,17 @@ A plan that cannot be read is listed with the reason, and does not hide the othe
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from asterism.base.durations import format_age
 from asterism.base.text import join_names, plural, suggestion
 from asterism.core.errors import AsterismError, UnknownTask, error_text
 from asterism.core.plan.approval import WaitingEdit
+from asterism.core.plan.attempt_times import QUEUED, STARTING, AttemptTimes
+from asterism.core.plan.attempt_times import RUNNING as RUNNING_PHASE
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.explain import Holder, why
 from asterism.core.plan.node import Node
@@ -37,11 +40,14 @@ from asterism.durable.plan_requests import ask_why
 from asterism.fleet import retention, run_explanation
 from asterism.fleet.fleet import Fleet
 from asterism.orchestrator.plan_mask import PlanMask
-from asterism.store.protocol import Query, Register
+from asterism.store.protocol import Query, Register, Store
 from asterism.store.store_errors import StoreUnavailable
 
 MOST_NAMES = 10
 """How many plans a message names."""
+
+MOST_ABSENT = 500
+"""How many ended runs of running tasks are looked up: there are few, unless no process runs the plan."""
 
 HEADS = head_key("")
 
@@ -51,7 +57,7 @@ class StoredPlan:
     """``owner`` is the live session that runs the plan, ``gone`` the one that ran it last, if none does. ``paused`` and
     ``cancel_request`` say who asked and why. ``orphaned`` are the tasks that count as running, but which no device
     executes now. ``waiting`` are the edits that wait for a person, ``account`` is what its editor may spend and has
-    spent."""
+    spent. ``runs`` are the runs of its running tasks."""
 
     record: StoredConstellation
     owner: Session | None
@@ -61,6 +67,27 @@ class StoredPlan:
     orphaned: Sequence[str] = ()
     waiting: Sequence[WaitingEdit] = ()
     account: Account | None = None
+    runs: Mapping[str, Run] = field(default_factory=dict)
+
+    def phase(self, node: Node) -> str | None:
+        """What a running task does: queued, starting or running; None for others."""
+        return None if node.status is not RUNNING else task_phase(node, self.runs.get(node.id))
+
+    def times(self, node: Node) -> AttemptTimes | None:
+        """The times of the last attempt at a task, as far as they are known."""
+        run = self.runs.get(node.id)
+        return node.times if run is None else times_of(run)
+
+    def span(self, node: Node) -> tuple[float, float | None] | None:
+        """When the work on a task began and ended; see ``Node.span``."""
+        if node.status is not RUNNING or node.task.foreach is not None:
+            return node.span
+        times = self.times(node)
+        return None if times is None or times.begun is None else (times.begun, times.ended)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return task_counts(self.record.plan, self.runs)
 
     @property
     def state(self) -> str:
@@ -120,8 +147,35 @@ async def read_plan(fleet: Fleet, name: str) -> StoredPlan:
     return found
 
 
-async def open_runs(fleet: Fleet, plan: Constellation) -> dict[str, Run]:
-    """The runs of the running tasks of a plan, by task. The plan itself learns when they end which device had them."""
+PHASES = (QUEUED, STARTING, RUNNING_PHASE)
+
+
+def task_phase(node: Node, run: Run | None) -> str:
+    """What a task does that counts as running: queued, starting or running. ``run`` is its run, if it has one yet."""
+    if node.tentative is not None or node.task.foreach is not None:  # it has ended, or is done by the orchestrator
+        return RUNNING_PHASE
+    return QUEUED if run is None else times_of(run).phase
+
+
+def task_counts(plan: Constellation, runs: Mapping[str, Run]) -> dict[str, int]:
+    """How many tasks have each status, with the phases of those that count as running for the plan."""
+    counts = {str(status): count for status, count in plan.counts.items() if count and status is not RUNNING}
+    if plan.counts[RUNNING]:
+        running = (node for node in plan.nodes.values() if node.status is RUNNING)
+        found = Counter(task_phase(node, runs.get(node.id)) for node in running)
+        counts |= {phase: found[phase] for phase in PHASES if found[phase]}
+    return counts
+
+
+def times_of(run: Run) -> AttemptTimes:
+    """The times of the last attempt of a run."""
+    assigned = run.assigned_at if run.device is not None else None
+    return AttemptTimes(run.created_at, assigned, run.started_at, run.ended_at)
+
+
+async def open_runs(store: Store, plan: Constellation) -> dict[str, Run]:
+    """The runs of the running tasks of a plan, by task. The plan itself learns when they end which device had them, and
+    when they began."""
     if not plan.counts[RUNNING]:
         return {}
     keys = {
@@ -129,10 +183,12 @@ async def open_runs(fleet: Fleet, plan: Constellation) -> dict[str, Run]:
         for node in plan.nodes.values()
         if node.status is RUNNING
     }
-    found = await fleet.store.find(
-        Query(workflow=f"{retention.PREFIX}{plan.id}", statuses=frozenset(RunStatus) - ENDED_RUNS)
-    )
-    return {keys[run.key]: run for run in found if run.key in keys}
+    found = await store.find(Query(workflow=f"{retention.PREFIX}{plan.id}", statuses=frozenset(RunStatus) - ENDED_RUNS))
+    runs = {run.key: run for run in found if run.key in keys}
+    absent = keys.keys() - runs.keys()
+    if 0 < len(absent) <= MOST_ABSENT:  # they have ended, and the plan is about to learn it
+        runs |= {run.key: run for run in await store.find(Query(keys=frozenset(absent)))}
+    return {keys[key]: run for key, run in runs.items() if key is not None}
 
 
 async def _orphaned(fleet: Fleet, plan: Constellation) -> list[str]:
@@ -176,7 +232,8 @@ async def _read(fleet: Fleet, name: str) -> StoredPlan:
     owner = await live_owner(fleet.store, record.head)
     gone = await last_owner(fleet.store, record.head) if owner is None else None
     paused, waiting = await pause_reason(fleet.store, name), await waiting_approvals(fleet.store, record.head)
-    return StoredPlan(record, owner, paused, cancel_request, gone, waiting=waiting, account=account)
+    runs = await open_runs(fleet.store, record.plan)
+    return StoredPlan(record, owner, paused, cancel_request, gone, waiting=waiting, account=account, runs=runs)
 
 
 def _name(register: Register) -> str:

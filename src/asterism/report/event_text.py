@@ -50,7 +50,8 @@ def _retrying(event: TaskEvent, plan: Constellation) -> str:
 
 def _ended(event: TaskEvent, plan: Constellation) -> str:
     node = plan.nodes.get(event.task_id)
-    took = f" after {format_duration(event.at - node.started_at)}" if node is not None and node.started_at else ""
+    span = None if node is None else node.span
+    took = f" after {format_duration((span[1] or event.at) - span[0])}" if span is not None else ""
     why = f": {reason(event.error) if event.error is not None else event.reason}"
     why = "" if why == ": " else why
     where = f" on {event.device}" if isinstance(plan, RecordedConstellation) and event.device is not None else ""

@@ -64,7 +64,7 @@ def _header(data: Report) -> str:
 MOST_DRAWN = 300
 MOST_ROWS = 5_000
 Row = TypeVar("Row")
-COLUMNS = ("Task", "Status", "Device", "Attempts", "Started", "Duration", "Reason", "Result")
+COLUMNS = ("Task", "Status", "Device", "Attempts", "Waited", "Started", "Duration", "Reason", "Result")
 
 
 def pill(word: str) -> str:
@@ -133,8 +133,10 @@ def tasks(data: Report) -> str:
         return _section("Tasks", '<p class="none">The plan has no tasks.</p>')
     shown, remark = _first(data.tasks, "task")
     story_of = {task: place for place, (task, _) in enumerate(data.stories[:MOST_ROWS])}
-    heads = "".join(f'<th scope="col"><button type="button">{name}</button></th>' for name in COLUMNS)
-    rows = "".join(_task_row(row, data.started_at, story_of.get(row.id)) for row in shown)
+    fleet = any(row.waited is not None for row in data.tasks)
+    names = [name for name in COLUMNS if fleet or name != "Waited"]
+    heads = "".join(f'<th scope="col"><button type="button">{name}</button></th>' for name in names)
+    rows = "".join(_task_row(row, data.started_at, story_of.get(row.id), fleet) for row in shown)
     return _section(
         "Tasks",
         '<p class="filter"><label>Find a task'
@@ -144,7 +146,8 @@ def tasks(data: Report) -> str:
     )
 
 
-def _task_row(row: TaskRow, since: float, story: int | None) -> str:
+def _task_row(row: TaskRow, since: float, story: int | None, fleet: bool) -> str:
+    """``fleet``: tasks wait for devices of a fleet."""
     name = markup(row.id)
     link = name if story is None else f'<a href="#story-{story}">{name}</a>'
     started = "" if row.start is None else f"{row.start - since:.6f}"
@@ -152,11 +155,16 @@ def _task_row(row: TaskRow, since: float, story: int | None) -> str:
     cells = [
         f'<th scope="row">{link}</th><td>{pill(row.status)}</td><td>{markup(row.device)}</td>',
         f'<td class="number">{row.attempts}</td>',
+        *([_seconds_cell(row.waited)] if fleet else []),
         f'<td class="number" data-sort="{started}">{_at(row.start, since)}</td>',
-        f'<td class="number" data-sort="{"" if took is None else f"{took:.6f}"}">{_at(took, 0.0)}</td>',
+        _seconds_cell(took),
         f'<td class="long">{markup(row.reason)}</td><td class="long">{_code(row.value)}</td>',
     ]
     return f'<tr data-name="{name}">{"".join(cells)}</tr>'
+
+
+def _seconds_cell(seconds: float | None) -> str:
+    return f'<td class="number" data-sort="{"" if seconds is None else f"{seconds:.6f}"}">{_at(seconds, 0.0)}</td>'
 
 
 def _at(at: float | None, since: float) -> str:

@@ -15,6 +15,8 @@ _LETTERS = re.compile(r"(?<=[^\W_])[-._](?=[^\W_])|[^\W_]|[ ,:/=]|(.)", re.DOTAL
 _CLASSES = {
     "pending": "fill:#f3f4f6,stroke:#6b7585,color:#1c2430",
     "waiting": "fill:#f7f1e1,stroke:#8f6400,color:#1c2430,stroke-dasharray:4 3",
+    "queued": "fill:#f7f1e1,stroke:#8f6400,color:#1c2430",
+    "starting": "fill:#f7f1e1,stroke:#8f6400,color:#1c2430",
     "running": "fill:#e3edfb,stroke:#2563c9,color:#1c2430,stroke-width:2px",
     "completed": "fill:#e2f3e9,stroke:#1a7f4b,color:#1c2430",
     "failed": "fill:#fbe6e4,stroke:#c2372e,color:#1c2430,stroke-width:2px",

@@ -7,7 +7,7 @@ are loops over explicit lists: a chain of many thousand tasks is as safe as a sh
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from asterism.core.plan.task import Dependency, Task
     from asterism.orchestrator.plan_mask import PlanMask
 
-STATUSES = ("pending", "waiting", "running", "completed", "failed", "cancelled", "removed")
+STATUSES = ("pending", "waiting", "queued", "starting", "running", "completed", "failed", "cancelled", "removed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +75,19 @@ LONGEST_LABEL = 60
 
 
 def picture(
-    plan: Constellation, secrets: PlanMask | None = None, gone: Mapping[str, Iterable[Dependency]] | None = None
+    plan: Constellation,
+    secrets: PlanMask | None = None,
+    gone: Mapping[str, Iterable[Dependency]] | None = None,
+    phase: Callable[[Node], str | None] | None = None,
 ) -> Picture:
-    """The plan as it is now. ``gone`` maps tasks that an edit removed to their dependencies.
+    """The plan as it is now. ``gone`` maps tasks that an edit removed to their dependencies. ``phase`` returns what a
+    running task of a fleet does: it may be queued.
 
     A removed task is drawn after its dependencies, and no present task is drawn after it."""
     from asterism.orchestrator.plan_mask import PlanMask  # drawings of other data do not need it
 
     secrets, gone = secrets or PlanMask(plan), gone or {}
-    drawn_tasks = [_drawn_task(node, secrets) for node in plan.nodes.values()]
+    drawn_tasks = [_drawn_task(node, secrets, phase and phase(node)) for node in plan.nodes.values()]
     drawn_tasks += [DrawnTask(task_id, "", "removed") for task_id in gone]
     lines = [DrawnEdge(edge.source, edge.target, edge.on, edge.when) for edge in plan.dependencies]
     lines += [
@@ -95,9 +99,10 @@ def picture(
     return Picture(plan.id, tuple(drawn_tasks), tuple(lines))
 
 
-def _drawn_task(node: Node, secrets: PlanMask) -> DrawnTask:
-    status = "waiting" if node.status is PENDING and node.open else str(node.status)
-    return DrawnTask(node.id, label(node.task, secrets), status, node.device or node.task.device or "")
+def _drawn_task(node: Node, secrets: PlanMask, phase: str | None) -> DrawnTask:
+    status = phase or ("waiting" if node.status is PENDING and node.open else str(node.status))
+    device = node.task.device if phase == "queued" else node.device or node.task.device
+    return DrawnTask(node.id, label(node.task, secrets), status, device or "")
 
 
 def label(task: Task, secrets: PlanMask) -> str:

@@ -56,6 +56,8 @@ class TaskRow:
     end: float | None
     reason: str
     value: str
+    waited: float | None = None
+    """How long it waited for a device of a fleet, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from asterism.core.errors import error_text
 from asterism.core.history import Entry
+from asterism.core.plan.attempt_times import NEVER_BEGAN, read_seconds
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import FAILED
@@ -153,9 +154,10 @@ def _holds(result: Result) -> tuple[Hold, ...]:
 def _row(node: Node, value: object, secrets: PlanMask) -> TaskRow:
     reason = secrets.shown(error_text(node.error) or node.reason)
     returned = "" if value is None else secrets.shown(_shown(value))  # the repr of an object may show secrets
-    end = node.ended_at if node.started_at is not None else None
+    start, end = node.span or (None, None)
+    waited = start - node.times.created if node.times is not None and start is not None else None
     device = node.device or ""
-    return TaskRow(node.id, str(node.status), device, node.attempts, node.started_at, end, reason, returned)
+    return TaskRow(node.id, str(node.status), device, node.attempts, start, end, reason, returned, waited)
 
 
 def _removed(task: str, entries: Sequence[Entry]) -> TaskRow:
@@ -213,6 +215,8 @@ class _Execution:
     provisional: bool
     end: float | None = None
     outcome: str = "cancelled"
+    over: bool = False
+    begun: bool = True
 
 
 def execution_bars(story: Iterable[Entry], ended_at: float, devices: Mapping[str, str]) -> tuple[ExecutionBar, ...]:
@@ -230,15 +234,28 @@ def _executions(story: Iterable[Entry], devices: Mapping[str, str]) -> list[_Exe
         if what in ("started", "started provisionally"):
             latest[task] = _Execution(task, why, at, provisional=what != "started")
             found.append(latest[task])
+        elif what == "run ended" and task in latest:
+            _correct_times(latest[task], why)
         elif what in OUTCOMES and task in latest:
             execution = latest[task]
-            if execution.end is None:
-                execution.end, execution.outcome = at, OUTCOMES[what]
+            if not execution.over:
+                execution.over, execution.outcome = True, OUTCOMES[what]
+                execution.end = at if execution.end is None else execution.end
             elif what == "revoked" and execution.provisional:  # it had ended; its result is dropped
                 execution.outcome = "revoked"
     for task, execution in latest.items():
         execution.device = devices.get(task, execution.device)
-    return found
+    return [execution for execution in found if execution.begun]
+
+
+def _correct_times(execution: _Execution, why: str) -> None:
+    """A plan counts a task as started when it offers it to a fleet: the bar begins with the work."""
+    seconds = read_seconds(why)
+    if seconds is not None:
+        execution.start += seconds[0]
+        execution.end = execution.start + seconds[1]
+    elif why.endswith(NEVER_BEGAN):
+        execution.begun = False
 
 
 def _placed(executions: Iterable[_Execution], ended_at: float) -> Iterator[ExecutionBar]:

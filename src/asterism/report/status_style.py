@@ -15,7 +15,7 @@ from asterism.report.picture import DrawnTask
 __all__ = ["BOLD", "DIM", "count_by_status", "lane_tone", "line_tone", "mark", "shares", "tone"]
 
 # What a reader looks for first comes first, for the end of a long line may be cut.
-_URGENCY = ("failed", "running", "completed", "waiting", "pending", "cancelled", "removed")
+_URGENCY = ("failed", "running", "starting", "queued", "completed", "waiting", "pending", "cancelled", "removed")
 
 
 def line_tone(kind: str) -> Style:

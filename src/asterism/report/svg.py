@@ -23,6 +23,8 @@ TAG_HEIGHT = 18.0
 # The sign inside the disc of a status, so that colour is not the only difference.
 SIGNS = {
     "waiting": "M0 -3.4 V0 L2.4 1.6",
+    "queued": "M0 -3.4 V0 L2.4 1.6",
+    "starting": "M0 -3.4 V0 H3",
     "running": "M-1.6 -3 L3 0 L-1.6 3 Z",
     "completed": "M-3 0.2 L-0.9 2.3 L3.1 -2.2",
     "failed": "M-2.3 -2.3 L2.3 2.3 M2.3 -2.3 L-2.3 2.3",

@@ -18,14 +18,14 @@ from asterism.core.plan.edit_trial import trial
 from asterism.core.plan.editor_cost import EditorCost
 from asterism.core.plan.group_elements import work_of
 from asterism.core.plan.node import Node
-from asterism.core.plan.status import COMPLETED, PENDING
+from asterism.core.plan.status import COMPLETED, PENDING, RUNNING
 from asterism.core.run.run import Run
 from asterism.durable.approval_store import escalation_of
 from asterism.durable.editor_budget import Account
 from asterism.durable.journal_store import StoredConstellation
 from asterism.durable.plan_history import ClosedCycle
 from asterism.durable.plan_requests import EditAnswer
-from asterism.durable.stored_plans import StoredPlan, UnreadablePlan
+from asterism.durable.stored_plans import StoredPlan, UnreadablePlan, task_phase, times_of
 from asterism.durable.task_logs import TaskRun
 from asterism.fleet.fleet import Fleet
 from asterism.orchestrator.plan_mask import PlanMask
@@ -46,7 +46,7 @@ def summary(one: StoredPlan | UnreadablePlan) -> dict[str, Any]:
         "ended_at": plan.ended_at,
         "tasks": len(plan),
         "done": one.done,
-        "counts": counts(plan),
+        "counts": one.counts,
         "owner": one.owner.device if one.owner is not None else None,
         "paused": one.paused,
         "waiting_edits": len(one.waiting),
@@ -59,11 +59,9 @@ def view(
     *,
     tasks: bool = True,
     approvals: Sequence[Mapping[str, Any]] = (),
-    runs: Mapping[str, Run] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """A plan as it is now; without ``tasks`` its lists of tasks and dependencies are empty. ``approvals`` are the
-    documents of the edits that wait for a person, ``runs`` the runs of running tasks: they say which device
-    has a task."""
+    documents of the edits that wait for a person."""
     plan, head = stored.record.plan, stored.record.head
     return {
         "name": head.name,
@@ -77,20 +75,21 @@ def view(
         "started_at": plan.started_at,
         "ended_at": plan.ended_at,
         "params": PlanMask(plan).shown(dict(head.params)),
-        "counts": counts(plan),
-        **(structure(plan, runs) if tasks else {"tasks": [], "dependencies": []}),
+        "counts": stored.counts,
+        **(structure(plan, stored.runs) if tasks else {"tasks": [], "dependencies": []}),
         "cycles": [cycle_json(one) for one in stored.record.lock.cycles.values()],
         "approvals": list(approvals),
         "budget": None if stored.account is None else budget_json(stored.account),
     }
 
 
-def structure(plan: Constellation, runs: Mapping[str, Run] = MappingProxyType({})) -> dict[str, Any]:
-    """The tasks and the dependencies of a plan."""
+def structure(plan: Constellation, runs: Mapping[str, Run] | None = None) -> dict[str, Any]:
+    """The tasks and the dependencies of a plan. ``runs`` are those of running tasks: they say which device has a task
+    and since when; None for a plan of the past."""
     mask, groups = PlanMask(plan), groups_of(plan)
     nodes = plan.nodes.values()
     return {
-        "tasks": [task_json(node, plan, mask, groups, runs.get(node.id)) for node in nodes],
+        "tasks": [task_json(node, plan, mask, groups, runs) for node in nodes],
         "dependencies": [
             {"source": source, "target": node.id, "on": edge.on, "when": edge.when}
             for node in nodes
@@ -114,8 +113,14 @@ def groups_of(plan: Constellation) -> dict[str, str]:
 
 
 def task_json(
-    node: Node, plan: Constellation, mask: PlanMask, groups: dict[str, str], run: Run | None = None
+    node: Node,
+    plan: Constellation,
+    mask: PlanMask,
+    groups: dict[str, str],
+    runs: Mapping[str, Run] | None = None,
 ) -> dict[str, Any]:
+    run = None if runs is None else runs.get(node.id)
+    times = node.times if run is None else times_of(run)
     reason = error_text(node.error) or node.reason
     held = node.status is PENDING and node.held
     return {
@@ -124,7 +129,8 @@ def task_json(
         "status": "waiting" if node.status is PENDING and node.open else str(node.status),
         "reason": mask.shown(reason) if reason else None,
         "device": node.device if run is None else run.device,
-        "queued": run is not None and run.device is None,
+        "phase": None if runs is None or node.status is not RUNNING else task_phase(node, run),
+        "attempt": None if times is None else times.to_json(),
         "attempts": node.attempts,
         "started_at": node.started_at,
         "ended_at": node.ended_at,
@@ -147,7 +153,7 @@ def task_details(
     mask = PlanMask(plan)
     result = mask.results().get(task) if node.status is COMPLETED else None
     return {
-        **task_json(node, plan, mask, groups_of(plan)),
+        **task_json(node, plan, mask, groups_of(plan), stored.runs),
         "definition": mask.shown(node.task.to_json()),
         "result": plain_json(result, f"the result of task {task!r}"),
         "executions": [execution_json(one, mask) for one in runs],
@@ -162,6 +168,7 @@ def execution_json(one: TaskRun, mask: PlanMask) -> dict[str, Any]:
         "status": run.reported_status,
         "device": run.device,
         "created_at": run.created_at,
+        "assigned_at": run.assigned_at,
         "started_at": run.started_at,
         "ended_at": run.ended_at,
         "error": None if run.error is None else mask.shown(run.error),

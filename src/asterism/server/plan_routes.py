@@ -29,7 +29,7 @@ from asterism.durable.plan_requests import edit_plan, pause_plan, undo_edit
 from asterism.durable.plan_retry import reopen_plan
 from asterism.durable.plan_submissions import submit_again, submit_plan
 from asterism.durable.rejected_edits import rejected_edits
-from asterism.durable.stored_plans import explain_task, explanation_json, find_plan, list_plans, open_runs, read_plan
+from asterism.durable.stored_plans import explain_task, explanation_json, find_plan, list_plans, read_plan
 from asterism.durable.task_logs import story_tracebacks, task_logs, task_runs
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.planfile import loader
@@ -132,8 +132,7 @@ async def list_all(call: Call) -> Any:
 async def show(call: Call) -> Any:
     stored = await read_plan(call.fleet, call.path["plan"])
     approvals = await plan_documents.approvals_json(call.fleet, stored.record, stored.waiting)
-    runs = await open_runs(call.fleet, stored.record.plan) if call.query.tasks else {}
-    return plan_documents.view(stored, tasks=call.query.tasks, approvals=approvals, runs=runs)
+    return plan_documents.view(stored, tasks=call.query.tasks, approvals=approvals)
 
 
 async def story(call: Call) -> Any:

@@ -148,7 +148,7 @@ class Graph:
         self.epochs += 1
         node.epoch = self.epochs
         node.attempts += 1
-        node.device, node.begun_at, self._last_at = device, now, now
+        node.device, node.begun_at, node.times, self._last_at = device, now, None, now
         self._story.append((now, "started provisionally" if node.provisional else "started", node.id, device))
         return self.epochs
 
@@ -172,7 +172,7 @@ class Graph:
         else:
             self.refuse(node, EVENTS[status])
         self._last_at = now
-        if node.device is not None:
+        if node.device is not None and node.times is None:
             node.worked += now - node.begun_at
         node.value, node.error, node.ended_at, node.entry = value, error, now, None
         node.reviewed = not review
@@ -319,7 +319,7 @@ class Graph:
         node.provisional, node.tentative, node.unsettled, node.reviewed = False, None, False, True
         node.value = node.error = node.device = node.started_at = node.ended_at = node.entry = None
         node.epoch = node.losses = 0
-        node.attempts, node.worked = node.spent, 0.0
+        node.attempts, node.worked, node.times = node.spent, 0.0, None
         if self.any_joins:
             joins.refresh(self, [node])
             joins.requeue(self)

@@ -6,6 +6,7 @@
     start       task, device, now                         a task is assigned to a device
     locate      task, device                              which device of a fleet runs it (``set_device``)
     tried       task, attempts, losses                    how often a fleet attempted it (``set_attempts``)
+    ran         task, epoch, now, times, why              the run of a fleet ended, with its times (``record_run``)
     finish      task, status, now, value, error, review   it ended; with ``review`` an editor reviews that end
     retry       task, now, why                            an attempt failed, and another one follows
     lose        task                                      its device vanished (``count_loss``)
@@ -36,12 +37,13 @@ from asterism.core.errors import AsterismError, EditRejected, InvalidTask, NotJs
 from asterism.core.json_values import plain_json
 from asterism.core.plan.apply import Applied, apply
 from asterism.core.plan.assignment_lock import AssignmentLock, EditCycle
+from asterism.core.plan.attempt_times import AttemptTimes
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.editor_cost import EditorCost
 from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.node import Node, provisional_below
 from asterism.core.plan.plan_codec import PlanSnapshot, clone
-from asterism.core.plan.status import ENDED_STATES, RUNNING, ConstellationState, TaskStatus
+from asterism.core.plan.status import CANCELLED, ENDED_STATES, RUNNING, ConstellationState, TaskStatus
 from asterism.core.plan.undo_stack import UndoStack
 
 SCHEMA = 2
@@ -61,7 +63,7 @@ def _discard(step: Step) -> None:
 
 class RecordedConstellation(Constellation):
     """A plan that calls ``record`` after every step, and preserves nodes for a snapshot before it changes them. It also
-    has the steps of a plan whose device is a fleet: ``set_device`` and ``set_attempts``."""
+    has the steps of a plan whose device is a fleet: ``set_device``, ``set_attempts`` and ``record_run``."""
 
     def __init__(self, id: str = "constellation") -> None:
         super().__init__(id)
@@ -139,6 +141,19 @@ class RecordedConstellation(Constellation):
             self.snapshot.preserve(node)
         node.attempts, node.losses = attempts, losses
         self.record(["tried", node.id, attempts, losses])
+
+    def record_run(self, task_id: str, epoch: int, now: float, times: AttemptTimes, why: str) -> None:
+        """Record in the story that the run of an execution has ended, and with the task when its last attempt began and
+        ended: the plan learns of both afterwards. A task that was cancelled meanwhile has no epoch any more."""
+        node = self.nodes.get(task_id)
+        if node is not None and (node.epoch == epoch or (node.status is CANCELLED and node.times is None)):
+            if self.snapshot is not None:
+                self.snapshot.preserve(node)
+            node.times = times
+            if times.begun is not None and times.ended is not None:
+                node.worked += max(0.0, times.ended - times.begun)
+        self.add_entry(now, "run ended", task_id, why)
+        self.record(["ran", task_id, epoch, now, list(times), why])
 
     def release(self, node: Node, now: float, why: str) -> None:
         if self.snapshot is not None:
@@ -322,6 +337,9 @@ _REPLAY: dict[str, Callable[..., object]] = {
     "lose": lambda plan, lock, task: plan.count_loss(plan.node(task)),
     "locate": lambda plan, lock, task, device: plan.set_device(plan.node(task), device),
     "tried": lambda plan, lock, task, attempts, losses: plan.set_attempts(plan.node(task), attempts, losses),
+    "ran": lambda plan, lock, task, epoch, now, times, why: plan.record_run(
+        task, epoch, now, AttemptTimes(*times), why
+    ),
     "release": lambda plan, lock, task, now, why: plan.release(plan.node(task), now, why),
     "cancel": lambda plan, lock, task, now, why: plan.cancel(plan.node(task), now, why),
     "note": lambda plan, lock, now, what, task, why: plan.note(now, what, task, why),

@@ -12,6 +12,7 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import Any
 
+from asterism.core.plan.attempt_times import AttemptTimes
 from asterism.core.plan.status import PENDING, TaskStatus
 from asterism.core.plan.task import Dependency, Task
 
@@ -46,6 +47,7 @@ class Node:
         "status",
         "task",
         "tentative",
+        "times",
         "unsettled",
         "value",
         "verdicts",
@@ -84,6 +86,15 @@ class Node:
         self.ended_at: float | None = None
         self.begun_at = 0.0  # when the current attempt began
         self.worked = 0.0  # seconds of all its attempts, without the waits between them
+        self.times: AttemptTimes | None = None  # of its last attempt, if a fleet made it and has told them
+
+    @property
+    def span(self) -> tuple[float, float | None] | None:
+        """When its work began and ended. In a fleet that is its last attempt, without the wait for a device; None if it
+        never began."""
+        if self.times is not None:
+            return None if self.times.begun is None else (self.times.begun, self.times.ended)
+        return None if self.started_at is None else (self.started_at, self.ended_at)
 
     def satisfies(self, dependency: Dependency, child: Node) -> bool:
         """Whether the end of this task, if it has ended, satisfies ``dependency`` of ``child``."""

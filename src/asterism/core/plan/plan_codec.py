@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from asterism.core.errors import DuplicateTask, NotJson, PlanError, RecordedError
 from asterism.core.json_values import plain_json
+from asterism.core.plan.attempt_times import AttemptTimes
 from asterism.core.plan.edits import Key
 from asterism.core.plan.graph import Graph
 from asterism.core.plan.node import Node
@@ -44,6 +45,7 @@ PROGRESS: dict[str, Any] = {
     "reason": "",
     "begun_at": 0.0,
     "worked": 0.0,
+    "times": None,
     "spent": 0,
 }
 """The facts of progress with their initial values. Only those that differ are written."""
@@ -190,6 +192,7 @@ def _decode_node(graph: Graph, item: Mapping[str, Any]) -> Node:
         setattr(node, name, item[name])
     node.status = TaskStatus(node.status)
     node.tentative = None if node.tentative is None else TaskStatus(node.tentative)
+    node.times = None if node.times is None else AttemptTimes(*node.times)
     node.value = item.get("value")
     if "error" in item:
         node.error = RecordedError(item["error"]["type"], item["error"]["message"])
@@ -258,6 +261,7 @@ class NodeState(NamedTuple):
     reason: str
     begun_at: float
     worked: float
+    times: AttemptTimes | None
     spent: int
 
 

@@ -149,7 +149,7 @@ _KEPT = (
         "attempts",
         "losses",
     ),
-    *("spent", "value", "error", "reason", "started_at", "ended_at", "begun_at", "worked", "entry"),
+    *("spent", "value", "error", "reason", "started_at", "ended_at", "begun_at", "worked", "times", "entry"),
     *("open", "held", "met", "lost", "doomed"),
 )
 _kept_of = attrgetter(*_KEPT)
@@ -188,7 +188,7 @@ def _reset(graph: Graph, node: Node) -> None:
             child.verdicts.pop(node.id, None)
     node.tentative, node.unsettled, node.reviewed, node.needless = None, False, True, False
     node.value = node.error = node.device = node.started_at = node.ended_at = node.entry = None
-    node.epoch, node.losses, node.spent, node.reason = 0, 0, node.attempts, ""
+    node.epoch, node.losses, node.spent, node.reason, node.times = 0, 0, node.attempts, "", None
 
 
 def _recount(graph: Graph) -> None:

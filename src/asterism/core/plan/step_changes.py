@@ -59,6 +59,7 @@ def task_progress(node: Node) -> dict[str, Any]:
         "attempts": node.attempts,
         "started_at": node.started_at,
         "ended_at": node.ended_at,
+        "attempt": None if node.times is None else node.times.to_json(),
         "needless": node.needless,
         "review": not node.reviewed,
     }

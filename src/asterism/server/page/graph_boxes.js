@@ -9,7 +9,20 @@ const ROOM = WIDTH - LEFT - 8;
 const [NAME, REMARK, LARGE] = ["600 13px", "11.5px", "600 17px"];
 
 export function shownStatus(task) {
+  if (task.status === "running" && task.phase) return task.phase;
   return task.status === "pending" && task.waiting ? "waiting" : task.status;
+}
+
+// When the work on a task began and ended: without its wait for a device. Undefined if it has not begun.
+export function workSpan(task) {
+  if (task.attempt || task.phase) return task.attempt?.begun_at ? { begin: task.attempt.begun_at, end: task.attempt.ended_at } : undefined;
+  return task.started_at ? { begin: task.started_at, end: task.ended_at } : undefined;
+}
+
+// How long it waited for a device, or has waited until now.
+export function waitSeconds(task, now = Date.now() / 1000) {
+  if (task.attempt) return (task.attempt.begun_at ?? task.attempt.ended_at ?? now) - task.attempt.created_at;
+  return task.phase === "queued" && task.started_at ? now - task.started_at : undefined;
 }
 
 // The second line of a box: the most urgent remark.
@@ -21,7 +34,7 @@ export function remark(task) {
   return [words(shownStatus(task)), ...circumstances(task)].join(" · ");
 }
 
-const circumstances = (task) => [task.queued ? "queued for a device" : task.device, task.attempts > 1 && `attempt ${task.attempts}`].filter(Boolean);
+const circumstances = (task) => [task.phase !== "queued" && task.device, task.attempts > 1 && `attempt ${task.attempts}`].filter(Boolean);
 
 // The same beside a status that is shown already.
 export function remarkBesideStatus(task) {
@@ -31,7 +44,7 @@ export function remarkBesideStatus(task) {
 
 export function spoken(task) {
   const held = task.held_by?.length ? `, held by ${task.held_by.join(", ")}` : "";
-  return `${task.name || task.id}, ${words(shownStatus(task))}${held}${task.queued ? ", queued for a device" : task.device ? `, on ${task.device}` : ""}${task.provisional ? ", provisional" : ""}${task.status === "failed" && task.reason ? `: ${task.reason}` : ""}`;
+  return `${task.name || task.id}, ${words(shownStatus(task))}${held}${task.phase === "queued" ? " for a device" : task.device ? `, on ${task.device}` : ""}${task.provisional ? ", provisional" : ""}${task.status === "failed" && task.reason ? `: ${task.reason}` : ""}`;
 }
 
 // How much text a box has: "all", the "name" alone in larger letters, or "none" where it could not be read.
@@ -70,7 +83,8 @@ function Badge({ change }) {
 function countsOf(state, box) {
   const counts = {};
   for (const id of box.members) {
-    const status = state.tasks.get(id)?.value.status ?? "pending";
+    const task = state.tasks.get(id)?.value;
+    const status = task ? shownStatus(task) : "pending";
     counts[status] = (counts[status] ?? 0) + 1;
   }
   return counts;

@@ -1,9 +1,10 @@
 // The whole graph in a corner, with the window as a frame; a press moves the window.
+import { shownStatus } from "./graph_boxes.js";
 import { HEIGHT, WIDTH, bounds } from "./graph_model.js";
 import { html, useEffect, useMemo, useRef, useSignalEffect } from "./ui.js";
 
 const SIZE = { width: 168, height: 104 };
-const TONES = { running: "--blue", completed: "--green", failed: "--red", cancelled: "--grey" };
+const TONES = { queued: "--amber", starting: "--amber", running: "--blue", completed: "--green", failed: "--red", cancelled: "--grey" };
 
 export function Minimap({ state, model, camera, size }) {
   const canvas = useRef(null);
@@ -20,7 +21,8 @@ export function Minimap({ state, model, camera, size }) {
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.clearRect(0, 0, SIZE.width, SIZE.height);
     for (const box of model.boxes.values()) {
-      const status = state.tasks.get(box.id)?.peek().status;
+      const task = state.tasks.get(box.id)?.peek();
+      const status = task && shownStatus(task);
       context.fillStyle = style.getPropertyValue(TONES[status] ?? "--wire");
       context.fillRect((box.x - WIDTH / 2) * scale + left, (box.y - HEIGHT / 2) * scale + top, Math.max(1.5, WIDTH * scale), Math.max(1.5, HEIGHT * scale));
     }

@@ -6,7 +6,7 @@ const CALM = 400; // ms between two readings of the view while events arrive
 const CALM_LARGE = 2_500; // the same for a plan of more than LARGE tasks
 const LARGE = 800;
 const CLAIMS_AGE = 5_000;
-const TAKEN_AGE = 2_000; // ms between two readings while tasks wait for a device: no event tells that one took them
+const TAKEN_AGE = 1_000; // ms between two readings while tasks wait for a device: no event tells that one took them
 export const FADE = 8_000; // ms that a change stays marked
 
 export class PlanState {
@@ -67,7 +67,7 @@ export class PlanState {
       if (this.#closed || wanted !== this.version) return;
       this.#show(view, layout, before, known);
       if (wanted === null && !this.#stop) this.#follow();
-      if (wanted === null && this.#timer === null && view.tasks.some((task) => task.queued)) this.#timer = setTimeout(() => this.#read(), TAKEN_AGE);
+      if (wanted === null && this.#timer === null && view.tasks.some((task) => task.phase === "queued" || task.phase === "starting")) this.#timer = setTimeout(() => this.#read(), TAKEN_AGE);
     } catch (problem) {
       if (this.#closed || wanted !== this.version) return;
       if (wanted !== null || !isAway(problem)) this.problem.value = problem;
@@ -180,6 +180,8 @@ export class PlanState {
         if (!task) continue;
         const next = { ...task.peek() };
         for (const field of PROGRESS) if (data[field] !== undefined && !(field === "device" && data.status === "running")) next[field] = data[field];
+        if (next.status !== "running") next.phase = null;
+        else next.phase ??= "queued"; // it was offered to the fleet; the next reading of the view tells more
         if (next.status === "pending" && task.peek().status === "waiting") next.status = "waiting";
         task.value = next;
       }
@@ -189,7 +191,7 @@ export class PlanState {
   }
 }
 
-const PROGRESS = ["status", "device", "reason", "provisional", "attempts", "started_at", "ended_at", "needless"];
+const PROGRESS = ["status", "device", "reason", "provisional", "attempts", "started_at", "ended_at", "attempt", "needless"];
 
 // Who holds a task: the person or program that reviews the end of one of its dependencies.
 function holders(task, { cycles = [], approvals = [] }) {

@@ -110,7 +110,7 @@ function Toolbar({ state, view, query, search, controls, groups, collapsed, fini
   </div>`;
 }
 
-const STATUSES = ["pending", "waiting", "running", "completed", "failed", "cancelled"];
+const STATUSES = ["pending", "waiting", "queued", "starting", "running", "completed", "failed", "cancelled"];
 
 const CALM = 500;
 

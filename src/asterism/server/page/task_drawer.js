@@ -1,6 +1,6 @@
 // The drawer of a task: status, why, attempts, live output, inputs and result, story, device.
 import { get, post } from "./api.js";
-import { shownStatus } from "./graph_boxes.js";
+import { shownStatus, waitSeconds, workSpan } from "./graph_boxes.js";
 import { Action, Status } from "./parts.js";
 import { html, useEffect, useRef, useState } from "./ui.js";
 import { ENDED, ENDED_STATES, clock, duration, value, words } from "./words.js";
@@ -12,7 +12,7 @@ export function TaskDrawer({ state, id, close, compose, jump, fold }) {
   const data = task?.value;
   const heading = useRef(null);
   const [detail, setDetail] = useState({});
-  const changed = `${id} ${data?.status} ${data?.attempts} ${state.view.value?.version} ${data?.held_by?.length}`;
+  const changed = `${id} ${data?.status} ${data?.phase} ${data?.attempts} ${state.view.value?.version} ${data?.held_by?.length}`;
   useEffect(() => { heading.current?.focus({ preventScroll: true }); }, [id]);
   useEffect(() => {
     let current = true;
@@ -27,6 +27,7 @@ export function TaskDrawer({ state, id, close, compose, jump, fold }) {
     return html`<aside class="drawer" aria-label="Task"><${Head} title=${id} close=${close} heading=${heading} /><p class="note">This version of the plan has no task ${id}.</p></aside>`;
   }
   const mine = detail.id === id ? detail : {};
+  const [work, waited] = [workSpan(data), waitSeconds(data)];
   const { dependencies } = state.view.value;
   const above = dependencies.filter((edge) => edge.target === id);
   const below = dependencies.filter((edge) => edge.source === id);
@@ -38,10 +39,10 @@ export function TaskDrawer({ state, id, close, compose, jump, fold }) {
     ${data.name && data.name !== id && html`<p class="note">id: ${id}</p>`}
     ${data.held_by?.length > 0 && html`<p class="held-note">Held by ${data.held_by.join(", ")}</p>`}
     ${data.reason && html`<section><h3>Reason</h3><p class="text">${data.reason}</p></section>`}
-    <${Why} why=${mine.why} begun=${data.status === "running" || ENDED.has(data.status)} />
+    <${Why} why=${mine.why} begun=${(data.phase ?? data.status) === "running" || ENDED.has(data.status)} />
     <dl class="facts">
-      ${fact("Device", data.device)}${fact("Started", clock(data.started_at))}
-      ${fact("Took", data.started_at && duration((data.ended_at ?? Date.now() / 1000) - data.started_at))}
+      ${fact("Device", data.phase !== "queued" && data.device)}${fact("Waited", waited !== undefined && duration(waited))}
+      ${fact("Started", work && clock(work.begin))}${fact("Took", work && duration((work.end ?? Date.now() / 1000) - work.begin))}
       ${fact("Estimate", data.estimate && duration(data.estimate))}${fact("Group", data.group && html`${data.group} <button class="link" onClick=${() => fold(data.group)}>collapse</button>`)}
     </dl>
     ${!ENDED.has(data.status) && compose && html`<p class="buttons">
@@ -94,10 +95,13 @@ function Neighbours({ edges, end, jump, cut }) {
     ${cut(edge) && html` <button class="plain small" aria-label=${`Remove the dependency ${edge.source} → ${edge.target}`} title="Remove this dependency" onClick=${cut(edge)}>✕</button>`}</li>`)}</ul>`;
 }
 
+// An attempt that has not begun is queued until a device has it, then starting, whatever its run is called.
+const attemptStatus = (one) => (one.ended_at ? one.status : one.started_at ? "running" : one.device ? "starting" : "queued");
+
 function Attempts({ items }) {
   if (!Array.isArray(items) || !items.length) return null;
   return html`<section><h3>Attempts</h3><ol class="attempts">${items.map((one, index) => html`<li>
-    <b>${index + 1}</b> ${words(one.status)} ${one.device && html`on ${one.device}`} <small>${clock(one.started_at)}${one.ended_at && one.started_at && `, ${duration(one.ended_at - one.started_at)}`}</small>
+    <b>${index + 1}</b> ${words(attemptStatus(one))} ${one.device && html`on ${one.device}`} <small>${clock(one.started_at)}${one.ended_at && one.started_at && `, ${duration(one.ended_at - one.started_at)}`}</small>
     ${one.error && html`<span class="text">${one.error}</span>`}</li>`)}</ol></section>`;
 }
 

@@ -1,11 +1,17 @@
 // The tasks as a list: the same as the graph, for screen readers, small screens and very large plans.
-import { remarkBesideStatus, shownStatus } from "./graph_boxes.js";
+import { remarkBesideStatus, shownStatus, waitSeconds, workSpan } from "./graph_boxes.js";
 import { matches } from "./graph_model.js";
 import { Empty, Status } from "./parts.js";
 import { html } from "./ui.js";
 import { clock, duration, plural } from "./words.js";
 
 const MOST = 500;
+
+function times(task) {
+  const work = workSpan(task);
+  if (work) return `${clock(work.begin)}, ${duration((work.end ?? Date.now() / 1000) - work.begin)}`;
+  return task.phase ? `waiting for ${duration(waitSeconds(task))}` : "";
+}
 
 export function TaskList({ state, view, search, status, selected, select }) {
   state.changed.value;
@@ -18,6 +24,6 @@ export function TaskList({ state, view, search, status, selected, select }) {
       <button aria-pressed=${task.id === selected ? "true" : "false"} onClick=${() => select(task.id)}>
         <span class="task-name">${task.name || task.id}</span><${Status} status=${shownStatus(task)} />
         <span class="task-remark">${remarkBesideStatus(task)}</span>
-        <span class="task-time">${task.started_at ? `${clock(task.started_at)}, ${duration((task.ended_at ?? Date.now() / 1000) - task.started_at)}` : ""}</span>
+        <span class="task-time">${times(task)}</span>
       </button></li>`)}</ul></div>`;
 }

@@ -16,8 +16,8 @@ export class PlanHistory {
     if (data.started_at != null) {
       const key = `${data.task} ${data.started_at}`;
       const old = this.executions.get(key);
-      const { task, status, provisional, started_at, ended_at } = data;
-      this.executions.set(key, { key, task, status, provisional, started_at, ended_at, device: data.device || old?.device || "no device" });
+      const { task, status, provisional, started_at, ended_at, attempt } = data;
+      this.executions.set(key, { key, task, status, provisional, started_at, ended_at, attempt, device: data.device || old?.device || "no device" });
       this.#end(data.task, data.started_at);
     } else {
       this.#end(data.task, data.at); // released, or to be run again
@@ -52,6 +52,7 @@ export class PlanHistory {
     const cut = (map) => new Map([...map].filter(([, one]) => (one.started_at ?? one.opened_at) <= at).map(([key, one]) => {
       const copy = { ...one };
       if (copy.ended_at > at) { copy.ended_at = null; copy.status = "running"; }
+      if (copy.attempt) copy.attempt = Object.fromEntries(Object.entries(copy.attempt).map(([name, time]) => [name, time > at ? null : time]));
       if (copy.closed_at > at) copy.closed_at = null;
       return [key, copy];
     }));
@@ -67,12 +68,25 @@ export class PlanHistory {
   }
 }
 
+// When the work of an execution began and ended; null if it has not begun. A plan counts a task as started when it offers
+// it to the fleet; `task` is the task as it is now, which says more while it runs, or undefined for the past.
+export function workOf(one, task) {
+  const current = one.ended_at == null ? task : undefined;
+  const attempt = one.attempt ?? current?.attempt;
+  if (attempt) return attempt.begun_at == null ? null : { start: attempt.begun_at, end: attempt.ended_at ?? one.ended_at };
+  if (current && (current.started_at !== one.started_at || (current.phase ?? "running") !== "running")) return null;
+  return { start: one.started_at, end: one.ended_at };
+}
+
 // Lanes by device, in alphabetical order, so that none changes its place. Bars that overlap get rows of their own.
-export function lanes(executions, now) {
+// `taskOf` returns the task of an execution as it is now, for those that run.
+export function lanes(executions, now, taskOf = () => undefined) {
   const byDevice = new Map();
   for (const one of executions) {
+    const work = workOf(one, taskOf(one.task));
+    if (!work) continue;
     if (!byDevice.has(one.device)) byDevice.set(one.device, []);
-    byDevice.get(one.device).push({ ...one, start: one.started_at, end: Math.max(one.started_at, one.ended_at ?? now) });
+    byDevice.get(one.device).push({ ...one, start: work.start, end: Math.max(work.start, work.end ?? now) });
   }
   return [...byDevice].sort(([one], [other]) => one.localeCompare(other, undefined, { numeric: true })).map(([device, list]) => {
     const ends = [];

@@ -109,10 +109,11 @@ export function TimelineView({ state, select }) {
 }
 
 // A plan learns when a task ends which device had it; the view knows it before.
-const laneOf = (one, task) => (one.ended_at != null || !task || task.started_at !== one.started_at ? one.device : task.queued ? "queued" : task.device ?? one.device);
+const laneOf = (one, task) => (one.ended_at != null || !task || task.started_at !== one.started_at ? one.device : task.device ?? one.device);
 
 function Chart({ shown, begin, end, width, zoom, running, select, names, selected }) {
-  const found = lanes([...shown.executions.values()].map((one) => ({ ...one, device: laneOf(one, running && names.get(one.task)?.value) })), end);
+  const taskOf = (id) => (running ? names.get(id)?.value : undefined);
+  const found = lanes([...shown.executions.values()].map((one) => ({ ...one, device: laneOf(one, taskOf(one.task)) })), end, taskOf);
   const label = width < 560 ? 84 : 132;
   const drawn = Math.max(120, width - label) * zoom;
   const x = (at) => ((Math.max(begin, at) - begin) / Math.max(0.001, end - begin)) * drawn;

@@ -1,6 +1,6 @@
 // Statuses, times and values as text. The marks differ in shape, so that colour only helps.
 const MARKS = {
-  pending: "○", waiting: "◌", running: "◐", completed: "●", failed: "✗", cancelled: "⊘", removed: "⊖",
+  pending: "○", waiting: "◌", queued: "◔", starting: "◔", running: "◐", completed: "●", failed: "✗", cancelled: "⊘", removed: "⊖",
   accepted: "✓", rejected: "✗",
   // runs of a fleet
   created: "○", assigned: "◔", claimed: "◔", processing: "◐", pausing: "◌", reassigning: "◌", paused: "❙❙",
