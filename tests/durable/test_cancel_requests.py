@@ -13,6 +13,9 @@ from asterism.core.plan.edits import AddTask, EditBatch
 from asterism.core.plan.status import ConstellationState
 from asterism.durable import admin, ownership
 from asterism.durable.journal_store import UnknownConstellation, insert_plan
+from asterism.durable.stored_plans import explain_task, read_plan
+from asterism.report.picture import picture
+from asterism.server import plan_documents
 from asterism.store.protocol import Query
 from tests.durable import durable_work
 from tests.durable.durable_scenes import DONE, Stage, chain, heard_by, left, task
@@ -38,6 +41,23 @@ async def test_the_owner_cancels_on_request_and_records_the_reason(stage: Stage)
     assert told_of_cancelling(found.plan) == ["by ann: not tonight"]
     assert {str(node.status) for node in found.plan.nodes.values()} == {"cancelled"}
     assert DONE == {}
+
+
+async def test_every_cancelled_task_has_the_reason_of_the_person(stage: Stage) -> None:
+    running = stage.spawn(stage.orchestrator().run(chain("a", "b", call="wait")))
+    await durable_work.gate("a begun").wait()
+    await admin.cancel(stage.fleet(), "nightly", "not tonight")
+    why = "the constellation was cancelled by ann: not tonight"
+    result = await running
+    stored = await read_plan(stage.fleet(), "nightly")
+    for plan in (result.plan, stored.record.plan):
+        assert {node.reason for node in plan.nodes.values()} == {why}
+        assert [entry.why for entry in plan.story() if entry.what == "cancelled" and entry.task] == [why, why]
+    view = plan_documents.view(stored)
+    assert [one["reason"] for one in view["tasks"]] == [why, why]
+    assert all(one.note.endswith(why) for one in picture(stored.record.plan).tasks)
+    explained = await explain_task(stage.fleet(), "nightly", "b")
+    assert explained.reasons[0].text.endswith(f": {why}")
 
 
 async def test_the_head_says_cancelling_while_a_task_stops(stage: Stage) -> None:

@@ -119,6 +119,12 @@ def test_a_pause_is_named() -> None:
     assert "the plan is paused" in str(answer)
 
 
+def test_a_pause_is_named_with_what_the_task_waits_for() -> None:
+    plan = chain(Task("a", call=after(10)), Task("b", call=after(10)), id="p")
+    answer = ask(plan, "b", 1, lambda one: one.pause("p"))
+    assert [one.kind for one in answer.holders] == ["dependency", "pause"]
+
+
 def test_a_cancellation_is_named() -> None:
     plan = independent(*(Task(name, call=stubborn(10)) for name in "ab"), id="p")
     answer = ask(plan, "b", 1, lambda one: one.cancel("p"), devices=[LocalDevice("one", slots=1)], grace=20)

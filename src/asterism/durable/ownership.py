@@ -293,7 +293,7 @@ class Ownership:
         if not journal.head.cancelling:
             execution.plan.note(self._scheduler.now(), "asked to cancel", None, reason or "")
             journal.stage_head(cancelling=True)  # in one commit with the note
-        execution.cancel()
+        execution.cancel(reason or "")
 
     async def _follow_requests(
         self, execution: Execution, journal: JournalWriter, owner: PlanCommands, paused: bool

@@ -21,7 +21,7 @@ from asterism.core.plan.apply import Applied
 from asterism.core.plan.approval import WaitingEdit
 from asterism.core.plan.assignment_lock import AssignmentLock
 from asterism.core.plan.constellation import Constellation, Upstream
-from asterism.core.plan.graph import PLAN_CANCELLED
+from asterism.core.plan.graph import plan_cancelled
 from asterism.core.plan.node import Node
 from asterism.core.plan.ready_queue import Entry
 from asterism.core.plan.status import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, TaskStatus
@@ -63,6 +63,7 @@ class Execution:
         self._wake = partial(scheduler.wake, self)
         self.done: asyncio.Future[None] = self._loop.create_future()
         self.paused = self.cancelling = False
+        self._cancel_reason = ""
         self._slots = scheduler.slots  # the most that could run at once since the beginning
         self.last_assigned = 0  # serial number of the last device that it was given
         self.active: dict[int, Active] = {}
@@ -241,7 +242,7 @@ class Execution:
                 self._scheduler.task_ended(self)
                 return
         elif self.cancelling:
-            self._cancel_task(node, PLAN_CANCELLED)
+            self._cancel_task(node, plan_cancelled(self._cancel_reason))
         elif isinstance(error, DeviceUnavailable):
             self._release(node, active.member, error)
         elif isinstance(error, DeviceLost):
@@ -400,17 +401,18 @@ class Execution:
         if kind == "edit_refused" and not self.cancelling:
             self.cycles.ask_again(edit)
 
-    def cancel(self) -> None:
-        """Start nothing more and ask running tasks to stop; after ``grace`` seconds they are cancelled all the same."""
+    def cancel(self, reason: str = "") -> None:
+        """Start nothing more and ask running tasks to stop; after ``grace`` seconds they are cancelled all the same.
+        ``reason`` says who asked for it and why."""
         if self.cancelling or self.done.done():
             return
-        self.cancelling = True
+        self.cancelling, self._cancel_reason = True, reason
         self.events.plan_changed("constellation_cancelling")
         self.cycles.cancel()
         self.waiting.cancel()
         for node in [node for node in self.plan.nodes.values() if node.status is RUNNING]:
             if node.epoch not in self.active:
-                self._cancel_task(node, PLAN_CANCELLED)
+                self._cancel_task(node, plan_cancelled(self._cancel_reason))
         for epoch, active in tuple(self.active.items()):
             self._ask_to_stop(active, epoch)
         self._loop.call_later(self.options.grace, self.cancel_hard)
@@ -421,7 +423,7 @@ class Execution:
         if self.done.done():
             return
         for node in [node for node in self.plan.nodes.values() if node.status is RUNNING]:
-            self._cancel_task(node, f"{PLAN_CANCELLED}, and it did not stop when asked")
+            self._cancel_task(node, f"{plan_cancelled(self._cancel_reason)}, and it did not stop when asked")
         self._wake()
 
     # -- devices -------------------------------------------------------------------------------------------------------
@@ -467,7 +469,7 @@ class Execution:
 
     def _end(self, cancelled: bool) -> None:
         left = [node for node in self.plan.nodes.values() if node.status is PENDING] if self._bus.subscriptions else []
-        state = self.plan.close(self._now(), cancelled)
+        state = self.plan.close(self._now(), cancelled, self._cancel_reason)
         for node in left:
             self.events.task_ended(node)
         self.cycles.cancel()

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from asterism.base.text import masked_url, shorten
-from asterism.core.plan.status import PENDING
+from asterism.core.plan.plan_end import NOT_NEEDED, UNREACHABLE
+from asterism.core.plan.status import CANCELLED, PENDING
 
 if TYPE_CHECKING:
     from asterism.core.plan.constellation import Constellation
@@ -102,7 +103,10 @@ def picture(
 def _drawn_task(node: Node, secrets: PlanMask, phase: str | None) -> DrawnTask:
     status = phase or ("waiting" if node.status is PENDING and node.open else str(node.status))
     device = node.task.device if phase == "queued" else node.device or node.task.device
-    return DrawnTask(node.id, label(node.task, secrets), status, device or "")
+    notes = [device or ""]
+    if node.status is CANCELLED and not node.reason.startswith((NOT_NEEDED, UNREACHABLE)):  # somebody cancelled it
+        notes.append(shorten(secrets.shown(node.reason), LONGEST_LABEL))
+    return DrawnTask(node.id, label(node.task, secrets), status, ", ".join(filter(None, notes)))
 
 
 def label(task: Task, secrets: PlanMask) -> str:

@@ -59,6 +59,8 @@ def why(
         waiting = tuple(approval_holder(edit, node.id) for edit in edits if stuck or node.id in edit.tasks)
         holders = unmet or _reviews(graph, lock, node, now) or (() if waiting and not placement else _placed(placement))
         holders += tuple(one for one in waiting if one not in holders)
+        if placement is not None and placement.kind == "pause" and placement not in holders:
+            holders += (placement,)  # it keeps the task from its start, whatever else does
         return Why(node.id, "waiting" if node.open else "pending", holders)
     if node.tentative is not None:
         return Why(node.id, f"{node.tentative} provisionally", _unconfirmed(graph, lock, node, now))

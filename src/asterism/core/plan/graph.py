@@ -41,6 +41,13 @@ from asterism.core.plan.task import Dependency
 from asterism.core.plan.topological_order import TopologicalOrder, parents_first
 
 PLAN_CANCELLED = "the constellation was cancelled"
+
+
+def plan_cancelled(reason: str) -> str:
+    """Why a task was cancelled with its plan. ``reason`` says who asked and why, such as ``by ann: too slow``."""
+    return f"{PLAN_CANCELLED} {reason}" if reason else PLAN_CANCELLED
+
+
 """Why a task is cancelled with its plan. Replay of a journal repeats these words, so they never change."""
 
 _number = attrgetter("number")
@@ -324,11 +331,12 @@ class Graph:
             joins.refresh(self, [node])
             joins.requeue(self)
 
-    def close(self, now: float, cancelled: bool = False) -> ConstellationState:
-        """End the plan when no task can move: cancel the pending tasks, each with a reason. Returns the final state."""
+    def close(self, now: float, cancelled: bool = False, reason: str = "") -> ConstellationState:
+        """End the plan when no task can move: cancel the pending tasks, each with a reason. Returns the final state.
+        ``reason`` says who cancelled the plan and why."""
         if self.counts[PENDING]:
             for node in parents_first(node for node in self.nodes.values() if node.status is PENDING):
-                self._give_up(node, now, cancelled)
+                self._give_up(node, now, cancelled, reason)
         if cancelled:
             self.state = ConstellationState.CANCELLED
         elif not self.unreachable and (not self.counts[FAILED] or plan_end.all_handled(self)):
@@ -343,9 +351,9 @@ class Graph:
         """Reopen a plan that has ended, with these tasks pending again. Returns what undoes it."""
         return plan_end.reopen(self, tasks, now, why)
 
-    def _give_up(self, node: Node, now: float, cancelled: bool) -> None:
+    def _give_up(self, node: Node, now: float, cancelled: bool, reason: str) -> None:
         if cancelled:
-            why = PLAN_CANCELLED
+            why = plan_cancelled(reason)
         else:
             node.needless, why = self.unreachable_reason(node)
             self.unreachable += not node.needless

@@ -19,7 +19,7 @@
     stuck       now                                       a cycle opens because no task can move
     rejected    cycle                                     an answer was rejected
     reviewed    cycle, now, outcome[, cost]               a cycle is closed
-    close       now, cancelled                            the plan ends
+    close       now, cancelled[, reason]                  the plan ends; who cancelled it and why
 
 A ``RecordedConstellation`` and its ``RecordedLock`` call ``record`` after each step. A step depends only on the plan,
 the lock policy and its own arguments. So ``replay`` of the same steps gives the same plan, to the byte.
@@ -214,11 +214,11 @@ class RecordedConstellation(Constellation):
         self.record(["reopen", tasks, now, why])
         return undo
 
-    def close(self, now: float, cancelled: bool = False) -> ConstellationState:
+    def close(self, now: float, cancelled: bool = False, reason: str = "") -> ConstellationState:
         if self.snapshot is not None:
             self.snapshot.copy_nodes()
-        state = super().close(now, cancelled)
-        self.record(["close", now, cancelled])
+        state = super().close(now, cancelled, reason)
+        self.record(["close", now, cancelled, *([reason] if reason else [])])
         return state
 
 
@@ -349,7 +349,7 @@ _REPLAY: dict[str, Callable[..., object]] = {
     "stuck": lambda plan, lock, now: lock.open_stuck(now, always=True),
     "rejected": lambda plan, lock, cycle: lock.record_rejection(lock.cycles[cycle]),
     "reviewed": _reviewed,
-    "close": lambda plan, lock, now, cancelled: plan.close(now, cancelled),
+    "close": lambda plan, lock, now, cancelled, reason="": plan.close(now, cancelled, reason),
 }
 
 
