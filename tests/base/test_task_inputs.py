@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asterism import Constellation, LocalDevice, Orchestrator, Task, Workflow
-from asterism.base import task_inputs
+from asterism.base import command_inputs, task_inputs
 from asterism.base.task_inputs import MissingInput
 from asterism.core.errors import DeviceUnavailable
 from asterism.core.run.run import Run
@@ -79,7 +79,11 @@ def variables_of(send: Send, inputs: dict[str, Any], **terms: Any) -> dict[str, 
 @both
 def test_every_input_is_a_variable_with_a_prefix(send: Send) -> None:
     seen = variables_of(send, {"mean": 3.5, "Text": "a b", "list": [1, "x"], "PATH": "/evil"})
-    prefixed = {name: value for name, value in seen.items() if name.startswith(task_inputs.VARIABLE_PREFIX)}
+    prefixed = {
+        name: value
+        for name, value in seen.items()
+        if name.startswith(task_inputs.VARIABLE_PREFIX) and not name.startswith(command_inputs.FILE_PREFIX)
+    }
     assert prefixed == {
         "ASTERISM_INPUT_mean": "3.5",
         "ASTERISM_INPUT_Text": "a b",
@@ -117,6 +121,7 @@ def test_no_input_is_a_variable_that_the_system_reads(send: Send, name: str, tmp
 def test_without_the_list_an_input_executes_what_it_likes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mark, evil = tmp_path / "mark", tmp_path / "evil"
     evil.write_text(f"touch {mark}\n")
+    monkeypatch.setattr(command_inputs, "is_reserved", lambda name: False)
     monkeypatch.setattr(task_inputs, "is_reserved", lambda name: False)
     as_run({"BASH_ENV": str(evil)}, shell="bash -c true # BASH_ENV")
     assert mark.exists()
@@ -177,6 +182,7 @@ NAMES = st.sampled_from([*DANGEROUS, "mean", "", "a=b", "a b", "1", "BASH_FUNC_l
 @given(st.dictionaries(NAMES, st.text(max_size=4) | st.integers(), max_size=6))
 def test_whatever_is_sent_nothing_that_the_system_reads_changes(inputs: dict[str, Any]) -> None:
     line = " ".join(f"${name} {name}" for name in inputs)
-    given = dict(task_inputs.bare_variables(inputs, lambda name: task_inputs.mentions_name(line, name)))
+    texts = command_inputs.input_texts(inputs)
+    given = command_inputs.bare_variables(texts, line, lambda name: task_inputs.mentions_name(line, name))
     assert not [name for name in given if name in DANGEROUS or not name.isidentifier()]
-    assert all(name.startswith("ASTERISM_INPUT_") for name, _ in task_inputs.prefixed_variables(inputs))
+    assert all(name.startswith("ASTERISM_INPUT_") for name in command_inputs.prefixed_variables(texts, line))

@@ -104,7 +104,5 @@ def test_a_value_is_large_by_its_parts_and_its_text(value: Any, large: bool) -> 
 def test_a_limit_refuses_with_size_limit_and_what_to_do() -> None:
     limit = SizeLimit(1000, "set --most SIZE")
     limit.check(1000, "it")
-    with pytest.raises(
-        TooLarge, match="^it has 1,001 bytes, and the limit is 1,000: write it to a file .*: set --most"
-    ):
+    with pytest.raises(TooLarge, match=r"^it has 1,001 bytes, and the limit is 1,000: .*: set --most"):
         limit.check(1001, "it")

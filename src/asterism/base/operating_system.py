@@ -42,6 +42,16 @@ def user_id() -> int | None:
     return os.getuid() if hasattr(os, "getuid") else None
 
 
+def argument_limit() -> int:
+    """How many bytes of words and variables a command can get in all. Linux passes no more than 6 MiB, whatever
+    its limits say."""
+    try:
+        limit = os.sysconf("SC_ARG_MAX")
+    except (AttributeError, ValueError, OSError):  # not on this system
+        limit = -1
+    return min(limit, 6 << 20) if limit > 0 else 1 << 20
+
+
 def own_group() -> int | None:
     """The process group of this process; None where there are none."""
     return os.getpgrp() if hasattr(os, "getpgrp") else None

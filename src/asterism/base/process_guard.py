@@ -6,10 +6,11 @@ guard kills every group that was not reported finished. With a ``grace`` it send
 their locks, and kills the rest after so many seconds. It works on every system with pipes and process groups. A child
 that starts its own session escapes it.
 
-The lines are ``+ticket pid`` from the child, ``-ticket`` from the parent, and ``=ticket seconds`` for a lease: the
-child is killed after that time unless the line is repeated. A frozen parent cannot stop work whose lease has expired,
-but its guard can. The parent chooses the ticket, so it can take back the ticket of a child that failed before its
-process id was known; that id may then belong to another process.
+The lines are ``+ticket pid`` from the child, ``-ticket`` from the parent, ``/ticket hex`` for a folder that the guard
+removes if the parent dies, and ``=ticket seconds`` for a lease: the child is killed after that time unless the line is
+repeated. A frozen parent cannot stop work whose lease has expired, but its guard can. The parent chooses the ticket, so
+it can take back the ticket of a child that failed before its process id was known; that id may then belong to another
+process.
 
 Before the guard kills a group whose lease has expired, it writes the ticket into a pipe to the parent. So a parent that
 sees such a child end already finds the ticket there (``overdue``).
@@ -29,7 +30,7 @@ signal.signal(signal.SIGINT, signal.SIG_IGN)
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 os.set_blocking(1, False)  # the parent may not read it
 clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-groups, ends, rest = {}, {}, b""
+groups, ends, folders, rest = {}, {}, {}, b""
 def end(ticket, mark=b""):
     ends.pop(ticket, None)
     if ticket in groups:
@@ -58,9 +59,11 @@ while True:
             groups[ticket] = int(number[0])
         elif line[:1] == b"=":
             ends[ticket] = time.clock_gettime(clock) + float(number[0])
+        elif line[:1] == b"/":
+            folders[ticket] = bytes.fromhex(number[0].decode())
         else:
-            groups.pop(ticket, None)
-            ends.pop(ticket, None)
+            for known in (groups, ends, folders):
+                known.pop(ticket, None)
 def ask(group, how):
     try:
         os.killpg(group, how)
@@ -74,6 +77,10 @@ while left and time.clock_gettime(clock) < until:
     left = [group for group in left if ask(group, 0)]
 for ticket in list(groups):
     end(ticket)
+if folders:
+    import shutil
+    for folder in folders.values():
+        shutil.rmtree(folder, ignore_errors=True)
 """
 
 
@@ -87,6 +94,7 @@ class Guard:
         self._tickets = 0
         self._groups: dict[int, int] = {}
         self._ends: dict[int, float] = {}
+        self._folders: dict[int, bytes] = {}
         self._overdue: set[int] = set()
         self._marks = b""  # an incomplete line
 
@@ -108,7 +116,7 @@ class Guard:
             )
             assert self._process.stdout is not None
             os.set_blocking(self._process.stdout.fileno(), False)
-            if self._groups or self._ends:
+            if self._groups or self._ends or self._folders:
                 self._hand_over()
         assert self._process.stdin is not None
         return self._process.stdin.fileno()
@@ -122,9 +130,15 @@ class Guard:
         self._ends[ticket] = time.monotonic() + seconds
         self._write(b"=%d %.3f\n" % (ticket, seconds))
 
+    def remove_later(self, ticket: int, folder: str) -> None:
+        """Remove a folder of a child if this process dies before the child has finished."""
+        self._folders[ticket] = os.fsencode(folder).hex().encode()
+        self._write(b"/%d %s\n" % (ticket, self._folders[ticket]))
+
     def finished(self, ticket: int) -> None:
         """The group has ended or never began. Its id may be reused."""
         self._groups.pop(ticket, None)
+        self._folders.pop(ticket, None)
         self._ends.pop(ticket, None)
         self._overdue.discard(ticket)
         self._write(b"-%d\n" % ticket)
@@ -158,6 +172,7 @@ class Guard:
         assert self._process.stdin is not None
         lines = [b"+%d %d\n" % one for one in self._groups.items()]
         lines += [b"=%d %.3f\n" % (ticket, at - time.monotonic()) for ticket, at in self._ends.items()]
+        lines += [b"/%d %s\n" % one for one in self._folders.items()]
         os.write(self._process.stdin.fileno(), b"".join(lines))
 
     def close(self) -> None:

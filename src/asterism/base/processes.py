@@ -133,6 +133,7 @@ class Commands:
         lease: float | None = None,
         stdin: IO[bytes] | None = None,
         result_limit: SizeLimit | None = None,
+        folder: str | None = None,
     ) -> Any:
         """Run a command and return its output: parsed if it is JSON, text otherwise. Raises CommandFailed; OSError if
         the command cannot be executed; DeviceTrouble if the machine is out of a resource; LeaseExpired; TooLarge if the
@@ -144,7 +145,8 @@ class Commands:
         ``executable`` is the file to execute if it is not the first word. ``heard`` is called with each piece of output
         and its pipe (1 or 2). ``in_child`` runs in the child just before it executes the command. With a ``lease`` the
         command is killed after so many seconds, even if this process is frozen, unless ``allow`` is called with its
-        ``key``. ``stdin`` is a file for the command to read."""
+        ``key``. ``stdin`` is a file for the command to read. ``folder`` has files of the command: the caller
+        removes it, or the guard if this process is killed."""
         self._running += 1
         self._closing = False
         ticket = self._guard.admit()
@@ -158,6 +160,8 @@ class Commands:
                 shared = mmap.mmap(-1, 16)  # shared with the child: its process id, and the errno of its failure
             if lease is not None:
                 self._guard.allow(ticket, lease)
+            if folder is not None and operating_system.HAS_PROCESS_GROUPS:
+                self._guard.remove_later(ticket, folder)
             with shared:
                 if operating_system.HAS_PROCESS_GROUPS:
                     terms["process_group"] = 0

@@ -3,18 +3,18 @@
 Secrets are read from the environment before anything is evaluated, and are in no record. Callers resolve inputs under
 the mask of these secrets, since the error of an expression may show its data.
 
-A command gets each input as the variable ``ASTERISM_INPUT_<name>``. The prefix matters: any user who may create a run
-chooses its input, and a variable ``PATH``, ``BASH_ENV`` or ``LD_PRELOAD`` would decide what the command executes. If
-the shell line mentions the name of an input, the input is also a variable with its bare name, unless that name has a
-meaning to programs or shells (RESERVED_VARIABLES). ``env`` of a task or workflow may set a variable of any name, since
-its author chooses those names.
+A command gets each input as a file and as the variable ``ASTERISM_INPUT_<name>`` (``command_inputs.py``). The prefix
+matters: any user who may create a run chooses its input, and a variable ``PATH``, ``BASH_ENV`` or ``LD_PRELOAD`` would
+decide what the command executes. If the shell line mentions the name of an input, the input is also a variable with its
+bare name, unless that name has a meaning to programs or shells (RESERVED_VARIABLES). ``env`` of a task or workflow may
+set a variable of any name, since its author chooses those names.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
@@ -117,9 +117,6 @@ def input_text(value: Any) -> str:
 
 VARIABLE_PREFIX = "ASTERISM_INPUT_"
 
-LONGEST_VARIABLE = 128 * 1024 - 1
-"""The longest word or variable of a command, in bytes: the limit of Linux."""
-
 RESERVED_VARIABLES = (
     # the shell, the loader, the C library
     *("PATH", "HOME", "SHELL", "USER", "LOGNAME", "PWD", "OLDPWD", "IFS", "ENV", "CDPATH", "FPATH", "TMPDIR"),
@@ -149,13 +146,12 @@ def _reserved() -> re.Pattern[str]:
     return re.compile("|".join(name.replace("*", ".*").replace("?", ".") for name in RESERVED_VARIABLES))
 
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_SUFFIX = re.compile(r"[A-Za-z0-9_]+")
+VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def is_reserved(name: str) -> bool:
     """Whether a name has a meaning to shells or programs, or is not valid as a shell variable."""
-    return _NAME.fullmatch(name) is None or _reserved().fullmatch(name) is not None
+    return VARIABLE_NAME.fullmatch(name) is None or _reserved().fullmatch(name) is not None
 
 
 def mentions_name(line: str, name: str) -> bool:
@@ -172,7 +168,7 @@ def check_shell_line(line: str, given: Mapping[str, Any], own: Container[str]) -
     """Raise MissingInput for a line that uses the variable of an input with a reserved name: it would have another
     value. ``own`` are the variables that the author of the line sets."""
     for name in given:
-        if _NAME.fullmatch(name) and is_reserved(name) and name not in own and refers_to_variable(line, name):
+        if VARIABLE_NAME.fullmatch(name) and is_reserved(name) and name not in own and refers_to_variable(line, name):
             raise MissingInput(
                 f"an input cannot be the variable ${name}, which has a meaning to the system; {variable_advice(name)}"
             )
@@ -180,24 +176,3 @@ def check_shell_line(line: str, given: Mapping[str, Any], own: Container[str]) -
 
 def variable_advice(name: str) -> str:
     return f"write ${VARIABLE_PREFIX}{name}, or set a variable of your own in 'env'"
-
-
-def prefixed_variables(given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The inputs as prefixed variables, without those whose name or length is not valid for a variable."""
-    for name, value in given.items():
-        if _SUFFIX.fullmatch(name) and (text := _variable_value(VARIABLE_PREFIX + name, value)) is not None:
-            yield VARIABLE_PREFIX + name, text
-
-
-def bare_variables(given: Mapping[str, Any], wanted: Callable[[str], bool]) -> Iterator[tuple[str, str]]:
-    """The inputs as variables with their bare names: those that are ``wanted`` and not reserved."""
-    for name, value in given.items():
-        if not is_reserved(name) and wanted(name) and (text := _variable_value(name, value)) is not None:
-            yield name, text
-
-
-def _variable_value(name: str, value: Any) -> str | None:
-    """The value of a variable; None if it is not valid as one."""
-    text = input_text(value)
-    fits = "\0" not in text and len(name) + 1 + len(text.encode(errors="replace")) <= LONGEST_VARIABLE
-    return text if fits else None

@@ -217,7 +217,9 @@ class NotJson(AsterismError, TypeError):
 
 
 class TooLarge(AsterismError):
-    """A value is larger than its limit. It is refused, never cut."""
+    """A value is larger than its limit. It is refused, never cut, and the task is not attempted again."""
+
+    final = True
 
 
 class DeviceUnavailable(AsterismError):

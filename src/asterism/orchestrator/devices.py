@@ -6,17 +6,19 @@ import json
 import logging
 import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from types import CoroutineType
 from typing import Any, Protocol, runtime_checkable
 
-from asterism.base import function_calls, task_inputs
+from asterism.base import command_inputs, function_calls, task_inputs
 from asterism.base.expressions import Selections
 from asterism.base.http_requests import send_request
 from asterism.base.large_values import call_apart
 from asterism.base.log_recorder import LogRecorder
 from asterism.base.print_capture import attempt_logger
-from asterism.base.processes import Commands
+from asterism.base.processes import Commands, own_part
 from asterism.base.secret_mask import Mask, environment_mask, secrets_of_task
 from asterism.base.task_inputs import ResolvedInputs
 from asterism.base.trace_context import HEADER, VARIABLE, current_traceparent
@@ -162,8 +164,16 @@ class LocalDevice:
         return value
 
     async def _command(self, argv: list[str], work: Work, resolved: ResolvedInputs) -> Any:
-        environment = _environment(work, resolved)
-        return await self._commands.run(argv, environment, work.task.cwd, heard=work.heard, result_limit=self._limit)
+        texts = await call_apart(command_inputs.input_texts, resolved.inputs)
+        environment = command_inputs.passable(argv, _environment(work, resolved, texts))
+        run = partial(self._commands.run, argv, cwd=work.task.cwd, heard=work.heard, result_limit=self._limit)
+        if not texts:
+            return await run(environment=environment)
+        with ExitStack() as undo:
+            with own_part("the inputs of the command could not be written"):
+                folder = undo.enter_context(command_inputs.private_folder())
+                environment |= await call_apart(command_inputs.write_inputs, texts, folder)
+            return await run(environment=environment, folder=str(folder))
 
     def _warn(self, mask: Mask) -> None:
         """Log each secret that is too short to be masked everywhere, once."""
@@ -205,7 +215,9 @@ async def _finished(value: Any) -> Any:
     return await value if hasattr(value, "__await__") else value
 
 
-def _environment(work: Work, resolved: ResolvedInputs) -> dict[str, str]:
+def _environment(
+    work: Work, resolved: ResolvedInputs, texts: Mapping[str, str]
+) -> dict[str, str | command_inputs.InputVariable]:
     """The environment of a command: that of this process, its own variables, its inputs, and its identity."""
     own = {
         "ASTERISM_CONSTELLATION": work.constellation,
@@ -216,11 +228,11 @@ def _environment(work: Work, resolved: ResolvedInputs) -> dict[str, str]:
         own[VARIABLE] = span
     line = work.task.shell or ""
     task_inputs.check_shell_line(line, resolved.inputs, resolved.environment)
-    bare = dict(task_inputs.bare_variables(resolved.inputs, lambda name: task_inputs.mentions_name(line, name)))
+    text = line or " ".join(work.task.argv or ())
     return {
         **os.environ,
-        **bare,
+        **command_inputs.bare_variables(texts, text, lambda name: task_inputs.mentions_name(line, name)),
         **resolved.environment,
-        **dict(task_inputs.prefixed_variables(resolved.inputs)),
+        **command_inputs.prefixed_variables(texts, text),
         **own,
     }

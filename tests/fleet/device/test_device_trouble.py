@@ -229,7 +229,7 @@ def test_a_command_killed_from_outside_has_failed() -> None:
 
 
 def test_a_command_that_ends_well_in_time_has_ended_well() -> None:
-    assert with_a_lease("echo hello", 600.0) == ["hello"]
+    assert with_a_lease("echo hello", 600.0) == [None]
 
 
 def test_commands_ended_by_a_guard_are_remembered_by_the_next_guard() -> None:

@@ -3,12 +3,13 @@
 The device policy judges what is to be executed after every input is filled in. Every execution knows for which run and
 which epoch it works. A command gets that as variables: ``ASTERISM_RUN``, ``ASTERISM_EPOCH``, ``ASTERISM_DEVICE`` and
 ``ASTERISM_SESSION``; the progress of the attempt before as ``ASTERISM_STEP`` and ``ASTERISM_TOTAL`` (empty if there is
-none); and the input as JSON in the file ``$ASTERISM_INPUT``, however large it is. It reports progress by writing
-``3/10`` or ``3`` into the file ``$ASTERISM_PROGRESS``. A request gets the headers ``Asterism-Run`` and
-``Asterism-Epoch``, a function the parameter ``run`` if it has one.
+none); the input as JSON in the file ``$ASTERISM_INPUT``, and each named value of it in the file
+``$ASTERISM_INPUT_FILE_<name>``, however large they are. It reports progress by writing ``3/10`` or ``3`` into the file
+``$ASTERISM_PROGRESS``. A request gets the headers ``Asterism-Run`` and ``Asterism-Epoch``, a function the parameter
+``run`` if it has one.
 
 Inputs are variables, too: ``ASTERISM_INPUT_<name>``, and under their bare names where the author of the work or the
-device policy asks for it (base/task_inputs.py).
+device policy asks for it (base/command_inputs.py).
 
 A result is data and leaves as it is. Any text about an execution is masked: secrets do not leave the device in it.
 """
@@ -28,13 +29,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from asterism.base import operating_system, task_inputs, trace_context
+from asterism.base import command_inputs, operating_system, task_inputs, trace_context
 from asterism.base.large_values import call_apart
 from asterism.base.processes import EXHAUSTED, OUTPUT_LIMIT, CommandFailed, Commands, own_part
 from asterism.base.secret_mask import Mask, environment_mask, environment_secrets, short_secret_warning
 from asterism.base.startup import install_hint
 from asterism.base.task_inputs import ResolvedInputs
-from asterism.core.errors import AsterismError, DeviceTrouble, DeviceUnavailable, NotJson
+from asterism.core.errors import AsterismError, DeviceTrouble, DeviceUnavailable, NotJson, TooLarge
 from asterism.core.json_values import SizeLimit, plain_json
 from asterism.core.run.run import Progress, Run
 from asterism.core.run.workflow import Workflow
@@ -43,7 +44,6 @@ from asterism.fleet.device.functions import CurrentRun, FunctionRunner
 from asterism.fleet.device.output_watcher import TAIL, OutputWatcher, RunOutput
 from asterism.fleet.device.process_records import ProcessRecords, store_mark
 from asterism.fleet.device.run_inputs import (
-    INPUT_FILE_ADVICE,
     Command,
     bare,
     command_of,
@@ -292,9 +292,10 @@ class DeviceExecutor:
             return await request(request_terms(work.workflow, resolved), headers, self.policy, resolved.mask)
         if work.workflow.agent is not None:
             return await self._run_agent(work, resolved)
+        texts = await call_apart(command_inputs.input_texts, resolved.inputs)
         with own_part("its command could not be prepared", EXHAUSTED):
-            command = command_of(work.run, work.workflow, resolved, self.policy, self._records.marks())
-        return await self._run(work, command, resolved)
+            command = command_of(work.run, work.workflow, resolved, texts, self.policy, self._records.marks())
+        return await self._run(work, command, resolved.mask, texts)
 
     async def probe(self) -> None:
         """Run an empty command with all that a device does for a command. Raises DeviceTrouble."""
@@ -318,9 +319,9 @@ class DeviceExecutor:
 
     # -- commands ----------------------------------------------------------------------------------------------------
 
-    async def _run(self, work: RunWork, command: Command, resolved: ResolvedInputs) -> Any:
-        mask = resolved.mask
+    async def _run(self, work: RunWork, command: Command, mask: Mask, texts: Mapping[str, str]) -> Any:
         with self._run_files(work.given, command.cwd) as (progress, files, in_child):
+            files |= await _write_inputs(texts, progress.parent)
             watcher = OutputWatcher(progress, mask, work.on_output, work.on_progress, work.output)
             try:
                 return await self._commands.run(
@@ -333,6 +334,7 @@ class DeviceExecutor:
                     key=work.run.id,
                     lease=work.lease,
                     result_limit=await work.value_limit(),
+                    folder=str(progress.parent),
                 )
             except CommandFailed as error:
                 tail, cut = error.output[-2 * TAIL :], max(watcher.heard.values()) > OUTPUT_LIMIT
@@ -340,8 +342,8 @@ class DeviceExecutor:
                 failed = CommandFailed(error.code, tail[-TAIL:])
             except OSError as error:
                 if error.errno == errno.E2BIG:
-                    raise AsterismError(
-                        f"the words and variables of the command are too long; {INPUT_FILE_ADVICE}"
+                    raise TooLarge(
+                        "the words and variables of the command are too long; let it read the file $ASTERISM_INPUT"
                     ) from None
                 raise
             except subprocess.SubprocessError:  # the child checked its directory before it became the command
@@ -355,11 +357,13 @@ class DeviceExecutor:
             raise PolicyForbids("this device has no agent")
         self.policy.variables(resolved.environment)
         processes = AgentProcesses(self._commands, work.run.id, work.lease, self._admitted)
+        texts = await call_apart(command_inputs.input_texts, resolved.inputs)
         with self._run_files(work.given, None) as (progress, files, _):
+            files |= await _write_inputs(texts, progress.parent)
             watcher = OutputWatcher(progress, resolved.mask, work.on_output, work.on_progress, work.output)
             self._agent_processes[work.run.id] = processes
             try:
-                return await self._agent.execute(self._agent_work(work, resolved, processes, watcher, files))
+                return await self._agent.execute(self._agent_work(work, resolved, texts, processes, watcher, files))
             finally:
                 watcher.close()
                 del self._agent_processes[work.run.id]
@@ -368,6 +372,7 @@ class DeviceExecutor:
         self,
         work: RunWork,
         resolved: ResolvedInputs,
+        texts: Mapping[str, str],
         processes: AgentProcesses,
         watcher: OutputWatcher,
         files: Mapping[str, str],
@@ -382,7 +387,7 @@ class DeviceExecutor:
             flow.agent.get("result"),
             resolved.inputs,
             os.path.realpath(self.policy.directory(flow.cwd) or os.getcwd()),
-            environment_of(work.run, flow, resolved, self.policy, marks),
+            command_inputs.passable((), environment_of(work.run, flow, resolved, texts, self.policy, marks)),
             self.policy,
             resolved.mask,
             processes,
@@ -426,6 +431,12 @@ def _refuse_secret_inputs(flow: Workflow, given: Any) -> None:
 
 def _names_a_secret(text: str, given: Mapping[str, Any]) -> bool:
     return any(is_secret(given.get(name)) for name in task_inputs.names_in(text))
+
+
+async def _write_inputs(texts: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """Write a file for each input, and return the variables that name them. Raises DeviceTrouble."""
+    with own_part("the inputs of the run could not be written"):
+        return await call_apart(command_inputs.write_inputs, texts, folder)
 
 
 def _write_input(path: Path, given: Mapping[str, Any]) -> None:

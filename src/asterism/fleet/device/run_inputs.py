@@ -14,12 +14,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from asterism.base import task_inputs
+from asterism.base import command_inputs, task_inputs
 from asterism.base.expressions import Selections
 from asterism.base.secret_mask import Mask, secret_names
-from asterism.base.task_inputs import LONGEST_VARIABLE, MissingInput, ResolvedInputs
+from asterism.base.task_inputs import MissingInput, ResolvedInputs
 from asterism.base.trace_context import VARIABLE
-from asterism.core.errors import AsterismError, DeviceUnavailable, safe_repr
+from asterism.core.errors import DeviceUnavailable, safe_repr
 from asterism.core.run.run import Run
 from asterism.core.run.workflow import Workflow
 
@@ -137,8 +137,6 @@ def _secret(name: Any, mask: Mask) -> str:
 
 # -- commands ----------------------------------------------------------------------------------------------------------
 
-INPUT_FILE_ADVICE = "let it read its input from the file $ASTERISM_INPUT"
-
 
 @dataclass(frozen=True)
 class Command:
@@ -151,15 +149,19 @@ class Command:
 
 
 def command_of(
-    run: Run, workflow: Workflow, resolved: ResolvedInputs, policy: DevicePolicy, marks: Mapping[str, str]
+    run: Run,
+    workflow: Workflow,
+    resolved: ResolvedInputs,
+    texts: Mapping[str, str],
+    policy: DevicePolicy,
+    marks: Mapping[str, str],
 ) -> Command:
-    """The command of a run; ``marks`` are the variables of every process of this device. Raises PolicyForbids, and
-    DeviceUnavailable for what this device does not have."""
+    """The command of a run; ``texts`` are its inputs as a command sees them, ``marks`` the variables of every process
+    of this device. Raises TooLarge, PolicyForbids, and DeviceUnavailable for what this device does not have."""
     argv, executable = _words(workflow, resolved, policy)
     policy.variables(resolved.environment)
     _check_variables(workflow, resolved, policy)
-    environment = environment_of(run, workflow, resolved, policy, marks)
-    _check_sizes(argv, environment)
+    environment = command_inputs.passable(argv, environment_of(run, workflow, resolved, texts, policy, marks))
     if executable is None:
         _check_on_path(argv[0], environment)
     return Command(argv, executable, environment, policy.directory(workflow.cwd))
@@ -187,8 +189,13 @@ def _words(workflow: Workflow, resolved: ResolvedInputs, policy: DevicePolicy) -
 
 
 def environment_of(
-    run: Run, workflow: Workflow, resolved: ResolvedInputs, policy: DevicePolicy, marks: Mapping[str, str]
-) -> dict[str, str]:
+    run: Run,
+    workflow: Workflow,
+    resolved: ResolvedInputs,
+    texts: Mapping[str, str],
+    policy: DevicePolicy,
+    marks: Mapping[str, str],
+) -> dict[str, str | command_inputs.InputVariable]:
     """The variables of a process that executes a run; ``marks`` are those of every process of this device."""
     last = run.progress
     own = {
@@ -208,11 +215,12 @@ def environment_of(
             return policy.may_be_given(name)
         return workflow.shell is not None and task_inputs.mentions_name(workflow.shell, name)
 
+    work = workflow.shell or " ".join(workflow.argv or ())
     return {
-        **dict(task_inputs.bare_variables(resolved.inputs, is_bare)),
+        **command_inputs.bare_variables(texts, work, is_bare),
         **{name: value for name, value in os.environ.items() if policy.passes(name)},
         **resolved.environment,
-        **dict(task_inputs.prefixed_variables(resolved.inputs)),
+        **command_inputs.prefixed_variables(texts, work),
         **own,
     }
 
@@ -230,16 +238,6 @@ def _check_variables(workflow: Workflow, resolved: ResolvedInputs, policy: Devic
                     f"this device has a variable {name!r} of its own, which an input does not replace; "
                     f"{task_inputs.variable_advice(name)}"
                 )
-
-
-def _check_sizes(argv: list[str], environment: Mapping[str, str]) -> None:
-    """Refuse what the operating system refuses, with a clearer message."""
-    named = {f"word {index} of the command": word for index, word in enumerate(argv, 1)}
-    for what, text in {**named, **{f"the variable {name}": value for name, value in environment.items()}}.items():
-        if "\0" in text:
-            raise AsterismError(f"{what} has a NUL character, which no command can get")
-        if len(text) * 4 > LONGEST_VARIABLE and len(text.encode(errors="replace")) > LONGEST_VARIABLE:
-            raise AsterismError(f"{what} has more than {LONGEST_VARIABLE:,} bytes; {INPUT_FILE_ADVICE}")
 
 
 def _check_on_path(word: str, environment: Mapping[str, str]) -> None:

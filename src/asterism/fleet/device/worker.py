@@ -18,7 +18,15 @@ from typing import Any
 from asterism.base.large_values import call_apart
 from asterism.base.log_recorder import LogRecorder
 from asterism.base.print_capture import log_source
-from asterism.core.errors import AsterismError, DeviceTrouble, DeviceUnavailable, Fenced, RecordedError, RunRefused
+from asterism.core.errors import (
+    AsterismError,
+    DeviceTrouble,
+    DeviceUnavailable,
+    Fenced,
+    RecordedError,
+    RunRefused,
+    TooLarge,
+)
 from asterism.core.json_values import plain_json
 from asterism.core.run.run import COMPLETED, Grant, Owner, Run, queue_order
 from asterism.core.run.workflow import Workflow
@@ -299,7 +307,7 @@ class Worker:
             self._health.record_end(held.workflow, took, error)
             if isinstance(error, PolicyForbids | DeviceUnavailable) and not getattr(error, "begun", False):
                 return Decline(held.grant, str(error))
-            return Fail(held.grant, str(RecordedError.of(error)), held.progress)
+            return _failure(held, error)
         if not self._health.well:
             self._health.record_end(held.workflow, clock.time() - began, None)
         held.ending = True
@@ -317,7 +325,7 @@ class Worker:
                 log.warning("%s could not be stored: %s", what, error, extra={"run": held.run.id})
                 await self._connection.clock.sleep(RESULT_RETRY)
             except (AsterismError, ValueError) as error:
-                return Fail(held.grant, str(RecordedError.of(error)), held.progress)
+                return _failure(held, error)
             else:
                 return Complete(held.grant, output, held.progress)
 
@@ -491,6 +499,11 @@ def remember(members: OrderedDict[Any, None], member: Hashable, *, most: int = G
     members[member] = None
     if len(members) > most:
         members.popitem(last=False)
+
+
+def _failure(held: HeldRun, error: Exception) -> Fail:
+    """The end of work that failed. A value above its limit would be so in the next attempt, too."""
+    return Fail(held.grant, str(RecordedError.of(error)), held.progress, final=isinstance(error, TooLarge))
 
 
 def _no_longer_cancelled() -> None:
