@@ -184,11 +184,11 @@ async def open_runs(store: Store, plan: Constellation) -> dict[str, Run]:
         if node.status is RUNNING
     }
     found = await store.find(Query(workflow=f"{retention.PREFIX}{plan.id}", statuses=frozenset(RunStatus) - ENDED_RUNS))
-    runs = {run.key: run for run in found if run.key in keys}
-    absent = keys.keys() - runs.keys()
+    runs = {keys[run.key]: run for run in found if run.key in keys}
+    absent = frozenset(key for key, task in keys.items() if task not in runs)
     if 0 < len(absent) <= MOST_ABSENT:  # they have ended, and the plan is about to learn it
-        runs |= {run.key: run for run in await store.find(Query(keys=frozenset(absent)))}
-    return {keys[key]: run for key, run in runs.items() if key is not None}
+        runs |= {keys[run.key]: run for run in await store.find(Query(keys=absent)) if run.key in keys}
+    return runs
 
 
 async def _orphaned(fleet: Fleet, plan: Constellation) -> list[str]:

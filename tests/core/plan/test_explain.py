@@ -39,6 +39,16 @@ class Scene:
 
 
 BUSY = Holder("device", "laptop", "every device that could take it is busy")
+PAUSE = Holder("pause", "nightly", "the plan is paused")
+
+
+def test_a_pause_counts_beside_whatever_else_holds_a_task() -> None:
+    scene = Scene(chain("a", "b"))
+    assert [one.kind for one in scene.why("b", PAUSE).holders] == ["dependency", "pause"]
+    assert scene.why("a", PAUSE).holders == (PAUSE,)
+    scene.end("a")
+    scene.open()
+    assert [one.kind for one in scene.why("b", PAUSE).holders] == ["cycle", "pause"]
 
 
 # -- dependencies ------------------------------------------------------------------------------------------------------

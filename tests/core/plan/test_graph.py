@@ -407,8 +407,8 @@ def test_a_plan_that_was_repaired_after_a_failure_still_says_that_a_task_failed(
 def test_a_plan_that_is_cancelled_says_so_to_every_task_that_was_left() -> None:
     plan = begin(chain("a", "b"))
     end(plan, "a")
-    assert plan.close(3.0, cancelled=True) is ConstellationState.CANCELLED
-    assert told(plan, "b") == [("cancelled", "the constellation was cancelled")]
+    assert plan.close(3.0, cancelled=True, reason="by ann: too slow") is ConstellationState.CANCELLED
+    assert told(plan, "b") == [("cancelled", "the constellation was cancelled by ann: too slow")]
     check_invariants(plan)
 
 
