@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
@@ -56,3 +57,9 @@ def test_pins_are_installed_as_they_are(installer: str) -> None:
     installs = [line for line in text.splitlines() if "--require-hashes" in line]
     assert installs
     assert all("--no-deps" in line for line in installs)
+
+
+def test_the_extra_all_has_every_extra_that_is_for_users() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    [everything] = extras["all"]
+    assert Requirement(everything).extras == extras.keys() - {"all", "test", "dev", "bench"}

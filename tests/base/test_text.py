@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from importlib.metadata import PathDistribution
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -76,8 +80,36 @@ def test_a_url_to_which_nothing_can_be_sent_is_told(url: str, problem: str | Non
     assert request_url_problem(url) == problem
 
 
-def test_advice_on_an_extra_names_no_package_of_an_index() -> None:
-    assert install_hint("http") == "install the extra 'http' of this package (in its checkout: pip install '.[http]')"
+UNKNOWN = "install the extra 'http' of this package (in its checkout: pip install '.[http]')"
+
+
+@pytest.mark.parametrize(
+    ("record", "command"),
+    [
+        ({"url": "file:///home/ann/my%20work", "dir_info": {"editable": True}}, "-e '/home/ann/my work[http]'"),
+        ({"url": "file:///srv/asterism", "dir_info": {}}, "'/srv/asterism[http]'"),
+        (
+            {"url": "https://example.org/asterism.git", "vcs_info": {"vcs": "git", "commit_id": "1234"}},
+            "'asterism[http] @ git+https://example.org/asterism.git'",
+        ),
+        (
+            {"url": "file:///srv/asterism-1-py3-none-any.whl", "archive_info": {}},
+            "'asterism[http] @ file:///srv/asterism-1-py3-none-any.whl'",
+        ),
+    ],
+)
+def test_advice_on_an_extra_is_the_command_to_type(
+    monkeypatch: pytest.MonkeyPatch, record: dict[str, Any], command: str
+) -> None:
+    monkeypatch.setattr("sys.executable", "/opt/venv/bin/python")
+    monkeypatch.setattr(PathDistribution, "read_text", lambda self, name: json.dumps(record))
+    assert install_hint("http") == f"install the extra 'http': /opt/venv/bin/python -m pip install {command}"
+
+
+@pytest.mark.parametrize("text", [None, "", "{", "[]", '{"url": 7}', '{"url": "ssh://x", "dir_info": {}}'])
+def test_advice_on_an_extra_names_no_package_of_an_index(monkeypatch: pytest.MonkeyPatch, text: str | None) -> None:
+    monkeypatch.setattr(PathDistribution, "read_text", lambda self, name: text)
+    assert install_hint("http") == UNKNOWN
 
 
 @given(st.text(), st.integers(0, 40))

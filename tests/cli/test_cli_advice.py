@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import asterism as package
-from asterism.base.startup import install_hint
 from tests.cli.cli_scenes import asterism, write
 from tests.cli.command_scenes import Scene
 
@@ -165,7 +164,6 @@ def test_no_other_address_does(tmp_path: Path) -> None:
 
 
 def test_advice_about_extras_names_no_package_of_an_index() -> None:
-    assert install_hint("http") == "install the extra 'http' of this package (in its checkout: pip install '.[http]')"
     given = re.compile(r"pip install\s+(?!'\.\[)|asterism\[")
     found = [
         f"{path.relative_to(SOURCES)}:{number}"

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import shlex
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,14 @@ def test_a_model_that_cannot_be_asked_is_refused_before_the_plan_starts(
 def test_an_empty_request_is_not_sent(scene: Scene) -> None:
     bad = scene.run("plan", "new", " ", "--model", MODEL)
     assert (bad.exit_code, "The request is empty" in bad.output) == (64, True)
+
+
+def test_without_pydantic_ai_a_new_plan_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pydantic_ai", None)
+    done = Scene(tmp_path).run("plan", "new", "say hello", "--model", MODEL, OPENAI_API_KEY="x")
+    assert done.exit_code != 0
+    assert "models need pydantic-ai: install the extra 'model'" in done.output
+    assert "Traceback" not in done.output
 
 
 def test_a_plan_is_written_for_a_request(scene: Scene) -> None:

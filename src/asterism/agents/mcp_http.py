@@ -22,7 +22,6 @@ from starlette.routing import BaseRoute, Route
 
 from asterism.agents.mcp_sessions import McpSessions
 from asterism.base.http_limits import RequestRefused, read_body
-from asterism.base.startup import install_hint
 from asterism.base.strict_json import NotStrictJson, parse_strict
 from asterism.server.endpoint import MAX_BODY, MAX_DEPTH, ServerState, in_time
 from asterism.server.problems import problem, problem_of
@@ -73,7 +72,7 @@ class McpEndpoint:
             except Exception as error:
                 return await problem_of(error, f"{request.method} {PATH}")(scope, receive, timed)
             if manager is None:
-                missing = problem(501, f"this server needs the MCP SDK: {install_hint('mcp')}", "mcp-missing")
+                missing = problem(501, "this server needs the MCP SDK: install the extra 'mcp' there", "mcp-missing")
                 return await missing(scope, receive, timed)
             session = request.headers.get(SESSION_HEADER)
             held.enter_context(self._sessions.used(caller, session))

@@ -242,6 +242,7 @@ class ModelCaller:
         self, model: Any, question: ModelQuestion, max_output: int, received: _Received
     ) -> ModelResponse:
         """Send a question as a stream. Raises _Again or _GiveUp."""
+        require_extra()
         from pydantic_ai.direct import model_request_stream
         from pydantic_ai.exceptions import (
             ModelAPIError,
@@ -374,7 +375,9 @@ def open_model(model: Any) -> Model:
     try:
         return bound_model(infer_model(model))
     except ImportError as error:
-        raise ModelMissing(f"model {model!r} needs a library that is not installed: {error}") from None
+        raise ModelMissing(
+            f"model {model!r} needs a library that is not installed ({error}): {install_hint('model')}"
+        ) from None
 
 
 _BOUND = bound_hook(LARGEST_ANSWER)

@@ -44,8 +44,39 @@ def lazy_names(
 
 
 def install_hint(extra: str) -> str:
-    """A hint that names no package index, since another package may have this name there."""
-    return f"install the extra {extra!r} of this package (in its checkout: pip install '.[{extra}]')"
+    """The command that installs an extra of this package into this Python, from where the package came.
+
+    It names no package index, since another package may have this name there: if nothing tells where the package came
+    from, the command is one for its checkout."""
+    import shlex
+    from urllib.parse import unquote, urlsplit
+
+    name = __name__.partition(".")[0]
+    source = _source_of(name)
+    if source is None:
+        return f"install the extra {extra!r} of this package (in its checkout: pip install '.[{extra}]')"
+    url, is_folder, editable = source
+    target = f"{unquote(urlsplit(url).path)}[{extra}]" if is_folder else f"{name}[{extra}] @ {url}"
+    words = [sys.executable or "python", "-m", "pip", "install", *(["-e"] if editable else []), target]
+    return f"install the extra {extra!r}: {shlex.join(words)}"
+
+
+def _source_of(name: str) -> tuple[str, bool, bool] | None:
+    """The address that a package was installed from (PEP 610), whether that is a folder, and whether it is used from
+    there; None if it is not known, or came from an index."""
+    import json
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    try:
+        record = json.loads(distribution(name).read_text("direct_url.json") or "null")
+        url, folder, vcs = record["url"], record.get("dir_info"), record.get("vcs_info")
+    except (PackageNotFoundError, OSError, ValueError, KeyError, TypeError):
+        return None
+    if not isinstance(url, str):
+        return None
+    if folder is not None:
+        return (url, True, bool(folder.get("editable"))) if url.startswith("file://") else None
+    return (f"{vcs['vcs']}+{url}" if vcs is not None else url), False, False
 
 
 def tune_gc() -> None:
