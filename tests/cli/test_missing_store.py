@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 
 import pytest
 
 from asterism.store.postgres import PostgresStore
 from asterism.store.store_errors import StoreMissing
+from tests.cli.cli_scenes import write
 from tests.cli.command_scenes import Scene
-from tests.process_scenes import ended
+from tests.process_scenes import ended, soon
 
-HINT = "the first `asterism run`, `workflow add` or `device join` creates it; --store names another one"
+HINT = (
+    "`asterism workflow add`, `device join`, `series claim`, `serve` or `run --store URL` creates it; --store names "
+    "another one"
+)
 
 READING_COMMANDS = [
     ["runs", "list"],
@@ -47,6 +52,41 @@ def test_reading_commands_create_no_store(tmp_path: Path, words: list[str]) -> N
     assert (result.exit_code, result.stdout) == (69, "")
     assert result.stderr == f"Error: there is no store {scene.file}; {HINT}\n"
     assert list(tmp_path.iterdir()) == []
+
+
+CREATING_COMMANDS = {
+    "workflow add": ["workflow", "add", "work", "--argv", "true"],
+    "series claim": ["series", "claim", "RFC-093", "--issue", "1"],
+    "run --store URL": ["run", "plan.yaml", "--store", "STORE"],
+}
+LONG_COMMANDS = {"device join": ["device", "join", "laptop"], "serve": ["serve", "--listen", "127.0.0.1:0"]}
+
+
+def test_every_command_that_the_message_names_creates_a_store(tmp_path: Path) -> None:
+    named = [name.removeprefix("asterism ") for name in re.findall("`([^`]*)`", HINT)]
+    assert sorted(named) == sorted([*CREATING_COMMANDS, *LONG_COMMANDS])
+    for number, words in enumerate(CREATING_COMMANDS.values()):
+        scene = Scene(folder := tmp_path / str(number))
+        folder.mkdir(exist_ok=True)
+        plan = write(folder, "tasks: {a: {shell: 'true'}}\n")
+        written = {"plan.yaml": plan, "STORE": scene.url}
+        scene.ok(*(written.get(word, word) for word in words))
+        assert scene.file.exists(), words
+
+
+@pytest.mark.parametrize("words", LONG_COMMANDS.values(), ids=LONG_COMMANDS)
+def test_a_long_command_that_the_message_names_creates_a_store(tmp_path: Path, words: list[str]) -> None:
+    scene = Scene(tmp_path)
+    with scene.process(*words):
+        soon(scene.file.exists)
+
+
+def test_a_plain_run_needs_no_store_and_creates_none(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.ok("run", write(tmp_path, "tasks: {a: {shell: 'true'}}\n"))
+    assert not scene.file.exists()
+    result = scene.run("plan", "list")
+    assert (result.exit_code, HINT in result.stderr) == (69, True)
 
 
 def test_a_monitor_makes_no_store(tmp_path: Path) -> None:

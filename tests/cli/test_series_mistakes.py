@@ -78,7 +78,7 @@ def test_a_store_that_is_not_there_is_told_as_data_too(scene: Scene) -> None:
     assert result.exit_code == EXIT_UNAVAILABLE
     told = json.loads(result.stdout)
     assert (told["status"], "there is no store" in told["error"]) == ("unavailable", True)
-    assert "the first `asterism series claim` creates it" in told["error"]
+    assert "`series claim`, `serve` or `run --store URL` creates it" in told["error"]
     assert not (scene.folder / "none.db").exists()
 
 

@@ -34,8 +34,10 @@ SHORT_ID = 8
 """How many letters of a run's id are shown in tables: the last ones, which are random."""
 
 HOW_TO_CREATE_A_STORE = (
-    "the first `asterism run`, `workflow add` or `device join` creates it; --store names another one"
+    "`asterism workflow add`, `device join`, `series claim`, `serve` or `run --store URL` creates it; --store names "
+    "another one"
 )
+"""Every command in it creates a store; a plain ``asterism run`` needs none."""
 
 
 class CommandGroup(click.Group):

@@ -16,7 +16,14 @@ from click.core import ParameterSource
 
 from asterism.base.startup import install_hint
 from asterism.base.text import clean
-from asterism.cli.cli_context import current_user, json_option, options, print_json, run_interruptible
+from asterism.cli.cli_context import (
+    HOW_TO_CREATE_A_STORE,
+    current_user,
+    json_option,
+    options,
+    print_json,
+    run_interruptible,
+)
 from asterism.cli.option_types import positive_duration
 
 if TYPE_CHECKING:
@@ -234,8 +241,7 @@ async def _open_store_register(given: SeriesOptions, create: bool) -> SeriesRegi
             return StoreRegister(MemoryStore())
         if create or not isinstance(error, StoreNotFound):
             raise
-        hint = "the first `asterism series claim` creates it; use --store for another one"
-        raise StoreNotFound(f"{error}; {hint}") from None
+        raise StoreNotFound(f"{error}; {HOW_TO_CREATE_A_STORE}") from None
 
 
 class DryRunRegister:
