@@ -84,6 +84,12 @@ class Wire:
         self.lose_answer: bytes | None = None
         self.hold = False
         self.holding = asyncio.Event()
+        self._clients: set[asyncio.StreamWriter] = set()
+
+    def tell_clients(self, message: bytes) -> None:
+        """Send all clients a message that the server never sent."""
+        for client in self._clients:
+            client.write(message)
 
     @property
     def host(self) -> str:
@@ -105,6 +111,7 @@ class Wire:
         task = asyncio.current_task()
         assert task is not None
         self._pipes.add(task)
+        self._clients.add(writer)
         try:
             to_server = await asyncio.open_unix_connection(self._server)
             try:
@@ -115,6 +122,7 @@ class Wire:
             pass
         finally:
             writer.transport.abort()
+            self._clients.discard(writer)
             self._pipes.discard(task)
 
     async def _carry(self, client: Any, server: Any) -> None:

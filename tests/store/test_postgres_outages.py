@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Iterator
 from typing import Any
 
@@ -52,6 +53,33 @@ async def test_a_commit_whose_answer_was_lost_may_have_happened(postgres_server:
         assert type(caught.value) is StoreUnavailable
         assert ids(await store.find(Query())) == ["marked", "r0001"]  # it had happened, and the same store works on
         await store.close()
+
+
+FATAL = b"SFATAL\0VFATAL\0C57P01\0Mterminating connection\0\0"
+"""What a server says to all clients before it ends."""
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["runs", "runs and registers"])
+async def test_many_new_runs_over_a_connection_that_is_just_ending_leave_no_error_behind(
+    postgres_server: Server, beside: bool
+) -> None:
+    """asyncpg's COPY forgets the future of a statement that it cannot begin, or between two pieces of its data."""
+    unhandled: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
+    async with Wire(postgres_server.folder) as wire:
+        store = await _across(wire, postgres_server, f"just_ending_{beside}".lower())
+        assert len(ids(await store.find(Query()))) == 1
+        wire.tell_clients(b"E" + (len(FATAL) + 4).to_bytes(4, "big") + FATAL)
+        for _ in range(20):  # turns of the loop in which the message arrives
+            await asyncio.sleep(0)
+        more = [PutRegister("one", {}, None)] if beside else []
+        runs = [PutRun(a_run(100 + number, given={"text": "x" * 2000}), None) for number in range(1000)]
+        with pytest.raises(StoreUnavailable):
+            await store.commit([*runs, *more])
+        await store.commit([*runs, *more])
+        await store.close()
+    gc.collect()
+    assert not unhandled
 
 
 async def test_a_commit_that_never_arrived_may_be_repeated(postgres_server: Server) -> None:

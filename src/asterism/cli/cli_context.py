@@ -109,6 +109,18 @@ store_option = click.option(
 fleet_options = options(store_option, json_option)
 """The options of every command on a store."""
 
+STORE_PAUSE = 1.0
+"""How long to wait before the next try to reach a store, in seconds."""
+
+store_wait_option = click.option(
+    "--store-wait",
+    type=duration,
+    default="60s",
+    show_default=True,
+    metavar="DURATION",
+    help="How long to wait at the start for a store that cannot be reached; 0s: not at all.",
+)
+
 
 log_options = options(
     click.option("-f", "--follow", is_flag=True, help="Print new lines as they come, until the end. Ctrl-C stops it."),
@@ -130,16 +142,46 @@ def same_store(fleet: Fleet) -> str:
     return f" --store {shlex.quote(fleet.store.url)}" if given else ""
 
 
-def with_fleet(url: str | None, use: Callable[[Fleet], Awaitable[Value]], *, create: bool = False) -> Value:
-    """Open the fleet of a store, use it, and close it. With ``create`` a missing store is created.
+def with_fleet(
+    url: str | None, use: Callable[[Fleet], Awaitable[Value]], *, create: bool = False, wait: float = 0.0
+) -> Value:
+    """Open the fleet of a store, use it, and close it. With ``create`` a missing store is created. ``wait`` is how long
+    to wait for a store that cannot be reached, in seconds.
 
     Raises StoreNotFound with a hint if there is no store."""
-    return run_interruptible(_use_fleet(url, use, create))
+    return run_interruptible(_use_fleet(url, use, create, wait))
 
 
-async def _use_fleet(url: str | None, use: Callable[[Fleet], Awaitable[Value]], create: bool) -> Value:
-    async with await open_fleet(url, create=create) as fleet:
+async def _use_fleet(url: str | None, use: Callable[[Fleet], Awaitable[Value]], create: bool, wait: float) -> Value:
+    async with await _reached_fleet(url, create, wait) as fleet:
         return await use(fleet)
+
+
+async def _reached_fleet(url: str | None, create: bool, wait: float) -> Fleet:
+    """Open the fleet of a store, and try again for ``wait`` seconds while the store cannot be reached."""
+    if wait <= 0:
+        return await open_fleet(url, create=create)
+    import asyncio
+
+    from asterism.base.durations import format_duration
+    from asterism.store.store_errors import StoreUnavailable
+
+    now = asyncio.get_running_loop().time
+    until, said = now() + wait, False
+    while True:
+        try:
+            fleet = await open_fleet(url, create=create)
+        except StoreUnavailable as error:
+            if now() >= until:
+                raise
+            if not said:
+                note(f"The store cannot be reached; trying again for {format_duration(wait)}: {error}")
+            said = True
+            await asyncio.sleep(min(STORE_PAUSE, max(0.0, until - now())))
+        else:
+            if said:
+                note("The store can be reached again.")
+            return fleet
 
 
 async def open_fleet(url: str | None, *, create: bool = False) -> Fleet:

@@ -17,6 +17,7 @@ from asterism.cli.cli_context import (
     fleet_options,
     note,
     print_json,
+    store_wait_option,
     with_fleet,
 )
 from asterism.cli.option_types import capabilities, duration, pair, positive_duration
@@ -102,9 +103,11 @@ def _time(name: str, default: str, meaning: str) -> Callable[[Function], Functio
 @click.option(
     "--fingerprint", metavar="SHA256", help="Trust the server's certificate with this fingerprint, and no other."
 )
+@store_wait_option
 @fleet_options
 def join(
     name: str,
+    store_wait: float,
     store: str | None,
     as_json: bool,
     labels: tuple[tuple[str, str], ...],
@@ -148,7 +151,7 @@ def join(
         return join_server(server, _read_code(code), fingerprint, wanted, drain_for=drain_for, as_json=as_json)
     if code is not None or fingerprint is not None:
         raise click.UsageError("--code and --fingerprint belong to --server URL.")
-    return join_fleet(store, wanted, drain_for=drain_for, as_json=as_json, create=True)
+    return join_fleet(store, wanted, drain_for=drain_for, as_json=as_json, create=True, wait=store_wait)
 
 
 def _read_code(code: str | None) -> str | None:
@@ -395,12 +398,14 @@ async def _run_or_workflow(fleet: Fleet, subject: str) -> Run | None:
     show_default=True,
     help="The address to serve metrics on. They are not encrypted, and anybody who reaches it can read them.",
 )
+@store_wait_option
 @fleet_options
 def monitor(
     name: str | None,
     every: float,
     metrics_port: int | None,
     metrics_host: str,
+    store_wait: float,
     store: str | None,
     as_json: bool,
     **terms: Any,
@@ -418,4 +423,4 @@ def monitor(
     given = name or f"monitor-{platform.node() or 'local'}"
     metrics = None if metrics_port is None else (metrics_host, metrics_port)
     wanted = DeviceOptions(given, slots=0, monitor_every=every, metrics=metrics, runs_plans=True, **terms)
-    return join_fleet(store, wanted, drain_for=0.0, as_json=as_json, create=False)
+    return join_fleet(store, wanted, drain_for=0.0, as_json=as_json, create=False, wait=store_wait)

@@ -67,8 +67,11 @@ class DeviceOptions:
     """The name of a language model that is the agent of the device."""
 
 
-def join_fleet(store: str | None, options: DeviceOptions, *, drain_for: float, as_json: bool, create: bool) -> int:
-    """Run a device until it has left the fleet. Returns the exit code. With ``create`` a missing store is created."""
+def join_fleet(
+    store: str | None, options: DeviceOptions, *, drain_for: float, as_json: bool, create: bool, wait: float
+) -> int:
+    """Run a device until it has left the fleet. Returns the exit code. With ``create`` a missing store is created;
+    ``wait`` is how long to wait for one that cannot be reached, in seconds."""
     _check_rules(options)
     policy, about_policy = find_device_policy(options.policy)  # also without slots: it guards the notify command
     allow_imports()
@@ -93,7 +96,7 @@ def join_fleet(store: str | None, options: DeviceOptions, *, drain_for: float, a
         return code
 
     with log_to_stderr(as_json=as_json):
-        return with_fleet(store, work, create=create)
+        return with_fleet(store, work, create=create, wait=wait)
 
 
 def _check_rules(options: DeviceOptions) -> None:

@@ -18,6 +18,7 @@ from asterism.cli.cli_context import (
     print_json,
     same_store,
     section,
+    store_wait_option,
     with_fleet,
 )
 from asterism.cli.option_types import duration
@@ -71,6 +72,7 @@ listen_options = options(
     help="Device policy file: what it executes for --local and notices; default: ~/.config/asterism/policy.yaml.",
 )
 @click.option("--peers", is_flag=True, help="Answer the peers of the store too, on the same port.")
+@store_wait_option
 @fleet_options
 @section("Series webhook, with --github", webhook_options)
 def serve(
@@ -83,6 +85,7 @@ def serve(
     no_login: bool,
     policy: str | None,
     peers: bool,
+    store_wait: float,
     store: str | None,
     as_json: bool,
     **given: Any,
@@ -127,7 +130,7 @@ def serve(
         )
 
     with log_to_stderr(as_json=as_json):
-        return with_fleet(store, run, create=True)
+        return with_fleet(store, run, create=True, wait=store_wait)
 
 
 # -- tokens ------------------------------------------------------------------------------------------------------------

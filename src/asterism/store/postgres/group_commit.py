@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import io
 import itertools
 import logging
 from collections import deque
@@ -294,7 +293,12 @@ class Committer:
                 async with _NO_TRANSACTION if job.others is None else connection.transaction():
                     if job.others is not None:
                         await connection.fetchrow(statements()["commit_runs"], True, to_text(job.others), [], [])
-                    await connection.copy_to_table("runs", source=io.BytesIO(lines), columns=COPIED_COLUMNS)
+                    else:
+                        # a connection that the server has just ended fails here: asyncpg's COPY would leave an error
+                        # that nothing retrieves
+                        await connection.execute("select 1")
+                    # in one piece: if the connection is lost between two, asyncpg leaves the error to nobody
+                    await connection.copy_to_table("runs", source=memoryview(lines), columns=COPIED_COLUMNS)
             except (asyncpg.IntegrityConstraintViolationError, asyncpg.DataError, asyncpg.DeadlockDetectedError):
                 return False
         return True
