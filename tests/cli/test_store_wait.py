@@ -14,7 +14,6 @@ from asterism.fleet.fleet import Fleet
 from asterism.store.memory import MemoryStore
 from asterism.store.store_errors import StoreMissing, StoreUnavailable
 
-
 REFUSED = "postgresql://db cannot be reached: connection refused"
 
 
