@@ -41,7 +41,7 @@ queued, or there would be no figure here. A late try is followed by a pause of {
             for one in found
         ),
     )
-    text += f"""
+    text += """
 GitHub is a local server here, over HTTP on this machine: the response time of the real GitHub is not included.
 
 The same with `--tries 5`, after which a client reports contention (exit code 76):

@@ -46,6 +46,7 @@ from asterism.core.plan.edits import (
     Edit,
     EditBatch,
     RemoveDependency,
+    RemoveTaint,
     RemoveTask,
     UpdateDependency,
     UpdateTask,
@@ -359,6 +360,8 @@ def _in_effect(live: Constellation, edit: Edit) -> bool:
         if isinstance(edit, RemoveDependency):
             return there is None
         return there == edit.dependency
+    if isinstance(edit, RemoveTaint):
+        return not live.tainted
     return edit.task_id in nodes and nodes[edit.task_id].status is CANCELLED
 
 

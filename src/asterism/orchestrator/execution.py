@@ -83,7 +83,7 @@ class Execution:
             *(plan, options.approvals, options.approval_timeout, self._now, self._announce_waiting, self._wake),
             options.scopes,
             options.approval_escalation,
-            self._roster.known_devices,
+            self.roster.known_devices,
         )
         self._waiting = self.waiting.waiting
         self.cycles = EditCycles(
@@ -91,7 +91,7 @@ class Execution:
             settled,
             self.waiting.submit,
             self.waiting.refused,
-            self._roster.learn_devices,
+            self.roster.learn_devices,
         )
         self._trace = self.cycles.trace = trace
         attach = getattr(options.editor, "attach_plan", None)

@@ -17,6 +17,7 @@ from asterism.core.plan.edits import (
     Edit,
     EditBatch,
     RemoveDependency,
+    RemoveTaint,
     RemoveTask,
     UpdateDependency,
     UpdateTask,
@@ -87,7 +88,7 @@ def merge(live: Graph, base: Graph | Outline, new: Graph | Outline, **about: Any
 
 
 def _overtaken(live: Graph, edit: Edit) -> bool:
-    if isinstance(edit, AddTask):
+    if isinstance(edit, AddTask | RemoveTaint):
         return False
     if isinstance(edit, CancelTask):
         node = live.nodes.get(edit.task_id)
