@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import struct
+from pathlib import Path
+
 import pytest
 
-from asterism.store.postgres.connection import Address
-from asterism.store.store_errors import StoreMissing
+from asterism.store.postgres import connection
+from asterism.store.postgres.connection import Address, ConnectionFactory
+from asterism.store.server_clock import ServerClock
+from asterism.store.store_errors import StoreError, StoreMissing
 
 
 def hosts(url: str) -> list[tuple[str | None, int | None]]:
@@ -99,3 +106,91 @@ def test_a_replica_cannot_be_asked_for() -> None:
     [host] = Address.parse("postgresql://db/fleet?target_session_attrs=standby&schema=a").hosts
     assert "target_session_attrs" not in host["dsn"]
     assert "schema" not in host["dsn"]
+
+
+# -- encryption --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("PGSSLMODE", "PGSSLROOTCERT", "PGSSLCERT", "PGSSLKEY", "PGHOST"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("postgresql://db/fleet", ["require"]),
+        ("postgresql://10.0.0.7/fleet", ["require"]),
+        ("postgresql://localhost.example.org/fleet", ["require"]),
+        ("postgresql://localhost,db,127.0.0.2,[::1]/fleet", [None, "require", None, None]),
+        ("postgresql:///fleet?host=/run/pg", [None]),
+        ("postgresql:///fleet", [None]),
+        ("postgresql://db/fleet?sslmode=disable", [None]),
+        ("postgresql://db/fleet?sslmode=prefer", [None]),
+    ],
+)
+@pytest.mark.usefixtures("no_settings")
+def test_tls_is_required_on_the_way_to_another_machine(url: str, expected: list[str | None]) -> None:
+    assert [host.get("ssl") for host in Address.parse(url).hosts] == expected
+
+
+@pytest.mark.usefixtures("no_settings")
+def test_the_environment_names_a_server_and_a_mode_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGHOST", "db,other")
+    assert Address.parse("postgresql:///fleet").hosts[0]["ssl"] == "require"
+    monkeypatch.setenv("PGSSLMODE", "prefer")
+    assert "ssl" not in Address.parse("postgresql:///fleet").hosts[0]
+
+
+class DecliningServer:
+    """Declines TLS, and asks for the password in plain text."""
+
+    def __init__(self) -> None:
+        self.received, self.left = b"", asyncio.Event()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.received += await reader.readexactly(8)  # the request for TLS
+        writer.write(b"N")
+        for _ in range(2):  # who connects, and the password
+            self.received += await reader.read(1000)
+            writer.write(b"R" + struct.pack(">II", 8, 3))
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+        self.left.set()
+
+
+@pytest.mark.parametrize(("mode", "sent"), [("", False), ("?sslmode=prefer", True)])
+@pytest.mark.usefixtures("no_settings")
+async def test_nothing_is_sent_to_a_server_that_declines_tls(
+    mode: str, sent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "_is_loopback", lambda host: False)  # as if it were another machine
+    there = DecliningServer()
+    async with await asyncio.start_server(there.serve, "127.0.0.1", 0) as server:
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        factory = ConnectionFactory(Address.parse(f"postgresql://me:secret@{address}/fleet{mode}"), 3.0, ServerClock())
+        with pytest.raises(StoreError) as refused:
+            await factory.connect({})
+        await there.left.wait()
+    assert (b"secret" in there.received) is sent
+    if not sent:
+        assert isinstance(refused.value, StoreMissing)
+        assert "the server declined TLS, and nothing was sent" in str(refused.value)
+        assert len(there.received) == 8
+
+
+@pytest.mark.parametrize("mode", ["verify-full", "verify-ca"])
+@pytest.mark.usefixtures("no_settings")
+def test_verification_without_a_certificate_says_what_is_missing(mode: str, tmp_path: Path) -> None:
+    with pytest.raises(
+        StoreMissing, match=rf"sslmode={mode} needs the certificate of the authority .* sslrootcert=FILE"
+    ):
+        Address.parse(f"postgresql://db/fleet?sslmode={mode}")
+    with pytest.raises(StoreMissing, match=r"there is no file none\.pem, which sslrootcert of the address"):
+        Address.parse(f"postgresql://db/fleet?sslmode={mode}&sslrootcert=none.pem")
+    (tmp_path / ".postgresql").mkdir()
+    (tmp_path / ".postgresql" / "root.crt").write_text("")
+    Address.parse(f"postgresql://db/fleet?sslmode={mode}")

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from asterism.store.postgres import PostgresStore, schema
 from asterism.store.postgres.schema import Migration, migrations
 from asterism.store.protocol import PutRegister
-from asterism.store.store_errors import StoreMissing, StoreReadOnly, UnknownSchema
+from asterism.store.store_errors import StoreForeign, StoreMissing, StoreReadOnly, UnknownSchema
 from tests.store.postgres_fixtures import looking, opened
 from tests.store.postgres_server import Server
 
@@ -149,3 +153,111 @@ def test_the_sql_comes_with_the_package() -> None:
     folder = Path(schema.__file__).parent
     assert (folder / "statements.sql").exists()
     assert sorted(folder.glob("migrations/*.sql"))
+
+
+# -- schemas that somebody else has prepared ---------------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def roles(url: str) -> AsyncIterator[tuple[Any, str]]:
+    """A connection of the superuser, and the name of a role without rights that may connect."""
+    async with looking(url) as admin:
+        low = f"low_{schema_of(url)}"
+        await admin.execute(f"CREATE ROLE {low} LOGIN")
+        try:
+            yield admin, low
+        finally:
+            await admin.execute(f"DROP SCHEMA IF EXISTS {schema_of(url)} CASCADE; DROP OWNED BY {low}; DROP ROLE {low}")
+
+
+def schema_of(url: str) -> str:
+    return parse_qs(urlsplit(url).query)["schema"][-1]
+
+
+async def test_a_schema_of_another_owner_is_not_adopted(postgres_url: str) -> None:
+    name = schema_of(postgres_url)
+    async with roles(postgres_url) as (admin, low):
+        await admin.execute(f"CREATE SCHEMA {name} AUTHORIZATION {low}")
+        with pytest.raises(StoreForeign, match=f"schema '{name}' belongs to role '{low}', not to 'postgres'"):
+            await PostgresStore.open(postgres_url)
+        await admin.execute(f"ALTER SCHEMA {name} OWNER TO postgres")
+        async with opened(postgres_url) as store:
+            assert await store.check() == []
+
+
+async def test_without_the_check_the_trigger_of_another_owner_runs_with_our_rights(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = schema_of(postgres_url)
+    async with roles(postgres_url) as (admin, low):
+        await admin.execute(f"CREATE SCHEMA {name} AUTHORIZATION {low}")
+        await admin.execute(f"SET ROLE {low}")
+        await admin.execute(schema._RECORD.format(schema=name))
+        await admin.execute(
+            f"CREATE FUNCTION {name}.steal() RETURNS trigger LANGUAGE plpgsql AS "
+            f"$$ BEGIN ALTER ROLE {low} SUPERUSER; RETURN new; END $$; "
+            f"CREATE TRIGGER steal AFTER INSERT ON {name}.migrations FOR EACH ROW EXECUTE FUNCTION {name}.steal()"
+        )
+        await admin.execute("RESET ROLE")
+        with pytest.raises(StoreForeign, match="belongs to role"):
+            await PostgresStore.open(postgres_url)
+        is_super = f"SELECT rolsuper FROM pg_roles WHERE rolname = '{low}'"
+        assert await admin.fetchval(is_super) is False
+
+        async def unchecked(*given: object) -> None:
+            return None
+
+        monkeypatch.setattr(schema, "refuse_foreign_schema", unchecked)
+        monkeypatch.setattr(schema, "foreign_object", unchecked)
+        async with opened(postgres_url):
+            assert await admin.fetchval(is_super) is True
+
+
+@pytest.mark.parametrize(
+    ("statement", "kind"),
+    [
+        ("CREATE FUNCTION helpful() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN new; END $$", "function"),
+        ("CREATE VIEW helpful AS SELECT 1", "view"),
+        ("CREATE TABLE helpful (a int)", "table"),
+        ("CREATE RULE helpful AS ON INSERT TO registers DO INSTEAD NOTHING", "rule"),
+        ("CREATE POLICY helpful ON registers USING (false)", "policy"),
+        (
+            "CREATE TRIGGER helpful BEFORE UPDATE ON runs EXECUTE FUNCTION suppress_redundant_updates_trigger()",
+            "trigger",
+        ),
+    ],
+)
+async def test_a_schema_with_anything_that_is_not_of_the_store_is_refused(
+    postgres_url: str, statement: str, kind: str
+) -> None:
+    async with opened(postgres_url) as store:
+        async with looking(postgres_url) as other:
+            await other.execute(statement.replace("EXECUTE FUNCTION", "FOR EACH ROW EXECUTE FUNCTION"))
+        [problem] = await store.check()
+        assert f"has the {kind} 'helpful', which is not one of the store" in problem
+    with pytest.raises(StoreForeign, match=f"has the {kind} 'helpful', which is not one of the store; remove it"):
+        await PostgresStore.open(postgres_url)
+
+
+async def test_a_schema_in_which_others_may_create_objects_is_refused(postgres_url: str) -> None:
+    name = schema_of(postgres_url)
+    async with roles(postgres_url) as (admin, low), opened(postgres_url):
+        await admin.execute(f"GRANT CREATE ON SCHEMA {name} TO {low}")
+        with pytest.raises(StoreForeign, match=rf"others may create objects in schema '{name}' \({low}\)"):
+            await PostgresStore.open(postgres_url)
+        await admin.execute(f"REVOKE CREATE ON SCHEMA {name} FROM {low}; GRANT CREATE ON SCHEMA {name} TO PUBLIC")
+        with pytest.raises(StoreForeign, match=r"\(PUBLIC\)"):
+            await PostgresStore.open(postgres_url)
+
+
+async def test_a_table_of_another_owner_and_a_view_as_the_record_of_versions_are_refused(postgres_url: str) -> None:
+    name = schema_of(postgres_url)
+    async with roles(postgres_url) as (admin, low):
+        async with opened(postgres_url):
+            pass
+        await admin.execute(f"ALTER TABLE {name}.registers OWNER TO {low}")
+        with pytest.raises(StoreForeign, match=r"the table 'registers' in schema .* does not belong to the owner"):
+            await PostgresStore.open(postgres_url)
+        await admin.execute(f"DROP TABLE {name}.migrations; CREATE VIEW {name}.migrations AS SELECT 1 AS version")
+        with pytest.raises(StoreForeign, match=r"'migrations' in schema .* is not the table of a store"):
+            await PostgresStore.open(postgres_url)

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from asterism.store import row_codec
-from asterism.store.protocol import OFFERED, PutRun, Query
+from asterism.store.protocol import OFFERED, PutRegister, PutRun, Query
 from asterism.store.sqlite import SqliteStore, reads, schema
 from asterism.store.sqlite.schema import STATEMENTS
-from asterism.store.store_errors import StoreError, StoreMissing, UnknownSchema
+from asterism.store.store_errors import StoreError, StoreForeign, StoreMissing, UnknownSchema
 from tests.store.sqlite_fixtures import filled, ids, in_the_writer, opened, run
 
 LATEST = schema.LATEST
@@ -270,3 +270,108 @@ async def test_the_url_names_the_file_as_it_was_given(file: Path, monkeypatch: p
         assert store.path == file
     finally:
         await store.close()
+
+
+# -- files that somebody else has prepared -----------------------------------------------------------------------------
+
+ENDLESS = "WITH RECURSIVE forever(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM forever) SELECT n FROM forever"
+FOREIGN = {
+    "trigger": "CREATE TRIGGER helpful AFTER INSERT ON runs BEGIN UPDATE runs SET input = '{}' WHERE id = new.id; END",
+    "view": f"CREATE VIEW helpful AS {ENDLESS}",
+    "table": "CREATE TABLE helpful (a)",
+    "index": "CREATE INDEX helpful ON runs (abs(priority))",
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+async def test_a_file_with_anything_that_is_not_of_the_store_is_refused(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "fleet.db"
+    await (await SqliteStore.open(path)).close()
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        other.execute(FOREIGN[kind])
+        other.commit()
+    with pytest.raises(StoreForeign, match=f"the file has the {kind} 'helpful', which is not one of the store"):
+        await SqliteStore.open(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "DROP TRIGGER logs_forgotten; "
+        "CREATE TRIGGER logs_forgotten AFTER DELETE ON runs BEGIN DELETE FROM sessions; END",
+        f"DROP TABLE reports; CREATE VIEW reports AS {ENDLESS}",
+        "DROP TABLE reports; CREATE TABLE reports (run TEXT PRIMARY KEY DEFAULT (hex(zeroblob(1000000))), epoch, said)",
+        "DROP INDEX runs_key",
+    ],
+)
+async def test_an_object_of_the_store_that_was_changed_or_removed_is_named(tmp_path: Path, change: str) -> None:
+    path = tmp_path / "fleet.db"
+    await (await SqliteStore.open(path)).close()
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        other.executescript(change)
+    with pytest.raises(
+        StoreForeign, match=r"the file (has the (trigger|view|table|index) '\w+', which|lacks the index 'runs_key')"
+    ):
+        await SqliteStore.open(path)
+
+
+async def test_a_trigger_that_is_added_to_an_open_store_is_found_by_the_check(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.db"
+    store = await SqliteStore.open(path)
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        other.execute(FOREIGN["trigger"])
+        other.commit()
+    assert await store.check() == ["the file has the trigger 'helpful', which is not one of the store"]
+    await store.close()
+
+
+async def test_an_earlier_version_that_somebody_has_prepared_is_not_migrated(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.db"
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        for statement in schema.statements(schema.MIGRATIONS[0][1]):
+            other.execute(statement)
+        other.execute(FOREIGN["trigger"])
+        other.execute(f"PRAGMA application_id = {schema.APPLICATION}")
+        other.execute("PRAGMA user_version = 1")
+        other.commit()
+    with pytest.raises(StoreForeign, match="helpful"):
+        await SqliteStore.open(path)
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        assert other.execute("PRAGMA user_version").fetchone() == (1,)
+
+
+async def test_statistics_and_a_feed_are_part_of_a_store(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.db"
+    store = await SqliteStore.open(path)
+    await store.start_feed()
+    await store.close()
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        other.execute("INSERT INTO registers VALUES ('a', '1', 1)")
+        other.execute("ANALYZE")
+        other.commit()
+    store = await SqliteStore.open(path)
+    assert await store.check() == []
+    await store.close()
+
+
+async def test_functions_in_the_schema_are_not_trusted(tmp_path: Path) -> None:
+    async with opened(tmp_path / "fleet.db") as store:
+        trusted = await in_the_writer(store, lambda cursor: cursor.execute("PRAGMA trusted_schema").fetchone())
+        assert trusted == (0,)
+
+
+async def test_without_the_comparison_a_trigger_changes_what_is_executed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "fleet.db"
+    await (await SqliteStore.open(path)).close()
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        other.execute("CREATE TRIGGER helpful AFTER INSERT ON registers BEGIN UPDATE registers SET value = '2'; END")
+        other.commit()
+    monkeypatch.setattr(schema, "foreign_object", lambda *given: None)
+    store = await SqliteStore.open(path)
+    await store.commit([PutRegister("work", 1, None)])
+    found = await store.register("work")
+    assert found is not None
+    assert found.value == 2
+    await store.close()

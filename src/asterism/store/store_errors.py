@@ -1,4 +1,4 @@
-"""Errors of stores: Conflict, StoreUnavailable, StoreReadOnly, StoreCorrupt, UnknownSchema, StoreMissing.
+"""Errors of stores: Conflict, StoreUnavailable, StoreReadOnly, StoreCorrupt, StoreForeign, UnknownSchema, StoreMissing.
 
 ::
 
@@ -11,6 +11,7 @@
     ├── StoreReadOnly         the store cannot be written
     ├── StoreCorrupt          the stored data is damaged
     │   └── CorruptRecord     one record cannot be read
+    ├── StoreForeign          somebody else has prepared the store, or may change what it does
     ├── UnknownSchema         a later version has written the store
     └── StoreMissing          the store does not exist, or its driver is not installed
         └── StoreNotFound     there is no store at this address: it was not created yet
@@ -75,6 +76,10 @@ class StoreCorrupt(StoreError):
 
 class CorruptRecord(StoreCorrupt):
     """One record cannot be read. The message names the record, not the store."""
+
+
+class StoreForeign(StoreError):
+    """Somebody else has prepared the store: it has triggers, views or functions that are not ours, or their owner."""
 
 
 class UnknownSchema(StoreError):

@@ -4,6 +4,9 @@ The address is ``postgresql://user:password@host:port/database?schema=asterism``
 understands. Several hosts (``//one,two:5433/…``, or ``?host=one,two&port=5432,5433``) are servers of one cluster: they
 are tried in turn, each with its share of the time, so that a server that is down does not use up all of it.
 
+A connection to another machine uses TLS, unless ``sslmode`` says otherwise: the default of PostgreSQL's clients, to
+fall back to plain text, would send the password to any server that declines TLS.
+
 Connections are opened on demand and closed when idle. All of them go to the server that takes writes. Each has time
 limits for a statement, for a lock, for a transaction whose client sleeps, and for the answer of a server that is gone,
 so that no call waits forever.
@@ -13,7 +16,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
+import os
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
@@ -86,7 +91,38 @@ class Address:
         given = {"dsn": urlunsplit(("postgresql", "", parts.path, urlencode(query, safe="/,:"), ""))}
         given |= {"user": unquote(user)} if user else {}
         given |= {"password": unquote(password)} if password else {}
-        return cls(masked_url(url), name, tuple(given | host for host in hosts))
+        mode = query.get("sslmode") or os.environ.get("PGSSLMODE")
+        _check_certificates(mode, query)
+        return cls(masked_url(url), name, tuple(given | host | _encryption(mode, host) for host in hosts))
+
+
+def _encryption(mode: str | None, host: Mapping[str, Any]) -> dict[str, str]:
+    """The argument ``ssl`` for a server: TLS is required for other machines, unless there is an ``sslmode``."""
+    name = host.get("host") or os.environ.get("PGHOST", "").partition(",")[0]
+    return {} if mode or not name or name.startswith(("/", "@")) or _is_loopback(name) else {"ssl": "require"}
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _check_certificates(mode: str | None, query: Mapping[str, str]) -> None:
+    """Raises StoreMissing if a file that the connection needs does not exist: the driver says so less clearly."""
+    files = {
+        name: query.get(name) or os.environ.get(f"PG{name.upper()}") for name in ("sslrootcert", "sslcert", "sslkey")
+    }
+    for name, file in files.items():
+        if file and not os.path.isfile(file):
+            raise StoreMissing(f"there is no file {file}, which {name} of the address of the store names")
+    usual = os.path.expanduser("~/.postgresql/root.crt")
+    if mode in ("verify-ca", "verify-full") and not files["sslrootcert"] and not os.path.isfile(usual):
+        raise StoreMissing(
+            f"sslmode={mode} needs the certificate of the authority that signed the one of the server: add "
+            f"sslrootcert=FILE to the address of the store, or put it into {usual}"
+        )
 
 
 def _split(url: str) -> tuple[SplitResult, str]:
@@ -176,7 +212,7 @@ class ConnectionFactory:
     def _limits(self) -> dict[str, str]:
         return {
             "application_name": "asterism",
-            "search_path": f'"{self.address.schema}"',
+            "search_path": f'"{self.address.schema}", pg_temp',  # temporary tables last, not first
             "statement_timeout": str(int(self.timeout * 900)),
             "lock_timeout": str(int(self.timeout * 1000 / 6)),
             "idle_in_transaction_session_timeout": str(int(self.timeout * 1000 / 6)),
@@ -198,6 +234,11 @@ def _refusal(error: Exception, shown: str) -> StoreError:
     """Return the StoreError for a failure to connect. A host name that cannot be resolved now may be resolved later."""
     if isinstance(error, ValueError) and not isinstance(error, OSError):
         return StoreMissing(f"{shown}: the address of the store is not valid")
+    if isinstance(error, ConnectionError) and "rejected SSL upgrade" in str(error):
+        return StoreMissing(
+            f"{shown}: the server declined TLS, and nothing was sent: enable TLS there (ssl = on); or, only if the "
+            "network between is trusted, add sslmode=disable to the address"
+        )
     meant = translated(error, shown)
     return meant if isinstance(meant, StoreError) else StoreUnavailable(str(meant))
 

@@ -18,7 +18,7 @@ import asyncpg
 from asterism.store.postgres.connection import OLDEST_SERVER, Connection, ConnectionFactory
 from asterism.store.postgres.error_mapping import translated
 from asterism.store.row_codec import COLUMNS, SESSION_COLUMNS
-from asterism.store.store_errors import StoreMissing, StoreNotFound, UnknownSchema
+from asterism.store.store_errors import StoreForeign, StoreMissing, StoreNotFound, UnknownSchema
 
 log = logging.getLogger(__name__)
 
@@ -58,16 +58,56 @@ async def migrate(factory: ConnectionFactory, *, create: bool) -> None:
         major = connection.get_server_version().major
         if major < OLDEST_SERVER:
             raise StoreMissing(f"{shown}: Asterism needs PostgreSQL {OLDEST_SERVER} or later, the server has {major}")
+        await refuse_foreign_schema(connection, shown, schema)
         version = await _version(connection, schema)
         if version is None and not create:
             raise StoreNotFound(f"{shown}: there is no store in schema {schema!r}")
         _refuse_later_version(version, shown)
+        if problem := await foreign_object(connection, schema):
+            raise StoreForeign(f"{shown}: {problem}; remove it, or choose another schema with ?schema=…")
         if version != migrations()[-1].version:
             await _apply(connection, factory)
     except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
         raise translated(error, shown) from error
     finally:
         connection.terminate()
+
+
+_CREATES = re.compile(r"^CREATE (?:OR REPLACE )?(TABLE|FUNCTION) (?:IF NOT EXISTS )?(\w+)", re.MULTILINE)
+
+
+async def refuse_foreign_schema(connection: Connection, shown: str, schema: str) -> None:
+    """Raises StoreForeign if somebody else owns the schema, may create objects in it, or has prepared the record of its
+    version: whatever triggers, views and functions in it do, they do with the rights of who uses the store."""
+    found = await connection.fetchrow(statements()["owner_of_schema"], schema)
+    if found is None:
+        return
+    owner, trusted, user, creators = found
+    if not trusted:
+        raise StoreForeign(
+            f"{shown}: schema {schema!r} belongs to role {owner!r}, not to {user!r}: connect as its owner, choose "
+            f"another schema with ?schema=…, or let a superuser run: ALTER SCHEMA {schema} OWNER TO {user}"
+        )
+    if creators:
+        raise StoreForeign(
+            f"{shown}: others may create objects in schema {schema!r} ({', '.join(creators)}), and so execute anything "
+            "as the user of the store: revoke CREATE from them, or choose another schema with ?schema=…"
+        )
+    objects = await connection.fetch(statements()["objects_of_schema"], schema)
+    if [row for row in objects if row[1] == "migrations" and tuple(row) != ("table", "migrations", True)]:
+        raise StoreForeign(f"{shown}: 'migrations' in schema {schema!r} is not the table of a store")
+
+
+async def foreign_object(connection: Connection, schema: str) -> str | None:
+    """The first object of the schema that Asterism did not create, as a sentence."""
+    ours = {(kind.lower(), name) for one in migrations() for kind, name in _CREATES.findall(one.sql)}
+    ours.add(("table", "migrations"))
+    for kind, name, by_owner in sorted(await connection.fetch(statements()["objects_of_schema"], schema)):
+        if (kind, name) not in ours:
+            return f"schema {schema!r} has the {kind} {name!r}, which is not one of the store"
+        if not by_owner:
+            return f"the {kind} {name!r} in schema {schema!r} does not belong to the owner of the schema"
+    return None
 
 
 async def _version(connection: Connection, schema: str) -> int | None:

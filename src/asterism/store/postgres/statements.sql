@@ -196,3 +196,45 @@ SELECT run, name FROM blob_uses WHERE NOT EXISTS (SELECT 1 FROM blobs WHERE blob
 
 -- name: sums_of_blobs
 SELECT name, encode(sha256(data), 'hex') FROM blobs ORDER BY name
+
+-- name: owner_of_schema
+-- Whose the schema is: the role that owns it, whether it may be used (it is ours, or a superuser's, who may do anything
+-- in any case), our own role, and the roles that may create objects in it. No row if it does not exist.
+SELECT
+    owner.rolname,
+    (owner.rolsuper OR owner.rolname = current_user
+        OR (owner.rolname = 'pg_database_owner' AND pg_has_role(current_user, owner.oid, 'USAGE')
+            AND NOT (SELECT me.rolsuper FROM pg_roles me WHERE me.rolname = current_user))),
+    current_user::text,
+    ARRAY(
+        SELECT coalesce(role.rolname::text, 'PUBLIC')
+        FROM aclexplode(spaces.nspacl) granted LEFT JOIN pg_roles role ON role.oid = granted.grantee
+        WHERE granted.privilege_type = 'CREATE' AND granted.grantee <> spaces.nspowner
+            AND role.rolname IS DISTINCT FROM current_user AND NOT coalesce(role.rolsuper, false)
+    )
+FROM pg_namespace spaces JOIN pg_roles owner ON owner.oid = spaces.nspowner
+WHERE spaces.nspname = $1
+
+-- name: objects_of_schema
+-- Everything in the schema that executes or holds something: its kind, its name, and whether its owner is that of the
+-- schema.
+SELECT kind, name, owner = spaces.nspowner
+FROM pg_namespace spaces, LATERAL (
+    SELECT CASE relkind WHEN 'r' THEN 'table' WHEN 'v' THEN 'view' WHEN 'm' THEN 'materialized view'
+            WHEN 'f' THEN 'foreign table' ELSE 'partitioned table' END AS kind, relname::text AS name, relowner AS owner
+        FROM pg_class WHERE relnamespace = spaces.oid AND relkind IN ('r', 'v', 'm', 'f', 'p')
+    UNION ALL
+    SELECT 'function', proname::text, proowner FROM pg_proc WHERE pronamespace = spaces.oid
+    UNION ALL
+    SELECT 'operator', oprname::text, oprowner FROM pg_operator WHERE oprnamespace = spaces.oid
+    UNION ALL
+    SELECT 'trigger', tgname::text, relowner FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid
+        WHERE relnamespace = spaces.oid AND NOT tgisinternal
+    UNION ALL
+    SELECT 'rule', rulename::text, relowner FROM pg_rewrite JOIN pg_class ON pg_class.oid = ev_class
+        WHERE relnamespace = spaces.oid AND relkind = 'r'
+    UNION ALL
+    SELECT 'policy', polname::text, relowner FROM pg_policy JOIN pg_class ON pg_class.oid = polrelid
+        WHERE relnamespace = spaces.oid
+) objects
+WHERE spaces.nspname = $1

@@ -36,7 +36,7 @@ from asterism.store.postgres.group_commit import NO_PEERS, Committer
 from asterism.store.postgres.notifications import Listener, NotificationSender, new_sender
 from asterism.store.postgres.queue import TakeQueue
 from asterism.store.postgres.reads import Reads, chunk_of
-from asterism.store.postgres.schema import migrate, statements
+from asterism.store.postgres.schema import foreign_object, migrate, statements
 from asterism.store.protocol import Change, PutRun, Register, TakeRequest, Usage, Watch, Write
 from asterism.store.row_codec import COLUMNS, MOVING, moving, notice_of, run_of, session_of, without_empty_label
 from asterism.store.server_clock import ServerClock
@@ -162,6 +162,8 @@ class PostgresStore(Reads):
         async with self._snapshot() as connection:
             for name, value in await connection.fetch(statements()["careless_settings"]):
                 problems.append(f"the server runs with {name} = {value}: a crash may lose acknowledged commits")
+            if problem := await foreign_object(connection, self._factory.address.schema):
+                problems.append(problem)
             async for row in connection.cursor(statements()["all_runs"], prefetch=PAGE):
                 problems += _problems_of_run(row)
             for query, (what, read) in _READERS.items():

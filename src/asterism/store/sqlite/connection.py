@@ -211,6 +211,7 @@ class FileConnection:
         self.identity = identity
 
     def _prepare(self, connection: sqlite3.Connection, new: bool) -> None:
+        connection.execute("PRAGMA trusted_schema = OFF")  # functions and virtual tables in views do nothing
         if not new and schema.version_of(connection, self.path) == 0:
             raise StoreUnavailable(f"{self.path} is empty; restore the file, or a backup in its place")
         if self._leader is None:

@@ -3,11 +3,15 @@
 The file records the version of its schema in ``user_version``, and that it is ours in ``application_id``. If two
 processes open a new file at once, one gets the lock and creates the tables, and the other waits, looks again and finds
 them. The statements are read from ``statements.sql``, by name.
+
+A file that somebody else has made may look like a store and do something else: a trigger changes what is written, a
+view never ends. ``foreign_object`` compares everything in the file with what the migrations create.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import sqlite3
 import time
@@ -16,7 +20,7 @@ from pathlib import Path
 
 from asterism.store import row_codec
 from asterism.store.sqlite.error_mapping import is_busy
-from asterism.store.store_errors import StoreError, StoreMissing, UnknownSchema
+from asterism.store.store_errors import StoreError, StoreForeign, StoreMissing, UnknownSchema
 
 APPLICATION = 0x41535452  # "ASTR"
 OLDEST_SQLITE = (3, 24)  # INSERT … ON CONFLICT
@@ -32,6 +36,9 @@ def _read_migrations() -> list[tuple[int, str]]:
 
 MIGRATIONS = _read_migrations()
 LATEST = MIGRATIONS[-1][0]
+FEED_SINCE = 2
+FEED_TRIGGERS = ("feed_of_new", "feed_of_changed", "feed_of_forgotten")
+"""The triggers that the first peer creates (see store/protocol.py: Feeding), and the version that has their table."""
 
 
 def version_of(connection: sqlite3.Connection, path: Path) -> int:
@@ -55,8 +62,12 @@ def version_of(connection: sqlite3.Connection, path: Path) -> int:
 
 
 def migrate(connection: sqlite3.Connection, path: Path, patience: float) -> None:
-    """Apply the missing migrations. A file of another program is left alone."""
-    if version_of(connection, path) < LATEST:
+    """Apply the missing migrations. A file of another program is left alone. Raises StoreForeign."""
+    with _transaction(connection, "BEGIN"):  # at one instant: another process may be migrating it
+        version = version_of(connection, path)
+        if version:
+            refuse_foreign_objects(connection, path, version)
+    if version < LATEST:
         with _transaction(connection, "BEGIN EXCLUSIVE"):
             version = version_of(connection, path)
             for number, script in MIGRATIONS:
@@ -68,6 +79,63 @@ def migrate(connection: sqlite3.Connection, path: Path, patience: float) -> None
     (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
     if mode != "wal":
         _enable_wal(connection, path, patience)
+
+
+def refuse_foreign_objects(connection: sqlite3.Connection, path: Path, version: int) -> None:
+    """Raises StoreForeign if the file has anything that the migrations up to this version do not create."""
+    if (problem := foreign_object(connection, version)) is not None:
+        raise StoreForeign(f"{path}: {problem}; somebody else has prepared the file: restore a backup of the store")
+
+
+def foreign_object(connection: sqlite3.Connection, version: int = LATEST) -> str | None:
+    """The first difference between the file and what the migrations create, as a sentence. Nothing of the file is read
+    but the list of its objects."""
+    expected, optional = _objects(version)
+    found = set(connection.execute("SELECT type, name, sql FROM sqlite_master"))
+    found = {(str(kind), str(name), _plain(sql)) for kind, name, sql in found}
+    for kind, name, _ in sorted(found - expected - optional):
+        known = any((kind, name) == one[:2] for one in expected | optional)
+        what = "which is not as the store creates it" if known else "which is not one of the store"
+        return f"the file has the {kind} {name!r}, {what}"
+    for kind, name, _ in sorted(expected - found):
+        return f"the file lacks the {kind} {name!r}"
+    return None
+
+
+Object = tuple[str, str, str]
+
+
+@functools.cache
+def _objects(version: int) -> tuple[set[Object], set[Object]]:
+    """What a store of this version has (type, name and SQL of each object), and what it may have."""
+    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        for number, script in MIGRATIONS:
+            for statement in statements(script) if number <= version else ():
+                connection.execute(statement)
+        expected = _listed(connection)
+        if version >= FEED_SINCE:
+            for name in FEED_TRIGGERS:
+                connection.execute(STATEMENTS[name])
+        return expected, (_listed(connection) - expected) | _STATISTICS
+
+
+_STATISTICS = {
+    ("table", "sqlite_stat1", "create table sqlite_stat1(tbl,idx,stat)"),
+    ("table", "sqlite_stat4", "create table sqlite_stat4(tbl,idx,neq,nlt,ndlt,sample)"),
+}
+"""What ANALYZE creates."""
+
+
+def _listed(connection: sqlite3.Connection) -> set[Object]:
+    return {
+        (kind, name, _plain(sql)) for kind, name, sql in connection.execute("SELECT type, name, sql FROM sqlite_master")
+    }
+
+
+def _plain(sql: str | None) -> str:
+    """A statement without comments, case and the width of its blanks, which mean nothing in ours."""
+    text = re.sub(r"--[^\n]*", " ", str(sql or ""))
+    return re.sub(r"\s*([(),;])\s*", r"\1", " ".join(text.lower().split()))
 
 
 def statements(script: str) -> Iterator[str]:

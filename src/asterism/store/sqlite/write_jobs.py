@@ -33,7 +33,7 @@ from asterism.store.protocol import (
     PutSession,
     Write,
 )
-from asterism.store.sqlite.schema import STATEMENTS
+from asterism.store.sqlite.schema import FEED_TRIGGERS, STATEMENTS
 from asterism.store.store_errors import Conflict
 
 FEWEST_TOGETHER = 20
@@ -64,7 +64,6 @@ _TAKEN = (sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_UNIQUE
 _OFFERED = row_codec.MOVING.index("offered")
 _PRIORITY = run_groups.SHARED.index("priority")
 _NO_FEED = "the feed"
-_FEED_TRIGGERS = ("feed_of_new", "feed_of_changed", "feed_of_forgotten")
 
 
 def _insertion(number: int) -> str:
@@ -247,7 +246,7 @@ class StartFeedJob(Job):
     __slots__ = ()
 
     def perform(self, cursor: sqlite3.Cursor, alone: bool) -> None:
-        for name in _FEED_TRIGGERS:
+        for name in FEED_TRIGGERS:
             cursor.execute(STATEMENTS[name])
         cursor.execute(STATEMENTS["feed_everything"])
         cursor.execute(STATEMENTS["name_feed"], (FEED, row_codec.to_text({"id": uuid.uuid4().hex})))
