@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from asterism.planfile import BadPlan, examine, load
+from asterism.planfile import BadPlan, examine, include, load
 
 
 def write(folder: Path, **files: str) -> str:
@@ -106,17 +107,62 @@ def test_mistakes_name_the_file_that_has_them(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_broken_missing_or_no_plan(tmp_path: Path) -> None:
-    path = write(tmp_path, plan="include: [none.yaml, broken.yaml, list.yaml, '.']\ntasks: {a: {shell: x}}\n")
-    (tmp_path / "broken.yaml").write_text("a: [\n")
+    path = write(tmp_path, plan="include: [none.yaml, broken.yaml, list.yaml, folder.yaml]\ntasks: {a: {shell: x}}\n")
+    (tmp_path / "broken.yaml").write_text("asterism: 1\na: [\n")
+    (tmp_path / "folder.yaml").mkdir()
     (tmp_path / "list.yaml").write_text("[1]\n")
     lines = told(path)
     assert (
         f"{path}:2: includes 'none.yaml', but {tmp_path / 'none.yaml'} cannot be read: No such file or directory"
         in lines
     )
-    assert f"{path}:2: includes 'list.yaml', which is not a plan file but a list" in lines
-    assert f"{path}:2: includes '.', but {tmp_path} cannot be read: Is a directory" in lines
-    assert any(line.startswith(f"{tmp_path / 'broken.yaml'}:1: this is not YAML") for line in lines)
+    assert f"{path}:2: includes 'list.yaml', which is not a plan file: it has no line 'asterism: 1'" in lines
+    assert f"{path}:2: includes 'folder.yaml', but {tmp_path / 'folder.yaml'} cannot be read: Is a directory" in lines
+    assert any(line.startswith(f"{tmp_path / 'broken.yaml'}:2: this is not YAML") for line in lines)
+
+
+# -- what a stranger's plan includes -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "TOKEN=s3cr3t\n",
+        "TOKEN: s3cr3t\n",
+        "token: [s3cr3t\n",
+        "- s3cr3t\n",
+        "s3cr3t: {s3cr3t: &s3cr3t *s3cr3t\n",
+        "'s3cr3t\n",
+        "\ts3cr3t: %s3cr3t\n",
+    ],
+)
+def test_a_file_that_is_not_a_plan_is_not_quoted(tmp_path: Path, content: str) -> None:
+    path = write(tmp_path, plan="include: secret.yaml\ntasks: {a: {shell: x}}\n")
+    (tmp_path / "secret.yaml").write_text(content)
+    assert told(path) == [f"{path}:2: includes 'secret.yaml', which is not a plan file: it has no line 'asterism: 1'"]
+
+
+@pytest.mark.parametrize("name", [".env", "/etc/passwd", "/dev/zero", "id_rsa", "link.yaml"])
+def test_only_names_of_plan_files_are_included(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path, plan=f"include: {name}\ntasks: {{a: {{shell: x}}}}\n")
+    (tmp_path / ".env").write_text("TOKEN=s3cr3t")
+    (tmp_path / "link.yaml").symlink_to("/dev/zero")
+    assert told(path) == [f"{path}:2: includes {name!r}, but the name of a plan file ends in .yaml or .yml or .json"]
+
+
+def test_pipes_and_devices_are_not_read(tmp_path: Path) -> None:
+    path = write(tmp_path, plan="include: pipe.yaml\ntasks: {a: {shell: x}}\n")
+    os.mkfifo(tmp_path / "pipe.yaml")
+    assert told(path) == [
+        f"{path}:2: includes 'pipe.yaml', but {tmp_path / 'pipe.yaml'} cannot be read: not a regular file"
+    ]
+
+
+def test_an_included_file_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(include, "MAX_BYTES", 1000)
+    path = write(tmp_path, plan="include: large.yaml\ntasks: {a: {shell: x}}\n", large="#" * 1000)
+    [line] = told(path)
+    assert "the file is larger than 1,000 bytes" in line
 
 
 def test_a_cycle_of_files_is_refused(tmp_path: Path) -> None:

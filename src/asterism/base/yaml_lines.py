@@ -13,9 +13,11 @@ mistake of a file at once::
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import re
+import stat
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +28,9 @@ from asterism.base.text import clean
 
 MAX_DEPTH = 50
 """How deep lists and mappings may be nested."""
+
+MAX_BYTES = 256 << 20
+"""How large a file may be."""
 
 MAX_VALUES = 10_000_000
 """How many values a file may contain, counting each alias as a copy."""
@@ -93,16 +98,30 @@ def line_of(value: Any, path: Iterable[str | int]) -> int:
     return line
 
 
-def read_text(path: str | os.PathLike[str], *, max_bytes: int | None = None) -> tuple[str, list[Mistake]]:
-    """The text of a file in UTF-8. Empty, with a mistake, if it is not UTF-8 or is too large. Raises OSError."""
-    with open(path, "rb") as file:
-        content = file.read() if max_bytes is None else file.read(max_bytes + 1)
-    if max_bytes is not None and len(content) > max_bytes:
+def read_text(
+    path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES, regular: bool = False
+) -> tuple[str, list[Mistake]]:
+    """The text of a file in UTF-8. Empty, with a mistake, if it is not UTF-8 or is too large. Raises OSError, with
+    ``regular`` also for a file that is a device, a pipe or a socket."""
+    with open(path, "rb", opener=open_regular if regular else None) as file:
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
         return "", [Mistake(1, f"the file is larger than {max_bytes:,} bytes")]
     try:
         return content.decode("utf-8-sig"), []
     except UnicodeDecodeError as error:
         return "", [Mistake(content.count(b"\n", 0, error.start) + 1, "the file is not text in UTF-8")]
+
+
+def open_regular(path: str, flags: int) -> int:
+    """The ``opener`` for a file that somebody else has named: it opens regular files only, and does not wait for a
+    pipe. Raises OSError."""
+    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        kind = errno.EISDIR if os.path.isdir(path) else errno.EINVAL
+        raise OSError(kind, os.strerror(kind) if kind == errno.EISDIR else "not a regular file", path)
+    return descriptor
 
 
 def constant_or_text(text: str) -> Any:

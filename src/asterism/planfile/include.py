@@ -3,17 +3,28 @@
 ``include`` names other plan files, relative to the file that has it. Their tasks, parameters and devices belong to the
 plan; ``id`` and ``policy`` count only in the plan file itself, and ``defaults`` only for the tasks of their own file. A
 file that is included twice counts once.
+
+A plan may come from a stranger, and ``check`` is what one does with it first. So an include is a regular file of a
+limited size with the name of a plan file, and nothing of it is quoted unless it is a plan.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from os.path import dirname, join, normpath
 from pathlib import Path
 
-from asterism.base.text import describe_value
 from asterism.base.yaml_lines import Mistake, YamlMapping, line_of, parse_yaml, read_text
+
+SUFFIXES = (".yaml", ".yml", ".json")
+"""How the name of an included file ends."""
+
+MAX_BYTES = 16 << 20
+"""How large an included file may be."""
+
+_HEAD = re.compile(r"^\s*[{\"']*asterism[\"']?\s*:", re.MULTILINE)
 
 MAX_FILES = 100
 """How many files a plan may consist of."""
@@ -62,18 +73,26 @@ class _IncludeReader:
             return None
         if len(self.known) >= MAX_FILES:
             return f"includes {name!r}, but a plan consists of at most {MAX_FILES} files"
+        if resolved.suffix.lower() not in SUFFIXES or Path(name).suffix.lower() not in SUFFIXES:
+            return f"includes {name!r}, but the name of a plan file ends in {' or '.join(SUFFIXES)}"
         self.known.add(resolved)
         try:
-            text, mistakes = read_text(place)
+            text, mistakes = read_text(place, max_bytes=MAX_BYTES, regular=True)
         except OSError as error:
             return f"includes {name!r}, but {place} cannot be read: {error.strerror}"
         data, more = (None, []) if mistakes else parse_yaml(text)
-        self.mistakes.extend(Mistake(one.line, one.text, one.warning, place) for one in [*mistakes, *more])
+        if not _is_plan(text, data):
+            why = f" ({mistakes[0].text})" if mistakes else ""
+            return f"includes {name!r}, which is not a plan file: it has no line 'asterism: 1'{why}"
+        self.mistakes.extend(Mistake(one.line, one.text, one.warning, place) for one in more)
         if isinstance(data, YamlMapping):
             self.add(PlanSource(data, place), place, (*chain, place))
-        elif not mistakes and not more:
-            return f"includes {name!r}, which is not a plan file but {describe_value(data)}"
         return None
+
+
+def _is_plan(text: str, data: object) -> bool:
+    """Whether a file is a plan, perhaps one with mistakes: only then may messages quote it."""
+    return "asterism" in data if isinstance(data, YamlMapping) else _HEAD.search(text) is not None
 
 
 def _included(data: YamlMapping) -> Iterator[tuple[int, str]]:
