@@ -422,6 +422,7 @@ def test_a_store_in_the_environment_makes_no_run_durable(scene: Scene) -> None:
         (["--store", "sqlite:///x.db", "--local", "--no-local"], "exclude each other"),
         (["--store", "sqlite:///x.db", "--local=none"], "is not a number of slots"),
         (["--store", "sqlite:///x.db", "--id", "a/b"], "without '/'"),
+        (["--store", "sqlite:///x.db", "--result-limit", "1M"], "--result-limit has no effect with --store: use"),
         (["--store", "memory:"], "A store in memory ends with its process"),
     ],
 )

@@ -9,6 +9,8 @@ The blocks of a page run from top to bottom. What the fence says decides what ha
 ``python file=plan.py``        written to a file, for the blocks below it; so is a block of any other language
 ``text output``                what the ``python`` block above it has printed
 ``console``                    lines with ``$`` are commands; the lines below one are what it prints
+``yaml file=plan.yaml``        a plan: ``asterism run`` below it shows its results, which are compared
+``yaml file=… no-run``         a plan that cannot run here, or must not
 ``console exit=64``            the same, and the last command ends with that exit code instead of 0
 =============================  =====================================================================================
 
@@ -56,6 +58,9 @@ from tests.forked_commands import ForkedCommand, Server  # noqa: E402
 
 DATABASE = "postgresql://asterism@db.example.org/fleet"
 PLACE = "127.0.0.1:7420"
+_RESULT = re.compile(r"^Results\n +\S+ +(?!\.\.\.)\S|\"value\": (?!\.\.\.)\S", re.MULTILINE)
+"""The results of a run, at its end or in JSON, with what the first of them is."""
+
 _FENCE = re.compile(r"^(?P<indent> *)```(?P<info>.*)$")
 
 
@@ -113,6 +118,28 @@ def commands(block: Block) -> list[Command]:
 def _command(words: list[str], line: int) -> Command:
     count = next((n for n, word in enumerate(words) if not re.match(r"[A-Za-z_]\w*=", word)), len(words))
     return Command(dict(word.split("=", 1) for word in words[:count]), words[count:], line)
+
+
+def plans(markdown: str) -> Iterator[Block]:
+    """The plan files of a page."""
+    for block in blocks(markdown):
+        if block.language == "yaml" and re.search(r"^tasks:", block.text, re.MULTILINE) and "asterism:" in block.text:
+            yield block
+
+
+def unseen_plans(markdown: str) -> Iterator[Block]:
+    """The plans of a page whose effect is not compared: no command of the page runs them and shows a result."""
+    seen = {
+        word
+        for block in blocks(markdown)
+        if block.language == "console"
+        for command in commands(block)
+        if command.words[:2] == ["asterism", "run"] and _RESULT.search(command.expected)
+        for word in command.words
+    }
+    for block in plans(markdown):
+        if "no-run" not in block.terms and block.terms.get("file") not in {*seen, None}:
+            yield block
 
 
 def make_targets() -> set[str]:

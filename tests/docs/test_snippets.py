@@ -14,6 +14,7 @@ import click
 import pytest
 
 from asterism.cli import main
+from asterism.planfile.loader import examine
 from tests.docs import docs_pages
 from tests.docs.docs_pages import ROOT, Block, Page, blocks, commands
 from tests.forked_commands import ForkedCommand, shared_server
@@ -88,6 +89,24 @@ def test_what_a_page_shows_runs(page: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_the_effect_of_every_plan_is_compared(page: Path) -> None:
+    """A plan that is only checked, or only runs, may do nothing of what the page says about it."""
+    unseen = [f"{name_of(page)}:{block.line}" for block in docs_pages.unseen_plans(page.read_text("utf-8"))]
+    assert not unseen, f"run it below with `asterism run`, and show its results: {', '.join(unseen)}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_no_plan_uses_a_variable_that_nothing_sets(page: Path) -> None:
+    found = [
+        f"{name_of(page)}:{block.line + mistake.line - 1}: {mistake.text}"
+        for block in docs_pages.plans(page.read_text("utf-8"))
+        for mistake in examine(block.text, "plan")[1]
+        if "no-run" not in block.terms and "the line uses $" in mistake.text
+    ]
+    assert not found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_link_leads_somewhere(page: Path) -> None:
     assert not list(broken_links(page))
 
@@ -144,6 +163,33 @@ def run_page(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     page = tmp_path / "page.md"
     page.write_text(text, encoding="utf-8")
     Page(page).run()
+
+
+def test_a_plan_whose_results_are_not_shown_is_noticed() -> None:
+    plan = "```yaml file=a.yaml{}\nasterism: 1\ntasks: {{a: {{shell: echo hello}}}}\n```\n"
+    shown = "```console\n$ asterism run a.yaml{}\n{}\n```\n"
+
+    def unseen(*parts: str) -> list[int]:
+        return [block.line for block in docs_pages.unseen_plans("".join(parts))]
+
+    assert unseen(plan.format("")) == [2]
+    assert unseen(plan.format(" no-run")) == []
+    assert unseen(plan.format("").replace(" file=a.yaml", "")) == []
+    assert unseen(plan.format(""), "```console\n$ asterism check a.yaml\na.yaml is valid\n```\n") == [2]
+    assert unseen(plan.format(""), shown.format("", "...\nState  completed\n...")) == [2]
+    assert unseen(plan.format(""), shown.format("", "Results\n  a  ...")) == [2]
+    assert unseen(plan.format(""), shown.format("", "...\nResults\n  a  hello")) == []
+    assert unseen(plan.format(""), shown.format(" --json", '... "value": "hello"...')) == []
+
+
+def test_a_plan_with_another_result_than_the_page_shows_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "```yaml file=a.yaml\nasterism: 1\ntasks: {{a: {{shell: echo loading $b}}}}\n```\n"
+    text += "```console\n$ asterism run a.yaml --plain\n...\nResults\n  a  loading{}\n```\n"
+    run_page(text.format(""), tmp_path, monkeypatch)
+    with pytest.raises(SystemExit, match="the page says"):
+        run_page(text.format(" 41"), tmp_path, monkeypatch)
 
 
 def test_a_block_is_found_with_its_terms_and_its_line() -> None:

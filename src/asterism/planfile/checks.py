@@ -22,6 +22,7 @@ from asterism.planfile import models
 from asterism.planfile.foreach import element_names, foreach_findings
 from asterism.planfile.models import Part
 from asterism.planfile.placeholder_checks import constants_problem, unknown_placeholders
+from asterism.planfile.shell_variables import unset_variables
 from asterism.planfile.validation_messages import format_path
 
 ACTIONS = ("argv", "shell", "call", "http", "agent")
@@ -152,12 +153,20 @@ class TaskChecks:
                 task_inputs.check_shell_line(self.task.shell, self.task.inputs or {}, self.task.env or {})
             except MissingInput as error:
                 yield ("shell",), str(error), False
+            if not {"inputs", "env", "foreach", "matrix"} & set(self.faulty):
+                for text in unset_variables(self.task, self.context.tasks, self.sources, self._variables()):
+                    yield ("shell",), text, True
         for path, text in texts:
             try:
                 fill_template(text, dict.fromkeys((*(self.task.inputs or ()), *self._scope), ""))
             except MissingInput as error:
                 if not any(key in self.faulty for key in ("inputs", "foreach", "matrix")):
                     yield path, f"{error}; write {{{{ or }}}} for a brace", False
+
+    def _variables(self) -> list[str]:
+        """The names in the scope that are variables of a shell line."""
+        scope = self._scope
+        return [*scope, *(scope.get("params") or ()), *(scope.get("matrix") or ())]
 
     def _device(self, devices: Mapping[str, frozenset[str]]) -> Iterator[Finding]:
         wanted = self.task.wanted
