@@ -9,7 +9,20 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import cli_start, cost, editing, http_api, latency, makespan, memory, models, page, plot, web_page
+from bench import (
+    cli_start,
+    cost,
+    editing,
+    http_api,
+    latency,
+    makespan,
+    memory,
+    models,
+    page,
+    plot,
+    priorities,
+    web_page,
+)
 from bench.durable import page as durable_page
 from bench.durable import resume, speed
 from bench.runs import creation, gateway, idle_devices, queues, scale, sqlite
@@ -34,6 +47,7 @@ PLANS: dict[str, Callable[[], str]] = {
     "latency": lambda: page.latencies([latency.measure(10), latency.measure(10_000)]),
     "memory": lambda: page.weight(memory.bytes_per_task()),
     "makespan": _makespan,
+    "priorities": lambda: priorities.page(priorities.inversion()),
 }
 RUNS: dict[str, Callable[[], str]] = {
     "runs-sqlite": lambda: runs_page.one_process(sqlite.measure()),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench import cost, editing, latency, makespan, memory, page
+from bench import cost, editing, latency, makespan, memory, page, priorities
 from bench.graphs import chain, independent
 from bench.measure import Sample
 
@@ -51,3 +51,10 @@ def test_a_peer_that_is_not_installed_is_named_as_such() -> None:
     ours = cost.PeerCost("asterism", "1", dict.fromkeys(cost.SMALL, sample))
     missing = cost.PeerCost("ray", "not installed", {})
     assert "| ray | not installed | – | – | – |" in page.against_peers([ours, missing])
+
+
+def test_critical_work_below_low_tasks_ends_early_and_the_whole_plan_too() -> None:
+    found = priorities.inversion(plans=3)
+    assert found.critical < found.critical_alone / 2
+    assert found.makespan < found.makespan_alone
+    assert "with inherited priority" in priorities.page(found)

@@ -251,12 +251,12 @@ async def records_are_invalid() -> None:
 async def valid_records_beside_an_invalid_one_are_ingested() -> None:
     laptop, liar, run = await victim()
     good = transitions.create("good", FLOW, {}, by="liar", now=1.0)
-    bad = run.changed(priority=99)
+    bad = run.changed(pinned="oven")
     await liar.says(bad, [1], good, good)
     assert await laptop.run("good") == good
     assert await laptop.run(run.id) == run
     notices = await laptop.notices("refused")
-    assert any("it differs from our record in priority" in one for one in notices)
+    assert any("it differs from our record in pinned" in one for one in notices)
     assert any("the message contains it twice" in one for one in notices)
     count = len(notices)
     await liar.says(bad)

@@ -15,7 +15,7 @@ from asterism.core.run.session import ABROAD, Session
 from asterism.fleet.fleet import Fleet
 from asterism.peers.exchange import Exchange
 from asterism.store.memory import MemoryStore
-from asterism.store.protocol import ProgressReport, PutCopy, Write, feed_of
+from asterism.store.protocol import ProgressReport, PutCopy, PutPriority, PutRun, Write, feed_of
 from asterism.store.sqlite import SqliteStore
 from tests.peers.exchange_fixtures import FLOW, Direct, Side, StillClock, three, two
 
@@ -275,3 +275,16 @@ def test_an_exchange_needs_a_store_that_has_a_feed() -> None:
         feed_of(Shared())  # type: ignore[arg-type]
     assert Exchange(Fleet(MemoryStore())).peers is not None
     assert Session("a", "a", 0.0, state=ABROAD).reachable(0.0)
+
+
+async def test_a_changed_priority_reaches_the_other_store() -> None:
+    laptop, kitchen = await two()
+    run = await laptop.create()
+    await laptop.sync_with(kitchen)
+    after = transitions.prioritise(await laptop.run(run.id), 7, 5.0)
+    await laptop.store.commit([PutRun(after, run.revision), PutPriority(run.id, 7)])
+    await laptop.sync_with(kitchen)
+    theirs = await kitchen.run(run.id)
+    assert (theirs.priority, theirs.story[-1].what) == (7, "prioritised")
+    await laptop.sync_with(kitchen)
+    assert await kitchen.run(run.id) == theirs

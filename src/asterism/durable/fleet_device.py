@@ -296,7 +296,7 @@ class FleetDevice:
             raise MissingInput(f"{what}: {PlanMask(plan.journal.plan)().about_data(str(error))}") from None
 
         async def add(run: Run, assign: Callable[[Run], Run]) -> Run:
-            run = assign(run)
+            run = assign(run.changed(priority=_urgency(plan.journal.plan, work)))
             _record_device(plan.journal.plan, work, run)
             try:
                 await plan.journal.commit(PutRun(run, None))
@@ -333,6 +333,12 @@ class FleetDevice:
         except RunRefused:
             return  # it has ended
         _record_run(plan.journal.plan, work, await self.fleet.wait(run.id), self.fleet.store.clock())
+
+
+def _urgency(plan: RecordedConstellation, work: Work) -> int:
+    """The priority with which a task counts now."""
+    node = plan.nodes.get(work.task.id)
+    return int(work.task.priority if node is None else node.urgency)
 
 
 def _record_device(plan: RecordedConstellation, work: Work, run: Run) -> Node | None:

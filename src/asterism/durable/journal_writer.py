@@ -3,6 +3,10 @@
 The steps recorded until a commit begins are one record of the journal; the runs that they start are in the same commit.
 Commits follow one another, each with the next record number. If another process has written that number, this process
 no longer owns the plan: nothing of the commit happened, and nothing more is written.
+
+A step may change the priority with which running tasks count (``core/plan/inherited_priority.py``). Those of their runs
+that are still queued change in the commit of that step. A device that claims such a run in this moment only makes the
+commit look again.
 """
 
 from __future__ import annotations
@@ -11,11 +15,12 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from asterism.base.clock import Clock, new_id
 from asterism.core.plan.journal import RecordedConstellation, Step
+from asterism.core.run.transitions import prioritise
 from asterism.durable.compaction import Compaction
 from asterism.durable.journal_store import (
     Head,
@@ -26,8 +31,19 @@ from asterism.durable.journal_store import (
     record_key,
     step_record,
 )
+from asterism.fleet.retention import PREFIX
 from asterism.orchestrator.events import Event
-from asterism.store.protocol import PLAN_REQUESTS, ExpectRegister, Notice, PutRegister, PutRun, Store, Write
+from asterism.store.protocol import (
+    PLAN_REQUESTS,
+    ExpectRegister,
+    Notice,
+    PutPriority,
+    PutRegister,
+    PutRun,
+    Query,
+    Store,
+    Write,
+)
 from asterism.store.store_errors import Conflict, StoreUnavailable
 
 log = logging.getLogger("asterism.journal")
@@ -166,7 +182,7 @@ class JournalWriter:
                 self._events_in_flight, self._events = self._events, []
                 try:
                     self.compaction.cut(len(steps))
-                    await self._append(steps, writes)
+                    await self._append(steps, writes, self._take_urged(writes))
                 except BaseException:
                     self._waiting = [*waiting, *self._waiting]
                     raise
@@ -193,9 +209,32 @@ class JournalWriter:
                 done.set_exception(error)
                 done.exception()  # retrieved, so that asyncio does not complain if the waiter is gone
 
-    async def _append(self, steps: list[Step], writes: list[Write]) -> None:
-        """Commit the next record, with the changed head and these writes, until it is known to have happened. Raises
-        OwnershipLost if another process wrote its number."""
+    def _take_urged(self, writes: list[Write]) -> dict[str, int]:
+        """The keys of the runs whose priority has changed with the steps of this commit. Those that it creates get
+        theirs."""
+        if not self.plan.urged:
+            return {}
+        urged, self.plan.urged = self.plan.urged, {}
+        keys = {f"{PREFIX}{self.plan.id}/{node.id}/{node.epoch}": int(node.urgency) for node in urged if node.epoch}
+        for index, write in enumerate(writes):
+            if isinstance(write, PutRun) and write.expected is None and write.run.key in keys:
+                writes[index] = replace(write, run=write.run.changed(priority=keys.pop(write.run.key)))
+        return keys
+
+    async def _prioritised(self, urged: dict[str, int], writes: list[Write]) -> list[PutRun | PutPriority]:
+        """The writes that give queued runs their priorities."""
+        found: list[PutRun | PutPriority] = []
+        written = {write.run.id for write in writes if isinstance(write, PutRun)}
+        for key, priority in urged.items():
+            for run in await self._store.find(Query(key=key)):
+                changed = prioritise(run, priority, self._store.clock(), "by the tasks that wait for it")
+                if changed is not run and run.id not in written:
+                    found += [PutRun(changed, run.revision), PutPriority(run.id, priority)]
+        return found
+
+    async def _append(self, steps: list[Step], writes: list[Write], urged: dict[str, int]) -> None:
+        """Commit the next record, with the changed head and these writes, until it is known to have happened. Runs
+        that are ``urged`` get their priorities. Raises OwnershipLost if another process wrote its number."""
         stored, number = self._stored, self._stored.number + 1
         changes, self._head_changes = self._head_changes, {}
         new = stored.head.changed(**changes) if changes else stored.head
@@ -207,14 +246,16 @@ class JournalWriter:
         pause, longest = COMMIT_RETRY_PAUSES
         tried = False
         refused: Conflict | None = None
+        prioritised: list[PutRun | PutPriority] = []
         while True:
             try:
                 if tried and await self._is_written(number):
                     break  # by an earlier attempt whose answer was lost
-                if refused is not None:
+                if refused is not None and not any(refused.concerns("run", one) for one in _runs_of(prioritised)):
                     raise self._refusal(refused)
-                tried = True
-                await self._store.commit([*fences, record, *writes])
+                tried, refused = True, None
+                prioritised = await self._prioritised(urged, writes) if urged else []
+                await self._store.commit([*fences, record, *writes, *prioritised])
                 break
             except Conflict as conflict:
                 refused = conflict
@@ -242,3 +283,7 @@ class JournalWriter:
     async def _is_written(self, number: int) -> bool:
         register = await self._store.register(record_key(self.head.name, number))
         return register is not None and register.value.get("mark") == self._mark
+
+
+def _runs_of(writes: Iterable[PutRun | PutPriority]) -> list[str]:
+    return [write.run.id for write in writes if isinstance(write, PutRun)]

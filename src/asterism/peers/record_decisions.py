@@ -42,7 +42,7 @@ from asterism.peers.registry import Peer, PeerRegistry, largest_clock_lag
 from asterism.peers.storage_limits import Quota, limit_merged, quota_limits, storage_cost
 from asterism.peers.trust import Trust, only_adds_request
 from asterism.store.dump_format import blobs_of
-from asterism.store.protocol import Notice, PutCopy, PutRegister, PutRun, Write, feed_of
+from asterism.store.protocol import Notice, PutCopy, PutPriority, PutRegister, PutRun, Write, feed_of
 
 MAX_LOSS_CHARS = 1000
 """The length limit of the reason for a loss."""
@@ -236,6 +236,7 @@ class BatchDecisions:
             printable(lost, MAX_LOSS_CHARS) if lost is not None else None
         )  # it may quote the peer, and goes into logs
         writes: list[Write] = [put, *(await self._loss_writes(mine, lost, reached) if lost is not None else ())]
+        writes += [PutPriority(after.id, after.priority)] if after.priority != mine.priority else []
         writes += await self._hand_over_writes(mine, after, was_left_to, left_to)
         series = [*admitting, *await self._leave_series(after, left_to)]
         return Decision([*writes, *series], taken=True, lost=lost, alone=bool(series))

@@ -345,6 +345,7 @@ def with_defaults(value: YamlMapping, given: YamlMapping, defaults: models.Defau
 def _core_task(task_id: str, task: models.Task, raw: Any) -> Task:
     wanted = task.wanted
     given = {key: plain_json(raw[key]) for key in ("http", "inputs", "env", "agent") if raw.get(key)}
+    skipping = task.skip_if_unchanged
     return Task(
         task_id,
         call=task.call,
@@ -364,7 +365,7 @@ def _core_task(task_id: str, task: models.Task, raw: Any) -> Task:
         cost=task.cost,
         effects=frozenset(task.effects or ()),
         join=task.join,
-        skip_if_unchanged=task.skip_if_unchanged and task.skip_if_unchanged.model_dump(exclude_none=True),
+        skip_if_unchanged=None if skipping is None else skipping.model_dump(exclude_none=True),
         **given,
     )
 

@@ -31,6 +31,7 @@ from asterism.store.protocol import (
     ProgressReport,
     PutCopy,
     PutLog,
+    PutPriority,
     PutRegister,
     PutRun,
     PutSession,
@@ -73,7 +74,8 @@ class MemoryStore(MemoryChangeFeed):
 
     async def commit(self, writes: Sequence[Write]) -> None:
         check_distinct_records(writes)
-        checked = [self._checked(write) for write in writes]
+        prioritised = frozenset(write.run for write in writes if type(write) is PutPriority)
+        checked = [self._checked(write, prioritised) for write in writes]
         new = {write.run.id for write in checked if type(write) is PutRun}
         for write in checked:
             if type(write) is PutLog and write.run not in self._runs and write.run not in new:
@@ -82,8 +84,8 @@ class MemoryStore(MemoryChangeFeed):
             self._perform(write)
         self._watches.wake(topics_of(checked))
 
-    def _checked(self, write: Write) -> Write:
-        """Return the write as it is stored. Raises Conflict."""
+    def _checked(self, write: Write, prioritised: frozenset[str] = frozenset()) -> Write:
+        """Return the write as it is stored. ``prioritised`` are the runs whose priority changes. Raises Conflict."""
         match write:
             case PutRun(run, expected):
                 found = self._runs.get(run.id)
@@ -91,12 +93,12 @@ class MemoryStore(MemoryChangeFeed):
                     raise Conflict(f"run {run.id}")
                 if found is None and run.key is not None and run.key in self._keys:
                     raise Conflict(f"key {run.key}")
-                return PutRun(_stored(run, found), expected)
+                return PutRun(_stored(run, found, run.id in prioritised), expected)
             case PutCopy(run, expected):
                 if not self._feed.started:
                     raise ValueError("a copy of a peer's record needs a change feed, and it was not started")
-                self._checked(PutRun(run, expected))
-                return replace(write, run=_stored(run, self._runs.get(run.id)))
+                self._checked(PutRun(run, expected), prioritised)
+                return replace(write, run=_stored(run, self._runs.get(run.id), run.id in prioritised))
             case PutSession(session, expected):
                 known = self._sessions.get(session.id)
                 if (known.revision if known else None) != expected:
@@ -120,7 +122,7 @@ class MemoryStore(MemoryChangeFeed):
             case PutLog():
                 chunks = [chunk._replace(value=_copied(chunk.value)) for chunk in write.chunks]
                 return replace(write, chunks=chunks)
-            case Contribution() | Notice():
+            case PutPriority() | Contribution() | Notice():
                 pass
             case _:
                 raise TypeError(f"a store cannot write a {type(write).__name__}")
@@ -142,6 +144,9 @@ class MemoryStore(MemoryChangeFeed):
                 self._registers.pop(key, None)
             case PutRegister(key, text, expected):
                 self._registers[key] = (text, (expected or 0) + 1)
+            case PutPriority(run_id, priority):
+                self._put(self._runs[run_id].changed(priority=priority))
+                self._sweep()  # its place in the queue is another one now
             case PutLog():
                 self._put_log(write)
             case Contribution():
@@ -418,14 +423,15 @@ def _copied(value: Any) -> Any:
     return json.loads(row_codec.to_text(value))
 
 
-def _stored(run: Run, before: Run | None) -> Run:
-    """Return the run with documents of its own. Raises ValueError if a field changes that is written once: the other
-    engines would silently keep the old value."""
+def _stored(run: Run, before: Run | None, prioritised: bool) -> Run:
+    """Return the run with documents of its own. ``prioritised``: its priority may change. Raises ValueError if a field
+    changes that is written once: the other engines would silently keep the old value."""
     changes: dict[str, Any] = {}
     if before is None:
         changes["input"] = _copied(dict(run.input)) if run.input else NOTHING
     else:
         changed = [name for name in _WRITTEN_ONCE if getattr(run, name) != getattr(before, name)]
+        changed = [name for name in changed if name != "priority" or not prioritised]
         if changed:
             raise ValueError(f"run {run.id}: {', '.join(changed)} cannot change after its creation")
         if run.input is not before.input:

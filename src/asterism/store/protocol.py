@@ -129,6 +129,15 @@ class PutLog:
     drop: tuple[int, int] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class PutPriority:
+    """Change the priority of a run that the same batch writes with ``PutRun`` or ``PutCopy``, and so its place in the
+    queue. Those alone leave it as it was, since it hardly ever changes."""
+
+    run: str
+    priority: int
+
+
 class Contribution(NamedTuple):
     """What a peer brought here with one commit, added to what is known of this run and peer, and forgotten with the
     run.
@@ -146,7 +155,18 @@ class Contribution(NamedTuple):
     blobs: int
 
 
-Write = PutRun | PutCopy | PutSession | PutRegister | PutLog | ExpectSession | ExpectRegister | Contribution | Notice
+Write = (
+    PutRun
+    | PutCopy
+    | PutPriority
+    | PutSession
+    | PutRegister
+    | PutLog
+    | ExpectSession
+    | ExpectRegister
+    | Contribution
+    | Notice
+)
 
 # -- requests ----------------------------------------------------------------------------------------------------------
 

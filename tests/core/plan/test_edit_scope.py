@@ -172,6 +172,12 @@ NESTED = group(foreach={"from": "fetch", "template": {"shell": "rm -r /"}})
         ("files=/w/*", [AddTask(Task("x", cwd="/w/", skip_if_unchanged={"outputs": ["b"]}))], True),
         ("files=src/*", [AddTask(group(argv=["make"], skip_if_unchanged={"outputs": ["src/{item}"]}))], False),
         ("files=src/*", [UpdateTask("fix-1", skip_if_unchanged={"outputs": ["etc"]})], False),
+        ("priority=normal", [AddTask(Task("x"))], True),
+        ("priority=normal", [AddTask(Task("x", priority="high"))], False),  # it would lend it to what it waits for
+        ("priority=normal", [UpdateTask("fix-1", priority="critical")], False),
+        ("priority=low", [UpdateTask("fix-1", timeout=3.0)], True),  # it keeps the one that it has
+        ("priority=low", [AddTask(group(argv=["make"], priority="normal"))], False),
+        ("priority=critical", [AddTask(Task("x", priority="critical"))], True),
         ("adds=1", [AddTask(FIX)], True),
         ("adds=1", [AddTask(FIX), AddTask(Task("x"))], False),
         ("adds=1", [AddTask(group(argv=["make"]))], False),  # a group counts with its elements
@@ -253,6 +259,8 @@ scopes = st.builds(
     words,
     numbers,
     numbers,
+    numbers,
+    st.none() | st.sampled_from(["low", "critical"]),
 )
 
 

@@ -51,6 +51,9 @@ one_edit = st.one_of(
     st.builds(lambda task_id, minutes: edits.UpdateTask(task_id, timeout=minutes), ids, st.integers(-1, 3)),
     st.builds(lambda task_id, join: edits.UpdateTask(task_id, join=join), ids, joins),
     st.builds(
+        lambda task_id, word: edits.UpdateTask(task_id, priority=word), ids, st.sampled_from(["low", "critical"])
+    ),
+    st.builds(
         lambda kind, ends, on, when, handled: kind(*ends, on, when, handled),
         st.sampled_from([edits.AddDependency, edits.AddDependency, edits.UpdateDependency]),
         st.tuples(ids, ids),

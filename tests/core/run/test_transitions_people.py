@@ -254,3 +254,19 @@ def test_every_word_of_a_person_is_in_the_story_with_its_time() -> None:
         "6.000 asked to cancel: by ann",
         "7.000 failed: cancelled by ann (not heard of for 90 s)",
     ]
+
+
+@pytest.mark.parametrize("make", [new, assigned, lost])
+def test_the_priority_of_what_is_queued_changes(make: Make) -> None:
+    run = make()
+    after = transitions.prioritise(run, 7, 8.0, "somebody waits")
+    assert (after.priority, after.revision, after.status) == (7, run.revision + 1, run.status)
+    assert after.story[-1].why == f"from {run.priority} to 7: somebody waits"
+    assert transitions.prioritise(after, 7, 9.0) is after
+    assert transitions.prioritise(after, 1, 9.0).story[-1].why == "from 7 to 1"
+
+
+@pytest.mark.parametrize("make", [claimed, processing, completed])
+def test_the_priority_of_what_a_device_has_claimed_stays(make: Make) -> None:
+    run = make()
+    assert transitions.prioritise(run, 7, 8.0) is run

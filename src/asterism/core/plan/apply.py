@@ -26,7 +26,7 @@ from asterism.core.errors import (
     error_text,
     safe_repr,
 )
-from asterism.core.plan import joins, plan_end
+from asterism.core.plan import inherited_priority, joins, plan_end
 from asterism.core.plan.edits import (
     AddDependency,
     AddTask,
@@ -212,7 +212,7 @@ class Attempt:
         before, node.task = node.task, task
         if (before.priority, lane_of(before)) != (task.priority, lane_of(task)):
             self.moved.add(node)
-        self.graph.rerank(node)
+        self._ranked(node, before)
         joins.replaced(self.graph, node, before)
         if is_marked(task):
             self.graph.untrusted[node.id] = None
@@ -221,13 +221,19 @@ class Attempt:
 
         def undo() -> None:
             node.task = before
-            self.graph.rerank(node)
+            self._ranked(node, task)
             joins.replaced(self.graph, node, task)
 
         self.undo.append(undo)
         self.rewritten.add(node.id)
         self._touch(node, node.id)
         self.inverse.append(UpdateTask(node.id, **differences(task, before)))
+
+    def _ranked(self, node: Node, before: Task) -> None:
+        """The priority or the estimate of a node may have changed."""
+        self.graph.rerank(node)
+        if node.task.priority != before.priority:
+            inherited_priority.refresh(self.graph, node)
 
     def _link(self, dependency: Dependency) -> None:
         graph = self.graph

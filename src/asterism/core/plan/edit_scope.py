@@ -23,10 +23,11 @@ from asterism.core.plan.graph import Graph
 from asterism.core.plan.group_elements import most_tasks, work_of
 from asterism.core.plan.rule_fields import check_names, check_words, fits, parse_fields
 from asterism.core.plan.status import PENDING
-from asterism.core.plan.task import ACTIONS, Task
+from asterism.core.plan.task import ACTIONS, Priority, Task
 from asterism.core.plan.work_patterns import work_fits, work_name
 
 _NUMBERS = ("adds", "size", "retries")
+_PRIORITIES = {one.name.lower(): one for one in Priority}
 _NAMELESS = {"shell": "a shell line", "agent": "work for an agent"}
 _WORK_FIELDS = (*ACTIONS, "inputs", "env", "cwd", "data", "device", "needs", "foreach", "skip_if_unchanged")
 """The fields that decide what is executed, where, and with what."""
@@ -49,6 +50,8 @@ class EditScope:
     ``secrets``    patterns of the secrets that such a task may use; a task whose work stays as it is keeps its own
     ``files``      patterns of the files that ``skip_if_unchanged`` of such a task may name, with its directory: the
                    process that runs the plan reads them
+    ``priority``   the highest priority that such a task may have, and so lend to the tasks that it waits for; a task
+                   may keep the one that it has
     ``adds``       how many tasks one batch may add
     ``size``       how many tasks the plan may have with those that it adds
     ``retries``    how many retries a task that is added or changed may have; a task may keep those that it has
@@ -67,9 +70,12 @@ class EditScope:
     adds: int | None = None
     size: int | None = None
     retries: int | None = None
+    priority: str | None = None
 
     def __post_init__(self) -> None:
-        check_words(self, "a scope", {"edits": tuple(EDITS), "executors": ACTIONS}, but=_NUMBERS)
+        check_words(self, "a scope", {"edits": tuple(EDITS), "executors": ACTIONS}, but=(*_NUMBERS, "priority"))
+        if self.priority is not None and self.priority not in _PRIORITIES:
+            raise PlanError(f"priority of a scope is one of {', '.join(_PRIORITIES)}, not {self.priority!r}")
         for name in _NUMBERS:
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < 0):
@@ -104,6 +110,8 @@ class EditScope:
                 if not (number.isascii() and number.isdecimal()):
                     raise PlanError(f"{name} of a scope is a whole number, not {','.join(words)!r}")
                 given[name] = int(number)
+        if "priority" in given:
+            given["priority"] = ",".join(given["priority"])
         return cls.from_json(given)
 
     def __str__(self) -> str:
@@ -145,6 +153,7 @@ def _problems(scope: EditScope, op: str, changes: Sequence[Change], added: int, 
     for change in changes:
         if change.kind in (ADDED, REPLACED):
             for task in work_of(change.after or change.tasks[0]):
+                yield from _priority_problems(scope, change, task)
                 yield from _work_problems(scope, change, task)
         if _growth(change) and scope.adds is not None and added > scope.adds:
             yield f"the batch adds {added:,} tasks, and {scope.adds:,} are allowed"
@@ -201,6 +210,14 @@ def _work_problems(scope: EditScope, change: Change, task: Task) -> Iterator[str
         if ".." in path.split("/") or "{" in path or not fits(path, scope.files):
             allowed = ", ".join(scope.files) or "none"
             yield f"{task.id!r} compares the file {path!r}, and its files are {allowed}"
+
+
+def _priority_problems(scope: EditScope, change: Change, task: Task) -> Iterator[str]:
+    """Why the priority of a task, which it lends to the tasks that it waits for, is outside a scope."""
+    had = Priority.LOW if change.before is None else max(work.priority for work in work_of(change.before))
+    if scope.priority is not None and task.priority > max(_PRIORITIES[scope.priority], had):
+        words = f"{task.id!r} has the priority {task.priority.name.lower()}"
+        yield f"{words}, and {scope.priority} is the highest that is allowed"
 
 
 def _same_work(change: Change) -> bool:

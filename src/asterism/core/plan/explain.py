@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from asterism.core.errors import error_text
 from asterism.core.plan.approval import WaitingEdit
 from asterism.core.plan.assignment_lock import AssignmentLock, EditCycle
 from asterism.core.plan.graph import Graph
+from asterism.core.plan.inherited_priority import lender
 from asterism.core.plan.joins import is_lost
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import CANCELLED, PENDING, RUNNING, TERMINAL
@@ -44,9 +45,27 @@ def why(
     now: float,
     edits: Sequence[WaitingEdit] = (),
 ) -> Why:
-    """``placement`` is the reason that the orchestrator gives (devices, pauses). It counts if the plan itself lets the
+    """Why a task does not run, and from which task it has its priority, if that is not its own.
+
+    ``placement`` is the reason that the orchestrator gives (devices, pauses). It counts if the plan itself lets the
     task start. ``edits`` wait for approval: one that changes the task always counts, any of them if the task cannot
     start as the plan is."""
+    found = _reasons(graph, lock, node, placement, now, edits)
+    source = None if node.status in TERMINAL else lender(node)
+    if source is None:
+        return found
+    text = f"it counts with the priority {node.urgency.name.lower()} of {source.id!r}, which waits for it"
+    return replace(found, holders=(*found.holders, Holder("priority", source.id, text)))
+
+
+def _reasons(
+    graph: Graph,
+    lock: AssignmentLock,
+    node: Node,
+    placement: Holder | None,
+    now: float,
+    edits: Sequence[WaitingEdit],
+) -> Why:
     if node.status is PENDING:
         unmet = _dependencies(graph, node)
         # an editor that reviews the end of an unmet dependency can still change the task

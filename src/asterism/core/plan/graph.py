@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 from asterism.core.errors import InvalidTransition, PlanError, UnknownTask, error_text
 from asterism.core.history import Entry, step_time
-from asterism.core.plan import joins, plan_end
+from asterism.core.plan import inherited_priority, joins, plan_end
 from asterism.core.plan.edits import Key
 from asterism.core.plan.group_elements import is_marked
 from asterism.core.plan.node import Node, outcome_fits, provisional_below
@@ -88,6 +88,7 @@ class Graph:
         self.any_joins = 0  # how many tasks have join="any"
         self.untrusted: dict[str, None] = {}  # untrusted tasks, and groups of them; also before an edit
         self.tainted: set[str] = set()  # untrusted tasks that could start, also if they are gone by now; see taint.py
+        self.urged: dict[Node, None] = {}  # running tasks whose urgency has changed
         self.edited: dict[str, str] = {}  # tasks whose work an editor wrote or changed, with its name; never removed
         self.source = ""  # the id in the plan file that it comes from, if any
         self.author = ""  # who started it
@@ -185,6 +186,7 @@ class Graph:
         node.reviewed = not review
         node.unsettled = unsettled = review or node.provisional
         if self.any_joins:
+            inherited_priority.ended(self, node)
             joins.ended(self, node)
             return
         source, completed = node.id, status is COMPLETED
@@ -246,6 +248,7 @@ class Graph:
         self.change_status(node, "cancel")
         node.entry, node.ended_at, node.epoch, node.reason = None, step_time(self._last_at, now), 0, why
         self.add_entry(now, "cancelled", node.id, why)
+        inherited_priority.ended(self, node)
         if self.any_joins:
             joins.cancelled(self, node)
         return stopped
@@ -402,6 +405,7 @@ class Graph:
             target.met += holds
             target.lost += joins.is_lost(source, dependency, target)
             joins.refresh(self, [target])
+        inherited_priority.linked(self, source, target, dependency)
         self.rerank(source)
 
     def unlink(self, dependency: Dependency) -> bool | str | None:
@@ -418,6 +422,7 @@ class Graph:
         del source.children[target.id], target.parents[source.id]
         if self.any_joins:
             joins.refresh(self, [target])
+        inherited_priority.unlinked(self, source, target, dependency)
         self.rerank(source)
         return target.verdicts.pop(source.id, None) if target.verdicts else None
 

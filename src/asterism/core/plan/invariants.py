@@ -21,12 +21,24 @@ def check_invariants(graph: Graph, outside: Collection[Node] = ()) -> None:
         _verify_taint(graph, node)
         if node not in outside:
             _verify_queue(graph, node, queued)
+    _verify_urgencies(graph)
     for status, count in graph.counts.items():
         assert count == sum(node.status is status for node in graph.nodes.values()), f"count of {status}"
     assert graph.any_joins == sum(node.task.join == "any" for node in graph.nodes.values()), "count of joins"
     assert graph.provisionals == sum(node.provisional for node in graph.nodes.values()), "count of provisional tasks"
     epochs = [node.epoch for node in graph.nodes.values() if node.epoch]
     assert len(epochs) == len(set(epochs)), "I1: two tasks share an epoch"
+
+
+def _verify_urgencies(graph: Graph) -> None:
+    expected: dict[str, int] = {}
+    for node in sorted(graph.nodes.values(), key=lambda node: node.label, reverse=True):
+        waiting = (child for child in node.children.values() if child.status not in TERMINAL)
+        lent = (expected[child.id] for child in waiting if child.parents[node.id].on != "failure")
+        expected[node.id] = max(node.task.priority, *lent, 0)
+        if node.status not in TERMINAL:
+            assert node.urgency == expected[node.id], f"urgency of {node.id}"
+        assert node.entry is None or node.entry[0] == -node.urgency, f"{node.id} is queued with another urgency"
 
 
 def _verify_edges(graph: Graph, node: Node) -> None:

@@ -49,6 +49,7 @@ class Node:
         "tentative",
         "times",
         "unsettled",
+        "urgency",
         "value",
         "verdicts",
         "worked",
@@ -68,6 +69,7 @@ class Node:
         self.verdicts: dict[str, bool | str] | None = None  # result of each condition by source; a text is an error
         self.entry: tuple[Any, ...] | None = None  # its entry in the ready queue, see ready_queue.py
         self.rank = 0.0
+        self.urgency = task.priority  # the highest priority that waits for it, see inherited_priority.py
         self.status: TaskStatus = PENDING
         self.provisional = False
         self.tentative: TaskStatus | None = None  # the end of a provisional task, until it is confirmed

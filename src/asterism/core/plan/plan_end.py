@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from asterism.core.errors import PlanError
-from asterism.core.plan import joins
+from asterism.core.plan import inherited_priority, joins
 from asterism.core.plan.node import Node, handler_of
 from asterism.core.plan.status import CANCELLED, COMPLETED, ENDED_STATES, FAILED, PENDING, ConstellationState
 from asterism.core.plan.task import Dependency
@@ -150,7 +150,7 @@ _KEPT = (
         "losses",
     ),
     *("spent", "value", "error", "reason", "started_at", "ended_at", "begun_at", "worked", "times", "entry"),
-    *("open", "held", "met", "lost", "doomed"),
+    *("open", "held", "met", "lost", "doomed", "urgency"),
 )
 _kept_of = attrgetter(*_KEPT)
 
@@ -173,6 +173,7 @@ def reopen(graph: Graph, tasks: Iterable[str], now: float, why: str) -> Callable
             _reset(graph, node)
             graph.add_entry(now, "reopened", node.id)
     _recount(graph)
+    inherited_priority.recompute(graph)
     for node in graph.nodes.values():
         graph.requeue(node)
     return undo

@@ -6,9 +6,9 @@ lane shows what can be assigned, and a task that waits for a busy device never b
 The queue never searches for an entry. A node keeps its current entry; an entry that is no longer that of its node is
 dropped when it reaches the top.
 
-The order within a lane is: priority, then rank, then who was ready first. The rank of a task is the estimated work on
-the longest path from it to the end of the plan. Ranks are updated edit by edit, only as far as they change, and never
-for tasks that have started.
+The order within a lane is: priority (``Node.urgency``, inherited_priority.py), then rank, then who was ready first. The
+rank of a task is the estimated work on the longest path from it to the end of the plan. Ranks are updated edit by edit,
+only as far as they change, and never for tasks that have started.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ReadyQueue:
         task = node.task
         self._pushed += 1
         since = self._pushed if node.entry is None else node.entry[2]  # a moved node keeps its position among equals
-        entry = (-task.priority, -node.rank, since, self._pushed, node)
+        entry = (-node.urgency, -node.rank, since, self._pushed, node)
         node.entry = entry
         plain = task.device is None and not task.needs and task.foreach is None and task.agent is None
         lane = ANY_DEVICE if plain else lane_of(task)

@@ -72,7 +72,7 @@ from asterism.core.run.run import (
 from asterism.core.run.transitions import FORGOTTEN
 
 _NAMES = tuple(field.name for field in fields(Run))
-FIXED = _NAMES[: _NAMES.index("revision")]
+FIXED = tuple(name for name in _NAMES[: _NAMES.index("revision")] if name != "priority")
 """The fields that are set at creation and never change."""
 
 _HEAD = tuple(name for name in _NAMES if name not in (*FIXED, "revision", "previous", "story", "superseded"))

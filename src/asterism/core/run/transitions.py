@@ -181,6 +181,15 @@ def take_back(run: Run, now: float, detail: str) -> Run:
     return reassign(run, now, "timeout", detail, avoid=with_device_avoided(run))
 
 
+def prioritise(run: Run, priority: int, now: float, why: str = "") -> Run:
+    """Change the priority of a run that no device has claimed yet; any other stays as it is."""
+    if run.status not in {ASSIGNED, *UNOWNED} or run.priority == priority:
+        return run
+    words = f"from {run.priority} to {priority}" + (f": {why}" if why else "")
+    story = run.story_with(now, "prioritised", truncate(words))
+    return run.changed(revision=run.revision + 1, priority=priority, story=story)
+
+
 def withdraw(run: Run, now: float, by: str) -> Run:
     """Take a run from a device that has not started it, and pause it. The grant of that device is void: a later start
     is fenced."""

@@ -35,6 +35,7 @@ from asterism.store.protocol import (
     Notice,
     PutCopy,
     PutLog,
+    PutPriority,
     PutRegister,
     PutRun,
     PutSession,
@@ -75,7 +76,10 @@ class Job:
     """One call of ``commit``, encoded: a value that is not JSON is refused before the caller waits. ``runs`` are the
     runs it writes; ``run`` is the one, if it writes one run and nothing else."""
 
-    __slots__ = ("alone", "future", "groups", "inserts", "logs", "others", "run", "runs", "size", "updates", "writes")
+    __slots__ = (
+        *("alone", "future", "groups", "inserts", "logs", "others", "priorities", "run", "runs", "size", "updates"),
+        "writes",
+    )
 
     def __init__(self, writes: Sequence[Write], future: asyncio.Future[None]) -> None:
         self.writes, self.future = writes, future
@@ -84,6 +88,7 @@ class Job:
         self.groups: list[RunGroup] = []
         self.others: dict[str, list[dict[str, Any]]] | None = None
         self.logs: list[PutLog] = []
+        self.priorities: list[PutPriority] = []
         self.size = 0
         self.run: str | None = None
         self.runs: list[str] = []
@@ -91,6 +96,8 @@ class Job:
         for write in writes:
             if type(write) is PutLog:
                 self.logs.append(write)
+            elif type(write) is PutPriority:
+                self.priorities.append(write)
             elif type(write) is not PutRun:
                 self._add(write)
             elif write.expected is None:
@@ -108,7 +115,7 @@ class Job:
         self.runs += [run.id for run in new]
         if len(writes) == 1 and self.others is None and not self.logs:
             self.run = self.runs[0]
-        self.alone = self.others is not None or bool(self.groups) or bool(self.logs)
+        self.alone = self.others is not None or bool(self.groups) or bool(self.logs) or bool(self.priorities)
 
     def _add_change(self, run: Run, expected: int) -> None:
         row = (run.id, expected, *moving(run))
@@ -274,12 +281,22 @@ class Committer:
         tries = 1
         while True:
             try:
-                done, present, *_ = await self._connections.fetchrow(query, *arguments)
+                done, present, *_ = await self._fetched(query, arguments, first.priorities)
                 return set(done), set(present)
             except StoreBusy as error:
                 if tries == DEADLOCK_TRIES or not is_collision(error):
                     raise
                 tries += 1
+
+    async def _fetched(self, query: str, arguments: Sequence[Any], priorities: Sequence[PutPriority]) -> Any:
+        """What the query returns. Priorities change in the same transaction: this is rare."""
+        if not priorities:
+            return await self._connections.fetchrow(query, *arguments)
+        async with self._connections.borrowed() as connection, connection.transaction():
+            row = await connection.fetchrow(query, *arguments)
+            changes = [one.run for one in priorities], [one.priority for one in priorities]
+            await connection.execute(statements()["set_priorities"], *changes)
+            return row
 
     async def _copied(self, job: Job) -> bool:
         """Write many new runs with COPY, which takes much less time than a statement. Returns False, and nothing

@@ -13,6 +13,10 @@ SELECT done, present FROM commit_runs($1, $2, $3, $4)
 SELECT done, present, written
 FROM commit_runs($1, $2, $3, $4), LATERAL (SELECT put_logs($5::json, NULL, NULL) AS written WHERE done IS NOT NULL) AS logged
 
+-- name: set_priorities
+UPDATE runs SET priority = wanted.priority FROM unnest($1::text[], $2::bigint[]) AS wanted (id, priority)
+WHERE runs.id = wanted.id
+
 -- name: change_runs
 SELECT change_runs($1)
 

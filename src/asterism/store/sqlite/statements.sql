@@ -23,6 +23,9 @@ WHERE id = ? AND revision = ?;
 UPDATE sessions SET device = ?, revision = ?, state = ?, draining = ?, beat_at = ?, profile = ?, terms = ?
 WHERE id = ? AND revision = ?;
 
+-- name: set_priority
+UPDATE runs SET priority = ?, urgency = ? WHERE id = ?;
+
 -- name: mark_copy
 -- After the write of the run, whose trigger has put it at the end of the feed as one of our own.
 UPDATE feed SET left_to = ?, same = ?, open = ? WHERE run = ?;

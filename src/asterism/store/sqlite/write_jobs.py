@@ -28,6 +28,7 @@ from asterism.store.protocol import (
     ProgressReport,
     PutCopy,
     PutLog,
+    PutPriority,
     PutRegister,
     PutRun,
     PutSession,
@@ -292,6 +293,8 @@ def statement_of(write: Write, clock: Callable[[], float]) -> Statement:
             return _EXPECT_NO_REGISTER, (key,), f"register {key}"
         case PutRegister(key, None, expected):
             return STATEMENTS["delete_register"], (key, expected), f"register {key}"
+        case PutPriority(run_id, priority):
+            return STATEMENTS["set_priority"], (priority, -priority, run_id), f"run {run_id}"
         case Contribution():
             return STATEMENTS["contribute"], tuple(write), f"contribution of {write.store}"
         case Notice():

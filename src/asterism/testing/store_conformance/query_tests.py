@@ -22,7 +22,8 @@ from asterism.core.run.run import (
     Grant,
     Run,
 )
-from asterism.store.protocol import PutRegister, PutRun, Query, Store
+from asterism.store.protocol import PutLog, PutPriority, PutRegister, PutRun, Query, Store, StoredChunk
+from asterism.store.store_errors import Conflict
 from asterism.testing.conformance import StoreTests
 from asterism.testing.store_conformance.sample_records import (
     FLOW,
@@ -246,6 +247,21 @@ class TakeTests(StoreTests):
         assert ids(await store.take(offer(limit=4), taking(session))) == expected[2:6]
         assert ids(await store.take(offer(limit=0), taking(session))) == []
         assert ids(await store.take(offer(limit=100), taking(session))) == expected[6:]
+
+    async def test_a_changed_priority_changes_the_place_in_the_queue(self, store: Store) -> None:
+        session = a_session()
+        await joined(store, session)
+        runs = [a_run(number, priority=number) for number in range(4)]
+        await added(store, *runs)
+        late = runs[1].changed(priority=7, revision=3)
+        with raising(Conflict):
+            await store.commit([PutRun(late, 2), PutPriority(late.id, 7)])
+        changed = runs[0].changed(priority=9, revision=2)
+        chunk = StoredChunk(1, 0, 1, {"lines": []})
+        await store.commit([PutRun(changed, 1), PutPriority(changed.id, 9), PutLog(changed.id, 1, [chunk])])
+        assert await store.run(changed.id) == changed
+        assert ids(await store.take(offer(limit=9), taking(session))) == ids([changed, runs[3], runs[2], runs[1]])
+        assert await store.check() == []
 
     async def test_a_returned_run_keeps_its_place_in_the_queue(self, store: Store) -> None:
         session = a_session()
