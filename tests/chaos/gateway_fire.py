@@ -153,7 +153,7 @@ class GatewayFire(Fire):
                 await fleet.configure(hold=2.0)
                 self.url = proxy.url
                 for number in range(self.devices):
-                    self.codes[f"device-{number}"] = await invite(fleet.store)
+                    self.codes[f"device-{number}"] = await invite(fleet.store, name="*")
                 for name in ("server", *self.codes):
                     self.start(name)
                 await self._until_joined(fleet)

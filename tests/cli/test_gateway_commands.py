@@ -26,9 +26,18 @@ def test_an_invitation_is_the_command_to_run(scene: Scene) -> None:
 
 def test_an_invitation_as_json(scene: Scene, tmp_path: Path) -> None:
     (tmp_path / "cert.pem").write_bytes(_new_identity())
-    words = ("--can", "gpu,tpu", "--server", "https://host:7400", "--tls-cert", str(tmp_path / "cert.pem"))
+    words = (
+        "--name",
+        "lab-*",
+        "--can",
+        "gpu,tpu",
+        "--server",
+        "https://host:7400",
+        "--tls-cert",
+        str(tmp_path / "cert.pem"),
+    )
     found = scene.json("device", "invite", *words)
-    assert (found["can"], found["name"], found["seconds"]) == (["gpu", "tpu"], "*", 600.0)
+    assert (found["can"], found["name"], found["seconds"]) == (["gpu", "tpu"], "lab-*", 600.0)
     assert re.fullmatch("[0-9a-f]{64}", found["fingerprint"])
     assert found["command"].endswith(f"--code {found['code']} --fingerprint {found['fingerprint']}")
 
@@ -36,8 +45,10 @@ def test_an_invitation_as_json(scene: Scene, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("invite", "--server", "http://host:7400"), "has to begin with https://"),
-        (("invite", "--server", "host"), "is not the address of a server"),
+        (("invite",), "Missing option '--name'"),
+        (("invite", "--name", "lab-1 "), "the name of a device must have 1 to 100 characters"),
+        (("invite", "--name", "x", "--server", "http://host:7400"), "has to begin with https://"),
+        (("invite", "--name", "x", "--server", "host"), "is not the address of a server"),
         (("revoke", "nobody"), "no device 'nobody' is enrolled"),
         (("join", "lab-1", "--code", "x"), "belong to --server"),
         (("join", "lab-1", "--server", "https://h", "--store", "sqlite:///a.db"), "has no store"),
@@ -47,7 +58,7 @@ def test_an_invitation_as_json(scene: Scene, tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_are_answered_with_what_to_do(scene: Scene, words: tuple[str, ...], said: str) -> None:
-    scene.ok("device", "invite")  # there is a store
+    scene.ok("device", "invite", "--name", "x")  # there is a store
     result = scene.run("device", *words)
     assert result.exit_code != 0
     assert said in result.output.replace("\n", " ")
@@ -55,5 +66,5 @@ def test_mistakes_are_answered_with_what_to_do(scene: Scene, words: tuple[str, .
 
 def test_a_file_that_is_no_certificate_is_refused(scene: Scene, tmp_path: Path) -> None:
     (tmp_path / "cert.pem").write_text("nothing")
-    result = scene.run("device", "invite", "--tls-cert", str(tmp_path / "cert.pem"))
+    result = scene.run("device", "invite", "--name", "x", "--tls-cert", str(tmp_path / "cert.pem"))
     assert "is not a certificate in PEM" in result.output

@@ -347,9 +347,9 @@ def scenes(scene: HostileFleet) -> dict[str, list[Case]]:
         "device scores": [case(run["needy"]), case("work"), case(NAME)],
         "device drain": [case(NAME), case("box", quiet="a plain name")],
         "device invite": [
-            case("--name", NAME, quiet="a code, and the command that uses it"),
-            case("--server", NAME),
-            case("--tls-cert", NAME),
+            case("--name", NAME),
+            case("--name", "x", "--server", NAME),
+            case("--name", "x", "--tls-cert", NAME),
         ],
         "device revoke": [case(NAME)],
         "top": [case("--tab", NAME)],  # what it draws: test_top.py

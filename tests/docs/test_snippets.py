@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,15 @@ def test_every_command_exists() -> None:
     named = [(name_of(page), words) for page in pages for words in commands_named(page)]
     assert {"run", "check", "show", "runs", "device"} <= {words[0] for _, words in named}
     assert not [(page, words) for page, words in named if unknown_command(words)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_extras_are_those_of_this_package_in_its_checkout(page: Path) -> None:
+    """A package index may have another package of this name."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for place, names in re.findall(r"pip install '?([\w.]*)\[([\w,]+)\]", page.read_text()):
+        assert place == "."
+        assert set(names.split(",")) <= extras.keys()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

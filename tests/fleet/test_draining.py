@@ -216,7 +216,7 @@ async def test_a_device_that_makes_no_sense_is_refused(stage: Stage, terms: dict
 
 @pytest.mark.parametrize("name", ["", "a|b", "a\nb", "x" * 201])
 async def test_a_device_has_a_name_that_can_be_shown(stage: Stage, name: str) -> None:
-    with pytest.raises(AsterismError, match="the name of a device must be"):
+    with pytest.raises(AsterismError, match="the name of a device must have"):
         Device(stage, name)
 
 

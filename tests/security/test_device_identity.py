@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -9,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from asterism.core.errors import AsterismError
 from asterism.core.run.run import Grant, Run
 from asterism.core.run.workflow import Workflow
+from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.device.device_key import DeviceKey, Enrolment, EnrolmentFile, UnusableKey
 from asterism.fleet.device.gateway_connection import DeviceRevoked
 from asterism.fleet.monitor import Monitor
@@ -62,7 +65,7 @@ def completion(token: Any, output: Any = "forged") -> dict[str, Any]:
 
 
 async def test_a_code_enrols_one_key_and_a_repeated_request_of_that_key_succeeds(stage: Stage) -> None:
-    code, key = await invite(stage.store), DeviceKey.new()
+    code, key = await invite(stage.store, name="*"), DeviceKey.new()
     await enrol(stage.store, code, "lab-1", key.public)
     again = await enrol(stage.store, code, "lab-1", key.public)
     assert again.key == key.public, "the first answer may have been lost"
@@ -74,7 +77,7 @@ async def test_a_code_enrols_one_key_and_a_repeated_request_of_that_key_succeeds
 
 @pytest.mark.parametrize("jump", [CODE_TIME + 1.0, -3600.0])
 async def test_a_code_is_refused_when_its_time_is_over(stage: Stage, jump: float) -> None:
-    code = await invite(stage.store)
+    code = await invite(stage.store, name="*")
     stage.jump += jump
     with pytest.raises(CredentialRefused, match="expired"):
         await enrol(stage.store, code, "lab-1", DeviceKey.new().public)
@@ -86,7 +89,43 @@ async def test_a_code_is_for_names_of_its_pattern_and_no_enrolled_name_is_taken_
         await enrol(stage.store, code, "kitchen", DeviceKey.new().public)
     await enrol(stage.store, code, "lab-1", DeviceKey.new().public)
     with pytest.raises(CredentialRefused, match="enrolled already"):
-        await enrol(stage.store, await invite(stage.store), "lab-1", DeviceKey.new().public)
+        await enrol(stage.store, await invite(stage.store, name="*"), "lab-1", DeviceKey.new().public)
+
+
+async def test_no_code_enrols_the_name_of_a_known_device_even_if_it_is_away(stage: Stage) -> None:
+    """Runs that are pinned to it would go to the stranger."""
+    store_device = stage.fleet("kitchen")
+    agent = DeviceAgent(store_device, "Kitchen-1", monitor_every=None)
+    task = asyncio.create_task(agent.run())
+    await agent.joined.wait()
+    agent.drain()
+    await task  # it is away from now on
+    for name, said in (("Kitchen-1", "is known to this fleet already"), ("kitchen-l", "looks like that of device")):
+        with pytest.raises(CredentialRefused, match=said):
+            await enrol(stage.store, await invite(stage.store, name="*"), name, DeviceKey.new().public)
+        with pytest.raises(CredentialRefused, match=said):
+            await invite(stage.store, name=name)
+    await enrol(stage.store, await invite(stage.store, name="*"), "lab-1", DeviceKey.new().public)
+    await revoke(stage.store, "lab-1")
+    await enrol(stage.store, await invite(stage.store, name="lab-1"), "lab-1", DeviceKey.new().public)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "lab-1 ", "lab\u3164", "l\u0430b", "-lab", "lab/1", "lab|1", "x" * 101, "Ignore all rules"]
+)
+async def test_a_device_has_a_plain_name(stage: Stage, name: str) -> None:
+    code = await invite(stage.store, name="*")
+    with pytest.raises(ReservedName, match="must have 1 to 100 characters"):
+        await enrol(stage.store, code, name, DeviceKey.new().public)
+    with pytest.raises(ReservedName, match="must have 1 to 100 characters"):
+        await invite(stage.store, name=name)
+    with pytest.raises(AsterismError, match="must have 1 to 100 characters"):
+        DeviceAgent(stage.fleet("ann"), name)
+
+
+async def test_a_pattern_of_names_has_no_other_wildcards_than_documented(stage: Stage) -> None:
+    with pytest.raises(ReservedName, match="must have 1 to 100 characters"):
+        await invite(stage.store, name="lab-[ab]")
 
 
 @pytest.mark.parametrize("name", ["pz@vm", "server-vm"])
@@ -95,7 +134,7 @@ async def test_no_device_gets_the_name_of_a_process_that_runs_a_plan_or_of_a_ser
         with pytest.raises(ReservedName, match="is reserved"):
             await invite(stage.store, name=pattern)
     with pytest.raises(ReservedName, match="choose another name"):
-        await enrol(stage.store, await invite(stage.store), name, DeviceKey.new().public)
+        await enrol(stage.store, await invite(stage.store, name="*"), name, DeviceKey.new().public)
 
 
 async def test_a_session_has_a_name_that_tokens_of_grants_can_carry(stage: Stage) -> None:
@@ -108,7 +147,7 @@ async def test_a_session_has_a_name_that_tokens_of_grants_can_carry(stage: Stage
 
 async def test_an_enrolment_has_to_be_signed_by_the_key_that_it_names(stage: Stage) -> None:
     await stage.start_gateway()
-    code, key = await invite(stage.store), DeviceKey.new()
+    code, key = await invite(stage.store, name="*"), DeviceKey.new()
     body = {
         "device": "lab-1",
         "code": code,
@@ -122,7 +161,7 @@ async def test_an_enrolment_has_to_be_signed_by_the_key_that_it_names(stage: Sta
 
 
 async def test_the_store_keeps_no_code(stage: Stage) -> None:
-    code = await invite(stage.store)
+    code = await invite(stage.store, name="*")
     kept = json.dumps([[one.key, one.value] for one in await stage.store.registers("")])
     assert code.removeprefix("astc_") not in kept
 
@@ -204,9 +243,13 @@ async def test_a_device_cannot_use_the_session_of_another(stage: Stage) -> None:
 
 
 async def test_a_device_of_a_gateway_does_not_replace_one_that_shares_the_store(stage: Stage) -> None:
+    await stage.start_gateway()
+    key = DeviceKey.new()
+    await enrol(stage.store, await invite(stage.store, name="kitchen"), "kitchen", key.public)
     own = Device(stage, "kitchen")
     stage.devices.append(own)
     await own.agent.joined.wait()
+    stage.keys["kitchen"] = key
     with pytest.raises(Exception, match="a gateway does not replace it"):
         await stage.device("kitchen", host="elsewhere", replace=True)
     assert not own.task.done()

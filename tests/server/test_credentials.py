@@ -96,6 +96,8 @@ def test_what_is_not_a_scope_is_refused(scope: str) -> None:
         ("operate", ["observe", "observe plan p", "edit p", "operate"], ["series", "admin"]),
         ("series", ["series", "observe series"], ["observe", "observe plan series", "operate", "edit series"]),
         ("edit:p", ["edit p", "observe plan p"], ["edit q", "observe plan q", "observe", "operate", "observe series"]),
+        ("edit:p[ab]", ["edit p[ab]", "observe plan p[ab]"], ["edit pa", "observe plan pb"]),
+        ("edit:p?", ["edit pa"], ["edit p", "edit pab", "edit q?"]),
         ("edit:n-*", ["edit n-1", "observe plan n-1"], ["edit m", "observe"]),
         ("admin", ["observe", "edit p", "operate", "series", "admin", "observe plan p"], []),
     ],

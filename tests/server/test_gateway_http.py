@@ -109,7 +109,7 @@ async def working(agent: DeviceAgent) -> AsyncIterator[None]:
 async def test_a_device_executes_runs_over_http_with_large_values_and_its_output() -> None:
     async with served() as (fleet, app):
         transport, key = HttpTransport("http://server", inner=app), DeviceKey.new()
-        await enrol(transport, key, "lab-1", await invite(fleet.store))
+        await enrol(transport, key, "lab-1", await invite(fleet.store, name="*"))
         async with working(DeviceAgent(GatewayAccess(transport, key, MemoryOutbox()), "lab-1", slots=3)):
             small = await fleet.create(ECHO, {"text": "hello"})
             large = await fleet.create(ECHO, {"text": LARGE})
@@ -127,7 +127,7 @@ async def test_a_device_executes_runs_over_http_with_large_values_and_its_output
 async def device(fleet: Fleet, app: httpx.ASGITransport, **terms: Any) -> AsyncIterator[DeviceAgent]:
     """A device that has joined over HTTP."""
     transport, key = HttpTransport("http://server", inner=app), DeviceKey.new()
-    await enrol(transport, key, "lab-1", await invite(fleet.store))
+    await enrol(transport, key, "lab-1", await invite(fleet.store, name="*"))
     agent = DeviceAgent(GatewayAccess(transport, key, MemoryOutbox()), "lab-1", **terms)
     async with working(agent):
         yield agent
@@ -234,7 +234,7 @@ async def test_an_address_with_many_wrong_codes_has_to_wait_and_a_right_one_coun
                 await enrol(transport, key, "lab-1", "astc_guess")
         with pytest.raises(StoreUnavailable, match="too many wrong credentials"):
             await enrol(transport, key, "lab-1", "astc_guess")
-        await enrol(transport, key, "lab-1", await invite(fleet.store))
+        await enrol(transport, key, "lab-1", await invite(fleet.store, name="*"))
         await transport.close()
 
 
@@ -252,7 +252,7 @@ async def log_in(app: httpx.AsyncBaseTransport, key: DeviceKey, name: str, sessi
 async def test_wrong_credentials_of_others_behind_the_same_address_keep_no_device_out() -> None:
     async with served() as (fleet, app):
         transport, key = HttpTransport("http://server", inner=app), DeviceKey.new()
-        await enrol(transport, key, "lab-1", await invite(fleet.store))
+        await enrol(transport, key, "lab-1", await invite(fleet.store, name="*"))
         statuses = set()
         for _ in range(MAX_FAILURES + 2):
             statuses.add((await post(app, "beat", b"{}", authorization="Bearer astd_x.y")).json()["kind"])
@@ -269,7 +269,7 @@ async def test_challenges_of_strangers_push_out_none_of_a_device(monkeypatch: py
     monkeypatch.setattr(enrolment, "_SHOWN", 3)
     async with served() as (fleet, app):
         transport, key = HttpTransport("http://server", inner=app), DeviceKey.new()
-        await enrol(transport, key, "lab-1", await invite(fleet.store))
+        await enrol(transport, key, "lab-1", await invite(fleet.store, name="*"))
         challenge = (await post(app, "challenge", b"{}")).json()["challenge"]
         for _ in range(5):
             assert (await log_in(app, DeviceKey.new(), "unknown", "s")).status_code == 401
@@ -298,7 +298,7 @@ async def test_devices_that_wait_behind_a_proxy_keep_nobody_out() -> None:
             tokens = {}
             for name in ("d1", "d2", "d3", "d4", "d5"):
                 key = DeviceKey.new()
-                await enrolment.enrol(fleet.store, await invite(fleet.store), name, key.public)
+                await enrolment.enrol(fleet.store, await invite(fleet.store, name="*"), name, key.public)
                 challenge = (await client.post("/gateway/v1/challenge", json={})).json()["challenge"]
                 body = {"device": name, "session": name, "challenge": challenge}
                 body["signature"] = key.sign("token", challenge, name)
@@ -327,7 +327,7 @@ async def test_a_device_has_a_limit_of_requests_at_once() -> None:
         tokens = {}
         for name in ("lab-1", "lab-2"):
             key = DeviceKey.new()
-            await enrol(transport, key, name, await invite(fleet.store))
+            await enrol(transport, key, name, await invite(fleet.store, name="*"))
             tokens[name] = f"Bearer {(await log_in(app, key, name, name)).json()['token']}"
             await post(app, "join", json.dumps(JOIN).encode(), authorization=tokens[name])
             await post(app, "wait", b'{"seconds": 0}', authorization=tokens[name])
@@ -369,7 +369,7 @@ async def test_a_device_trusts_the_certificate_with_the_given_fingerprint_and_no
     right = hashlib.sha256(ssl.PEM_cert_to_DER_cert(file.read_text()[begin:])).hexdigest()
     address = ListenAddress("127.0.0.1", 0, str(file), str(file))
     async with Fleet(MemoryStore()) as fleet, http_service(fleet, address) as service:
-        code = await invite(fleet.store)
+        code = await invite(fleet.store, name="*")
         assert service.url.startswith("https://")
         for wrong in (None, "0" * 64):
             with pytest.raises(GatewayRefused, match="certificate"):
@@ -405,7 +405,7 @@ async def test_a_key_is_on_disk_before_the_code_is_sent() -> None:
 async def test_a_server_that_stops_answers_the_devices_that_wait() -> None:
     async with Fleet(MemoryStore()) as fleet:
         async with http_service(fleet, ListenAddress("127.0.0.1", 0)) as service:
-            access = await enrolled_access(service.url, "lab-1", await invite(fleet.store))
+            access = await enrolled_access(service.url, "lab-1", await invite(fleet.store, name="*"))
             agent = DeviceAgent(access, "lab-1")
             task = asyncio.create_task(agent.run())
             await agent.joined.wait()
@@ -478,7 +478,7 @@ async def test_odd_messages_of_devices_are_no_errors_of_the_server(tmp_path: Pat
         routes = GatewayRoutes(fleet, Bodies(Limits()))
         app = httpx.ASGITransport(Starlette(routes=routes.routes))
         transport, key = HttpTransport("http://server", inner=app), DeviceKey.new()
-        await enrol(transport, key, "lab-1", await invite(store))
+        await enrol(transport, key, "lab-1", await invite(store, name="*"))
         bearer = f"Bearer {(await log_in(app, key, 'lab-1', 's1')).json()['token']}"
         await post(app, "join", json.dumps(JOIN).encode(), authorization=bearer)
         for _ in range(3):

@@ -252,7 +252,13 @@ def scores(subject: str, store: str | None, as_json: bool) -> None:
 
 
 @device.command(short_help="Print a command with which a machine joins.")
-@click.option("--name", "pattern", default="*", show_default=True, metavar="PATTERN", help="Names that are possible.")
+@click.option(
+    "--name",
+    "pattern",
+    required=True,
+    metavar="PATTERN",
+    help="The name of the machine, or a pattern of new names, such as 'lab-*'.",
+)
 @click.option(
     "--can",
     multiple=True,
@@ -273,19 +279,21 @@ def invite(
     \b
     asterism device invite --can gpu --name 'lab-*' --server https://host:7400
 
-    The code in it works once, within 10 minutes. The machine makes a key of its own and gets no access to the store.
-    With --tls-cert the machine trusts exactly this certificate, for a server whose certificate nobody else signed."""
+    The code in it works once, within 10 minutes, and for no name that another device has or had. The machine makes a
+    key of its own and gets no access to the store. With --tls-cert the machine trusts exactly this certificate, for a
+    server whose certificate nobody else signed."""
 
     async def write(fleet: Fleet) -> None:
         import shlex
 
         from asterism.fleet.device.gateway_transport import server_url
+        from asterism.fleet.policy.rule_patterns import is_pattern
         from asterism.server.enrolment import CODE_TIME
         from asterism.server.enrolment import invite as make_code
 
         url, pin = server_url(server), None if tls_cert is None else _fingerprint(tls_cert)
         code = await make_code(fleet.store, name=pattern, can=can or None)
-        name = pattern if not set(pattern) & set("*?[") else "NAME"
+        name = "NAME" if is_pattern(pattern) else pattern
         pinned = "" if pin is None else f" --fingerprint {pin}"
         able = f" --can {shlex.quote(','.join(sorted(can)))}" if can else ""
         line = f"asterism device join {shlex.quote(name)}{able} --server {url} --code {code}{pinned}"
@@ -296,8 +304,7 @@ def invite(
             )
         else:
             click.echo(line)
-            like = "" if pattern == "*" else f" like {pattern}"
-            named = f", with a name{like} for NAME" if name == "NAME" else ""
+            named = f", with a name like {pattern} for NAME" if name == "NAME" else ""
             note(f"Run this on the machine within 10 minutes{named}; the code works once.")
 
     with_fleet(store, write, create=True)
@@ -419,8 +426,9 @@ def monitor(
     import platform
 
     from asterism.cli.device_process import DeviceOptions, join_fleet
+    from asterism.core.run.device_name import plain_device_name
 
-    given = name or f"monitor-{platform.node() or 'local'}"
+    given = name or plain_device_name(f"monitor-{platform.node() or 'local'}")
     metrics = None if metrics_port is None else (metrics_host, metrics_port)
     wanted = DeviceOptions(given, slots=0, monitor_every=every, metrics=metrics, runs_plans=True, **terms)
     return join_fleet(store, wanted, drain_for=0.0, as_json=as_json, create=False, wait=store_wait)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
-
 from asterism.core.plan.known_devices import KnownDevices
+from asterism.fleet.policy.rule_patterns import compile_pattern
 from asterism.store.protocol import Store
 
 CODES, DEVICES = "gateway/code/", "gateway/device/"
@@ -19,5 +18,5 @@ async def known_devices(store: Store) -> KnownDevices:
             seen.add(register.key.removeprefix(DEVICES))
     now = store.clock()
     codes = [register.value for register in await store.registers(CODES)]
-    invited = [code["name"] for code in codes if code["key"] is None and code["until"] >= now]
-    return KnownDevices(frozenset(seen), lambda name: any(fnmatchcase(name, pattern) for pattern in invited))
+    invited = [compile_pattern(code["name"]) for code in codes if code["key"] is None and code["until"] >= now]
+    return KnownDevices(frozenset(seen), lambda name: any(pattern.fullmatch(name) for pattern in invited))

@@ -1,4 +1,4 @@
-"""The ends of credentials: whoever answers one for long waits here until it is revoked or expires.
+"""The ends of credentials: event streams and sessions wait here until theirs is revoked or expires.
 
 One look at the store serves all who wait. The store wakes it after each change of a credential, in whatever process;
 a look every ``LOOK_INTERVAL`` seconds notices what expires, and a wake that got lost. An outage of the store ends

@@ -22,15 +22,17 @@ import secrets
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any
 
 from asterism.core.errors import AsterismError
+from asterism.core.run.device_name import RULE, device_name_problem, skeleton
 from asterism.core.run.run import Grant, Owner
-from asterism.core.run.session import OPEN, REVOKED
+from asterism.core.run.session import ABROAD, OPEN, REVOKED
 from asterism.fleet.device.device_key import is_signed
 from asterism.fleet.device.gateway_messages import InvalidMessage, grant_text, parse_grant
+from asterism.fleet.device.membership import JOINED
 from asterism.fleet.joinable_devices import CODES, DEVICES
+from asterism.fleet.policy.rule_patterns import compile_pattern, is_pattern
 from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.protocol import Notice, PutRegister, PutSession, Store, Write
 
@@ -67,17 +69,20 @@ class UnknownEnrolment(AsterismError):
 
 
 class ReservedName(AsterismError, ValueError):
-    """A name that processes of the server's side have: the one that runs plan P is ``P@HOST``, a server
-    ``server-HOST``. A device of this name would keep them from joining."""
+    """A name that no device may have: it is not plain, or one that processes of the server's side have. The one that
+    runs plan P is ``P@HOST``, a server ``server-HOST``; a device of this name would keep them from joining."""
 
 
-def check_name(name: str) -> None:
-    """Raises ReservedName for the name, or pattern of names, of a device."""
+def check_name(name: str, *, pattern: bool = False) -> None:
+    """Raises ReservedName for a name, or with ``pattern`` for a pattern of names, that no device may have."""
     if "@" in name or name.startswith("server-"):
         raise ReservedName(
             f"the name {name!r} is reserved: names with '@' are those of processes that run plans, names that begin "
             "with 'server-' those of servers; choose another name"
         )
+    plain = name.replace("*", "x").replace("?", "x") if pattern else name
+    if device_name_problem(plain) is not None:
+        raise ReservedName(f"the name of a device {RULE}, not {name!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +104,12 @@ class Identity:
     can: frozenset[str] | None
 
 
-async def invite(store: Store, *, name: str = "*", can: Iterable[str] | None = None) -> str:
-    """Make a code for one device whose name matches the pattern ``name``. Raises ReservedName."""
-    check_name(name)
+async def invite(store: Store, *, name: str, can: Iterable[str] | None = None) -> str:
+    """Make a code for one device whose name matches the pattern ``name``: ``*`` stands for any text, ``?`` for one
+    character. Raises ReservedName, and CredentialRefused if it is the name of a device that is known."""
+    check_name(name, pattern=True)
+    if not is_pattern(name):
+        await _check_unknown(store, name)
     code, now = f"astc_{secrets.token_urlsafe(24)}", store.clock()
     value = {"until": now + CODE_TIME, "name": name, "can": None if can is None else sorted(can), "key": None}
     writes: list[Write] = [PutRegister(_code_key(code), value, None)]
@@ -113,7 +121,9 @@ async def invite(store: Store, *, name: str = "*", can: Iterable[str] | None = N
 
 
 async def enrol(store: Store, code: str, name: str, key: str) -> EnrolledDevice:
-    """Exchange a code for the enrolment of a key. Raises CredentialRefused and ReservedName."""
+    """Exchange a code for the enrolment of a key. A device that was revoked may be enrolled again; the name of any
+    other device that was ever here is refused, also while it is away: runs may be pinned to it. Raises
+    CredentialRefused and ReservedName."""
     check_name(name)
 
     async def attempt() -> EnrolledDevice:
@@ -128,13 +138,14 @@ async def enrol(store: Store, code: str, name: str, key: str) -> EnrolledDevice:
             raise CredentialRefused("this code was used already: make another with: asterism device invite")
         if not found.value["until"] - CODE_TIME <= now <= found.value["until"]:
             raise CredentialRefused("this code has expired: make another with: asterism device invite")
-        if not fnmatchcase(name, found.value["name"]):
+        if not compile_pattern(found.value["name"]).fullmatch(name):
             raise CredentialRefused(f"this code is for a device with a name like {found.value['name']!r}")
         if known is not None and known.revoked_at is None and known.key != key:
             raise CredentialRefused(
                 f"a device {name!r} is enrolled already: choose another name, or revoke it with: "
                 f"asterism device revoke {name}"
             )
+        await _check_unknown(store, name)
         register = await store.register(f"{DEVICES}{name}")
         can = found.value["can"]
         value = {"key": key, "can": can, "enrolled_at": now, "revoked_at": None}
@@ -148,6 +159,20 @@ async def enrol(store: Store, code: str, name: str, key: str) -> EnrolledDevice:
         return EnrolledDevice(name, key, None if can is None else frozenset(can), now)
 
     return await retry_on_conflict(attempt)
+
+
+async def _check_unknown(store: Store, name: str) -> None:
+    """Raises CredentialRefused for the name of a device that has joined with access to the store, or through a peer,
+    and for a name that looks like that of another device."""
+    enrolled = {one.key.removeprefix(DEVICES) for one in await store.registers(DEVICES)}
+    others = {one.key.removeprefix(JOINED) for one in await store.registers(JOINED)}
+    others |= {session.device for session in await store.sessions() if session.state == ABROAD}
+    alike = [one for one in (others | enrolled) if skeleton(one) == skeleton(name)]
+    for known in sorted(alike):
+        if known != name:
+            raise CredentialRefused(f"the name {name!r} looks like that of device {known!r}: choose another name")
+        if known not in enrolled:
+            raise CredentialRefused(f"a device {name!r} is known to this fleet already: choose another name")
 
 
 async def find_device(store: Store, name: str) -> EnrolledDevice | None:

@@ -23,6 +23,7 @@ from starlette.routing import Route
 from asterism.base.error_log import RecurringError
 from asterism.base.http_limits import PROXY, Bodies, RequestRefused, network_of, place_of, read_body
 from asterism.base.strict_json import NotStrictJson, parse_strict
+from asterism.core.run.device_name import plain_device_name
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.device.gateway_messages import LARGEST_MESSAGE, PREFIX
 from asterism.fleet.fleet import Fleet
@@ -158,11 +159,16 @@ async def monitor_beside(fleet: Fleet, policy: DevicePolicy) -> AsyncIterator[No
         await asyncio.gather(task, return_exceptions=True)
 
 
+def server_name() -> str:
+    """The name of the servers of this machine as devices."""
+    return plain_device_name(f"server-{socket.gethostname()}")
+
+
 async def _monitor(fleet: Fleet, policy: DevicePolicy) -> None:
     trouble = RecurringError(log, "this server does not monitor the fleet", "", fleet.clock.time)
     while True:
         try:
-            await DeviceAgent(fleet, f"server-{socket.gethostname()}", slots=0, policy=policy).run()
+            await DeviceAgent(fleet, server_name(), slots=0, policy=policy).run()
             return  # a person drained it
         except Exception as error:
             trouble.occurred(error)

@@ -2,7 +2,7 @@
 
 =================  ====================================================================================================
 ``observe``        read everything: plans, runs, devices, schedules, series, notices, metrics
-``edit:PLAN``      read one plan, edit it, answer its edit cycles; ``*`` and ``?`` match as in file names
+``edit:PLAN``      read one plan, edit it, answer its edit cycles; ``*`` is any text, ``?`` one character
 ``operate``        ``observe``, edit every plan; submit, pause, resume, cancel and retry plans and runs; schedules
 ``series``         read series, and change them
 ``admin``          everything except to act as a device
@@ -18,9 +18,9 @@ A request needs one of: ``observe``, ``observe plan NAME``, ``observe series``, 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from fnmatch import fnmatchcase
 
 from asterism.core.errors import AsterismError
+from asterism.fleet.policy.rule_patterns import compile_pattern
 
 PLAIN = ("observe", "operate", "series", "admin")
 MAX_LENGTH = 200
@@ -69,5 +69,5 @@ def _satisfies(scope: str, kind: str, name: str) -> bool:
     pattern = scope.removeprefix("edit:")
     what, _, plan = name.partition(" ")
     if kind == "observe":
-        return what == "plan" and fnmatchcase(plan, pattern)
-    return kind == "edit" and fnmatchcase(name, pattern)
+        return what == "plan" and compile_pattern(pattern).fullmatch(plan) is not None
+    return kind == "edit" and compile_pattern(pattern).fullmatch(name) is not None

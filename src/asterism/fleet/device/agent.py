@@ -20,6 +20,7 @@ from asterism.base.clock import new_id
 from asterism.base.print_capture import start_capture, stop_capture
 from asterism.core.errors import AsterismError
 from asterism.core.plan.task import AGENT_NEEDS
+from asterism.core.run.device_name import device_name_problem
 from asterism.core.run.session import Session
 from asterism.core.run.workflow import SHORTEST_HEARTBEAT
 from asterism.fleet.coordinator import Coordinator
@@ -318,8 +319,10 @@ async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
 
 
 def _check(name: str, slots: int, backlog: int, heartbeat: float, timeout: float) -> None:
-    if not name or not name.isprintable() or "|" in name or len(name) > 200:
-        raise AsterismError(f"the name of a device must be 1 to 200 printable characters without '|', not {name!r}")
+    # the process that runs a plan is PLAN@HOST, and a plan may have any printable name
+    of_plan = "@" in name and name.isprintable() and "|" not in name and len(name) <= 1000
+    if not of_plan and (problem := device_name_problem(name)) is not None:
+        raise AsterismError(problem)
     if slots < 0 or backlog < 0:
         raise AsterismError(f"device {name!r}: slots and backlog must be whole numbers, 0 or more")
     if heartbeat < SHORTEST_HEARTBEAT:

@@ -29,6 +29,9 @@ from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.protocol import Notice, PutRegister, PutSession, Store, Write
 from asterism.store.store_errors import Conflict
 
+JOINED = "device/"
+"""Prefix of registers with the newest session of each device that ever joined."""
+
 JOIN_TIMEOUT = 60.0
 """How long to try to join while the store is unavailable, in seconds."""
 
@@ -98,7 +101,7 @@ async def enter(
 async def _entry(store: Store, session: Session, replace: bool) -> list[Write]:
     """The writes that enter a session; none if it is entered already and the answer was lost."""
     now = store.clock()
-    key = f"device/{session.device}"
+    key = f"{JOINED}{session.device}"
     current = await store.register(key)
     if current is not None and current.value["session"] == session.id:
         return []
