@@ -88,3 +88,10 @@ def test_output_with_escape_sequences_moves_no_cursor(tmp_path: Path) -> None:
     result = asterism("run", plan, "--plain")
     assert "·[2Jgone" in result.output
     assert "\x1b" not in result.output
+
+
+def test_of_a_long_line_the_end_is_shown(tmp_path: Path) -> None:
+    plan = write(tmp_path, "tasks: {a: {shell: \"printf '%05000d' 0; echo end; exit 1\"}}\n")
+    result = asterism("run", plan, "--plain")
+    shown = result.output[result.output.index("Output of a:") :].splitlines()
+    assert shown[1] == "  (4,003 characters) …" + "0" * 997 + "end"

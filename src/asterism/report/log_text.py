@@ -21,6 +21,9 @@ LAST_TRACEBACK_LINES = 40
 MOST_TASKS = 5
 """Of how many failed tasks lines are shown."""
 
+LONGEST_LINE = 1000
+"""How many characters of a long line are shown there: its end."""
+
 LogsOf = Callable[[str], Sequence[TaskLog]]
 """The logs of a task, one for each attempt that printed something."""
 
@@ -44,7 +47,13 @@ def failure_logs(result: Result, logs_of: LogsOf) -> Iterator[Text]:
         yield Text()
         yield Text(clean(f"Output of {task_id}{attempt}{part}:"))
         for line in shown:
-            yield log_text(line, "  ")
+            yield log_text(_end_of(line), "  ")
+
+
+def _end_of(line: LogLine) -> LogLine:
+    """The end of a long line, and how much is left out: data in one line would fill the screen."""
+    left_out = len(line.text) - LONGEST_LINE
+    return line if left_out <= 0 else line._replace(text=f"({left_out:,} characters) …{line.text[-LONGEST_LINE:]}")
 
 
 def log_text(line: LogLine, indent: str = "") -> Text:
