@@ -47,7 +47,7 @@ def test_a_signal_stops_a_plan_and_resume_continues_it(scene: Scene, number: sig
     assert "failed" not in output
     assert gone(pids)
     told = scene.json("plan", "list")[0]
-    assert (told["state"], told["owner"], told["counts"]["running"]) == ("executing", None, 1)
+    assert (told["state"], told["owner"], told["counts"]["queued"]) == ("executing", None, 1)
     assert "nightly is at rest, version 0: 1 of 3 tasks done" in scene.ok("plan", "show", "nightly")
     with scene.process("resume", "nightly") as process:
         trace.pids.read_text()
