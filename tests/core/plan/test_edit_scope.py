@@ -232,6 +232,7 @@ def test_every_edit_that_is_outside_is_named() -> None:
         "adds=x",
         "adds=1,2",
         "size=²",
+        "priority=urgent",
         "colour=red",
     ],
 )

@@ -195,7 +195,9 @@ def test_json_without_edits_is_no_batch(data: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "about", [{"base_version": "3"}, {"base_version": 1.5}, {"triggers": 5}, {"author": 5}, {"reason": ["x"]}], ids=str
+    "about",
+    [{"base_version": "3"}, {"base_version": 1.5}, {"triggers": 5}, {"author": 5}, {"editor": 5}, {"reason": ["x"]}],
+    ids=str,
 )
 def test_a_batch_that_is_labelled_with_nonsense_is_refused(about: dict[str, Any]) -> None:
     with pytest.raises(InvalidTask):

@@ -329,6 +329,14 @@ def test_an_editor_does_not_remove_the_taint() -> None:
     assert [str(one) for one in found] == ["edit 1: only a person removes the taint of a plan [untrusted]"]
 
 
+def test_an_editor_that_writes_tasks_is_remembered() -> None:
+    made = plan()
+    made.apply(EditBatch((AddTask(Task("x")), UpdateTask("spare", priority=3)), editor="robot"), 4.0)
+    made.apply(EditBatch((RemoveTask("x"),)), 5.0)
+    assert made.edited == {"x": "robot", "spare": "robot"}
+    assert Constellation.from_json(made.to_json()).edited == made.copy().edited == made.edited
+
+
 def test_a_task_that_has_run_and_is_marked_later_taints_at_once() -> None:
     """It was retried and waits again, and an editor has read its earlier result."""
     made = Constellation("p")
