@@ -71,8 +71,8 @@ def free_port() -> int:
 
 def submit(page: Any, plan: str) -> None:
     script = """async (file) => {
-        const { csrf } = await (await fetch("/api/v1/me")).json();
-        const headers = { "Content-Type": "application/json", "X-CSRF-Token": csrf };
+        const key = localStorage.getItem("asterism-page-key");
+        const headers = { "Content-Type": "application/json", "X-Asterism-Page": key };
         return (await fetch("/api/v1/plans", { method: "POST", headers, body: JSON.stringify({ file }) })).status;
     }"""
     assert page.evaluate(script, plan) == 201
@@ -86,6 +86,7 @@ def test_a_plan_is_watched_edited_and_outlives_a_restart_of_the_server(tmp_path:
         with opened(browser, url, link, failures=True) as page:
             [session] = page.context.cookies()
             assert (session["httpOnly"], session["sameSite"], page.evaluate("document.cookie")) == (True, "Strict", "")
+            assert "key=" not in page.url  # nor in the history of the browser
             submit(page, PLAN)
             page.goto(f"{url}/#/plans/release/graph")
             page.locator("[data-box=compile].is-running").wait_for()

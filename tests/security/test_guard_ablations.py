@@ -42,9 +42,10 @@ async def session() -> AsyncIterator[tuple[ServerScene, httpx.AsyncClient]]:
 @both
 async def test_a_form_of_another_site_changes_nothing(guarded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not guarded:
-        monkeypatch.setattr(Gate, "_check_csrf", lambda *_: None)
+        monkeypatch.setattr(Gate, "_check_page_key", lambda *_: None)
     async with session() as (_, client):
-        assert (await client.post(LOGOUT)).status_code == (403 if guarded else 200)
+        del client.headers["x-asterism-page"]
+        assert (await client.post(LOGOUT)).status_code == (401 if guarded else 200)
 
 
 @both
@@ -204,8 +205,7 @@ async def test_a_cookie_of_a_session_is_no_bearer_of_scopes_beyond_its_own() -> 
     """The session of a link with the scope observe changes nothing, whatever else the browser sends."""
     async with server_scene() as scene, scene.stranger() as client:
         code = await Credentials(scene.fleet.store).create_login("bob", ["observe"], by="ann")
-        await client.get(f"/login?code={code}")
-        csrf = (await client.get(ME)).json()["csrf"]
+        key = (await client.get(f"/login?code={code}")).headers["location"].partition("#key=")[2]
         await insert_plan(scene.fleet.store, chain("a"))
-        answer = await client.post("/api/v1/plans/nightly/cancel", headers={"x-csrf-token": csrf})
+        answer = await client.post("/api/v1/plans/nightly/cancel", headers={"x-asterism-page": key})
         assert "scope operate" in problem(answer, 403)

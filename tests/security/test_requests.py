@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from http.cookies import SimpleCookie
 
 import httpx
@@ -10,6 +9,7 @@ import pytest
 
 from asterism.durable.journal_store import insert_plan
 from asterism.server import request_guard
+from asterism.server.credentials import NewToken
 from asterism.server.request_guard import RequestGuard
 from tests.durable.durable_scenes import chain
 from tests.server.server_scenes import ServerScene, server_scene
@@ -136,12 +136,14 @@ async def test_every_answer_forbids_inline_scripts_frames_and_other_origins() ->
 
 
 async def logged_in(scene: ServerScene, client: httpx.AsyncClient) -> str:
-    """Log a browser in, and return the text of its cookie."""
+    """Log a browser in, with the key of its page, and return the text of its cookie."""
     code = await scene.credentials.create_login("ann", ["admin"], by="ann")
     answer = await client.get(f"/login?code={code}")
     assert answer.status_code == 303
-    assert answer.headers["location"] == "/"
+    place, _, key = answer.headers["location"].partition("#key=")
+    assert place == "/"
     assert code not in answer.text
+    client.headers["x-asterism-page"] = key
     return str(answer.headers["set-cookie"])
 
 
@@ -179,19 +181,34 @@ async def test_the_head_of_a_stream_is_refused_and_that_of_a_document_is_not() -
         assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
 
 
-async def test_a_session_needs_the_csrf_token_to_change_anything() -> None:
+async def test_the_cookie_of_a_session_is_nothing_without_the_key_of_its_page() -> None:
+    """Browsers send the cookie of 127.0.0.1 to every port: another server on this machine may have it."""
+    async with server_scene() as scene, scene.stranger() as client, scene.stranger() as other:
+        await logged_in(scene, other)
+        theirs = other.headers["x-asterism-page"]
+        await logged_in(scene, client)
+        key, cookie = client.headers.pop("x-asterism-page"), client.cookies["asterism_session"]
+        for given in ("", "wrong", key[:-1], theirs, cookie):
+            for method, path in (("GET", ME), ("GET", "/api/v1/events"), ("POST", LOGOUT)):
+                answer = await client.request(method, path, headers={"x-asterism-page": given})
+                assert "X-Asterism-Page" in problem(answer, 401)
+        assert (await client.post(LOGOUT, headers={"x-asterism-page": key})).status_code == 200
+        problem(await client.get(ME, headers={"x-asterism-page": key}), 401)
+
+
+async def test_a_session_is_no_token_and_a_token_is_no_session() -> None:
     async with server_scene() as scene, scene.stranger() as client:
         await logged_in(scene, client)
-        csrf = (await client.get(ME)).json()["csrf"]
-        for given in ({}, {"x-csrf-token": "wrong"}, {"x-csrf-token": csrf[:-1]}):
-            assert "X-CSRF-Token" in problem(await client.post(LOGOUT, headers=given), 403)
-        assert (await client.post(LOGOUT, headers={"x-csrf-token": csrf})).status_code == 200
-        problem(await client.get(ME), 401)
+        cookie = client.cookies["asterism_session"]
+        async with scene.stranger(authorization=f"Bearer {cookie}") as bearer:
+            assert "is no token" in problem(await bearer.get(ME), 401)
+        token = await scene.token()
+        async with scene.stranger(cookie=f"asterism_session={token}") as session:
+            problem(await session.get(ME), 401)
 
 
-async def test_a_bearer_token_needs_no_csrf_token() -> None:
+async def test_a_bearer_token_needs_no_key_of_a_page() -> None:
     async with server_scene() as scene, scene.client() as client:
-        assert (await client.get(ME)).json()["csrf"] is None
         assert (await client.post(LOGOUT)).status_code == 200
 
 
@@ -228,7 +245,7 @@ async def test_a_credential_has_a_limit_of_requests_at_once() -> None:
 
 
 def test_a_token_is_in_no_repr() -> None:
-    assert "secret" not in json.dumps(repr(request_guard.Caller(None, "secret")))  # type: ignore[arg-type]
+    assert "secret" not in repr(NewToken(None, "secret", "secret"))  # type: ignore[arg-type]
 
 
 # -- TLS and addresses -------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asterism.server.credentials import Credentials, LoginRefused, UnknownCredential, csrf_token
+from asterism.server.credentials import Credentials, LoginRefused, UnknownCredential
 from asterism.server.scopes import InvalidScope, allows, check_scopes
 from asterism.store.memory import MemoryStore
 
@@ -75,9 +75,20 @@ async def test_a_login_code_expires() -> None:
         await credentials.redeem_login(code)
 
 
-def test_the_csrf_token_depends_on_the_session_and_does_not_reveal_it() -> None:
-    assert csrf_token("a") != csrf_token("b")
-    assert "ast_x" not in csrf_token("ast_x")
+async def test_the_key_of_a_page_is_another_secret_and_only_its_hash_is_stored() -> None:
+    store = MemoryStore()
+    credentials = Credentials(store)
+    new, other = [
+        await credentials.redeem_login(await credentials.create_login("ann", ["admin"], by="ann")) for _ in range(2)
+    ]
+    assert new.page_key is not None
+    assert new.credential.has_page_key(new.page_key)
+    assert not any(new.credential.has_page_key(key) for key in ("", new.token, other.page_key or ""))
+    stored = str(await store.registers("credential/"))
+    assert new.page_key not in stored
+    token = await credentials.create("ci", ["admin"], by="ann")
+    assert token.page_key is None
+    assert not token.credential.has_page_key("")
 
 
 # -- scopes ------------------------------------------------------------------------------------------------------------

@@ -55,7 +55,6 @@ class Me(Document):
     scopes: list[str]
     kind: str
     expires_at: float
-    csrf: str | None = Field(description="The value of X-CSRF-Token for the page of a browser session.")
 
 
 # -- plans -------------------------------------------------------------------------------------------------------------

@@ -5,8 +5,10 @@ when it expires. The secret has 256 random bits, so a plain hash is enough. A br
 cookie, made when a one-time code is redeemed. A code is removed by the commit that makes the session, so of two
 requests with one code only one succeeds.
 
-The token for CSRF is derived from the token of the session: a page on another origin can send the cookie, but cannot
-know it.
+Browsers send a cookie to every port of its host, so that another server on this machine may get it, and with every
+request, so that a page on another origin may use it. A session therefore has a second secret, the *page key*. The page
+keeps it in the storage of its origin, which has a port, and sends it with every request. Neither counts without the
+other, and a session is no token.
 """
 
 from __future__ import annotations
@@ -27,6 +29,9 @@ from asterism.store.protocol import CREDENTIAL_KEYS, PutRegister, Register, Stor
 PREFIX = "ast_"
 CREDENTIALS = CREDENTIAL_KEYS
 LOGINS = "login/"
+
+TOKEN, SESSION = "token", "session"
+"""The kinds of credentials: for programs, and for browsers."""
 
 TOKEN_LIFETIME = 90 * 86_400.0
 SESSION_LIFETIME = 7 * 86_400.0
@@ -62,6 +67,7 @@ class Credential:
     created_by: str
     expires_at: float
     revoked_at: float | None = None
+    page_sha256: str | None = field(default=None, repr=False)
 
     def state(self, now: float) -> str:
         """``active``, ``expired`` or ``revoked``."""
@@ -72,18 +78,24 @@ class Credential:
     def allows(self, need: str) -> bool:
         return allows(self.scopes, need)
 
+    def has_page_key(self, key: str) -> bool:
+        """Whether this is the session of a page that has this key."""
+        known = self.page_sha256 if self.kind == SESSION else None
+        return known is not None and hmac.compare_digest(known, token_sha256(key))
+
     def to_json(self) -> dict[str, Any]:
-        value = {name: getattr(self, name) for name in self.__slots__ if name not in ("id", "scopes", "revoked_at")}
+        value = {name: getattr(self, name) for name in self.__slots__ if name not in ("id", "scopes")}
         value["scopes"] = sorted(self.scopes)
-        return value if self.revoked_at is None else {**value, "revoked_at": self.revoked_at}
+        return {name: part for name, part in value.items() if part is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class NewToken:
-    """A credential with its token, which exists only here."""
+    """A credential with its token, and for a session with the key of its page, which exist only here."""
 
     credential: Credential
     token: str = field(repr=False)
+    page_key: str | None = field(default=None, repr=False)
 
 
 class Credentials:
@@ -99,16 +111,25 @@ class Credentials:
         *,
         by: str,
         valid_for: float = TOKEN_LIFETIME,
-        kind: str = "token",
+        kind: str = TOKEN,
         also: Iterable[Write] = (),
     ) -> NewToken:
-        """Make a token, in one commit with other writes. Raises InvalidScope and Conflict."""
+        """Make a token or a session, in one commit with other writes. Raises InvalidScope and Conflict."""
         _check_name(name)
         now = self._store.clock()
         identity = "".join(secrets.choice(_LETTERS) for _ in range(10))
         token = f"{PREFIX}{identity}_{secrets.token_urlsafe(32)}"
+        page_key = secrets.token_urlsafe(32) if kind == SESSION else None
         credential = Credential(
-            identity, name, check_scopes(scopes), token_sha256(token), kind, now, by, now + valid_for
+            identity,
+            name,
+            check_scopes(scopes),
+            token_sha256(token),
+            kind,
+            now,
+            by,
+            now + valid_for,
+            page_sha256=None if page_key is None else token_sha256(page_key),
         )
         old = [
             PutRegister(one.key, None, one.revision)
@@ -116,7 +137,7 @@ class Credentials:
             if _ended_at(_decode(one)) < now - KEPT_AFTER_END
         ]
         await self._store.commit([PutRegister(f"{CREDENTIALS}{identity}", credential.to_json(), None), *old, *also])
-        return NewToken(credential, token)
+        return NewToken(credential, token, page_key)
 
     async def find(self, token: str) -> Credential | None:
         """The credential of a token; None if there is none, or it is not active."""
@@ -181,7 +202,7 @@ class Credentials:
                 found.value["scopes"],
                 by=found.value["by"],
                 valid_for=SESSION_LIFETIME,
-                kind="session",
+                kind=SESSION,
                 also=[PutRegister(found.key, None, found.revision)],
             )
 
@@ -190,11 +211,6 @@ class Credentials:
 
 def token_sha256(token: str) -> str:
     return hashlib.sha256(token.encode("utf-8", "replace")).hexdigest()
-
-
-def csrf_token(session_token: str) -> str:
-    """The token that a page has to send with every request that changes something."""
-    return hmac.new(session_token.encode(), b"csrf", hashlib.sha256).hexdigest()
 
 
 def _check_name(name: str) -> None:

@@ -36,14 +36,15 @@ async def me(call: Call) -> Any:
 
 
 async def login(call: Call) -> Response:
-    """Exchange the one-time code of a link for a session, once."""
+    """Exchange the one-time code of a link for a session, once. The page gets its key after the ``#`` of the address,
+    which browsers send to no server."""
     try:
         new = await call.server.gate.credentials.redeem_login(call.query.code)
     except LoginRefused:
         if "text/html" not in call.request.headers.get("accept", ""):
             raise
         return RedirectResponse("/", 303)  # the page of a browser that is logged in, or how to log in
-    response = RedirectResponse("/", 303)
+    response = RedirectResponse(f"/#key={new.page_key}", 303)
     response.headers["set-cookie"] = cookie_header(call.server.gate, new.token, SESSION_LIFETIME)
     return response
 
@@ -57,7 +58,7 @@ async def logout(call: Call) -> Response:
 
 ENDPOINTS = (
     Endpoint("GET", "/health", health, "Whether the server can reach its store.", needs=None, answer=documents.Health),
-    Endpoint("GET", "/me", me, "The caller: name, scopes, CSRF token.", needs="known", answer=documents.Me),
+    Endpoint("GET", "/me", me, "The caller: name and scopes.", needs="known", answer=documents.Me),
     Endpoint(
         "GET", "/login", login, "Log a browser in with a one-time code.", None, LoginQuery, status=303, absolute=True
     ),

@@ -58,6 +58,7 @@ def openapi_document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
             "securitySchemes": {
                 "token": {"type": "http", "scheme": "bearer", "description": "`asterism token create` makes one."},
                 "session": {"type": "apiKey", "in": "cookie", "name": "asterism_session"},
+                "page": {"type": "apiKey", "in": "header", "name": "X-Asterism-Page"},
             },
         },
     }
@@ -72,7 +73,7 @@ def _operation(one: Endpoint, named: Any) -> dict[str, Any]:
             *_query_parameters(one.query),
         ],
         "responses": {str(one.status): _answer(one, named), **_problems(one)},
-        "security": [] if one.needs is None else [{"token": []}, {"session": []}],
+        "security": [] if one.needs is None else [{"token": []}, {"session": [], "page": []}],
     }
     if one.needs is not None:
         operation["x-needs"] = one.needs

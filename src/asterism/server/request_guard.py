@@ -7,22 +7,21 @@ sends that name as the host. So only known hosts are answered.
 method and also for event streams; nothing is shared with other origins (no CORS). ``Sec-Fetch-Site`` refuses what has
 no ``Origin``, such as a script or an image that another page names.
 
-**Caller.** A token in ``Authorization``, or the cookie of a session, and then also the token for CSRF if the request
-may change something.
+**Caller.** A token in ``Authorization``, or the cookie of a session and the key of its page in ``X-Asterism-Page``. The
+cookie alone is nothing: browsers send it to every port of this host, and with requests that other pages make.
 """
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from starlette.datastructures import Headers, MutableHeaders
 
 from asterism.base.http_limits import PROXY, Limits, RequestRefused, network_of, place_of
-from asterism.server.credentials import Credential, Credentials, csrf_token
+from asterism.server.credentials import TOKEN, Credential, Credentials
 from asterism.server.problems import problem
 
 if TYPE_CHECKING:
@@ -35,8 +34,7 @@ COOKIE = "asterism_session"
 SECURE_COOKIE = "__Host-asterism_session"
 """The name of the cookie over TLS: browsers accept it only with ``Secure``, and from this very host."""
 
-CSRF_HEADER = "x-csrf-token"
-SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+PAGE_HEADER = "x-asterism-page"
 LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 
 SERVER_LIMITS = Limits(connections=20_000, descriptors=0.75, per_client=64, idle=75.0, bodies=64 * 1024 * 1024)
@@ -45,7 +43,7 @@ SERVER_LIMITS = Limits(connections=20_000, descriptors=0.75, per_client=64, idle
 LONGEST_HEADERS = 16 * 1024
 """The longest headers of a request, in bytes."""
 
-ONLY_ONCE = ("host", "origin", "authorization", "cookie", CSRF_HEADER, "sec-fetch-site", "content-type")
+ONLY_ONCE = ("host", "origin", "authorization", "cookie", PAGE_HEADER, "sec-fetch-site", "content-type")
 """Headers that a request may have once: a proxy, or another part of this server, could believe the second one."""
 
 MAX_FAILURES = 10
@@ -76,10 +74,9 @@ SECURITY_HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who makes a request. ``csrf`` is the token that the page of a session has to send; None for a bearer token."""
+    """Who makes a request."""
 
     credential: Credential
-    csrf: str | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:
@@ -166,15 +163,18 @@ class Gate:
         self._under_way = RequestsUnderWay(requests_at_once)
 
     async def caller(self, request: Request) -> Caller:
-        """Who makes a request. Raises RequestRefused with 401, or 403 without the token for CSRF."""
+        """Who makes a request. Raises RequestRefused with 401."""
         authorization = request.headers.get("authorization")
         if authorization is not None:
             scheme, _, token = authorization.partition(" ")
-            return Caller(await self._find(request, token.strip() if scheme.lower() == "bearer" else ""))
-        token = request.cookies.get(self.cookie, "")
-        caller = Caller(await self._find(request, token), csrf_token(token))
-        if request.method not in SAFE_METHODS:
-            self._check_csrf(request, caller)
+            found = await self._find(request, token.strip() if scheme.lower() == "bearer" else "")
+            if found.kind != TOKEN:
+                raise RequestRefused(
+                    401, "the session of a browser is no token: create one with: asterism token create"
+                )
+            return Caller(found)
+        caller = Caller(await self._find(request, request.cookies.get(self.cookie, "")))
+        self._check_page_key(request, caller)
         return caller
 
     def admit(self, request: Request, caller: Caller) -> None:
@@ -207,10 +207,11 @@ class Gate:
             raise RequestRefused(401, "this token is unknown, expired or revoked")
         return found
 
-    def _check_csrf(self, request: Request, caller: Caller) -> None:
-        given = request.headers.get(CSRF_HEADER, "")
-        if not hmac.compare_digest(given.encode(), (caller.csrf or "").encode()):
-            raise RequestRefused(403, "the header X-CSRF-Token is missing or wrong: load the page again")
+    def _check_page_key(self, request: Request, caller: Caller) -> None:
+        if not caller.credential.has_page_key(request.headers.get(PAGE_HEADER, "")):
+            raise RequestRefused(
+                401, "the header X-Asterism-Page is missing or wrong: open a link of: asterism token login"
+            )
 
 
 class RequestsUnderWay:
@@ -275,5 +276,4 @@ def client_of(caller: Caller) -> Mapping[str, Any]:
         "scopes": sorted(credential.scopes),
         "kind": credential.kind,
         "expires_at": credential.expires_at,
-        "csrf": caller.csrf,
     }

@@ -1,4 +1,5 @@
 // The address after "#": the view and its filters, such as #/plans/release/graph?status=failed.
+import "./page_key.js"; // it takes its key out of the address first
 import { signal } from "./ui.js";
 
 export function parseAddress(hash) {

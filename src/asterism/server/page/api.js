@@ -1,4 +1,5 @@
 // The HTTP API, and its event streams, which reconnect and continue after the last event.
+import { pageKey } from "./page_key.js";
 import { signal } from "./ui.js";
 
 export const BASE = "/api/v1";
@@ -27,9 +28,8 @@ export function url(parts, query = {}) {
 }
 
 async function request(method, address, body) {
-  const headers = { Accept: "application/json" };
+  const headers = { Accept: "application/json", "X-Asterism-Page": pageKey() };
   if (body !== undefined) headers["Content-Type"] = "application/json";
-  if (method !== "GET" && me.value?.csrf) headers["X-CSRF-Token"] = me.value.csrf;
   let response;
   try {
     response = await fetch(address, { method, headers, body: body === undefined ? undefined : JSON.stringify(body), credentials: "same-origin" });
@@ -88,7 +88,7 @@ export function follow(parts, { since, receive, reconnected }) {
     controller = new AbortController();
     let timer = setTimeout(() => controller.abort(), SILENCE);
     try {
-      const headers = { Accept: "text/event-stream" };
+      const headers = { Accept: "text/event-stream", "X-Asterism-Page": pageKey() };
       if (last != null && last !== "") headers["Last-Event-ID"] = String(last);
       const response = await fetch(url(parts), { headers, signal: controller.signal, credentials: "same-origin", cache: "no-store" });
       if (response.status === 401) connection.value = "signed out";
