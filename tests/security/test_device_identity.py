@@ -263,6 +263,18 @@ async def test_a_device_cannot_say_that_a_peer_announced_it(stage: Stage) -> Non
         await ask(stage, "join", body, token)
 
 
+async def test_a_device_learns_of_completions_only_who_and_when(stage: Stage) -> None:
+    device = await stage.device("lab-1")
+    other = await stage.device("lab-2")
+    run = await stage.person.create(WORK, {"secret": "x"}, device="lab-2", key="order-77", label="for ann")
+    await stage.at_work(other, run)
+    other.hands.finish(run)
+    done = await stage.end_of(run)
+    token = await access(stage, "lab-1", device.session)
+    answer = await ask(stage, "completions", {"workflow": WORK.name, "limit": 10}, token)
+    assert answer == {"completions": [["lab-2", done.ended_at]]}
+
+
 # -- grants ------------------------------------------------------------------------------------------------------------
 
 

@@ -51,7 +51,6 @@ from asterism.fleet.device.gateway_messages import (
     reply_json,
     text_in,
     texts_in,
-    without_result,
 )
 from asterism.fleet.device.membership import DeviceNameTaken
 from asterism.fleet.device.store_connection import StoreConnection
@@ -71,7 +70,6 @@ from asterism.store.protocol import (
     TakeRequest,
     for_device,
 )
-from asterism.store.row_codec import record_of
 from asterism.store.store_errors import StoreError, StoreUnavailable
 
 log = logging.getLogger("asterism.server")
@@ -420,7 +418,7 @@ class Gateway:
         await self._session(who)
         workflow, limit = text_in(body, "workflow", 500), count_in(body, "limit", 1000)
         found = await StoreConnection(self.fleet, who.owner).recent_completions(workflow, limit)
-        return {"runs": [record_of(without_result(run)) for run in found]}
+        return {"completions": [[one.device, one.ended_at] for one in found]}
 
     async def _health(self, who: Identity, body: Mapping[str, Any]) -> Any:
         why = None if body.get("why") is None else text_in(body, "why", 1000)

@@ -28,8 +28,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from asterism.core.run.run import COMPLETED, Run
 from asterism.core.run.session import OPEN, Session
 
 MAX_TROUBLES = 3
@@ -43,6 +43,14 @@ QUICK_FAILURE_SECONDS = 5.0
 
 FIRST_PAUSE, LONGEST_PAUSE = 10.0, 300.0
 """The pause of an open breaker, in seconds: at first, and at most."""
+
+
+class Completion(NamedTuple):
+    """Which device completed a run of a workflow, and when: all that another device may know of it."""
+
+    workflow: str
+    device: str
+    ended_at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +89,11 @@ class Breaker:
             return None
         return 0 if now < self.retry_at else max(0, 1 - taken)
 
-    def contradicted_by(self, device: str, runs: Iterable[Run]) -> Run | None:
-        """A run of a workflow that fails here, which another device has completed since it began to fail."""
-        for run in runs:
-            elsewhere = run.status is COMPLETED and run.device != device
-            if elsewhere and run.workflow in self.failing and (run.ended_at or 0.0) > self.failing_since:
-                return run
+    def contradicted_by(self, device: str, completions: Iterable[Completion]) -> Completion | None:
+        """The completion of a workflow that fails here, by another device, since it began to fail."""
+        for one in completions:
+            if one.device != device and one.workflow in self.failing and one.ended_at > self.failing_since:
+                return one
         return None
 
     # -- events --------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from asterism.base.clock import Clock
 from asterism.core.json_values import SizeLimit
+from asterism.core.run.circuit_breaker import Completion
 from asterism.core.run.placement import Weights
 from asterism.core.run.run import Owner, Progress, Run
 from asterism.core.run.session import Session
@@ -165,8 +166,8 @@ class DeviceConnection(Protocol):
     async def standing(self) -> Standing:
         """The rank of this device, and how its score is weighed."""
 
-    async def recent_completions(self, workflow: str, limit: int) -> list[Run]:
-        """The runs of a workflow that were completed last, on any device."""
+    async def recent_completions(self, workflow: str, limit: int) -> list[Completion]:
+        """The last completions of a workflow, on any device."""
 
     async def announce_health(self, why: str | None) -> None:
         """Tell people that the device has stopped taking work, or that it takes work again (None)."""

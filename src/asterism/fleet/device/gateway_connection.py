@@ -23,6 +23,7 @@ from asterism.base.clock import BootClock, Clock
 from asterism.base.large_values import call_apart
 from asterism.core.errors import AsterismError, InvalidWorkflow, NotJson
 from asterism.core.json_values import SizeLimit
+from asterism.core.run.circuit_breaker import Completion
 from asterism.core.run.placement import Weights
 from asterism.core.run.run import Owner, Progress, Run
 from asterism.core.run.session import Session
@@ -477,9 +478,9 @@ class GatewayConnection:
         answer = await self._ask("standing")
         return Standing(answer["rank"], Weights(**answer["weights"]), answer["devices"])
 
-    async def recent_completions(self, workflow: str, limit: int) -> list[Run]:
+    async def recent_completions(self, workflow: str, limit: int) -> list[Completion]:
         answer = await self._ask("completions", {"workflow": workflow, "limit": limit})
-        return [run_of(record) for record in answer["runs"]]
+        return [Completion(workflow, device, ended_at) for device, ended_at in answer["completions"]]
 
     async def announce_health(self, why: str | None) -> None:
         await self._ask("health", {"why": why})

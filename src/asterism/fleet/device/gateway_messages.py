@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol, cast
 
 from asterism.core.attempt_log import LogChunk
 from asterism.core.errors import Fenced, RunRefused
-from asterism.core.run.run import Grant, Progress, Run, RunStatus
+from asterism.core.run.run import Grant, Progress, RunStatus
 from asterism.fleet.device.functions import MOST_STEPS
 from asterism.fleet.device.owner_steps import (
     BreakOff,
@@ -362,8 +362,3 @@ def parse_error(data: Mapping[str, Any], run_id: str) -> Exception:
     if kind == "unavailable":
         return StoreUnavailable(message)
     return StoreError(message) if kind == "store" else ValueError(message)
-
-
-def without_result(run: Run) -> Run:
-    """A completed run as other devices see it: which device, and when."""
-    return run.changed(input={}, output=None, story=(), previous=(), scores={}, declined={})

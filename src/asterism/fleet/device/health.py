@@ -13,8 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from asterism.base.processes import LeaseExpired
 from asterism.core.errors import DeviceTrouble, DeviceUnavailable
-from asterism.core.run.circuit_breaker import CLOSED, QUICK_FAILURE_SECONDS, Breaker
-from asterism.core.run.run import Run
+from asterism.core.run.circuit_breaker import CLOSED, QUICK_FAILURE_SECONDS, Breaker, Completion
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.completion import HeldRun
 from asterism.fleet.device.device_connection import DeviceConnection
@@ -155,14 +154,14 @@ class DeviceHealth:
         self._compared_at = now
         for workflow in sorted(self._breaker.failing):
             completed = await self._connection.recent_completions(workflow, RUNS_COMPARED)
-            run = self._breaker.contradicted_by(self._device, completed)
-            if run is not None:
-                self._contradicted(run)
+            other = self._breaker.contradicted_by(self._device, completed)
+            if other is not None:
+                self._contradicted(other)
                 return
 
-    def _contradicted(self, run: Run) -> None:
+    def _contradicted(self, other: Completion) -> None:
         before = self._breaker
-        why = f"its last {before.failures} runs failed at once, while {run.device} completed {run.workflow!r}"
+        why = f"its last {before.failures} runs failed at once, while {other.device} completed {other.workflow!r}"
         self._breaker = before.contradicted(self._connection.clock.time(), why)
         self._follow(before)
 

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from asterism.core.json_values import SizeLimit
+from asterism.core.run.circuit_breaker import Completion
 from asterism.core.run.placement import Weights
 from asterism.core.run.run import COMPLETED, Owner, Progress, Run
 from asterism.core.run.session import OPEN, Session, election_ranks
@@ -172,9 +173,10 @@ class StoreConnection:
         ranks, weights = await election_standings(self.fleet)
         return Standing(ranks.get(self.owner.device, 0.0), weights, len(ranks))
 
-    async def recent_completions(self, workflow: str, limit: int) -> list[Run]:
+    async def recent_completions(self, workflow: str, limit: int) -> list[Completion]:
         query = Query(statuses=frozenset({COMPLETED}), workflow=workflow, newest=True, limit=limit)
-        return await self._store.find(query)
+        found = await self._store.find(query)
+        return [Completion(run.workflow, run.device or "", run.ended_at or 0.0) for run in found]
 
     async def announce_health(self, why: str | None) -> None:
         await self._store.commit([health_notice(self.store_time(), self.owner.device, why)])
