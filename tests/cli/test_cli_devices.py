@@ -14,6 +14,7 @@ from asterism.core.run.session import ABROAD, ENDED, REPLACED, REVOKED
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import PutRegister, PutSession
+from tests.cli.cli_scenes import write
 from tests.cli.command_scenes import Scene, assigned_to, completed, started, taken_by
 
 DEVICE_FIELDS = {
@@ -69,6 +70,18 @@ def test_a_device_is_listed_with_the_peer_through_which_it_is_known(scene: Scene
     assert cooker[:3] == ["cooker", "ready", "kitchen"]
     assert "kitchen" not in laptop
     assert [one["peer"] for one in scene.json("device", "list")] == ["kitchen", None]
+
+
+def test_the_process_of_a_plan_vanishes_when_it_has_left(scene: Scene, tmp_path: Path) -> None:
+    scene.device("laptop@den", profile={"plan": "nightly"})
+    assert [one["name"] for one in scene.json("device", "list")] == ["laptop@den"]
+    change(scene, "laptop@den", state=ENDED)
+    scene.device("laptop")
+    change(scene, "laptop", state=ENDED)
+    assert [(one["name"], one["state"]) for one in scene.json("device", "list")] == [("laptop", "left")]
+    scene.ok("run", write(tmp_path, "tasks: {a: {shell: 'true'}}"), "--store", scene.url, "--id", "evening")
+    assert [one["name"] for one in scene.json("device", "list")] == ["laptop"]
+    assert scene.ok("plan", "list").count("evening") == 1
 
 
 def test_devices_are_listed_with_their_state(scene: Scene) -> None:

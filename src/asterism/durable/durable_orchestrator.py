@@ -27,6 +27,7 @@ from asterism.core.plan.approval import EditWaits, WaitingEdit
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import Edit, EditBatch
 from asterism.core.plan.journal import RecordedConstellation, RecordedLock
+from asterism.core.run.session import PLAN
 from asterism.core.run.workflow import Workflow
 from asterism.durable.admin import live_owner
 from asterism.durable.approval_store import approval_terms
@@ -45,6 +46,7 @@ from asterism.durable.ownership import FleetMembership, Ownership, cancel_runs
 from asterism.durable.plan_retry import reopen_plan
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.device.membership import DeviceNameTaken
+from asterism.fleet.device.profile import measure
 from asterism.fleet.fleet import Fleet, orchestrator_device
 from asterism.fleet.policy.device_policy import DevicePolicy
 from asterism.fleet.retention import PREFIX
@@ -212,6 +214,8 @@ class DurableOrchestrator(PlanCommands):
         device, terms = orchestrator_device(name, self._host), self._agent_terms
         if self._only_own_tasks:
             terms = {**terms, "accepts": f"run.workflow == {json.dumps(PREFIX + name, ensure_ascii=False)}"}
+        measured: Callable[[], Mapping[str, Any]] = terms.get("measure", measure)
+        terms = {**terms, "measure": lambda: {**measured(), PLAN: name}}
         return self._make_agent(self.fleet, device, slots=self.local, can=self.can, **terms)
 
     async def _result(self, stored: StoredConstellation) -> Result:

@@ -375,12 +375,14 @@ class Fleet:
     # -- devices -----------------------------------------------------------------------------------------------------
 
     async def devices(self) -> list[Session]:
-        """Every device that is there, or was lately: the newest session of each."""
+        """Every device that is there, or was lately: the newest session of each. The process of a plan is listed only
+        while it is there."""
         newest: dict[str, Session] = {}
         sessions = await self.store.sessions(ended=True)
         for session in sorted(sessions, key=lambda one: (one.state == OPEN, one.state == ABROAD, one.joined_at)):
             newest[session.device] = session
-        return sorted(newest.values(), key=lambda one: one.device)
+        present = (session for session in newest.values() if not session.is_past_process)
+        return sorted(present, key=lambda one: one.device)
 
     async def drain(self, device: str) -> Session:
         """Ask a device to finish what it does, take nothing more, and leave. Raises UnknownDevice."""

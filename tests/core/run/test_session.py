@@ -220,3 +220,11 @@ def test_a_session_abroad_names_the_peer_that_announced_it() -> None:
     assert session(host=f"{VIA}attic", state=ABROAD).peer == "attic"
     assert session(host=f"{VIA}attic", state=ENDED).peer == "attic"
     assert session(host="kitchen.lan").peer is None
+
+
+def test_the_process_of_a_plan_that_has_left_does_not_come_back() -> None:
+    process = Session("s", "nightly@den", 1.0, profile={"plan": "nightly"})
+    assert not process.is_past_process
+    assert process.changed(state=ENDED).is_past_process
+    assert not Session("s", "laptop", 1.0, state=ENDED).is_past_process
+    assert "plan" not in process.expression_names()

@@ -28,6 +28,9 @@ REACHABLE_STATES = (OPEN, ABROAD)
 VIA = "via "
 """How the host of a session begins that a peer announced; the name of the peer follows."""
 
+PLAN = "plan"
+"""The key of the profile under which the process of a plan names its plan."""
+
 RESTING = "resting"
 """The key of the profile under which a device reports why it would hand work back."""
 
@@ -65,6 +68,11 @@ class Session:
         return self.host.removeprefix(VIA) if self.host.startswith(VIA) else None
 
     @property
+    def is_past_process(self) -> bool:
+        """Whether it was the process of a plan, and has left: unlike a device it does not come back."""
+        return self.state == ENDED and PLAN in self.profile
+
+    @property
     def room(self) -> int:
         """How many more runs may be assigned to it."""
         return max(0, self.slots + self.backlog - self.used) if self._takes_work else 0
@@ -98,7 +106,8 @@ class Session:
     def expression_names(self, rank: float = 0.0) -> dict[str, Any]:
         """The names that expressions over a device see. What the store knows overrides what the device reports."""
         load = self.used / self.slots if self.slots else 1.0
-        reported = {name: value for name, value in self.profile.items() if value is not None and name != RESTING}
+        hidden = (PLAN, RESTING)
+        reported = {name: value for name, value in self.profile.items() if value is not None and name not in hidden}
         # without a battery it counts as full
         defaults = {"os": "", "cpu": 0.0, "battery": 1.0, "plugged": True, "labels": {}}
         own = {"name": self.device, "host": self.host, "can": sorted(self.can), "slots": self.slots}
