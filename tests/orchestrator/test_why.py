@@ -128,7 +128,8 @@ def test_a_pause_is_named_with_what_the_task_waits_for() -> None:
 def test_a_cancellation_is_named() -> None:
     plan = independent(*(Task(name, call=stubborn(10)) for name in "ab"), id="p")
     answer = ask(plan, "b", 1, lambda one: one.cancel("p"), devices=[LocalDevice("one", slots=1)], grace=20)
-    assert holder(answer) == ("cancel", "p")
+    assert holder(answer) == ("ended", "cancelled")
+    assert "the constellation was cancelled" in str(answer)
 
 
 def test_busy_devices_are_named_with_their_load() -> None:

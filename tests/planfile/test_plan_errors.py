@@ -61,9 +61,13 @@ def in_task(body: str, *, devices: str = "", imports: bool = False) -> list[Mist
         (
             "shell: x\nafter:\n  other: sucess",
             7,
-            "after.other must be 'success', 'failure' or 'completion', not 'sucess'",
+            "after.other must be 'success', 'failure', 'completion' or 'always', not 'sucess'",
         ),
-        ("shell: x\nafter:\n  other: [1]", 7, "after.other must be success, failure, completion or {on: …, when: …}"),
+        (
+            "shell: x\nafter:\n  other: [1]",
+            7,
+            "after.other must be success, failure, completion, always or {on: …, when: …}",
+        ),
         ("shell: x\nafter: {other: {if: x}}", 6, "unknown key 'after.other.if'; the keys are on, when"),
         ("shell: x\nafter: othr", 6, "comes after 'othr', but there is no such task; did you mean 'other'?"),
         ("shell: x\nafter:\n  - other\n  - qqq", 8, "comes after 'qqq', but there is no such task"),

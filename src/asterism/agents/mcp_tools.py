@@ -257,7 +257,7 @@ EDIT_SCHEMA: dict[str, Any] = {
         "dependents": {"type": "string", "enum": ["remove", "bridge"]},
         "source": {"type": "string"},
         "target": {"type": "string"},
-        "on": {"type": "string", "description": "success, failure or completion"},
+        "on": {"type": "string", "description": "success, failure, completion, always or teardown"},
         "when": {"type": "string", "description": "A condition on the result of the source, such as result.ok"},
         "handled": {"type": "boolean"},
         "reason": {"type": "string"},

@@ -57,7 +57,10 @@ Rules:
 - To run a failed task again, add a task with a new id and let the tasks below the failed one depend on it instead.
 - A task that others depend on can only be removed with its dependents ("dependents": "remove"), or bridged ("bridge").
 - There must be no cycle, and both ends of a dependency must exist.
-- A dependency holds on "success" of its source (default), on "failure", or on "completion".
+- A dependency holds on "success" of its source (default), on "failure", on "completion" (either of them), or on
+  "always": also if the source was cancelled or could never run.
+- With "on": "teardown" the target tears the source down: it runs when everything below the source is over. Once it has
+  started, nothing can be added below the source.
 - Change as little as possible. Use only capabilities that a device has.
 - If an answer is rejected, you are told every violation; answer again with a corrected list of edits.
 - Tasks that are not shown can be read with the tool `show_tasks`.

@@ -22,7 +22,7 @@ edit_options = options(
         type=json_object,
         multiple=True,
         metavar="JSON",
-        help="Add a task: an object with its id, its action, and the tasks that it comes after or handles.",
+        help="Add a task: an object with its id, its action, and the tasks that it comes after, handles or tears down.",
     ),
     click.option("--remove", "removed", multiple=True, metavar="ID", help="Remove a task that has not started."),
     click.option(
@@ -83,16 +83,17 @@ def _batch_of(added: Sequence[Mapping[str, Any]], removed: Sequence[str], depend
     each other in any order."""
     from asterism.core.errors import InvalidTask
     from asterism.core.plan.edits import AddTask, Edit, EditBatch, RemoveTask, addition_of
-    from asterism.core.plan.task import Task, dependencies_of, handler_dependencies
+    from asterism.core.plan.task import Task, dependencies_of, handler_dependencies, teardown_dependencies
 
     edits: list[Edit] = [RemoveTask(task_id, dependents) for task_id in removed]
     edges: list[Edit] = []
     for one in added:
         fields = dict(one)
-        after, handles = fields.pop("after", None), fields.pop("handles", None)
+        after, handles, setup = (fields.pop(name, None) for name in ("after", "handles", "teardown"))
         try:
             task = Task.from_json(fields)
             dependencies = [*dependencies_of(task.id, after), *handler_dependencies(task.id, handles)]
+            dependencies += teardown_dependencies(task.id, setup)
         except (InvalidTask, TypeError) as error:
             raise click.BadParameter(f"{error}.", param_hint="--add") from None
         edits.append(AddTask(task))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from asterism.compat.vocabulary import refuse, refusing
 from asterism.core.errors import PlanError
+from asterism.core.plan import joins
 from asterism.core.plan import status as core
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.node import Node
@@ -81,7 +82,7 @@ def state(plan: Constellation, node: Node, status: core.TaskStatus) -> None:
         _put_back(plan, node)
         return
     if _given_up(plan, node):
-        _reclaim(plan, node)
+        node.needless, node.reason = False, ""
     now = time.time()
     started = node.started_at if node.started_at is not None else None if status is core.CANCELLED else now
     ended = None if status is core.RUNNING else node.ended_at if node.ended_at is not None else now
@@ -102,19 +103,13 @@ def _put_back(plan: Constellation, node: Node) -> None:
             below.extend(child.children.values())
     for one, given_up in again.items():
         if given_up:
-            _reclaim(plan, one)
+            one.needless, one.reason = False, ""
         write(plan, one, UNTOUCHED)
 
 
 def _given_up(plan: Constellation, node: Node) -> bool:
     """Whether the end of a run cancelled it as unreachable, not on request."""
     return node.status is core.CANCELLED and node.started_at is None and node.reason == plan.unreachable_reason(node)[1]
-
-
-def _reclaim(plan: Constellation, node: Node) -> None:
-    """No longer count a given-up task as unreachable."""
-    plan.unreachable -= not node.needless
-    node.needless, node.reason = False, ""
 
 
 def note(plan: Constellation, node: Node, **facts: Any) -> None:
@@ -141,6 +136,10 @@ def write(plan: Constellation, node: Node, facts: dict[str, Any]) -> None:
         plan.link(dependency)
         child.parents = {source: child.parents[source] for source in order}
         plan.requeue(child)
+    plan.rescope()
+    if plan.deciders:
+        joins.refresh(plan, [node])
+        joins.requeue(plan)
     node.entry = None
     plan.requeue(node)
 

@@ -169,7 +169,8 @@ class Ownership:
             stored.plan.note(self._scheduler.now(), "taken up", None, f"by {agent.name}, epoch {epoch}")
             trace = PlanTrace.start(name, self._scheduler.now, stored.head.traceparent)
             span = {} if trace is None or stored.head.traceparent else {"traceparent": trace.traceparent}
-            await journal.change_head(owner=agent.session.id, device=agent.name, epoch=epoch, state="executing", **span)
+            state = "cancelling" if stored.head.cancelling else "executing"
+            await journal.change_head(owner=agent.session.id, device=agent.name, epoch=epoch, state=state, **span)
             plan = await self._device.attach(journal)
             pause = await until_available(clock, lambda: pause_reason(store, name)) is not None
             cancel = await until_available(clock, lambda: cancel_reason(store, name))
@@ -278,7 +279,7 @@ class Ownership:
         def cancel() -> None:
             execution = find()
             assert self._journal is not None
-            self._journal.stage_head(cancelling=True)
+            self._journal.stage_head(cancelling=True, state="cancelling")
             execution.cancel()
             if hard:
                 execution.cancel_hard()
@@ -292,7 +293,7 @@ class Ownership:
             return
         if not journal.head.cancelling:
             execution.plan.note(self._scheduler.now(), "asked to cancel", None, reason or "")
-            journal.stage_head(cancelling=True)  # in one commit with the note
+            journal.stage_head(cancelling=True, state="cancelling")  # in one commit with the note
         execution.cancel(reason or "")
 
     async def _follow_requests(

@@ -20,6 +20,7 @@ from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.explain import Holder, why
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import RUNNING, TERMINAL
+from asterism.core.plan.teardowns import is_due
 from asterism.core.run.run import TERMINAL as ENDED_RUNS
 from asterism.core.run.run import Run, RunStatus
 from asterism.core.run.session import Session
@@ -283,7 +284,7 @@ async def explain_task(fleet: Fleet, name: str, task: str, hints: Hints = no_hin
     if run is not None:
         answer = await run_explanation.explain_run(fleet, run.id)
         return TaskExplanation(name, task, answer.status, answer.reasons, run.id, await hints(fleet, run, answer))
-    holder = _plan_holder(stored)
+    holder = _plan_holder(stored, node)
     if stored.owner is not None and holder is None and node.tentative is None:
         told = await ask_why(fleet, name, task)
         if told is not None:
@@ -311,12 +312,12 @@ async def _run_of(fleet: Fleet, plan: str, node: Node) -> Run | None:
     return found[0] if found and not found[0].ended else None
 
 
-def _plan_holder(stored: StoredPlan) -> Holder | None:
+def _plan_holder(stored: StoredPlan, node: Node) -> Holder | None:
     """What keeps the plan from starting a task that is ready."""
     name = stored.record.head.name
-    if stored.cancelling:
+    if stored.cancelling and not is_due(node):
         return Holder("cancel", name, "the plan is being cancelled")
-    if stored.paused is not None:
+    if stored.paused is not None and not stored.cancelling:
         return Holder("pause", name, f"the plan is paused {stored.paused}")
     if stored.owner is None:
         return Holder("at_rest", name, f"no process runs the plan; resume it with: asterism resume {name}")

@@ -24,8 +24,17 @@ from asterism.core.plan.constellation import Constellation, Upstream
 from asterism.core.plan.graph import plan_cancelled
 from asterism.core.plan.node import Node
 from asterism.core.plan.ready_queue import Entry
-from asterism.core.plan.status import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, TaskStatus
-from asterism.core.plan.task import GROUP_LANE, Lane
+from asterism.core.plan.status import (
+    CANCELLED,
+    COMPLETED,
+    ENDED_STATES,
+    FAILED,
+    PENDING,
+    RUNNING,
+    ConstellationState,
+    TaskStatus,
+)
+from asterism.core.plan.task import GROUP_LANE, Lane, Task
 from asterism.orchestrator.devices import Work
 from asterism.orchestrator.edit_cycles import EditCycles, EditorContext
 from asterism.orchestrator.events import DeviceEvent, EventBus, PlanEvents
@@ -40,6 +49,17 @@ from asterism.orchestrator.unchanged_tasks import SkippingDevice
 from asterism.orchestrator.waiting_edits import WaitingEdits
 
 logger = logging.getLogger("asterism.execution")
+
+TEARDOWN_TIMEOUT = 300.0
+"""Seconds that one attempt at a teardown may take, unless its task has a timeout: it runs also when its plan is
+cancelled, and must not keep the plan from its end."""
+
+
+def timed(node: Node) -> Task:
+    """The task of a node as it is executed: a teardown always has a time limit."""
+    if node.setup is None or node.task.timeout is not None:
+        return node.task
+    return node.task.changed({"timeout": TEARDOWN_TIMEOUT})
 
 
 class Execution:
@@ -62,8 +82,7 @@ class Execution:
         self._now = scheduler.now
         self._wake = partial(scheduler.wake, self)
         self.done: asyncio.Future[None] = self._loop.create_future()
-        self.paused = self.cancelling = False
-        self._cancel_reason = ""
+        self.paused = self.cancelling = self._hard = False
         self._slots = scheduler.slots  # the most that could run at once since the beginning
         self.last_assigned = 0  # serial number of the last device that it was given
         self.active: dict[int, Active] = {}
@@ -138,7 +157,9 @@ class Execution:
     @property
     def dispatching(self) -> bool:
         """Whether tasks may start now."""
-        return not (self.paused or self.cancelling or self.lock.holds_everything)
+        if self.cancelling:  # only teardowns are ready
+            return not self._hard
+        return not (self.paused or self.lock.holds_everything)
 
     def start_one(self, now: float) -> bool:
         """Start the best ready task that a free device can run, or advance a group; False if there is neither."""
@@ -175,7 +196,7 @@ class Execution:
         return any(active.node.id == node.id for active in self.stopping.values())
 
     def _work_on(self, node: Node, member: Member, resumed: bool = False) -> None:
-        plan, task, epoch = self.plan, node.task, node.epoch
+        plan, task, epoch = self.plan, timed(node), node.epoch
         self.last_assigned = self.roster.assign(member)
         results = Upstream(plan.nodes, node.parents) if node.parents else NOTHING
         active = self.active[epoch] = Active(node, member, resumed)
@@ -185,7 +206,7 @@ class Execution:
             loop=self._loop,
         )
         if task.timeout is not None and not getattr(member.device, "keeps_time", False):
-            active.timer = self._loop.call_later(task.timeout, self._timed_out, node, epoch)
+            active.timer = self._loop.call_later(task.timeout, self._timed_out, node, epoch, task.timeout)
 
     async def _execute(self, active: Active, epoch: int, work: Work) -> None:
         value: Any = None
@@ -241,8 +262,8 @@ class Execution:
             if node.reviewed:
                 self._scheduler.task_ended(self)
                 return
-        elif self.cancelling:
-            self._cancel_task(node, plan_cancelled(self._cancel_reason))
+        elif self._stops(node):
+            self._cancel_task(node, self._cancelled())
         elif isinstance(error, DeviceUnavailable):
             self._release(node, active.member, error)
         elif isinstance(error, DeviceLost):
@@ -314,12 +335,12 @@ class Execution:
         self.events.task_changed("task_released", node)
         self._scheduler.rest(member)
 
-    def _timed_out(self, node: Node, epoch: int) -> None:
+    def _timed_out(self, node: Node, epoch: int, limit: float) -> None:
         """The attempt has failed. The next one waits until this one has really stopped."""
-        if epoch not in self.active or self.cancelling:  # it has been asked to stop already
+        if epoch not in self.active or self._stops(node):  # it has been asked to stop already
             return
         active, failures = self.active[epoch], node.attempts - node.losses - node.spent
-        error = TimeoutError(f"task {node.id!r} took longer than its timeout of {node.task.timeout} s")
+        error = TimeoutError(f"task {node.id!r} took longer than its timeout of {limit} s")
         if failures <= node.task.retries:
             active.delay = self._retry(node, error, failures)
         self.stop(epoch)
@@ -339,7 +360,7 @@ class Execution:
             elif self.plan.nodes.get(node.id) is node:
                 self.plan.requeue(node)
         node = active.node
-        if active.delay is not None and node.epoch == epoch and node.status is RUNNING and not self.cancelling:
+        if active.delay is not None and node.epoch == epoch and node.status is RUNNING and not self._stops(node):
             self._back_off(node, active.delay)
         return active
 
@@ -370,7 +391,12 @@ class Execution:
         for _, epoch in self.plan.cancel(node, self._now(), why):
             if epoch in self.active:
                 self.stop(epoch)
+        self._forget(node)
+
+    def _forget(self, node: Node) -> None:
+        """A task was cancelled."""
         self._forget_timers(node)
+        self.parked.pop(node, None)
         self.events.task_ended(node)
 
     def _forget_timers(self, node: Node) -> None:
@@ -402,28 +428,52 @@ class Execution:
             self.cycles.ask_again(edit)
 
     def cancel(self, reason: str = "") -> None:
-        """Start nothing more and ask running tasks to stop; after ``grace`` seconds they are cancelled all the same.
-        ``reason`` says who asked for it and why."""
+        """Start nothing more but teardowns, and ask running tasks to stop; after ``grace`` seconds they are cancelled
+        all the same. ``reason`` says who asked for it and why. A plan that an earlier owner had begun to cancel goes on
+        with that."""
         if self.cancelling or self.done.done():
             return
-        self.cancelling, self._cancel_reason = True, reason
+        self.cancelling = True
         self.events.plan_changed("constellation_cancelling")
         self.cycles.cancel()
         self.waiting.cancel()
         for node in [node for node in self.plan.nodes.values() if node.status is RUNNING]:
-            if node.epoch not in self.active:
-                self._cancel_task(node, plan_cancelled(self._cancel_reason))
+            if self._stops(node) and node.status is RUNNING and node.epoch not in self.active:
+                self._cancel_task(node, plan_cancelled(reason))
+        if self.plan.state is not ConstellationState.CANCELLING:
+            for node in self.plan.begin_cancel(self._now(), reason):
+                self._forget(node)
+        for node in [node for node in self.plan.nodes.values() if node.status is PENDING and node.setup is None]:
+            self._cancel_task(node, self._cancelled())  # this process has put it back, since its device is gone
         for epoch, active in tuple(self.active.items()):
-            self._ask_to_stop(active, epoch)
-        self._loop.call_later(self.options.grace, self.cancel_hard)
+            if self._stops(active.node):
+                self._ask_to_stop(active, epoch)
+        self._loop.call_later(self.options.grace, self._grace_of_plan_over)
         self._wake()
 
+    def _stops(self, node: Node) -> bool:
+        """Whether a task is stopped because its plan is cancelled: all but teardowns are."""
+        return self.cancelling and (self._hard or node.setup is None)
+
+    def _cancelled(self) -> str:
+        """Why a task is cancelled with its plan."""
+        return plan_cancelled(self.plan.cancel_reason)
+
+    def _grace_of_plan_over(self) -> None:
+        if not self.done.done():
+            self._cancel_running("and it did not stop when asked")
+
     def cancel_hard(self) -> None:
-        """Cancel the tasks that have not stopped, without waiting for them."""
-        if self.done.done():
-            return
+        """End a plan that is being cancelled without waiting: neither for tasks that have not stopped, nor for
+        teardowns."""
+        if not self.done.done():
+            self._hard = True
+            self._cancel_running("without waiting")
+
+    def _cancel_running(self, how: str) -> None:
         for node in [node for node in self.plan.nodes.values() if node.status is RUNNING]:
-            self._cancel_task(node, f"{plan_cancelled(self._cancel_reason)}, and it did not stop when asked")
+            if self._stops(node) and node.status is RUNNING:  # an earlier one may have revoked it
+                self._cancel_task(node, f"{self._cancelled()}, {how}")
         self._wake()
 
     # -- devices -------------------------------------------------------------------------------------------------------
@@ -442,13 +492,10 @@ class Execution:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def open_cycles(self) -> None:
-        """First half of a step: open an edit cycle for the ends that wait for one, or end a cancelled plan."""
-        if self.done.done():
+        """First half of a step: open an edit cycle for the ends that wait for one."""
+        if self.done.done() or self.cancelling:
             return
-        if self.cancelling:
-            if not self.active and not self.plan.counts[RUNNING]:
-                self._end(cancelled=True)
-        elif self.lock.waiting and (cycle := self.lock.open(self._now())) is not None:
+        if self.lock.waiting and (cycle := self.lock.open(self._now())) is not None:
             self.cycles.opened(cycle, "cycle_opened")
 
     def check_end(self) -> None:
@@ -456,7 +503,12 @@ class Execution:
         plan = self.plan
         if self.done.done() or plan.counts[RUNNING] or not self.lock.idle:
             return
-        if self.unplaceable or self.parked or self._waiting or plan.queue.has_ready():
+        ready = self.unplaceable or self.parked or plan.queue.has_ready()
+        if self.cancelling:
+            if not self.active and (self._hard or not ready):
+                self._end(cancelled=True)
+            return
+        if ready or self._waiting:
             return
         if (plan.counts[PENDING] or self._awaits_plan) and self.cycles.open_stuck():
             return
@@ -469,9 +521,13 @@ class Execution:
 
     def _end(self, cancelled: bool) -> None:
         left = [node for node in self.plan.nodes.values() if node.status is PENDING] if self._bus.subscriptions else []
-        state = self.plan.close(self._now(), cancelled, self._cancel_reason)
+        state = self.plan.close(self._now(), cancelled)
         for node in left:
-            self.events.task_ended(node)
+            if node.status is not PENDING:
+                self.events.task_ended(node)
+        if state not in ENDED_STATES:  # tasks that need only the end of others are ready now
+            self._wake()
+            return
         self.cycles.cancel()
         for node in tuple(self.backing_off):
             self._forget_timers(node)

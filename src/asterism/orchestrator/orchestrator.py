@@ -276,8 +276,9 @@ class Orchestrator(PlanCommands):
     # -- commands ------------------------------------------------------------------------------------------------------
 
     async def cancel(self, plan_id: str, *, hard: bool = False) -> None:
-        """Cancel a plan and wait for its end: running tasks are asked to stop, and have ``grace`` seconds. With
-        ``hard`` they have none. A second call may be harder than the first."""
+        """Cancel a plan and wait for its end: running tasks are asked to stop, and have ``grace`` seconds; then the
+        teardowns of set-ups that have started run. With ``hard`` neither is waited for. A second call may be harder
+        than the first."""
         execution = self.scheduler.find(plan_id)
         execution.cancel()
         if hard:
@@ -319,14 +320,12 @@ async def _cancelled(execution: Execution) -> None:
         await asyncio.shield(execution.done)
     except asyncio.CancelledError:
         execution.cancel_hard()
-        execution.open_cycles()
+        execution.check_end()
 
 
 def _placement_holder(execution: Execution, scheduler: DeviceScheduler, node: Node) -> Holder | None:
     """What keeps a ready task from a device; None if nothing does."""
-    if execution.cancelling:
-        return Holder("cancel", execution.plan.id, "the plan is being cancelled")
-    if execution.paused:
+    if execution.paused and not execution.cancelling:
         return Holder("pause", execution.plan.id, "the plan is paused")
     if (waiting := execution.waiting.holder_of(node.id)) is not None:
         return approval_holder(waiting, node.id)

@@ -37,9 +37,9 @@ def always_skipped(order: Sequence[str], edges: Edges, any_joins: frozenset[str]
     skipped: set[str] = set()
     for task in order:
         paths = {
-            source: needs[source] | conditions.bit(source, terms)
+            source: 0 if terms[0] == "always" else needs[source] | conditions.bit(source, terms)
             for source, terms in edges[task].items()
-            if source not in skipped
+            if source not in skipped or terms[0] == "always"
         }
         if task in any_joins:
             needs[task] = _common(paths.values())
@@ -50,6 +50,25 @@ def always_skipped(order: Sequence[str], edges: Edges, any_joins: frozenset[str]
         elif len(paths) > 1 and (found := conditions.contradiction(needs[task])) is not None:
             skipped.add(task)
             yield task, _explanation(task, paths, conditions, found)
+
+
+_NO_CONDITION = (("completion", None), ("teardown", None))
+
+
+def skipped_cleanups(edges: Edges) -> Iterator[tuple[str, str]]:
+    """The tasks that are to run however others end, but not if these never start, each with the remedy."""
+    for task, sources in edges.items():
+        if any(on not in ("completion", "always") for on, _ in sources.values()):
+            continue  # it is to be skipped if that does not hold
+        for source, terms in sources.items():
+            above = next((one for one, (on, _) in edges[source].items() if on not in ("always", "teardown")), None)
+            if terms == ("completion", None) and above is not None:
+                yield (
+                    task,
+                    f"runs when {source!r} has completed or failed, but not if {source!r} never starts, for example "
+                    f"because {above!r} does not succeed; to run it in any case, write after: {{{source}: always}}",
+                )
+                break
 
 
 def _explanation(task: str, paths: Mapping[str, int], conditions: _Conditions, found: Sequence[int]) -> str:
@@ -94,7 +113,7 @@ class _Conditions:
     excluded: dict[int, int] = field(default_factory=dict)  # number -> bits
 
     def add(self, source: str, terms: Terms) -> None:
-        if (source, terms) not in self.numbers and terms != ("completion", None):
+        if (source, terms) not in self.numbers and terms not in _NO_CONDITION and terms[0] != "always":
             self.numbers[source, terms] = len(self.known)
             self.known.append((source, terms))
 

@@ -18,6 +18,7 @@ from asterism.base.secret_mask import short_secret_warning
 from asterism.base.startup import install_hint
 from asterism.base.task_inputs import MissingInput, fill_template, is_reference
 from asterism.base.text import describe_value, request_url_problem, suggestion
+from asterism.core.plan.teardowns import order_problem
 from asterism.planfile import models
 from asterism.planfile.foreach import element_names, foreach_findings
 from asterism.planfile.models import Part
@@ -59,6 +60,8 @@ class TaskChecks:
             yield (), "its name is empty or contains a control character", False
         yield from self._actions()
         yield from self._dependencies()
+        if self.task.teardown is not None:
+            yield from self._teardown()
         if self.task.foreach is not None or self.task.matrix is not None:
             yield from foreach_findings(self.task, self.context.tasks, self.sources)
         for path, value in _values(self.task):
@@ -84,12 +87,13 @@ class TaskChecks:
 
     def _dependencies(self) -> Iterator[Finding]:
         for source, on, when, path in self.task.dependencies():
+            verb = "tears down" if on == "teardown" else "comes after"
             if source == self.name:
-                yield path, "comes after itself", False
+                yield path, f"{verb} itself", False
             elif source not in self.context.tasks:
-                yield path, f"comes after {source!r}, but there is no such task{self._suggestion(source)}", False
+                yield path, f"{verb} {source!r}, but there is no such task{self._suggestion(source)}", False
             elif source in self.sources:
-                yield path, f"names {source!r} twice in {'after' if path[0] == 'after' else 'after and handles'}", False
+                yield path, f"names {source!r} twice in {self._keys_naming(source)}", False
             else:
                 self.sources[source] = (on, when)
             if on != "failure" and self.task.handles_failure_of(source):
@@ -97,6 +101,21 @@ class TaskChecks:
             problem = None if when is None else self._expression_problem(when)
             if problem is not None:
                 yield (*path, "when"), f"the condition {when!r} is not valid: {problem}", False
+
+    def _keys_naming(self, source: str) -> str:
+        keys = [str(path[0]) for name, _, _, path in self.task.dependencies() if name == source]
+        return " and ".join(dict.fromkeys(key for key in ("after", "handles", "teardown") if key in keys))
+
+    def _teardown(self) -> Iterator[Finding]:
+        """A teardown is a single task, which nothing but its set-up may keep from running."""
+        for source, on, when, path in self.task.dependencies():
+            if path[0] != "teardown" and source != self.task.teardown and (on != "always" or when is not None):
+                yield path, order_problem(source, self.name), False
+        if self.task.foreach is not None or self.task.matrix is not None:
+            key = "foreach" if self.task.matrix is None else "matrix"
+            yield (key,), f"is a teardown, so it cannot have {key}: a teardown is a single task", False
+        if self.task.join == "any":
+            yield ("join",), "is a teardown, so it cannot have join: any", False
 
     @property
     def _scope(self) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from asterism.core.json_values import NOTHING, plain_json
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.task import Task
 from asterism.planfile import models
-from asterism.planfile.branches import always_skipped
+from asterism.planfile.branches import always_skipped, skipped_cleanups
 from asterism.planfile.checks import PlanContext, TaskChecks
 from asterism.planfile.foreach import add_group
 from asterism.planfile.include import PlanSource, read_sources
@@ -207,14 +207,24 @@ class _PlanReader:
         order = self._order(parents)
         if order is None or not all(mistake.warning for mistake in self.mistakes):
             return None
+        for task_id, text in (*_groups_as_setups(tasks), *skipped_cleanups(parents)):
+            warning = tasks[task_id].teardown is None
+            self.blame(task_id, ("after" if warning else "teardown",), text, warning)
+        if not all(mistake.warning for mistake in self.mistakes):
+            return None
         joins = frozenset(task_id for task_id, task in tasks.items() if task.join == "any")
         for task_id, text in always_skipped(order, parents, joins):
             self.blame(task_id, ("after",), text, True)
         needed = self._needed(only, parents)
+        if needed is not None:  # a set-up brings its teardowns along
+            needed |= {task_id for task_id, task in tasks.items() if task.teardown in needed}
         plan = Constellation(name)
         plan.source = name
         for task_id in order if needed is None else filter(needed.__contains__, order):
-            self._add(plan, task_id, tasks[task_id], parents[task_id], scope)
+            sources = parents[task_id]
+            if needed is not None:
+                sources = {source: terms for source, terms in sources.items() if source in needed}
+            self._add(plan, task_id, tasks[task_id], sources, scope)
         return plan
 
     def _head(self, source: PlanSource) -> tuple[models.Head, set[str]]:
@@ -262,7 +272,7 @@ class _PlanReader:
         if order is None:
             for source, target, path in cycles(parents):
                 after = self.raw[target].value.get("after")
-                entry: tuple[Part, ...] = ("handles",)
+                entry: tuple[Part, ...] = ("handles",) if parents[target][source][0] != "teardown" else ("teardown",)
                 if source in ([after] if isinstance(after, str) else after or ()):
                     entry = ("after", list(after).index(source)) if isinstance(after, list) else ("after", source)
                 self.blame(target, entry, f"comes after {source!r}, which closes a cycle: {' -> '.join(path)}")
@@ -306,6 +316,13 @@ class _PlanReader:
             self.blame(task_id, ("foreach" if task.matrix is None else "matrix",), str(error))
         except (PlanError, UnknownPlaceholder, InvalidExpression) as error:  # a rule that the checks do not know
             self.blame(task_id, (), str(error).removeprefix(f"task {task_id!r}: "))
+
+
+def _groups_as_setups(tasks: Mapping[str, models.Task]) -> Iterator[tuple[str, str]]:
+    for task_id, task in tasks.items():
+        setup = tasks.get(task.teardown or "")
+        if setup is not None and (setup.foreach is not None or setup.matrix is not None):
+            yield task_id, f"tears down {task.teardown!r}, which is a group; a set-up is a single task"
 
 
 def _keys(value: Any) -> Iterable[str]:

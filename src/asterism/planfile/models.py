@@ -68,9 +68,9 @@ class Device(Shape):
 class Terms(Shape):
     """The condition of a dependency."""
 
-    on: Annotated[Literal["success", "failure", "completion"], Field(description="how the other task must end")] = (
-        "success"
-    )
+    on: Annotated[
+        Literal["success", "failure", "completion", "always"], Field(description="how the other task must end")
+    ] = "success"
     when: Annotated[Name | None, Field(description="a condition in CEL over `result` and `status`")] = None
     handled: Annotated[bool, Field(description="with `on: failure`: this task handles the failure of the other")] = (
         False
@@ -153,13 +153,15 @@ After = Annotated[
         dict[
             Name,
             Annotated[
-                Annotated[Literal["success", "failure", "completion"], _text] | Annotated[Terms, _mapping],
-                _one_of("must be success, failure, completion or {on: …, when: …}"),
+                Annotated[Literal["success", "failure", "completion", "always"], _text] | Annotated[Terms, _mapping],
+                _one_of("must be success, failure, completion, always or {on: …, when: …}"),
             ],
         ],
         _mapping,
     ],
-    _one_of("must be an id, a list of ids, or a mapping of ids to success, failure, completion or {on: …, when: …}"),
+    _one_of(
+        "must be an id, a list of ids, or a mapping of ids to success, failure, completion, always or {on: …, when: …}"
+    ),
 ]
 
 
@@ -232,6 +234,10 @@ class Task(Shape):
         ]
         | None
     ) = None
+    teardown: Annotated[
+        Name | None,
+        Field(description="tear this task down: run once it has started and everything between is over, in any case"),
+    ] = None
     join: Annotated[
         Literal["all", "any"],
         Field(description="start when all dependencies hold, or when one holds and the others are decided"),
@@ -268,7 +274,9 @@ class Task(Shape):
         return self.device or ANY_DEVICE
 
     def dependencies(self) -> Iterator[tuple[str, str, str | None, tuple[Part, ...]]]:
-        """The dependencies in ``after`` and ``handles``: (source, on, when, path)."""
+        """The dependencies in ``teardown``, ``after`` and ``handles``: (source, on, when, path)."""
+        if self.teardown is not None:
+            yield self.teardown, "teardown", None, ("teardown",)
         if isinstance(self.after, str):
             yield self.after, "success", None, ("after",)
         elif isinstance(self.after, list):

@@ -27,6 +27,8 @@ _CLASSES = {
 _LINKS = {
     "failure": "stroke:#c2372e,stroke-dasharray:6 4",
     "completion": "stroke-dasharray:2 4",
+    "always": "stroke-dasharray:1 5",
+    "teardown": "stroke:#8f6400,stroke-dasharray:10 3",
     "condition": "stroke:#7a4fc4",
 }
 

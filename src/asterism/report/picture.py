@@ -45,10 +45,10 @@ class DrawnEdge:
 
     @property
     def kind(self) -> str:
-        """How the edge is drawn: `success`, `failure`, `completion` or `condition`."""
+        """How the edge is drawn: `condition`, or as `on` says."""
         if self.when is not None:
             return "condition"
-        return self.on if self.on in ("failure", "completion") else "success"
+        return self.on
 
     @property
     def words(self) -> str:
@@ -57,6 +57,8 @@ class DrawnEdge:
             "condition": f"if {self.when}",
             "failure": "on failure",
             "completion": "on completion",
+            "always": "always",
+            "teardown": "teardown",
         }.get(self.kind, "")
 
 

@@ -16,7 +16,14 @@ from asterism.base.text import markup, plural, shorten
 from asterism.report.layout import Layout, lay_out, spread
 from asterism.report.picture import STATUSES, DrawnEdge, DrawnTask, Graph, Picture
 
-KINDS = {"success": "on success", "failure": "on failure", "completion": "on completion", "condition": "if …"}
+KINDS = {
+    "success": "on success",
+    "failure": "on failure",
+    "completion": "on completion",
+    "always": "always",
+    "teardown": "teardown",
+    "condition": "if …",
+}
 LEGEND_HEIGHT = 30.0
 TAG_HEIGHT = 18.0
 

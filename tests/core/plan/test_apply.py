@@ -169,7 +169,11 @@ def test_an_update_with_the_values_that_are_there_already_is_accepted() -> None:
         (RemoveDependency("a", "c"), "unknown_dependency", "'c' does not depend on 'a'"),
         (UpdateDependency("a", "c"), "unknown_dependency", "'c' does not depend on 'a'"),
         (AddDependency("a", "a"), "invalid", "task 'a' cannot depend on itself"),
-        (AddDependency("a", "c", "done"), "invalid", "on is one of success, failure, completion, not 'done'"),
+        (
+            AddDependency("a", "c", "done"),
+            "invalid",
+            "on is one of success, failure, completion, always, teardown, not 'done'",
+        ),
         (AddDependency("c", "a"), "cycle", "this dependency would close a cycle: c -> a -> b -> c"),
         (UpdateTask("a", retries=-1), "invalid", "task 'a': retries is a whole number, 0 or more"),
         (UpdateTask("a", colour="red"), "invalid", "task 'a': no such field: colour; the fields are"),

@@ -112,7 +112,7 @@ def test_handled_needs_a_failure() -> None:
 def test_after_and_handles_name_different_tasks() -> None:
     plan = Constellation("twice")
     plan.add(Task("build"))
-    with pytest.raises(PlanError, match="task 'fix' names a task twice: in after= and in handles="):
+    with pytest.raises(PlanError, match="task 'fix' names a task twice: in after=, handles= or teardown="):
         plan.add(Task("fix"), {"build": "failure"}, handles="build")
     assert "fix" not in plan
 

@@ -181,7 +181,7 @@ def test_an_edit_turns_a_join_round_and_undo_turns_it_back() -> None:
     check_invariants(plan)
     assert applied.inverse is not None
     plan.apply(applied.inverse, 5.0)
-    assert (ready(plan), plan.any_joins) == ([], 0)
+    assert (ready(plan), plan.deciders) == ([], 0)
     check_invariants(plan)
 
 
@@ -208,7 +208,7 @@ def test_the_first_join_of_any_in_a_running_plan_counts_what_was_decided_before(
     check_invariants(plan)
     assert ready(plan) == ["mail"]
     plan.edit([edits.RemoveTask("mail")])
-    assert plan.any_joins == 0
+    assert plan.deciders == 0
     check_invariants(plan)
 
 

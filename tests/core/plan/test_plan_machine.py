@@ -18,8 +18,19 @@ from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.node import Node
 from asterism.core.plan.ready_queue import CriticalPathRanks
-from asterism.core.plan.status import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, TERMINAL, TaskStatus
+from asterism.core.plan.status import (
+    CANCELLED,
+    COMPLETED,
+    ENDED_STATES,
+    FAILED,
+    PENDING,
+    RUNNING,
+    TERMINAL,
+    ConstellationState,
+    TaskStatus,
+)
 from asterism.core.plan.task import OUTCOMES, Task
+from asterism.core.plan.teardowns import teardowns_of
 
 IDS = [f"t{number}" for number in range(8)]
 ids = st.sampled_from(IDS)
@@ -73,17 +84,27 @@ class LivingPlan(RuleBasedStateMachine):
     Plan: type[Constellation] = Constellation
     Lock: type[AssignmentLock] = AssignmentLock
 
-    @initialize(policy=st.sampled_from(POLICIES), cycles=st.integers(1, 3), ranked=st.booleans(), data=st.data())
-    def build(self, policy: str, cycles: int, ranked: bool, data: st.DataObject) -> None:
+    @initialize(
+        policy=st.sampled_from(POLICIES),
+        cycles=st.integers(1, 3),
+        ranked=st.booleans(),
+        cancelled=st.booleans(),
+        data=st.data(),
+    )
+    def build(self, policy: str, cycles: int, ranked: bool, cancelled: bool, data: st.DataObject) -> None:
+        self.cancelled = cancelled
         self.plan = plan = self.Plan("living")
         plan.evaluate, plan.check_condition = evaluate, check
         for number, task_id in enumerate(data.draw(st.lists(ids, unique=True, max_size=6))):
             before = [task.id for task in plan]
             after = data.draw(st.lists(st.sampled_from(before), unique=True, max_size=2)) if before else []
             terms = {source: {"on": data.draw(outcomes), "when": data.draw(conditions)} for source in after}
-            join = data.draw(joins)
             kind = {data.draw(st.sampled_from(["revocable", "untrusted"])): data.draw(st.booleans())}
-            plan.add(Task(task_id, estimate=1.0 + number, join=join, **kind), terms)
+            task = Task(task_id, estimate=1.0 + number, join=data.draw(joins), **kind)
+            try:
+                plan.add(task, terms)
+            except PlanError:  # a teardown with a condition, or with another dependency than ``always``
+                plan.add(task)
         if ranked:
             plan.ranks = CriticalPathRanks()
             plan.ranks.all(plan.nodes)
@@ -258,15 +279,43 @@ class LivingPlan(RuleBasedStateMachine):
         """From wherever it is, the plan can be brought to its end."""
         if not hasattr(self, "plan"):
             return
+        started = [node for node in self.plan.setups if node.started_at is not None]
+        if self.cancelled:
+            self._cancel()
         self._bring_to_its_end()
+        for setup in started:
+            for teardown in teardowns_of(setup):
+                assert teardown.started_at is not None or "cancelled" in self._why(teardown), "a teardown was skipped"
         assert Constellation.from_json(self.plan.to_json()).to_json() == self.plan.to_json()
+
+    def _why(self, node: Node) -> list[str]:
+        """What happened to a task: whether a person has cancelled it, or no device took it."""
+        return [entry.what for entry in self.plan.story(node.id)]
+
+    def _cancel(self) -> None:
+        """As an orchestrator does: close all cycles, stop what runs, and leave the teardowns."""
+        while self._close_any():
+            pass
+        self.plan.begin_cancel(self.tick())
+        self.lock.waiting.clear()
+        for node in list(self.plan.nodes.values()):
+            if node.status is RUNNING and node.setup is None:
+                self.plan.cancel(node, self.tick(), "the plan was cancelled")
+                check_invariants(self.plan)
 
     def _bring_to_its_end(self) -> None:
         steps: list[Callable[[], bool]] = [self._close_any, self._finish_any, self._start_any]
-        while any(step() for step in steps):
+        while True:
+            while any(step() for step in steps):
+                check_invariants(self.plan)
+            assert not any(node.status is RUNNING for node in self.plan.nodes.values())
+            cancelled = self.plan.state is ConstellationState.CANCELLING
+            if cancelled:
+                assert not self.plan.counts[PENDING], "a teardown never became ready"
+            if self.plan.close(self.tick(), cancelled) in ENDED_STATES:
+                break
+            assert self.plan.queue.has_ready(), "the plan goes on, and nothing can move"
             check_invariants(self.plan)
-        assert not any(node.status is RUNNING for node in self.plan.nodes.values())
-        self.plan.close(self.tick())
         assert all(node.status in TERMINAL for node in self.plan.nodes.values())
         check_invariants(self.plan)
 

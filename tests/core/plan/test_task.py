@@ -250,8 +250,10 @@ def test_a_method_of_an_object_is_refused_for_its_path_would_lose_the_object() -
 # -- dependencies ------------------------------------------------------------------------------------------------------
 
 
-def test_a_dependency_waits_for_one_of_three_outcomes() -> None:
-    with pytest.raises(InvalidTask, match="'a' -> 'b': on is one of success, failure, completion, not 'done'"):
+def test_a_dependency_waits_for_one_of_the_outcomes() -> None:
+    with pytest.raises(
+        InvalidTask, match="'a' -> 'b': on is one of success, failure, completion, always, teardown, not 'done'"
+    ):
         Dependency("a", "b", on="done")
 
 

@@ -26,7 +26,7 @@ from asterism.core.errors import (
     error_text,
     safe_repr,
 )
-from asterism.core.plan import inherited_priority, joins, plan_end
+from asterism.core.plan import inherited_priority, joins, plan_end, teardowns
 from asterism.core.plan.edits import (
     AddDependency,
     AddTask,
@@ -110,6 +110,7 @@ def carried_out(
         for index, edit in enumerate(batch.edits):
             attempt.carry_out(index, edit)
         attempt.check_severed()
+        attempt.check_teardowns(batch)
         if attempt.violations:
             raise EditRejected(attempt.violations)
     except BaseException:  # also after an unexpected error: half a batch is never left
@@ -182,13 +183,7 @@ class Attempt:
     def _insert(self, task: Task) -> None:
         graph, node = self.graph, Node(task, self.graph.order.fresh())
         graph.insert(node)
-
-        def undo() -> None:
-            del graph.nodes[node.id]
-            graph.counts[PENDING] -= 1
-            joins.discount_task(graph, task)
-
-        self.undo.append(undo)
+        self.undo.append(lambda: graph.discard(node))
         self.added.add(task.id)
         self.rewritten.add(task.id)
         self._touch(node, task.id)
@@ -305,7 +300,7 @@ class Attempt:
         self._take_out(index, node, sever=edit.dependents is None)
 
     def _take_out(self, index: int, node: Node, sever: bool) -> None:
-        for child in list(node.children.values()):
+        for child in _in_order(node.children.values()):
             dependency = child.parents[node.id]
             self._modifiable(child.id)
             self._unlink(dependency)
@@ -317,7 +312,7 @@ class Attempt:
         self._delete(node)
 
     def _bridge(self, node: Node) -> None:
-        for child in node.children.values():
+        for child in _in_order(node.children.values()):
             for dependency in node.parents.values():
                 if dependency.source not in child.parents:
                     self._link(replace(dependency, target=child.id))
@@ -399,9 +394,41 @@ class Attempt:
                     "batch, or set dependents='remove' or dependents='bridge'",
                 )
 
+    def check_teardowns(self, batch: EditBatch) -> None:
+        """Require that set-ups and teardowns are what they must be, and that no task has to run below a set-up whose
+        teardown has started: it would miss what was set up."""
+        graph = self.graph
+        graph.rescope()
+        if not graph.setups:
+            return
+
+        def index_of(node: Node) -> int | None:
+            return next((number for number, edit in enumerate(batch.edits) if node.id in edit.names()), None)
+
+        concerned = {node for node in self.changed.values() if node.setup is not None or node.teardowns}
+        concerned |= {node.setup for node in concerned if node.setup is not None}
+        for node in _in_order(concerned):
+            index = index_of(node)
+            for problem in teardowns.pair_problems(node):
+                self.violate(index, "teardown", problem)
+        for setup in graph.setups:
+            if not setup.below or not teardowns.is_torn_down(setup):
+                continue
+            gone = ", ".join(repr(node.id) for node in teardowns.teardowns_of(setup) if node.started_at is not None)
+            for node in teardowns.between(graph, setup):
+                index = index_of(node)
+                self.violate(
+                    index,
+                    "torn_down",
+                    f"task {node.id!r} would run below {setup.id!r}, which {gone} has torn down; make it independent "
+                    f"of {setup.id!r}, or add another set-up for it, or retry the plan from {setup.id!r} when it has "
+                    "ended",
+                )
+
     def roll_back(self) -> None:
         for undo in reversed(self.undo):
             undo()
+        self.graph.rescope()
         self.graph.rejoined.clear()  # everything is as before
 
     def conclude(self, batch: EditBatch, now: float) -> Applied:
@@ -463,6 +490,11 @@ _HANDLERS: dict[type, Callable[..., None]] = {
 def _has_not_ended(node: Node | None) -> bool:
     """Whether an untrusted task runs, or may start at any moment."""
     return node is not None and node.task.untrusted and node.status not in TERMINAL
+
+
+def _in_order(nodes: Iterable[Node]) -> list[Node]:
+    """The nodes in an order that depends only on the plan: that of ``children`` depends on rejected edits."""
+    return sorted(nodes, key=lambda node: node.number)
 
 
 def _descendants(node: Node) -> list[Node]:

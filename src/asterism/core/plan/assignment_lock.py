@@ -24,7 +24,7 @@ from asterism.core.errors import AsterismError
 from asterism.core.plan.editor_cost import EditorCost
 from asterism.core.plan.graph import Graph
 from asterism.core.plan.node import Node
-from asterism.core.plan.status import FAILED, TERMINAL, TaskStatus
+from asterism.core.plan.status import FAILED, TERMINAL, ConstellationState, TaskStatus
 
 LockPolicy = Literal["global", "scoped", "speculative"]
 POLICIES: tuple[LockPolicy, ...] = get_args(LockPolicy)
@@ -103,6 +103,8 @@ class AssignmentLock:
             review = self.edit_on is not None and self.edit_on(node, status, value, error)
         except Exception:  # a predicate that raises must not lose the end: the editor reviews it
             review = True
+        if self.graph.state is ConstellationState.CANCELLING:  # a teardown: nothing that could be edited follows
+            review = False
         self.graph.finish(node, status, now, value, error, review)
         if review:
             self.waiting.append((node.id, node.epoch))

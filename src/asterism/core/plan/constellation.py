@@ -16,7 +16,15 @@ from asterism.core.plan.graph import Graph, is_modifiable
 from asterism.core.plan.groups import collapse
 from asterism.core.plan.node import Node, handler_of
 from asterism.core.plan.status import FAILED, PENDING, TERMINAL, ConstellationState, TaskStatus
-from asterism.core.plan.task import After, Dependency, Task, dependencies_of, handler_dependencies
+from asterism.core.plan.task import (
+    After,
+    Dependency,
+    Task,
+    dependencies_of,
+    handler_dependencies,
+    teardown_dependencies,
+)
+from asterism.core.plan.teardowns import pair_problems
 
 
 class TaskView:
@@ -63,6 +71,11 @@ class TaskView:
         """The task that handled its failure; None if it did not fail, or if no handler has completed."""
         handler = handler_of(self._node) if self._node.status is FAILED else None
         return None if handler is None else handler.id
+
+    @property
+    def tears_down(self) -> str | None:
+        """The set-up that this task tears down; None if it is not a teardown."""
+        return None if self._node.setup is None else self._node.setup.id
 
     @property
     def provisional(self) -> bool:
@@ -160,26 +173,49 @@ class Constellation(Graph):
         self.clock: Callable[[], float] = lambda: 0.0  # set by the owner, for edits on the plan itself
         self.on_applied: Callable[[Applied], None] | None = None  # called with each applied edit
 
-    def add(self, task: Task, after: After = None, *, handles: str | Iterable[str] | None = None) -> Task:
+    def add(
+        self,
+        task: Task,
+        after: After = None,
+        *,
+        handles: str | Iterable[str] | None = None,
+        teardown: str | None = None,
+    ) -> Task:
         """Add a task. ``after`` is an id, several ids, or a mapping of ids to ``"success"``, ``"failure"``,
-        ``"completion"`` or ``{"on": …, "when": "result.ok"}``. ``handles`` is an id, or several: the task runs if one
-        of them fails, and its completion repairs that failure."""
+        ``"completion"``, ``"always"`` or ``{"on": …, "when": "result.ok"}``. ``handles`` is an id, or several: the task
+        runs if one of them fails, and its completion repairs that failure. ``teardown`` is the id of a set-up: the task
+        runs once that has started and everything between the two is over, whatever happens to the plan."""
         if not isinstance(task, Task):
             raise InvalidTask(f"add takes a Task, not {task!r}")
-        dependencies = [*dependencies_of(task.id, after), *handler_dependencies(task.id, handles)]
+        dependencies = [
+            *teardown_dependencies(task.id, teardown),
+            *dependencies_of(task.id, after),
+            *handler_dependencies(task.id, handles),
+        ]
         if self.state is not ConstellationState.CREATED:
             self.edit([AddTask(task), *map(addition_of, dependencies)])
             return task
         if task.id in self.nodes:
             raise DuplicateTask(task.id)
         if len({dependency.source for dependency in dependencies}) < len(dependencies):
-            raise PlanError(f"task {task.id!r} names a task twice: in after= and in handles=")
+            raise PlanError(f"task {task.id!r} names a task twice: in after=, handles= or teardown=")
         for dependency in dependencies:
             self.node(dependency.source)
-        self.insert(Node(task, self.order.fresh()))
+        node = Node(task, self.order.fresh())
+        self.insert(node)
         for dependency in dependencies:
             self.link(dependency)
+        if problem := self._pair_problem(node):
+            for dependency in dependencies:
+                self.unlink(dependency)
+            self.discard(node)
+            raise PlanError(problem)
         return task
+
+    def _pair_problem(self, node: Node) -> str | None:
+        """Why a task, or the one that it tears down, cannot be what it is."""
+        pair = [node] if node.setup is None else [node, node.setup]
+        return next((problem for one in pair for problem in pair_problems(one)), None)
 
     def connect(
         self, source: str, target: str, on: str = "success", when: str | None = None, *, handled: bool = False
@@ -193,6 +229,9 @@ class Constellation(Graph):
         if source in self.node(target).parents:
             raise PlanError(f"{target!r} already depends on {source!r}")
         self.link(dependency)
+        if problem := self._pair_problem(self.node(target)):
+            self.unlink(dependency)
+            raise PlanError(problem)
         return dependency
 
     def edit(self, edits: Iterable[Edit], author: str = "", reason: str = "") -> Applied:

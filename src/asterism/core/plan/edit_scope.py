@@ -175,11 +175,12 @@ def _planned_size(graph: Graph) -> int:
 
 
 def _names(change: Change) -> Iterator[str]:
-    """The tasks that a change is about: of a dependency the target, and the source if it handles its failure, since
-    that changes how the plan ends."""
+    """The tasks that a change is about: of a dependency the target, and the source if it handles its failure or tears
+    it down, since that changes how the plan ends, and what may still be added below the source."""
     yield change.task_id
-    if change.kind in (LINKED, UNLINKED) and change.dependency is not None and change.dependency.handled:
-        yield change.dependency.source
+    edge = change.dependency
+    if change.kind in (LINKED, UNLINKED) and edge is not None and (edge.handled or edge.on == "teardown"):
+        yield edge.source
 
 
 def _work_problems(scope: EditScope, change: Change, task: Task) -> Iterator[str]:

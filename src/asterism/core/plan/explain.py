@@ -14,6 +14,7 @@ from asterism.core.plan.joins import is_lost
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import CANCELLED, PENDING, RUNNING, TERMINAL
 from asterism.core.plan.task import Dependency
+from asterism.core.plan.teardowns import between
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +111,28 @@ def _dependencies(graph: Graph, node: Node) -> tuple[Holder, ...]:
         parent = graph.nodes[source]
         if parent.satisfies(dependency, node) or (undecided and is_lost(parent, dependency, node)):
             continue
+        if dependency.on == "teardown":
+            unmet.append(Holder("teardown", source, _not_due(graph, parent)))
+            continue
         need = f"it waits until {source!r} is decided" if undecided else dependency.requirement
         unmet.append(Holder("dependency", source, f"{need}, {_obstacle(node, parent, dependency)}"))
     return tuple(unmet)
+
+
+MOST_NAMED = 3
+"""How many tasks between a set-up and its teardown a reason names."""
+
+
+def _not_due(graph: Graph, setup: Node) -> str:
+    """What a teardown waits for."""
+    if setup.status not in TERMINAL:
+        return f"it tears down {setup.id!r}, which is {setup.status}"
+    if setup.started_at is None:
+        return f"it tears down {setup.id!r}, which never started"
+    left = between(graph, setup)
+    named = ", ".join(f"{node.id!r} ({node.status})" for node in left[:MOST_NAMED])
+    more = f" and {len(left) - MOST_NAMED} more" if len(left) > MOST_NAMED else ""
+    return f"it tears down {setup.id!r} when everything between them is over, and waits for {named}{more}"
 
 
 def _waiting_editors(lock: AssignmentLock, node: Node, now: float, named: set[str]) -> tuple[Holder, ...]:
@@ -136,7 +156,7 @@ def _obstacle(node: Node, parent: Node, dependency: Dependency) -> str:
 
 
 def _reviews(graph: Graph, lock: AssignmentLock, node: Node, now: float) -> tuple[Holder, ...]:
-    if graph.speculative and node.task.revocable:  # it may start provisionally
+    if graph.starts_early(node):  # it may start provisionally
         return ()
     if not lock.holds_everything:
         return tuple(_review(graph, lock, source, now) for source in node.parents if graph.nodes[source].unsettled)

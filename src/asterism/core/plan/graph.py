@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 from asterism.core.errors import InvalidTransition, PlanError, UnknownTask, error_text
 from asterism.core.history import Entry, step_time
-from asterism.core.plan import inherited_priority, joins, plan_end
+from asterism.core.plan import inherited_priority, joins, plan_end, teardowns
 from asterism.core.plan.edits import Key
 from asterism.core.plan.group_elements import is_marked
 from asterism.core.plan.node import Node, outcome_fits, provisional_below
@@ -84,14 +84,16 @@ class Graph:
         self.queue = ReadyQueue()
         self.ranks: CriticalPathRanks | None = None
         self.counts: dict[TaskStatus, int] = dict.fromkeys(TaskStatus, 0)
-        self.unreachable = 0
-        self.any_joins = 0  # how many tasks have join="any"
+        self.deciders = 0  # how many tasks have join="any" or are teardowns, see joins.py
+        self.setups: dict[Node, None] = {}  # tasks that have a teardown, see teardowns.py
+        self.unscoped: dict[Node, bool] = {}  # nodes whose scope has to be renewed; with True, those below them, too
         self.untrusted: dict[str, None] = {}  # untrusted tasks, and groups of them; also before an edit
         self.tainted: set[str] = set()  # untrusted tasks that could start, also if they are gone by now; see taint.py
         self.urged: dict[Node, None] = {}  # running tasks whose urgency has changed
         self.edited: dict[str, str] = {}  # tasks whose work an editor wrote or changed, with its name; never removed
         self.source = ""  # the id in the plan file that it comes from, if any
         self.author = ""  # who started it
+        self.cancel_reason = ""  # who cancelled it and why, such as ``by ann: too slow``
         self.rejoined: dict[Node, None] = {}  # nodes that may have to be queued or dequeued, see joins.py
         self.provisionals = 0
         self.nodes: dict[str, Node] = {}
@@ -139,6 +141,7 @@ class Graph:
         self.rejoined.clear()
         for node in self.nodes.values():
             self.requeue(node)
+        self.rescope()
 
     def start(self, node: Node, device: str, now: float) -> int:
         """Assign a ready task to a device. Returns the epoch of this execution.
@@ -146,7 +149,7 @@ class Graph:
         A running task without a device waits for its next attempt, and keeps its status."""
         now = step_time(self._last_at, now)
         if node.status is not RUNNING or node.device is not None:
-            if node.open or (node.held and not (self.speculative and node.task.revocable)):
+            if node.open or (node.held and not self.starts_early(node)):
                 self.refuse(node, "start")
             self.change_status(node, "start")
             node.started_at = now
@@ -185,7 +188,7 @@ class Graph:
         node.value, node.error, node.ended_at, node.entry = value, error, now, None
         node.reviewed = not review
         node.unsettled = unsettled = review or node.provisional
-        if self.any_joins:
+        if self.deciders:
             inherited_priority.ended(self, node)
             joins.ended(self, node)
             return
@@ -239,8 +242,10 @@ class Graph:
 
     def cancel(self, node: Node, now: float, why: str) -> list[tuple[str, int]]:
         """Cancel a pending or running task. Returns the executions (task, epoch) that must stop."""
+        revoked: list[Node] = []
         if node.provisional:
-            stopped = self.revoke(provisional_below(node), now, why)
+            revoked = provisional_below(node)
+            stopped = self.revoke(revoked, now, why)
         elif node.status is RUNNING and node.device is not None:
             stopped = [(node.id, node.epoch)]
         else:
@@ -249,9 +254,27 @@ class Graph:
         node.entry, node.ended_at, node.epoch, node.reason = None, step_time(self._last_at, now), 0, why
         self.add_entry(now, "cancelled", node.id, why)
         inherited_priority.ended(self, node)
-        if self.any_joins:
-            joins.cancelled(self, node)
+        self._pass_on_cancellation(node)
+        if self.state is ConstellationState.CANCELLING:  # none of them will start again
+            for other in revoked:
+                if other is not node:
+                    self._give_up(other, now, plan_cancelled(self.cancel_reason))
         return stopped
+
+    def _pass_on_cancellation(self, node: Node) -> None:
+        """Tell the dependents of a cancelled task: those that need only its end have it."""
+        if self.deciders:
+            joins.cancelled(self, node)
+            return
+        for child in node.children.values():
+            dependency = child.parents[node.id]
+            if dependency.on == "always" and self.end_counts(node, dependency, child):
+                child.open -= 1
+                self.requeue(child)
+
+    def end_counts(self, node: Node, dependency: Dependency, child: Node) -> bool:
+        """Whether the condition of a dependency, if it has one, holds for an end."""
+        return dependency.when is None or self.verdict(node, dependency, child) is True
 
     def settle(self, ends: Iterable[tuple[str, int]], now: float) -> list[Node]:
         """Settle the ends (task, epoch) that were reviewed. Returns the provisional tasks that this confirms, in order.
@@ -268,7 +291,7 @@ class Graph:
         while stack:
             node = stack.pop()
             node.unsettled = False
-            if self.any_joins:
+            if self.deciders:
                 joins.settled(self, node)
             for child in sorted(node.children.values(), key=_number):
                 child.held -= 1
@@ -320,7 +343,7 @@ class Graph:
                 if child.verdicts:
                     child.verdicts.pop(node.id, None)
                 child.held -= 1
-                if self.any_joins:
+                if self.deciders:
                     joins.refresh(self, [child])
                 self.requeue(child)
         if node.provisional:
@@ -330,19 +353,37 @@ class Graph:
         node.value = node.error = node.device = node.started_at = node.ended_at = node.entry = None
         node.epoch = node.losses = 0
         node.attempts, node.worked, node.times = node.spent, 0.0, None
-        if self.any_joins:
+        if self.deciders:
             joins.refresh(self, [node])
             joins.requeue(self)
 
-    def close(self, now: float, cancelled: bool = False, reason: str = "") -> ConstellationState:
+    def begin_cancel(self, now: float, reason: str = "") -> list[Node]:
+        """Cancel the plan: nothing starts any more but the teardowns of set-ups that have started, and no end is
+        reviewed. ``reason`` says who cancelled it and why. Returns the tasks that this cancels. Those that run must be
+        stopped; then ``close`` ends the plan."""
+        if self.state is not ConstellationState.EXECUTING:
+            raise PlanError(f"plan {self.id!r} is {self.state}: it cannot be cancelled")
+        self.state, self.cancel_reason = ConstellationState.CANCELLING, reason
+        self.add_entry(now, "cancelling", None, reason)
+        self.settle([(node.id, node.epoch) for node in self.nodes.values() if not node.reviewed], now)
+        left = [node for node in self._pending() if not teardowns.is_due(node)]
+        for node in left:
+            self._give_up(node, now, plan_cancelled(reason))
+        return left
+
+    def close(self, now: float, cancelled: bool = False) -> ConstellationState:
         """End the plan when no task can move: cancel the pending tasks, each with a reason. Returns the final state.
-        ``reason`` says who cancelled the plan and why."""
-        if self.counts[PENDING]:
-            for node in parents_first(node for node in self.nodes.values() if node.status is PENDING):
-                self._give_up(node, now, cancelled, reason)
+
+        If that makes tasks ready which need only the end of others (``always``), or teardowns, the plan goes on, and
+        is closed again when no task can move."""
+        if cancelled:
+            for node in self._pending():
+                self._give_up(node, now, plan_cancelled(self.cancel_reason))
+        elif self.counts[PENDING] and self._give_up_lost(now):
+            return self.state
         if cancelled:
             self.state = ConstellationState.CANCELLED
-        elif not self.unreachable and (not self.counts[FAILED] or plan_end.all_handled(self)):
+        elif not plan_end.has_unreachable(self) and (not self.counts[FAILED] or plan_end.all_handled(self)):
             self.state = ConstellationState.COMPLETED
         else:
             self.state = ConstellationState.PARTIALLY_FAILED if self.counts[COMPLETED] else ConstellationState.FAILED
@@ -354,17 +395,34 @@ class Graph:
         """Reopen a plan that has ended, with these tasks pending again. Returns what undoes it."""
         return plan_end.reopen(self, tasks, now, why)
 
-    def _give_up(self, node: Node, now: float, cancelled: bool, reason: str) -> None:
-        if cancelled:
-            why = plan_cancelled(reason)
-        else:
-            node.needless, why = self.unreachable_reason(node)
-            self.unreachable += not node.needless
+    def _pending(self) -> list[Node]:
+        return parents_first(node for node in self.nodes.values() if node.status is PENDING)
+
+    def _give_up_lost(self, now: float) -> bool:
+        """Give up the tasks that can never run. Returns whether that makes others ready.
+
+        What is left then waits for teardowns that wait for it. Teardowns are given up last."""
+        never_started = {node for node in self._pending() if not node.open}
+        choices: list[Callable[[Node], bool]] = [
+            lambda node: node in never_started or plan_end.is_lost_for_good(self, node),
+            lambda node: node.setup is None,
+            lambda node: True,
+        ]
+        for is_chosen in choices:
+            for node in self._pending():
+                if is_chosen(node):
+                    node.needless, why = self.unreachable_reason(node)
+                    self._give_up(node, now, why)
+            if self.queue.has_ready():
+                return True
+        return False
+
+    def _give_up(self, node: Node, now: float, why: str) -> None:
         self.change_status(node, "cancel")
         node.entry, node.ended_at, node.reason = None, step_time(self._last_at, now), why
         self.add_entry(now, "cancelled", node.id, why)
-        if self.any_joins:
-            joins.cancelled(self, node)
+        inherited_priority.ended(self, node)
+        self._pass_on_cancellation(node)
 
     def unreachable_reason(self, node: Node) -> tuple[bool, str]:
         """Whether a blocked task was not needed, and the reason. Called for parents before their children."""
@@ -376,6 +434,12 @@ class Graph:
         self.place(node)
         self.counts[PENDING] += 1
         self.rerank(node)
+
+    def discard(self, node: Node) -> None:
+        """Take out a pending node without edges, as if it had never been inserted."""
+        del self.nodes[node.id]
+        self.counts[PENDING] -= 1
+        joins.discount_task(self, node.task)
 
     def place(self, node: Node) -> None:
         self._placed += 1
@@ -401,7 +465,13 @@ class Graph:
             target.open += 1
         if source.unsettled:
             target.held += 1
-        if self.any_joins:
+        counted = False
+        if dependency.on == "teardown":
+            teardowns.pair(self, source, target)
+            counted = joins.count_decider(self)
+        elif self.setups or self.unscoped:
+            self.unscoped.setdefault(target, False)
+        if self.deciders and not counted:
             target.met += holds
             target.lost += joins.is_lost(source, dependency, target)
             joins.refresh(self, [target])
@@ -416,15 +486,29 @@ class Graph:
             target.open -= 1
         if source.unsettled:
             target.held -= 1
-        if self.any_joins:
+        if self.deciders:
             target.met -= holds
             target.lost -= joins.is_lost(source, dependency, target)
         del source.children[target.id], target.parents[source.id]
-        if self.any_joins:
+        if dependency.on == "teardown":
+            teardowns.unpair(self, source, target)
+            self.deciders -= 1
+        elif self.setups or self.unscoped:
+            self.unscoped.setdefault(target, False)
+        if self.deciders:
             joins.refresh(self, [target])
         inherited_priority.unlinked(self, source, target, dependency)
         self.rerank(source)
         return target.verdicts.pop(source.id, None) if target.verdicts else None
+
+    def rescope(self) -> None:
+        """Renew what edges of set-ups and teardowns have changed: which tasks are between them."""
+        if self.unscoped:
+            joins.refresh(self, teardowns.update(self))
+
+    def starts_early(self, node: Node) -> bool:
+        """Whether a task may start provisionally. Neither set-ups nor teardowns do: what they did cannot be dropped."""
+        return self.speculative and node.task.revocable and node.setup is None and not node.teardowns
 
     def rerank(self, node: Node) -> None:
         """Update ranks and queue after the estimate of a node or its outgoing edges changed."""
@@ -441,8 +525,11 @@ class Graph:
             self.tainted.add(node.id)
         if (
             not node.open
-            and (not node.held or (self.speculative and node.task.revocable))
-            and self.state is ConstellationState.EXECUTING
+            and (not node.held or self.starts_early(node))
+            and (
+                self.state is ConstellationState.EXECUTING
+                or (self.state is ConstellationState.CANCELLING and node.setup is not None)
+            )
         ):
             if node.entry is None:
                 self.queue.push(node)

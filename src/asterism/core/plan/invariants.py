@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from asterism.core.plan import joins
 from asterism.core.plan.graph import Graph
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import PENDING, RUNNING, TERMINAL, ConstellationState
+from asterism.core.plan.task import Dependency
+from asterism.core.plan.teardowns import is_due, is_torn_down, teardowns_of
 
 
 def check_invariants(graph: Graph, outside: Collection[Node] = ()) -> None:
@@ -24,7 +26,10 @@ def check_invariants(graph: Graph, outside: Collection[Node] = ()) -> None:
     _verify_urgencies(graph)
     for status, count in graph.counts.items():
         assert count == sum(node.status is status for node in graph.nodes.values()), f"count of {status}"
-    assert graph.any_joins == sum(node.task.join == "any" for node in graph.nodes.values()), "count of joins"
+    nodes = graph.nodes.values()
+    deciding = sum((node.task.join == "any") + (node.setup is not None) for node in nodes)
+    assert graph.deciders == deciding, "count of joins and teardowns"
+    assert set(graph.setups) == {node.setup for node in nodes if node.setup is not None}, "set-ups"
     assert graph.provisionals == sum(node.provisional for node in graph.nodes.values()), "count of provisional tasks"
     epochs = [node.epoch for node in graph.nodes.values() if node.epoch]
     assert len(epochs) == len(set(epochs)), "I1: two tasks share an epoch"
@@ -55,13 +60,62 @@ def _verify_edges(graph: Graph, node: Node) -> None:
 
 def _verify_counters(graph: Graph, node: Node) -> None:
     parents = [(graph.nodes[source], dependency) for source, dependency in node.parents.items()]
-    if graph.any_joins:
+    if graph.deciders:
+        assert node.over == joins.is_over(node), f"over of {node.id}"
         assert node.met == sum(parent.satisfies(d, node) for parent, d in parents), f"met of {node.id}"
         assert node.lost == sum(joins.is_lost(parent, d, node) for parent, d in parents), f"lost of {node.id}"
         assert (node.open, node.doomed) == joins.counters(node), f"open of {node.id}"
     else:
         assert node.open == sum(not parent.satisfies(d, node) for parent, d in parents), f"open of {node.id}"
     assert node.held == sum(parent.unsettled for parent, _ in parents), f"held of {node.id}"
+    _verify_pair(graph, node, [(parent, d) for parent, d in parents if d.on == "teardown"])
+
+
+def _verify_pair(graph: Graph, node: Node, setups: list[tuple[Node, Dependency]]) -> None:
+    assert [parent for parent, _ in setups] == ([] if node.setup is None else [node.setup]), f"set-up of {node.id}"
+    assert node.teardowns == sum(child.setup is node for child in node.children.values()), f"teardowns of {node.id}"
+    if not graph.setups or graph.unscoped:  # a plan that has not begun is not scoped yet
+        return
+    assert node.scope.inside == _set_ups_around(graph, node), f"scope of {node.id}"
+    if node.teardowns:
+        inside = [other for other in graph.nodes.values() if node in other.scope.inside]
+        assert node.below == sum(not other.over for other in inside), f"below of {node.id}"
+        if is_torn_down(node):
+            assert not any(other.status is RUNNING for other in inside), f"a task runs below {node.id}, torn down"
+        assert not node.provisional, f"{node.id} is a set-up and provisional"
+    if graph.state is ConstellationState.CANCELLING and node.status is PENDING:
+        assert is_due(node), f"{node.id} is pending in a plan that is being cancelled"
+
+
+def _set_ups_around(graph: Graph, node: Node) -> set[Node]:
+    """The set-ups that a task is between and their teardowns, by the definition in teardowns.py."""
+    return {setup for setup in graph.setups if node in _between(graph, setup)}
+
+
+def _between(graph: Graph, setup: Node) -> set[Node]:
+    outer = [other for other in graph.setups if other is setup or setup in _reachable([other])]
+    afterwards = [teardown for other in outer for teardown in teardowns_of(other)]
+    excluded = {*afterwards, *_reachable(afterwards)}
+    found: set[Node] = set()
+    stack = [setup]
+    while stack:
+        parent = stack.pop()
+        for child in parent.children.values():
+            by_order_only = child.setup is not None and child.setup is not parent
+            if child not in found and child not in excluded and not by_order_only:
+                found.add(child)
+                stack.append(child)
+    return found
+
+
+def _reachable(nodes: Iterable[Node]) -> set[Node]:
+    found: set[Node] = set()
+    stack = list(nodes)
+    while stack:
+        new = [child for child in stack.pop().children.values() if child not in found]
+        found.update(new)
+        stack += new
+    return found
 
 
 def _verify_progress(node: Node) -> None:
@@ -85,7 +139,7 @@ def _verify_progress(node: Node) -> None:
 
 def _verify_queue(graph: Graph, node: Node, queued: set[int]) -> None:
     if node.status is PENDING and graph.state is ConstellationState.EXECUTING:
-        ready = node.open == 0 and (node.held == 0 or (graph.speculative and node.task.revocable))
+        ready = node.open == 0 and (node.held == 0 or graph.starts_early(node))
         assert (node.entry is not None) == ready, f"{node.id} is {'not ' if ready else ''}queued"
         assert not ready or id(node.entry) in queued, f"{node.id} is in no heap"
     if node.status in TERMINAL:

@@ -19,7 +19,8 @@
     stuck       now                                       a cycle opens because no task can move
     rejected    cycle                                     an answer was rejected
     reviewed    cycle, now, outcome[, cost]               a cycle is closed
-    close       now, cancelled[, reason]                  the plan ends; who cancelled it and why
+    cancelling  now, reason                               the plan is cancelled: only teardowns start from here on
+    close       now, cancelled                            the plan ends, unless that makes tasks ready (``always``)
 
 A ``RecordedConstellation`` and its ``RecordedLock`` call ``record`` after each step. A step depends only on the plan,
 the lock policy and its own arguments. So ``replay`` of the same steps gives the same plan, to the byte.
@@ -46,7 +47,7 @@ from asterism.core.plan.plan_codec import PlanSnapshot, clone
 from asterism.core.plan.status import CANCELLED, ENDED_STATES, RUNNING, ConstellationState, TaskStatus
 from asterism.core.plan.undo_stack import UndoStack
 
-SCHEMA = 2
+SCHEMA = 3
 """The version of steps and snapshots. Every version reads all earlier ones."""
 
 Step = list[Any]
@@ -214,11 +215,18 @@ class RecordedConstellation(Constellation):
         self.record(["reopen", tasks, now, why])
         return undo
 
-    def close(self, now: float, cancelled: bool = False, reason: str = "") -> ConstellationState:
+    def begin_cancel(self, now: float, reason: str = "") -> list[Node]:
         if self.snapshot is not None:
             self.snapshot.copy_nodes()
-        state = super().close(now, cancelled, reason)
-        self.record(["close", now, cancelled, *([reason] if reason else [])])
+        cancelled = super().begin_cancel(now, reason)
+        self.record(["cancelling", now, reason])
+        return cancelled
+
+    def close(self, now: float, cancelled: bool = False) -> ConstellationState:
+        if self.snapshot is not None:
+            self.snapshot.copy_nodes()
+        state = super().close(now, cancelled)
+        self.record(["close", now, cancelled])
         return state
 
 
@@ -329,6 +337,11 @@ def _reopen(plan: Constellation, lock: AssignmentLock, tasks: list[str], now: fl
     lock.reopened()
 
 
+def _cancelling(plan: Constellation, lock: AssignmentLock, now: float, reason: str) -> None:
+    plan.begin_cancel(now, reason)
+    lock.waiting.clear()
+
+
 _REPLAY: dict[str, Callable[..., object]] = {
     "begin": lambda plan, lock, now: plan.begin(now),
     "start": lambda plan, lock, task, device, now: plan.start(_dequeued(plan, task), device, now),
@@ -349,7 +362,8 @@ _REPLAY: dict[str, Callable[..., object]] = {
     "stuck": lambda plan, lock, now: lock.open_stuck(now, always=True),
     "rejected": lambda plan, lock, cycle: lock.record_rejection(lock.cycles[cycle]),
     "reviewed": _reviewed,
-    "close": lambda plan, lock, now, cancelled, reason="": plan.close(now, cancelled, reason),
+    "cancelling": _cancelling,
+    "close": lambda plan, lock, now, cancelled: plan.close(now, cancelled),
 }
 
 

@@ -13,14 +13,16 @@ from operator import attrgetter
 from typing import Any
 
 from asterism.core.plan.attempt_times import AttemptTimes
-from asterism.core.plan.status import PENDING, TaskStatus
+from asterism.core.plan.status import PENDING, TERMINAL, TaskStatus
 from asterism.core.plan.task import Dependency, Task
+from asterism.core.plan.teardowns import NO_SCOPE
 
 
 class Node:
     __slots__ = (
         "attempts",
         "begun_at",
+        "below",
         "children",
         "device",
         "doomed",
@@ -37,15 +39,19 @@ class Node:
         "needless",
         "number",
         "open",
+        "over",
         "parents",
         "provisional",
         "rank",
         "reason",
         "reviewed",
+        "scope",
+        "setup",
         "spent",
         "started_at",
         "status",
         "task",
+        "teardowns",
         "tentative",
         "times",
         "unsettled",
@@ -66,6 +72,11 @@ class Node:
         self.held = 0
         self.met = self.lost = 0  # see joins.py: kept only while the plan has a task with join="any"
         self.doomed = False  # its dependencies keep it from ever starting; kept like the two above
+        self.over = False  # its end is settled, or it is doomed; kept like the three above
+        self.setup: Node | None = None  # of a teardown; see teardowns.py
+        self.teardowns = 0  # how many teardowns it has
+        self.below = 0  # of a set-up: how many tasks between it and its teardowns are not over
+        self.scope = NO_SCOPE
         self.verdicts: dict[str, bool | str] | None = None  # result of each condition by source; a text is an error
         self.entry: tuple[Any, ...] | None = None  # its entry in the ready queue, see ready_queue.py
         self.rank = 0.0
@@ -101,17 +112,21 @@ class Node:
     def satisfies(self, dependency: Dependency, child: Node) -> bool:
         """Whether the end of this task, if it has ended, satisfies ``dependency`` of ``child``."""
         status = self.tentative or self.status
+        if dependency.on == "teardown":
+            return status in TERMINAL and self.started_at is not None and not self.below
         if not outcome_fits(dependency.on, status):
             return False
         return dependency.when is None or (child.verdicts is not None and child.verdicts.get(self.id) is True)
 
 
 def outcome_fits(on: str, status: TaskStatus) -> bool:
-    """Whether an end with ``status`` is the outcome that ``on`` requires. A cancelled task satisfies no dependency."""
+    """Whether an end with ``status`` is the outcome that ``on`` requires. A cancelled task fits only ``always``."""
     if on == "success":
         return status is TaskStatus.COMPLETED
     if on == "failure":
         return status is TaskStatus.FAILED
+    if on == "always":
+        return status in TERMINAL
     return status is TaskStatus.COMPLETED or status is TaskStatus.FAILED
 
 

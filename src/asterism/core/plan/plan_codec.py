@@ -24,6 +24,7 @@ from asterism.core.json_values import plain_json
 from asterism.core.plan.attempt_times import AttemptTimes
 from asterism.core.plan.edits import Key
 from asterism.core.plan.graph import Graph
+from asterism.core.plan.joins import is_over
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import PENDING, ConstellationState, TaskStatus
 from asterism.core.plan.task import Dependency, Task
@@ -95,6 +96,7 @@ def encode_header(graph: Graph) -> dict[str, Any]:
         **({"edited": dict(sorted(graph.edited.items()))} if graph.edited else {}),
         **({"source": graph.source} if graph.source else {}),
         **({"author": graph.author} if graph.author else {}),
+        **({"cancel_reason": graph.cancel_reason} if graph.cancel_reason else {}),
     }
 
 
@@ -162,6 +164,7 @@ def _decode(data: Mapping[str, Any], make: type[AnyGraph]) -> AnyGraph:
     graph.started_at, graph.ended_at = data["started_at"], data["ended_at"]
     graph.tainted, graph.edited = set(data.get("tainted", ())), dict(data.get("edited", {}))
     graph.source, graph.author = data.get("source", ""), data.get("author", "")
+    graph.cancel_reason = data.get("cancel_reason", "")
     for item in data["tasks"]:
         node = _decode_node(graph, item)
         if node.id in graph.nodes:
@@ -177,6 +180,7 @@ def _decode(data: Mapping[str, Any], make: type[AnyGraph]) -> AnyGraph:
     graph.touched = {tuple(key) if isinstance(key, list) else key: version for key, version in data["touched"]}
     for entry in data["story"]:
         graph.add_entry(*entry)
+    graph.rescope()
     graph.rejoined.clear()
     for node in graph.nodes.values():
         graph.requeue(node)
@@ -205,6 +209,7 @@ def _place(graph: Graph, node: Node) -> None:
     graph.counts[node.status] += 1
     graph.provisionals += node.provisional
     node.unsettled = node.ended_at is not None and (node.provisional or not node.reviewed)
+    node.over = is_over(node)
 
 
 def copy(graph: Graph, into: AnyGraph) -> AnyGraph:
@@ -223,6 +228,7 @@ def copy(graph: Graph, into: AnyGraph) -> AnyGraph:
             provisional = graph.nodes[dependency.source].provisional
             verdict = node.verdicts.get(dependency.source) if node.verdicts and not provisional else None
             into.link(dependency, verdict)
+    into.rescope()
     return into
 
 

@@ -19,6 +19,7 @@ from asterism.core.plan import inherited_priority, joins
 from asterism.core.plan.node import Node, handler_of
 from asterism.core.plan.status import CANCELLED, COMPLETED, ENDED_STATES, FAILED, PENDING, ConstellationState
 from asterism.core.plan.task import Dependency
+from asterism.core.plan.teardowns import is_torn_down, teardowns_of
 from asterism.core.plan.topological_order import parents_first
 
 if TYPE_CHECKING:
@@ -27,6 +28,23 @@ if TYPE_CHECKING:
 NOT_NEEDED, UNREACHABLE = "not needed: ", "unreachable: "
 """How the reason begins for which the end of a plan cancelled a task. Replay of a journal repeats these words, so they
 never change."""
+
+
+def is_given_up(node: Node) -> bool:
+    """Whether the end of the plan cancelled a task, because it could never run."""
+    never_ran = node.status is CANCELLED and node.started_at is None
+    return never_ran and node.reason.startswith((NOT_NEEDED, UNREACHABLE))
+
+
+def has_unreachable(graph: Graph) -> bool:
+    """Whether a task was needed, and could never run."""
+    return graph.counts[CANCELLED] > 0 and any(is_given_up(node) and not node.needless for node in graph.nodes.values())
+
+
+def is_lost_for_good(graph: Graph, node: Node) -> bool:
+    """Whether the ends above a task keep it from ever starting. Called when no task can move, for parents first."""
+    lost = [joins.is_lost(graph.nodes[source], edge, node) for source, edge in node.parents.items()]
+    return bool(lost) and (all(lost) if node.task.join == "any" else any(lost))
 
 
 def all_handled(graph: Graph) -> bool:
@@ -63,12 +81,18 @@ def _edge_reason(graph: Graph, node: Node, dependency: Dependency) -> tuple[str,
         return f"the condition on {source!r} could not be evaluated: {verdict}", True
     if verdict is False:
         return f"{dependency.when!r} does not hold for {source!r}", False
+    if dependency.on == "teardown":
+        if parent.started_at is None:
+            return f"its set-up {source!r} never started", False
+        return "tasks between it and its set-up wait for it", True
     if dependency.on == "failure" and parent.status is COMPLETED:
         return f"it runs only if {source!r} fails, and {source!r} completed", False
     if parent.needless:
         return f"{source!r} was not needed", False
     if parent.status is FAILED and (handler := handler_of(parent)) is not None:
         return f"{source!r} failed, and {handler.id!r} handled that", False
+    if parent.status is PENDING:
+        return f"{dependency.requirement}, and {source!r} waits for it", True
     ended = f"was {parent.status}" if parent.status is CANCELLED else parent.status
     return f"{dependency.requirement}, but {source!r} {ended}", True
 
@@ -101,11 +125,24 @@ def retry_choice(graph: Graph, from_tasks: Collection[str] = ()) -> list[str]:
     check_reopenable(graph)
     if not from_tasks:
         failed = (node for node in graph.nodes.values() if node.status is FAILED)
-        return [node.id for node in failed if handler_of(node) is None]
-    chosen = _with_descendants(graph.node(task_id) for task_id in from_tasks)
-    for task_id in from_tasks:
-        _check_startable(graph, graph.node(task_id), chosen)
+        chosen = {node for node in failed if handler_of(node) is None}
+    else:
+        chosen = _with_descendants(graph.node(task_id) for task_id in from_tasks)
+        for task_id in from_tasks:
+            _check_startable(graph, graph.node(task_id), chosen)
+    _add_pairs(graph, chosen)
     return [node.id for node in graph.nodes.values() if node in chosen]
+
+
+def _add_pairs(graph: Graph, chosen: set[Node]) -> None:
+    """Run a set-up that was torn down again, with its teardowns, if a task between them runs again."""
+    size = -1
+    while graph.setups and size < len(chosen):
+        size = len(chosen)
+        revived = chosen | {node for node in _with_descendants(chosen) if is_given_up(node)}
+        for setup in {setup for node in revived for setup in node.scope.inside}:
+            if is_torn_down(setup):
+                chosen.update((setup, *teardowns_of(setup)))
 
 
 def check_reopenable(graph: Graph) -> None:
@@ -150,7 +187,7 @@ _KEPT = (
         "losses",
     ),
     *("spent", "value", "error", "reason", "started_at", "ended_at", "begun_at", "worked", "times", "entry"),
-    *("open", "held", "met", "lost", "doomed", "urgency"),
+    *("open", "held", "met", "lost", "doomed", "urgency", "over", "below"),
 )
 _kept_of = attrgetter(*_KEPT)
 
@@ -162,14 +199,14 @@ def reopen(graph: Graph, tasks: Iterable[str], now: float, why: str) -> Callable
     check_reopenable(graph)
     chosen = [graph.node(task_id) for task_id in tasks]
     undo = _undo(graph)
-    graph.state, graph.ended_at, graph.unreachable = ConstellationState.EXECUTING, None, 0
+    graph.state, graph.ended_at = ConstellationState.EXECUTING, None
     graph.add_entry(now, "reopened", None, why)
     again = set(chosen)
     for node in parents_first(graph.nodes.values()):  # the order of ``nodes`` depends on rejected edits
         if node in again:
             _reset(graph, node)
             graph.add_entry(now, "retried", node.id, why)
-        elif node.status is CANCELLED and node.started_at is None and node.reason.startswith((NOT_NEEDED, UNREACHABLE)):
+        elif is_given_up(node):
             _reset(graph, node)
             graph.add_entry(now, "reopened", node.id)
     _recount(graph)
@@ -197,7 +234,7 @@ def _recount(graph: Graph) -> None:
         parents = [(graph.nodes[source], dependency) for source, dependency in node.parents.items()]
         node.open = sum(not parent.satisfies(dependency, node) for parent, dependency in parents)
         node.held = sum(parent.unsettled for parent, _ in parents)
-    if graph.any_joins:
+    if graph.deciders:
         joins.recount(graph)
         graph.rejoined.clear()
 
@@ -205,11 +242,12 @@ def _recount(graph: Graph) -> None:
 def _undo(graph: Graph) -> Callable[[], None]:
     """Keep the progress of a plan, and return what restores it. A plan is reopened rarely, so all of it is kept."""
     nodes = [(node, _kept_of(node), dict(node.verdicts) if node.verdicts else None) for node in graph.nodes.values()]
-    whole, tainted = (graph.state, graph.ended_at, graph.unreachable), set(graph.tainted)
+    whole, tainted = (graph.state, graph.ended_at), set(graph.tainted)
     counts, length, last_at = dict(graph.counts), len(graph._story), graph._last_at
 
     def restore() -> None:
-        graph.state, graph.ended_at, graph.unreachable = whole
+        graph.rescope()  # what was linked since then is gone, and must not be counted off again
+        graph.state, graph.ended_at = whole
         graph.counts, graph._last_at, graph.tainted = counts, last_at, tainted
         del graph._story[length:]
         for node, values, verdicts in nodes:

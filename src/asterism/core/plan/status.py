@@ -16,6 +16,9 @@ pending task fails if no device became available in time.
 A terminal status never changes while the plan runs. A plan that has ended can be reopened, which is one recorded step
 (plan_end.py): the tasks that it chooses are pending again, and their next execution has a new epoch.
 
+A plan that is cancelled is ``cancelling`` until the tasks that ran have stopped and its teardowns have run
+(teardowns.py). That state is a step of the journal, so a process that takes the plan over continues there.
+
 A *provisional* task that has ended stays ``running`` until it is confirmed, so a result that may be revoked never looks
 final. Views show a pending task with open dependencies as ``waiting``; records never contain that word.
 """
@@ -39,6 +42,7 @@ class ConstellationState(StrEnum):
     CREATED = "created"
     READY = "ready"
     EXECUTING = "executing"
+    CANCELLING = "cancelling"
     COMPLETED = "completed"
     FAILED = "failed"
     PARTIALLY_FAILED = "partially_failed"

@@ -21,13 +21,20 @@ class Priority(IntEnum):
     CRITICAL = 4
 
 
-OUTCOMES = ("success", "failure", "completion")
-"""How the source of a dependency may have to end."""
+OUTCOMES = ("success", "failure", "completion", "always", "teardown")
+"""How the source of a dependency may have to end. ``completion`` is success or failure; ``always`` is any end, also
+that of a task that was cancelled or never ran. The target of ``teardown`` tears the source down (teardowns.py)."""
 
 JOINS = ("all", "any")
 """When a task with several dependencies starts: when all of them hold, or when one holds and the others are decided."""
 
-_OUTCOME_VERBS = {"success": "succeed", "failure": "fail", "completion": "end"}
+_OUTCOME_VERBS = {
+    "success": "succeed",
+    "failure": "fail",
+    "completion": "end",
+    "always": "be over",
+    "teardown": "be over",
+}
 ACTIONS = ("call", "argv", "shell", "http", "agent")
 
 AGENT_FIELDS = ("description", "tips", "result")
@@ -381,6 +388,8 @@ class Dependency:
     ``when`` is an expression over ``result`` and ``status``. The core keeps it as text; the orchestrator evaluates it
     once, when the source ends. A condition that cannot be evaluated counts as false.
 
+    With ``on="teardown"`` the source is a set-up, and the target tears it down: see teardowns.py.
+
     With ``handled``, which needs ``on="failure"``, the target handles the failure: once it has completed, the failure
     of the source no longer makes the plan fail.
     """
@@ -402,6 +411,8 @@ class Dependency:
             raise InvalidTask(f"{self.source!r} -> {self.target!r}: handled is true or false, not {self.handled!r}")
         if self.handled and self.on != "failure":
             raise InvalidTask(f"{self.source!r} -> {self.target!r}: handled needs on: failure, not on: {self.on}")
+        if self.on == "teardown" and self.when is not None:
+            raise InvalidTask(f"{self.source!r} -> {self.target!r}: a teardown takes no condition")
         if self.source == self.target:
             raise InvalidTask(f"task {self.source!r} cannot depend on itself")
 
@@ -446,6 +457,15 @@ def dependencies_of(target: str, after: After) -> list[Dependency]:
                 f"after={{{source!r}: …}} takes an outcome or {{'on': …, 'when': …, 'handled': …}}, not {terms!r}"
             )
     return dependencies
+
+
+def teardown_dependencies(target: str, teardown: str | None) -> list[Dependency]:
+    """The dependency in a ``teardown=``: the id of the set-up that ``target`` tears down."""
+    if teardown is None:
+        return []
+    if not isinstance(teardown, str):
+        raise InvalidTask(f"teardown= takes the id of a task, not {teardown!r}")
+    return [Dependency(teardown, target, "teardown")]
 
 
 def handler_dependencies(target: str, handles: str | Iterable[str] | None) -> list[Dependency]:

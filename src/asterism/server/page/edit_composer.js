@@ -92,7 +92,7 @@ function OperationFields({ state, edit, change }) {
   if (edit.op === "remove_task") return html`${name("Task", "task_id")}${choice("Its dependents", "dependents", [["", "must not exist"], ["bridge", "depend on its dependencies instead"], ["remove", "are removed too"]])}`;
   if (edit.op === "update_task") return html`${name("Task", "task_id")}<${ChangedFields} state=${state} edit=${edit} change=${change} />${json("Other fields (JSON)", 'Such as {"priority": 5, "env": {"CI": "1"}}.')}`;
   if (edit.op === "cancel_task") return html`${name("Task", "task_id")}${text("Reason", "reason")}`;
-  const outcome = edit.op === "remove_dependency" ? "" : html`${choice("When it ends with", "on", [["", "success"], ["failure", "failure"], ["completion", "any outcome"]])}${text("Condition", "when", "Optional, such as result.ok.")}`;
+  const outcome = edit.op === "remove_dependency" ? "" : html`${choice("When it ends with", "on", [["", "success"], ["failure", "failure"], ["completion", "success or failure"], ["always", "any end, also if it never ran"], ["teardown", "everything below it: this tears it down"]])}${text("Condition", "when", "Optional, such as result.ok.")}`;
   return html`${name("From", "source")}${name("To", "target")}${outcome}`;
 }
 

@@ -39,7 +39,7 @@ function routes(view, layout, hiddenIn, boxes) {
 }
 
 export const kindOf = (edge) => (edge.when ? "condition" : edge.on && edge.on !== "success" ? edge.on : "success");
-export const labelOf = (edge) => (edge.when ? `if ${edge.when}` : edge.on && edge.on !== "success" ? `on ${edge.on}` : "");
+export const labelOf = (edge) => (edge.when ? `if ${edge.when}` : edge.on && edge.on !== "success" ? (edge.on === "always" || edge.on === "teardown" ? edge.on : `on ${edge.on}`) : "");
 
 // A smooth curve through the points, flat at each of them.
 export function curve(points) {

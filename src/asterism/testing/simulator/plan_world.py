@@ -29,6 +29,7 @@ from asterism.core.plan.edits import AddDependency, AddTask, EditBatch
 from asterism.core.plan.journal import lock_to_json
 from asterism.core.plan.status import TERMINAL
 from asterism.core.plan.task import Task
+from asterism.core.plan.teardowns import teardowns_of
 from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.durable.journal_store import StoredConstellation, insert_plan, load
 from asterism.durable.plan_requests import AnswerLost, edit_plan
@@ -258,6 +259,10 @@ class PlanWorld(FleetWorld):
         for node in stored.plan.nodes.values():
             if node.status not in TERMINAL:
                 broken(f"task {node.id} is {node.status} in a plan that has ended")
+        for setup in stored.plan.setups:
+            for teardown in teardowns_of(setup):
+                if setup.started_at is not None and teardown.started_at is None:
+                    broken(f"{setup.id} was set up, and {teardown.id} never tore it down: {teardown.reason}")
         for name in self.acknowledged:
             if name not in stored.plan:
                 broken(f"the edit that added {name} was acknowledged, and it is lost")
@@ -319,9 +324,12 @@ def some_plan(chance: random.Random, steps: int) -> Constellation:
     names: list[str] = []
     for number in range(chance.randint(1, steps)):
         name = f"t{number}"
-        after = {one: chance.choice(["success", "completion"]) for one in chance.sample(names, min(len(names), 2))}
+        kinds = ["success", "completion", "always"]
+        after = {one: chance.choice(kinds) for one in chance.sample(names, min(len(names), 2))}
         plan.add(_task(name, chance), after if chance.random() < 0.8 else None)
         names.append(name)
+    for setup in chance.sample(names, min(len(names), chance.randint(0, 2))):
+        plan.add(_task(f"drop-{setup}", chance), teardown=setup)
     return plan
 
 

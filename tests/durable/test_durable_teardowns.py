@@ -1,0 +1,70 @@
+"""Teardowns of stored plans: they run in a plan that is cancelled, also if its process is killed meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from asterism import Constellation
+from asterism.core.plan.status import ConstellationState
+from asterism.durable import admin
+from asterism.durable.plan_metrics import plan_families
+from asterism.durable.stored_plans import explain_task, read_plan
+from tests.durable import durable_work
+from tests.durable.durable_scenes import DONE, Stage, chain, task
+
+pytestmark = pytest.mark.virtual_time
+
+
+def database(drop: str = "wait") -> Constellation:
+    """create, then load, which waits; drop tears create down."""
+    plan = chain("create")
+    plan.add(task("load", "wait"), "create")
+    plan.add(task("verify"), "load")
+    plan.add(task("drop", drop), teardown="create")
+    return plan
+
+
+async def test_a_killed_process_in_the_middle_of_a_cancellation_leaves_the_teardown_to_the_next(stage: Stage) -> None:
+    first = stage.orchestrator(host="there")
+    running = asyncio.ensure_future(first.run(database()))
+    await durable_work.gate("load begun").wait()
+    cancelling = asyncio.ensure_future(first.cancel("nightly"))
+    await durable_work.gate("drop begun").wait()
+    running.cancel()
+    await asyncio.wait([running])
+    cancelling.cancel()
+    found = await read_plan(stage.fleet(), "nightly")
+    assert (found.state, found.record.plan.state, found.record.head.state) == ("cancelling",) * 3
+    assert found.record.plan["verify"].status == "cancelled"
+    states = next(one for one in await plan_families(stage.store, 60.0) if one.name == "asterism_plans")
+    assert dict(states.samples) == {("cancelling",): 1}
+    durable_work.gate("drop").set()
+    result = await stage.orchestrator().run_stored("nightly")
+    assert result.state is ConstellationState.CANCELLED
+    assert (result["drop"].status, result["load"].status) == ("completed", "cancelled")
+    assert DONE == {"create": 1, "drop": 1}
+
+
+async def test_a_cancellation_of_a_plan_that_no_process_runs_tears_down_what_was_set_up(stage: Stage) -> None:
+    first = stage.orchestrator(host="there")
+    running = asyncio.ensure_future(first.run(database("work")))
+    await durable_work.gate("load begun").wait()
+    running.cancel()
+    await asyncio.wait([running])
+    await admin.cancel(stage.fleet(), "nightly", "not tonight")
+    found = await explain_task(stage.fleet(), "nightly", "drop")
+    assert [one.kind for one in found.reasons] == ["teardown"]
+    result = await stage.orchestrator().run_stored("nightly")
+    assert result.state is ConstellationState.CANCELLED
+    assert DONE == {"create": 1, "drop": 1}
+
+
+async def test_a_teardown_has_a_time_limit_of_its_own_in_the_fleet(stage: Stage) -> None:
+    running = asyncio.ensure_future(stage.orchestrator().run(database()))
+    await durable_work.gate("load begun").wait()
+    durable_work.gate("load").set()
+    result = await running
+    assert result["drop"].status == "failed"
+    assert "300" in result["drop"].reason
