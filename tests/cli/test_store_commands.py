@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import sqlite3
@@ -10,6 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from asterism.cli.store_commands import write_backup
+from asterism.fleet.device.device_key import DeviceKey
+from asterism.server.credentials import Credentials, NewToken
+from asterism.server.enrolment import DeviceCredentials, enrol, find_device, invite
 from asterism.store.sqlite import SqliteStore
 from asterism.store.sqlite.error_mapping import read_only
 from tests.cli.command_scenes import Scene, completed, started, taken_by
@@ -33,6 +38,37 @@ def filled(folder: Path) -> Scene:
     scene.device("laptop")
     scene.step(runs[0], taken_by("laptop"), started, completed("done"))
     return scene
+
+
+def test_a_restore_revives_no_token_and_makes_a_new_secret(tmp_path: Path) -> None:
+    file = tmp_path / "backup.jsonl"
+
+    async def backed_up() -> tuple[list[NewToken], bytes]:
+        store = await SqliteStore.open(tmp_path / "fleet.db")
+        credentials = Credentials(store)
+        tokens = [await credentials.create("ci", ["admin"], by="ann") for _ in range(2)]
+        await enrol(store, await invite(store, name="lab-1"), "lab-1", DeviceKey.new().public)
+        secret = (await DeviceCredentials.open(store))._secret
+        await write_backup(store, file)
+        await credentials.revoke(tokens[0].credential.id)
+        await store.close()
+        return tokens, secret
+
+    tokens, secret = asyncio.run(backed_up())
+    assert not any(hidden in file.read_text() for hidden in (secret.hex(), *(one.credential.sha256 for one in tokens)))
+    (tmp_path / "new").mkdir()
+    scene = Scene(tmp_path / "new")
+    restored = scene.run("store", "restore", str(file))
+    assert "1 device enrolled at the time of the backup may join again: revoke those" in restored.stderr
+
+    async def looked() -> None:
+        store = await SqliteStore.open(scene.file)
+        assert [await Credentials(store).find(one.token) for one in tokens] == [None, None]
+        assert (await DeviceCredentials.open(store))._secret != secret
+        assert await find_device(store, "lab-1") is not None
+        await store.close()
+
+    asyncio.run(looked())
 
 
 # -- looking at it -----------------------------------------------------------------------------------------------------

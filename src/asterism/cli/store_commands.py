@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO, cast
 import click
 
 from asterism.base.text import clean, plural
-from asterism.cli.cli_context import CommandGroup, fleet_options, format_size, format_time, print_json, with_fleet
+from asterism.cli.cli_context import CommandGroup, fleet_options, format_size, format_time, note, print_json, with_fleet
 from asterism.cli.option_types import writable_file
 from asterism.store.store_errors import StoreCorrupt
 
@@ -122,14 +122,23 @@ def backup(file: Path, store: str | None, as_json: bool) -> None:
 def restore(file: Path, store: str | None, as_json: bool) -> None:
     """Restore a backup from FILE into an empty store.
 
-    A store that is not empty is refused. Restored runs have no owner: runs that were in progress are assigned again."""
+    A store that is not empty is refused. Restored runs have no owner: runs that were in progress are assigned again. A
+    backup has no tokens: create them again. Devices that joined through a server are enrolled as they were."""
 
     async def read(fleet: Fleet) -> None:
+        from asterism.server.enrolment import DEVICES
+
         runs = await fleet.store.load(_lines(file))
         if as_json:
             print_json({"file": str(file), "runs": runs, "store": fleet.store.url})
         else:
             click.echo(f"{fleet.store.url}: {plural(runs, 'run')} restored.")
+            enrolled = len(await fleet.store.registers(DEVICES))
+            if enrolled:
+                note(
+                    f"{plural(enrolled, 'device')} enrolled at the time of the backup may join again: revoke those "
+                    "that were revoked since, with: asterism device revoke NAME"
+                )
 
     if not file.exists():
         raise click.UsageError(f"there is no file {clean(str(file))}")

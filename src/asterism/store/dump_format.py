@@ -9,6 +9,10 @@ A copy that is left to a peer and has not ended is part of a backup, marked as s
 the run and continues it, while the restored store has no peers and would offer it to its devices. It comes back from
 the peer once that is invited again. Its place in a series becomes free, and a notice says how many copies there were.
 
+Credentials are neither part of a backup nor restored (``CREDENTIALS``): a person who finds a backup could act as the
+server, and a token that was revoked after the backup would be valid again. The keys of enrolled devices are public and
+stay.
+
 A store that is not empty is refused, since two histories do not mix. A backup that turns out to be damaged halfway
 leaves the store partly filled; discard that store.
 """
@@ -46,7 +50,11 @@ HEADER: Mapping[str, Any] = {"asterism": "store", "version": VERSION}
 LARGEST_BATCH = 500
 """How many records are written or read at once."""
 
-NOT_RESTORED = ("store/id", NOTIFIED, "coordinator", "feed/", "peer/")
+CREDENTIALS = ("credential/", "login/", "gateway/secret", "gateway/code/", "peer/")
+"""Prefixes of registers with secrets, or with hashes of them: tokens and sessions, logins, the secret of gateways,
+codes of invitations, and peers."""
+
+NOT_RESTORED = ("store/id", NOTIFIED, "coordinator", "feed/", *CREDENTIALS)
 """Prefixes of registers that belong to one store and are not restored: notices, for instance, are numbered anew, and
 the peers of the old store know it by its id."""
 
@@ -66,6 +74,12 @@ def line(
         case Notice():
             notice = {"notice": row_codec.notice_to_json(record)}
             return notice if number is None else {**notice, "number": number}
+
+
+def is_dumped(one: Mapping[str, Any]) -> bool:
+    """Whether a line is part of a dump: it holds no credential."""
+    register = one.get("register")
+    return register is None or not str(register["key"]).startswith(CREDENTIALS)
 
 
 def log_line(run: str, chunk: StoredChunk) -> dict[str, Any]:

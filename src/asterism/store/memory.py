@@ -401,7 +401,7 @@ class MemoryStore(MemoryChangeFeed):
             dump_format.HEADER,
             *(dump_format.line(one, self._feed.left.get(one.id, (None,))[0]) for one in self._runs.values()),
             *(dump_format.line(one) for one in self._sessions.values()),
-            *(dump_format.line(one) for one in await self.registers("")),
+            *filter(dump_format.is_dumped, [dump_format.line(one) for one in await self.registers("")]),
             *(dump_format.line(one, number=number) for number, one in self._notices.items()),
             *(dump_format.log_line(run, chunk) for run, log in self._logs.items() for _, chunk in sorted(log.items())),
             *(dump_format.blob_line(data) for data, _ in self._blobs.values()),

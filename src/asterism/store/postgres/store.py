@@ -149,7 +149,9 @@ class PostgresStore(Reads):
             async for row in connection.cursor(statements()["all_sessions"], prefetch=PAGE):
                 yield {"session": list(row)}
             async for key, value, revision in connection.cursor(statements()["all_registers"], prefetch=PAGE):
-                yield dump_format.line(Register(key, json.loads(value), revision))
+                line = dump_format.line(Register(key, json.loads(value), revision))
+                if dump_format.is_dumped(line):
+                    yield line
             async for number, text in connection.cursor(statements()["all_notices"], prefetch=PAGE):
                 yield dump_format.line(notice_of(json.loads(text)), number=number)
             async for run, *row in connection.cursor(statements()["all_logs"], prefetch=PAGE):

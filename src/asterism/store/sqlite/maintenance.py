@@ -174,7 +174,7 @@ def pages(cursor: sqlite3.Cursor) -> Iterator[list[Mapping[str, Any]]]:
     for name, line_of in _LINES:
         cursor.execute(STATEMENTS[name])
         while rows := cursor.fetchmany(PAGE):
-            yield [line_of(row) for row in rows]
+            yield [line for line in map(line_of, rows) if dump_format.is_dumped(line)]
 
 
 def referenced_blobs(cursor: sqlite3.Cursor) -> set[str]:

@@ -111,6 +111,17 @@ def _freed(before: Run, run: Run) -> None:
 class DumpTests(StoreTests):
     """Tests of ``dump`` and ``load``."""
 
+    async def test_a_dump_has_no_credential_and_none_is_restored(self, store: Store) -> None:
+        """A revoked token would be valid again, and a person who finds a backup could act as the server."""
+        secrets = [f"{prefix}x" for prefix in dump_format.CREDENTIALS]
+        await store.commit([PutRegister(key, {"secret": "hush"}, None) for key in (*secrets, "gateway/device/lab-1")])
+        lines = await _dumped(store)
+        assert [line["register"]["key"] for line in lines if "register" in line] == ["gateway/device/lab-1"]
+        older = [{"register": {"key": key, "value": {"secret": "hush"}, "revision": 1}} for key in secrets]
+        empty = MemoryStore()
+        await empty.load(lines_of([*lines, *older]))
+        assert [register.key for register in await empty.registers("")] == ["gateway/device/lab-1"]
+
     async def test_an_empty_store_is_dumped_and_loaded(self, store: Store) -> None:
         lines = await _dumped(store)
         assert lines == [dump_format.HEADER]
