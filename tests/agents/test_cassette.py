@@ -10,6 +10,10 @@ import pytest
 from asterism import Constellation, Task
 from asterism.agents import ModelEditor, StoreCassette
 from asterism.agents.cassette import ReplayDiffers, difference
+from asterism.agents.model_messages import ToolCall
+from asterism.cli.plan_review_views import exchange_text
+from asterism.core.errors import AsterismError
+from asterism.store.protocol import PutRegister
 from tests.agents.editor_scenes import REPAIR, ScriptedCaller, fails, orchestrator, pipeline, scripted
 from tests.durable.durable_scenes import staged
 
@@ -83,3 +87,41 @@ async def test_a_stored_plan_is_repeated_under_another_name():
         assert [one.to_json() for one in second.plan.dependencies] == [one.to_json() for one in first.plan.dependencies]
         copied = await StoreCassette(stage.store).exchanges("again")
         assert [one.question for one in copied] == [one.question for one in exchanges]
+
+
+async def malformed(**changes):
+    """The first exchange of a cassette whose register was changed."""
+    async with staged() as stage:
+        model = ModelEditor("test:scripted", caller=ScriptedCaller(REPAIR), fleet=stage.fleet())
+        await stage.orchestrator(editor=model, concurrency=1).run(pipeline())
+        register = await stage.store.register("exchange/pipeline/000001")
+        await stage.store.commit([PutRegister(register.key, {**register.value, **changes}, register.revision)])
+        return await StoreCassette(stage.store).exchanges("pipeline")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"number": "one"},
+        {"question": 7},
+        {"answer": []},
+        {"answer": {"text": 5, "calls": [], "refused": False, "model": ""}},
+        {"answer": {"text": "", "calls": [["1", "edit"]], "refused": False, "model": ""}},
+        {"answer": {"text": "", "calls": [["1", "edit", {"edits": []}]], "refused": False, "model": ""}},
+        {"cost": {"calls": "many"}},
+        {"cost": None},
+        {"more": 1},
+    ],
+)
+async def test_a_malformed_cassette_is_refused_with_a_sentence(changes):
+    with pytest.raises(AsterismError, match=r"(register exchange/pipeline/000001 cannot be read|is not readable)"):
+        await malformed(**changes)
+
+
+async def test_a_question_of_another_version_is_shown_as_it_is():
+    [exchange] = await malformed(question="[" * 100_000)
+    assert "[[[" in exchange_text(exchange)
+
+
+def test_arguments_that_are_nested_too_deep_are_unreadable():
+    assert not ToolCall("1", "edit", "[" * 100_000).readable

@@ -47,6 +47,8 @@ def test_a_number_is_seconds(number: float) -> None:
         (" 5m", "' 5m'"),
         ("5 minutes", "'5 minutes'"),
         ("1e9", "'1e9'"),
+        ("9" * 400, f"'{'9' * 58}…"),
+        (f"{'9' * 306}w", f"'{'9' * 58}…"),
         ("nan", "'nan'"),
         ("inf", "'inf'"),
         ("\u0663", "'\u0663'"),

@@ -6,11 +6,13 @@ are only in the write-ahead log.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -353,3 +355,45 @@ def test_an_empty_file_is_not_taken_for_a_new_store(tmp_path: Path) -> None:
     assert result.exit_code == 64
     assert "is empty" in result.output
     assert scene.file.stat().st_size == 0
+
+
+@pytest.mark.parametrize(
+    "value", ["7", '"x"', "[]", "{}", "null", "[[1]]", "[" * 100_000, '{"version": "x"}'], ids=lambda value: value[:8]
+)
+@pytest.mark.parametrize("key", ["coordinator", "settings", "workflow/work"])
+def test_a_register_of_another_shape_is_named(tmp_path: Path, key: str, value: str) -> None:
+    scene = Scene(tmp_path)
+    scene.ok("workflow", "add", "work", "--shell", "true")
+    scene.ok("fleet", "set", "--keep", "3d")
+    with contextlib.closing(sqlite3.connect(scene.file)) as other:
+        other.execute("INSERT OR REPLACE INTO registers VALUES (?, ?, 1)", (key, value))
+        other.commit()
+    for words in (
+        ("device", "list"),
+        ("fleet", "show"),
+        ("workflow", "list"),
+        ("store", "check"),
+        ("runs", "create", "work"),
+    ):
+        result = scene.run(*words)  # never with a traceback
+        assert result.exit_code == 0 or "Error: " in result.stderr or key in result.output
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['{"run": ' + "[" * 100_000, '{"register": {"key": "a", "value": ' + '{"a":' * 100_000, '{"notice": {"at": "x"}}'],
+)
+def test_a_hostile_line_of_a_backup_is_named(tmp_path: Path, line: str) -> None:
+    scene, file = Scene(tmp_path), tmp_path / "backup"
+    file.write_text('{"asterism": "store", "version": 1}\n' + line + '\n{"end": 2}\n')
+    result = scene.run("store", "restore", str(file))
+    assert result.exit_code == 64
+    assert "Error: " in result.stderr
+    assert len(result.stderr) < 1000
+
+
+def test_every_with_hundreds_of_digits_is_not_a_duration(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    result = scene.run("schedule", "add", "x", "--every", "9" * 400, "--workflow", "work")
+    assert result.exit_code == 64
+    assert "is not a valid duration" in result.stderr

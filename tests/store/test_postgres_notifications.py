@@ -130,11 +130,14 @@ async def test_an_unknown_message_on_the_channel_is_ignored(
     async with opened(postgres_url) as store, looking(postgres_url) as other:
         watch = await _listening(store, OFFERED)
         channel = store._listener._channel
-        for nonsense in ("", "no JSON", "[]", "7", "{}", '[1, {"a": 2}]'):
+        errors: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: errors.append(context))
+        for nonsense in ("", "no JSON", "[]", "7", "{}", '[1, {"a": 2}]', '["a", [1]]', "null", "[" * 7000):
             await other.execute("SELECT pg_notify($1, $2)", channel, nonsense)
         await other.execute("SELECT pg_notify($1, $2)", channel, json.dumps(["another-process", OFFERED]))
         assert await watch.wait(PATIENCE)
         assert "ignored an unknown message on channel" in caplog.text
+        assert errors == []
 
 
 async def test_a_notification_is_not_part_of_the_commit(postgres_url: str, caplog: pytest.LogCaptureFixture) -> None:

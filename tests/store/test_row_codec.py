@@ -215,3 +215,38 @@ def test_a_record_without_a_label_is_what_it_was_before_there_were_labels() -> N
     assert row_codec.record_of(labelled) == [*row_codec.record_of(one), "mine"]
     assert row_codec.run_of(row_codec.record_of(one)) == one
     assert row_codec.run_of(row_codec.record_of(labelled)) == labelled
+
+
+# -- rows that somebody else has written -------------------------------------------------------------------------------
+
+DEEP = "[" * 100_000
+MISTYPED = [b"\xff", 2.5, "x", 7, None, DEEP, "[[1]]", "7", '"x"', "null"]
+
+
+@pytest.mark.parametrize("column", row_codec.COLUMNS)
+@pytest.mark.parametrize("value", MISTYPED, ids=lambda value: repr(value)[:10])
+def test_a_mistyped_row_is_refused_or_can_be_written_again(column: str, value: Any) -> None:
+    """SQLite stores any type in any column."""
+    row = list(row_codec.row_of(run(1)))
+    row[row_codec.COLUMNS.index(column)] = value
+    try:
+        read = row_codec.run_of(row)
+    except StoreCorrupt:
+        return
+    row_codec.row_of(read)
+    assert isinstance(-read.priority, int)
+
+
+@pytest.mark.parametrize("place", range(len(row_codec.SESSION_COLUMNS)))
+@pytest.mark.parametrize("value", [b"\xff", DEEP, "[[1]]", None], ids=lambda value: repr(value)[:10])
+def test_a_mistyped_session_is_refused(place: int, value: Any) -> None:
+    row: list[Any] = ["s", "kitchen", 1, "open", 0, 1.0, "{}", "{}"]
+    row[place] = value
+    with pytest.raises(StoreCorrupt, match=r"session .* cannot be read"):
+        row_codec.session_of(row)
+
+
+@pytest.mark.parametrize("notice", [{"at": "x", "kind": "a", "message": "b"}, {"at": 1.0, "kind": 5, "message": "b"}])
+def test_a_mistyped_notice_is_refused(notice: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match="a notice has a time"):
+        row_codec.notice_of(notice)

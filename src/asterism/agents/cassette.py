@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol
 
 from asterism.agents.budget import Account, Budget
@@ -23,6 +23,7 @@ from asterism.core.plan.editor_cost import EditorCost
 from asterism.durable.editor_budget import account_key, read_account
 from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.protocol import Notice, PutRegister, Store, Write, for_plan
+from asterism.store.store_errors import reading_register
 
 Step = Callable[[Account], Account]
 """A change of an account. It may raise, and then nothing changes."""
@@ -61,7 +62,21 @@ class Exchange:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Exchange:
-        return cls(**{**data, "cost": EditorCost.from_json(data["cost"])})
+        """The exchange that ``to_json`` wrote. Raises TypeError, LookupError or InvalidTask for anything else."""
+        found = cls(**{**data, "cost": EditorCost.from_json(data["cost"])})
+        answer = ModelAnswer.from_json(found.answer)
+        for part in (found, found.cost, answer, *answer.calls):
+            _check_types(part)
+        return found
+
+
+def _check_types(record: Any) -> None:
+    """Raises TypeError for a field that is not text or a number, as its default or its annotation says."""
+    kinds: dict[str, Any] = {"str": str, "int": int, "float": (int, float), "bool": bool}
+    for one in fields(record):
+        value, kind = getattr(record, one.name), kinds.get(str(one.type))
+        if kind is not None and (not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)):
+            raise TypeError(f"{one.name} is {value!r:.60}")
 
 
 class Cassette(Protocol):
@@ -140,8 +155,11 @@ class StoreCassette:
     async def change(self, plan: str, step: Step, exchange: Exchange | None = None, notice: str = "") -> Account:
         async def attempt() -> Account:
             found = await self._store.register(account_key(plan))
-            value: dict[str, Any] = {"account": {}, "exchanges": 0} if found is None else dict(found.value)
-            account = step(Account() if found is None else Account.from_json(value["account"]))
+            with reading_register(account_key(plan)):
+                value: dict[str, Any] = {"account": {}, "exchanges": 0} if found is None else dict(found.value)
+                account = Account() if found is None else Account.from_json(value["account"])
+                value["exchanges"] = int(value["exchanges"])
+            account = step(account)
             value["account"] = account.to_json()
             writes: list[Write] = []
             if exchange is not None:
@@ -158,8 +176,11 @@ class StoreCassette:
             return await retry_on_conflict(attempt)
 
     async def exchanges(self, plan: str) -> list[Exchange]:
-        found = await self._store.registers(exchange_prefix(plan))
-        return [Exchange.from_json(register.value) for register in found]
+        found = []
+        for register in await self._store.registers(exchange_prefix(plan)):
+            with reading_register(register.key):
+                found.append(Exchange.from_json(register.value))
+        return found
 
     async def changed(self, plan: str, timeout: float) -> None:
         watch = self._store.watch(frozenset({for_plan(plan)}))

@@ -30,7 +30,10 @@ class ToolCall:
 
     def read(self) -> Any:
         """The arguments. Raises ValueError if they are not JSON."""
-        return json.loads(self.arguments or "{}")
+        try:
+            return json.loads(self.arguments or "{}")
+        except RecursionError:
+            raise ValueError("they are nested too deep") from None
 
     @property
     def readable(self) -> bool:

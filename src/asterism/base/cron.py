@@ -31,6 +31,7 @@ NAMED = {
 
 FIELDS = "minute, hour, day of month, month and day of week"
 LONGEST_EXPRESSION = 500
+LONGEST_ZONE = 100
 YEARS = 50
 """An expression that does not fire in so many years never fires; cronsim searches no further."""
 
@@ -50,6 +51,8 @@ def time_zone(name: str) -> ZoneInfo:
     """The time zone of a name, such as Europe/Berlin. Raises InvalidCron."""
     from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
+    if len(name) > LONGEST_ZONE:  # to look for a similar name would take hours
+        raise InvalidCron(f"the name of a time zone has at most {LONGEST_ZONE} characters, not {len(name):,}")
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from asterism.base.text import describe_value
@@ -30,7 +31,10 @@ def parse_duration(value: object, *, unit_required: bool = False) -> float:
     match = _DURATION.fullmatch(value) if isinstance(value, str) else None
     if match is None or (unit_required and match[2] is None):
         raise InvalidDuration(value)
-    return float(match[1]) * _UNIT_SECONDS[match[2]]
+    seconds = float(match[1]) * _UNIT_SECONDS[match[2]]
+    if not math.isfinite(seconds):  # several hundred digits
+        raise InvalidDuration(value)
+    return seconds
 
 
 def format_duration(seconds: float) -> str:

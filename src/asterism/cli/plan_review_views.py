@@ -262,8 +262,11 @@ def _answer_words(exchange: Exchange) -> str:
 
 def exchange_text(exchange: Exchange) -> str:
     """The last message of the question, and the answer."""
-    last = json.loads(exchange.question)["messages"][-1]
-    asked = last.get("user") or last.get("text") or ""
+    try:
+        last = json.loads(exchange.question)["messages"][-1]
+        asked = str(last.get("user") or last.get("text") or "")
+    except (AttributeError, LookupError, TypeError, ValueError, RecursionError):
+        asked = exchange.question  # not as this version asks
     return "\n".join(
         [
             f"exchange {exchange.number}, {format_time(exchange.at)}, {clean(str(exchange.cost))}",

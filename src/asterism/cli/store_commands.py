@@ -255,7 +255,7 @@ def read_backup(path: Path) -> Iterator[Mapping[str, Any]]:
                     continue
                 count += 1
                 yield line
-    except (ValueError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+    except (ValueError, EOFError, zlib.error, gzip.BadGzipFile, RecursionError) as error:
         if not count:
             raise StoreCorrupt(f"{path} is not a backup, or is damaged from the start: {error}") from None
         raise StoreCorrupt(f"{path} is damaged after line {count}: {error}") from None

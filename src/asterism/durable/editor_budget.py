@@ -23,6 +23,7 @@ from asterism.core.errors import PlanError
 from asterism.core.plan.editor_cost import EditorCost, dollars_text
 from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.protocol import PutRegister, Store
+from asterism.store.store_errors import reading_register
 
 if TYPE_CHECKING:
     from asterism.fleet.fleet import Fleet
@@ -350,7 +351,8 @@ def account_key(plan: str) -> str:
 async def read_account(store: Store, plan: str) -> Account | None:
     """The account of a plan; None if no editor of it has a budget."""
     found = await store.register(account_key(plan))
-    return None if found is None else Account.from_json(found.value["account"])
+    with reading_register(account_key(plan)):
+        return None if found is None else Account.from_json(found.value["account"])
 
 
 async def raise_budget(fleet: Fleet, plan: str, budget: Budget) -> Account:

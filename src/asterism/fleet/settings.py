@@ -13,6 +13,7 @@ from asterism.core.json_values import RESULT_LIMIT, SizeLimit
 from asterism.core.run.placement import Weights
 from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.protocol import NOTIFIED, PutRegister, Store, Write, last_notice
+from asterism.store.store_errors import reading_register
 
 KEY = "settings"
 DAY = 86_400.0
@@ -121,7 +122,8 @@ async def read(store: Store) -> Settings:
 
 def _from_stored(value: Mapping[str, Any]) -> Settings:
     """Settings that only a later version of Asterism knows are left out."""
-    return Settings(**{name: value[name] for name in value if name in _NAMES})
+    with reading_register(KEY):
+        return Settings(**{name: value[name] for name in value if name in _NAMES})
 
 
 async def write(store: Store, changes: Mapping[str, Any]) -> Settings:

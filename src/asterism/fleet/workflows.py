@@ -17,7 +17,7 @@ from asterism.core.errors import AsterismError, InvalidWorkflow
 from asterism.core.run.workflow import Workflow
 from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.protocol import PutRegister, Store, Write
-from asterism.store.store_errors import Conflict
+from asterism.store.store_errors import Conflict, reading_register
 
 LATEST = "workflow/"
 VERSIONS = "workflow-version/"
@@ -139,7 +139,9 @@ class Workflows:
             known = [one.key.removeprefix(LATEST) for one in await self._store.registers(LATEST)]
             hint = suggestion(name, known) or f"; add it with `asterism workflow add {name} …`"
             raise UnknownWorkflow(f"there is no workflow {name!r}{hint}")
-        return await self.get(name, pointer.value["version"])
+        with reading_register(pointer.key):
+            version = int(pointer.value["version"])
+        return await self.get(name, version)
 
     async def get(self, name: str, version: int) -> Workflow:
         """One version of a workflow. Raises UnknownWorkflow."""
@@ -164,8 +166,13 @@ class Workflows:
 
     async def all(self) -> list[Workflow]:
         """The latest version of each workflow."""
-        pointers = [one for one in await self._store.registers(LATEST) if set(one.value) == {"version"}]
-        return [await self.get(one.key.removeprefix(LATEST), one.value["version"]) for one in pointers]
+        found = []
+        for pointer in await self._store.registers(LATEST):
+            with reading_register(pointer.key):
+                version = pointer.value["version"] if set(pointer.value) == {"version"} else None
+            if version is not None:
+                found.append(await self.get(pointer.key.removeprefix(LATEST), version))
+        return found
 
 
 def without_rules(workflow: Workflow) -> Workflow:

@@ -38,6 +38,8 @@ def from_text(text: str) -> Any:
         value, end = _scan(text, 0)
     except StopIteration:
         raise ValueError(f"not JSON: {text[:40]!r}") from None
+    except RecursionError:
+        raise ValueError(f"nested too deep: {text[:40]!r}") from None
     if end != len(text):
         raise ValueError(f"more than one JSON value: {text[:40]!r}")
     return value

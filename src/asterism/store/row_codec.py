@@ -287,9 +287,47 @@ def without_empty_label(row: Sequence[Any]) -> list[Any]:
     return list(row if row[-1] is not None else row[:-1])
 
 
+_WHOLE: set[type] = {int}
+_NUMBER: set[type] = {int, float}
+_TEXT: set[type] = {str}
+_TYPES: dict[str, set[type]] = {
+    "id": _TEXT,
+    "workflow": _TEXT,
+    "version": _WHOLE,
+    "created_at": _NUMBER,
+    "priority": _WHOLE,
+    "timeout": _NUMBER,
+    "input": _TEXT,
+    "revision": _WHOLE,
+    "status": _TEXT,
+    "epoch": _WHOLE,
+    "avoid": _TEXT,
+    "offered": _WHOLE | {bool},
+    "due_at": _NUMBER | {type(None)},
+    "not_before": _NUMBER,
+    "waiting_since": _NUMBER | {type(None)},
+    "ended_at": _NUMBER | {type(None)},
+    "state": _TEXT,
+}
+"""The types of columns; those of all others are text or nothing. SQLite stores any type in any column."""
+
+_COLUMN_TYPES = tuple(_TYPES.get(name, _TEXT | {type(None)}) for name in COLUMNS)
+
+
+@lru_cache(maxsize=256)
+def _mistyped(types: tuple[type, ...]) -> str | None:
+    """The first column whose value has another type than it may have. Most rows have one of a few combinations."""
+    for name, allowed, found in zip(COLUMNS, _COLUMN_TYPES, types, strict=False):
+        if found not in allowed:
+            return f"{name} is of type {found.__name__}"
+    return None
+
+
 def run_of(row: Sequence[Any]) -> Run:
     """Return the run in a row with the columns COLUMNS, or in a record without a label. Raises CorruptRecord."""
     try:
+        if (mistake := _mistyped(tuple(map(type, row)))) is not None:
+            raise TypeError(mistake)
         fields = _blank()
         (
             fields["id"],
@@ -321,6 +359,8 @@ def run_of(row: Sequence[Any]) -> Run:
             fields["label"] = label[0]
         fields.update(_state_fields(text))
         fields["input"] = from_text(given)
+        if type(fields["input"]) is not dict:
+            raise TypeError("its input is not an object")
         fields["status"] = _STATUSES[status]
         if avoid:
             fields["avoid"] = tuple(avoid[1:-1].split("|"))
@@ -387,9 +427,15 @@ def session_row(session: Session) -> tuple[Any, ...]:
     )
 
 
+_SESSION_TYPES = (_TEXT, _TEXT, _WHOLE, _TEXT, _WHOLE | {bool}, _NUMBER, _TEXT, _TEXT)
+
+
 def session_of(row: Sequence[Any], used: int = 0) -> Session:
     """Return the session in a row with the columns SESSION_COLUMNS. Raises CorruptRecord."""
     try:
+        for name, allowed, value in zip(SESSION_COLUMNS, _SESSION_TYPES, row, strict=False):
+            if type(value) not in allowed:
+                raise TypeError(f"{name} is of type {type(value).__name__}")
         terms = from_text(row[7])
         return Session(
             row[0],
@@ -417,4 +463,8 @@ def notice_to_json(notice: Notice) -> dict[str, Any]:
 
 
 def notice_of(data: Mapping[str, Any]) -> Notice:
-    return Notice(**data)
+    """Return the notice that ``notice_to_json`` wrote. Raises TypeError for anything else."""
+    notice = Notice(**data)
+    if type(notice.at) not in _NUMBER or not isinstance(notice.kind, str) or not isinstance(notice.message, str):
+        raise TypeError("a notice has a time, a kind and a message")
+    return notice

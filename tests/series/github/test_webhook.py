@@ -252,6 +252,25 @@ def serving(server: Any, *words: str, **environment: str) -> Iterator[tuple[subp
         process.communicate()
 
 
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {"action": "\ud800", "repository": {"full_name": "acme/rocket"}, "issue": {"number": 1, "title": "RFC-1-01"}},
+        {
+            "action": "edited",
+            "repository": {"full_name": "acme/rocket"},
+            "issue": {"number": 1, "title": "RFC-1-01 \ud800"},
+        },
+    ],
+)
+def test_half_of_a_surrogate_pair_is_no_payload_of_github(payload):
+    """GitHub sends none, and no answer, log or series could have it."""
+    with pytest.raises(ValueError, match="surrogates not allowed"):
+        affected_series("issues", json.dumps(payload).encode(), "acme/rocket", SeriesMatcher())
+    whole = json.loads(json.dumps(payload).replace("\\ud800", "\\ud83d\\ude00"))
+    affected_series("issues", json.dumps(whole).encode(), "acme/rocket", SeriesMatcher())
+
+
 def deliver(
     url: str, form: Any, event: str = "issues", *, sign: str | None = None, delivery: str | None = None
 ) -> httpx.Response:

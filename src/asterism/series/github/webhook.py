@@ -97,6 +97,8 @@ def affected_series(event: str, body: bytes, repository: str, matcher: SeriesMat
     if event not in EVENTS:
         return AffectedSeries(frozenset(), f"the event {event or '(none)'} changes no series")
     payload = json.loads(body)
+    if b"\\ud" in body.lower():  # most bodies have no such escape
+        json.dumps(payload, ensure_ascii=False).encode()  # half of a pair: UnicodeEncodeError is a ValueError
     if not isinstance(payload, Mapping):
         raise ValueError("the payload is not an object")
     about = payload.get("repository")

@@ -145,7 +145,9 @@ class Listener:
     def _received(self, connection: object, pid: int, channel: str, payload: str) -> None:
         try:
             sender, *topics = json.loads(payload)
-        except ValueError:
+            if not all(isinstance(topic, str) for topic in topics):
+                raise ValueError("a topic is a text")
+        except (TypeError, ValueError, RecursionError):  # anybody may notify a channel
             log.warning("ignored an unknown message on channel %s: %.80r", channel, payload)
             return
         if not topics:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any
@@ -23,7 +22,7 @@ from asterism.store.protocol import (
     StoredChunk,
     WaitingRuns,
 )
-from asterism.store.row_codec import COLUMNS, notice_of, run_of, searched, session_of, to_text
+from asterism.store.row_codec import COLUMNS, from_text, notice_of, run_of, searched, session_of, to_text
 from asterism.store.server_clock import ServerClock
 from asterism.store.store_errors import CorruptRecord
 
@@ -133,11 +132,11 @@ class Reads:
 
     async def register(self, key: str) -> Register | None:
         row = await self._named("register", key)
-        return _register(row) if row is not None else None
+        return register_of(row) if row is not None else None
 
     async def registers(self, prefix: str) -> list[Register]:
         rows = await self._quick.fetch(statements()["registers"], prefix) if storable(prefix) else []
-        return [_register(row) for row in rows]
+        return [register_of(row) for row in rows]
 
     async def reports(self, run_ids: Sequence[str]) -> dict[str, ProgressReport]:
         rows = await self._quick.fetch(statements()["reports"], [one for one in run_ids if storable(one)])
@@ -153,7 +152,7 @@ class Reads:
             rows = await self._quick.fetch(statements()["notices"], after, limit)
         elif storable(run):
             rows = await self._quick.fetch(statements()["notices_of_run"], after, limit, run)
-        return [(number, notice_of(json.loads(text))) for number, text in rows]
+        return [(number, stored_notice(text)) for number, text in rows]
 
     async def blob(self, name: str) -> bytes | None:
         row = await self._named("blob", name)
@@ -163,9 +162,16 @@ class Reads:
 def chunk_of(run_id: str, row: Sequence[Any]) -> StoredChunk:
     epoch, first, lines, said = row
     try:
-        return StoredChunk(epoch, first, lines, json.loads(said))
+        return StoredChunk(epoch, first, lines, from_text(said))
     except ValueError as error:
         raise CorruptRecord(f"the log of run {run_id} cannot be read: {error}") from error
+
+
+def stored_notice(text: str) -> Notice:
+    try:
+        return notice_of(from_text(text))
+    except (TypeError, ValueError) as error:
+        raise CorruptRecord(f"a notice cannot be read: {error!r}") from error
 
 
 def _only_open(query: Query) -> bool:
@@ -174,13 +180,13 @@ def _only_open(query: Query) -> bool:
     return live or query.due_before is not None or query.session is not None or query.offered is True
 
 
-def _register(row: Sequence[Any]) -> Register:
+def register_of(row: Sequence[Any]) -> Register:
     key, value, revision = row
     try:
-        return Register(key, json.loads(value), revision)
+        return Register(key, from_text(value), revision)
     except ValueError as error:
         raise CorruptRecord(f"register {key} cannot be read: {error}") from error
 
 
 def _report(run: str, epoch: int, progress: str | None, tail: str) -> ProgressReport:
-    return ProgressReport(run, epoch, None if progress is None else Progress(*json.loads(progress)), json.loads(tail))
+    return ProgressReport(run, epoch, None if progress is None else Progress(*from_text(progress)), from_text(tail))

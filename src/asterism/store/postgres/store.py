@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
@@ -35,10 +34,19 @@ from asterism.store.postgres.connection import (
 from asterism.store.postgres.group_commit import NO_PEERS, Committer
 from asterism.store.postgres.notifications import Listener, NotificationSender, new_sender
 from asterism.store.postgres.queue import TakeQueue
-from asterism.store.postgres.reads import Reads, chunk_of
+from asterism.store.postgres.reads import Reads, chunk_of, register_of, stored_notice
 from asterism.store.postgres.schema import foreign_object, migrate, statements
-from asterism.store.protocol import Change, PutRun, Register, TakeRequest, Usage, Watch, Write
-from asterism.store.row_codec import COLUMNS, MOVING, moving, notice_of, run_of, session_of, without_empty_label
+from asterism.store.protocol import Change, PutRun, TakeRequest, Usage, Watch, Write
+from asterism.store.row_codec import (
+    COLUMNS,
+    MOVING,
+    from_text,
+    moving,
+    notice_of,
+    run_of,
+    session_of,
+    without_empty_label,
+)
 from asterism.store.server_clock import ServerClock
 from asterism.store.store_errors import StoreCorrupt, StoreError
 from asterism.store.watches import Watches, topics_of
@@ -149,11 +157,11 @@ class PostgresStore(Reads):
             async for row in connection.cursor(statements()["all_sessions"], prefetch=PAGE):
                 yield {"session": list(row)}
             async for key, value, revision in connection.cursor(statements()["all_registers"], prefetch=PAGE):
-                line = dump_format.line(Register(key, json.loads(value), revision))
+                line = dump_format.line(register_of((key, value, revision)))
                 if dump_format.is_dumped(line):
                     yield line
             async for number, text in connection.cursor(statements()["all_notices"], prefetch=PAGE):
-                yield dump_format.line(notice_of(json.loads(text)), number=number)
+                yield dump_format.line(stored_notice(text), number=number)
             async for run, *row in connection.cursor(statements()["all_logs"], prefetch=PAGE):
                 yield dump_format.log_line(run, chunk_of(run, row))
             async for (data,) in connection.cursor(statements()["all_blobs"], prefetch=BLOB_PAGE):
@@ -269,8 +277,8 @@ def _problem(what: str, read: Callable[[Sequence[Any]], object], row: Sequence[A
 
 _READERS: dict[str, tuple[str, Callable[[Sequence[Any]], object]]] = {
     "all_sessions": ("session", session_of),
-    "all_registers": ("register", lambda row: json.loads(row[1])),
-    "all_notices": ("notice", lambda row: notice_of(json.loads(row[1]))),
+    "all_registers": ("register", register_of),
+    "all_notices": ("notice", lambda row: notice_of(from_text(row[1]))),
     "all_logs": ("the log of run", lambda row: chunk_of(row[0], row[1:])),
 }
 _CONTRADICTIONS = {
