@@ -131,6 +131,18 @@ log_options = options(
 """The options of the commands that print logs."""
 
 
+def refuse_options(why: str, *names: str) -> None:
+    """Raise UsageError for the first of these parameters that is given on the command line: it would have no effect.
+    ``why`` continues the sentence that begins with the option."""
+    from click.core import ParameterSource
+
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        if name in names and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{parameter.opts[-1]} {why}")
+
+
 def same_store(fleet: Fleet) -> str:
     """The option that lets an advised command find the store of this one: empty unless --store was given to it."""
     import shlex

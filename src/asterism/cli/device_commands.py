@@ -17,6 +17,7 @@ from asterism.cli.cli_context import (
     fleet_options,
     note,
     print_json,
+    refuse_options,
     store_wait_option,
     with_fleet,
 )
@@ -140,6 +141,15 @@ def join(
         raise click.UsageError("--timeout must be at least twice --heartbeat, or one late heartbeat counts as a loss.")
     if terms["agent"] is not None and terms["model"] is not None:
         raise click.UsageError("A device has one agent: give --agent or --model.")
+    if terms["no_monitor"]:
+        refuse_options("has no effect with --no-monitor: the device never becomes the coordinator.", "monitor_every")
+    if server is not None:
+        refuse_options(
+            "has no effect with --server: only devices with the store monitor the others.",
+            "no_monitor",
+            "monitor_every",
+        )
+        refuse_options("has no effect with --server: the device reaches its server whenever it is there.", "store_wait")
     no_monitor, every = terms.pop("no_monitor"), terms.pop("monitor_every")
     wanted = DeviceOptions(name, labels=dict(labels), monitor_every=None if no_monitor else every, **terms)
     if server is not None:
@@ -429,6 +439,8 @@ def monitor(
     from asterism.core.run.device_name import plain_device_name
 
     given = name or plain_device_name(f"monitor-{platform.node() or 'local'}")
+    if metrics_port is None:
+        refuse_options("needs --metrics-port: no metrics are served without it.", "metrics_host")
     metrics = None if metrics_port is None else (metrics_host, metrics_port)
     wanted = DeviceOptions(given, slots=0, monitor_every=every, metrics=metrics, runs_plans=True, **terms)
     return join_fleet(store, wanted, drain_for=0.0, as_json=as_json, create=False, wait=store_wait)

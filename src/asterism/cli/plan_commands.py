@@ -16,6 +16,7 @@ from asterism.cli.cli_context import (
     note,
     options,
     print_json,
+    refuse_options,
     same_store,
     with_fleet,
 )
@@ -246,6 +247,8 @@ def _change_plan(
     name: str, store: str | None, as_json: bool, dry_run: bool, change: Callable[[Fleet], Awaitable[EditAnswer]]
 ) -> int:
     """Change a plan, and print the changes or why they were rejected. Returns the exit code."""
+    if dry_run:
+        refuse_options("has no effect with --dry-run: no process is asked.", "timeout")
 
     async def attempt(fleet: Fleet) -> int:
         from asterism.cli.plan_views import applied_json, applied_lines, rejected_json, resume_command
@@ -329,6 +332,8 @@ def logs(name: str, task: str | None, store: str | None, as_json: bool, **terms:
     Without TASK the lines of all tasks are printed in the order of time, each with the name of its task. The output of
     all attempts is kept, each up to the --log-limit of the fleet: its beginning and its end. With --json each line is a
     JSON object with its task, attempt, time and stream."""
+    if as_json:
+        refuse_options("has no effect with --json: each line has its time and stream.", "times")
 
     async def read(fleet: Fleet) -> None:
         from asterism.cli.log_output import LogOptions, print_plan_log

@@ -117,6 +117,9 @@ editor_options = options(
     ),
     model_options,
 )
+NO_EDITOR = "needs --editor: without an editor, the plan is not edited while it runs."
+"""Why an option of ``editor_options`` is refused."""
+
 concurrency_option = click.option(
     "--concurrency", type=click.IntRange(min=1), metavar="N", help="Maximum number of tasks that run at once."
 )

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from asterism.base.text import clean, suggestion
-from asterism.cli.cli_context import current_user, json_option, options, print_json, with_fleet
+from asterism.cli.cli_context import current_user, json_option, options, print_json, refuse_options, with_fleet
 from asterism.cli.model_options import MODEL, resolve_editor
 from asterism.cli.option_types import approval_rule, duration, edit_scope, named_values, positive_duration, size
 from asterism.cli.plan_context import (
+    NO_EDITOR,
     LocalCommand,
     OutputOptions,
     check_drawing_options,
@@ -50,6 +50,9 @@ STORE_OPTIONS = (
     *("approvals", "approval_timeout", "approval_escalation"),
 )
 """The options of ``run`` that need ``--store``."""
+
+EDITOR_OPTIONS = ("edit_timeout", "policy", "scopes")
+"""The options of ``run`` that need ``--editor``, unless the plan is stored: a later editor goes by them."""
 
 NOBODY_APPROVES = 1.0
 """Seconds after which an edit is refused that waits for a person, in a plan without a store: nobody can approve it."""
@@ -154,10 +157,7 @@ class UnusablePlanFile(click.ClickException):
 @result_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON; all else goes to standard error.")
 @plain_option
-@click.pass_context
 def run(
-    context: click.Context,
-    /,
     plan: str,
     policy: str | None,
     editor: str | None,
@@ -186,7 +186,12 @@ def run(
     crash. --serve without --store uses the default store, and adds the time to the name of the plan; so does --editor
     model, because the exchanges and the budget of the model are kept in a store."""
     stored = store is not None or serve or editor == MODEL
-    _check_store_options(context, stored)
+    if stored:
+        refuse_options("has no effect with --store: use `asterism fleet set --most SIZE`.", "result_limit")
+    else:
+        refuse_options("needs --store: without it, the plan ends with this process.", *STORE_OPTIONS)
+    if editor is None:
+        refuse_options(NO_EDITOR, "edit_on", *(() if stored else EDITOR_OPTIONS))
     if editor == OUTSIDE and not stored:
         raise click.UsageError("--editor outside needs --store: editors reach the plan through the store.")
     check_result_option(result, as_json)
@@ -209,16 +214,6 @@ def _may_grow(found: PlanFile, editor: str | None) -> bool:
     from asterism.base.foreach_expansion import template_of
 
     return editor is not None or any(template_of(node.task) for node in found.constellation.nodes.values())
-
-
-def _check_store_options(context: click.Context, stored: bool) -> None:
-    """Refuse options that have no effect with or without ``--store``."""
-    for name in () if stored else STORE_OPTIONS:
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            option = next(one.opts[-1] for one in context.command.params if one.name == name and one.opts)
-            raise click.UsageError(f"{option} needs --store: without it, the plan ends with this process.")
-    if stored and context.get_parameter_source("result_limit") is ParameterSource.COMMANDLINE:
-        raise click.UsageError("--result-limit has no effect with --store: use `asterism fleet set --most SIZE`.")
 
 
 def _run_here(found: PlanFile, terms: dict[str, Any], output: OutputOptions, result_limit: int) -> int:

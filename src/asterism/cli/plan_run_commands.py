@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from asterism.base.text import clean
-from asterism.cli.cli_context import fleet_options, note, options, print_json, with_fleet
+from asterism.cli.cli_context import fleet_options, note, options, print_json, refuse_options, with_fleet
 from asterism.cli.edit_batches import read_batch
 from asterism.cli.model_options import resolve_editor
 from asterism.cli.option_types import capabilities
 from asterism.cli.plan_context import (
+    NO_EDITOR,
     LocalCommand,
     OutputOptions,
     check_result_option,
@@ -175,6 +176,10 @@ def _run_in_store(
     from asterism.cli.plan_execution import WatchedOrchestrator
 
     check_result_option(terms["result"], as_json)
+    if terms["editor"] is None:
+        refuse_options(NO_EDITOR, "edit_on")
+    if terms["no_local"]:
+        refuse_options("has no effect with --no-local: this process executes no tasks.", "can")
     allow_imports()
     output = OutputOptions(terms.pop("report"), as_json, terms.pop("plain"), terms.pop("stats"), terms.pop("result"))
     local = local_work(terms.pop("local"), terms.pop("no_local"), frozenset(terms.pop("can")) or None)

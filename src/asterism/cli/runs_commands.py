@@ -18,6 +18,7 @@ from asterism.cli.cli_context import (
     log_options,
     note,
     print_json,
+    refuse_options,
     short,
     with_fleet,
 )
@@ -133,6 +134,7 @@ def _create_each(
 
     if wait:
         raise click.UsageError("--wait waits for one run. Wait for all with: asterism runs watch --until-done")
+    refuse_options("has no effect with --each: the runs are offered to all devices.", "prefer_local")
     terms.pop("prefer_local")
     key = terms.pop("key")
     options = {name: value for name, value in terms.items() if value is not None}
@@ -432,6 +434,8 @@ def logs(run: str, store: str | None, as_json: bool, **terms: Any) -> None:
     The output of all attempts is kept, each up to the --log-limit of the fleet: its beginning and its end. With --json
     each line is a JSON object with its attempt, time and stream. The result of a run is printed by `asterism runs
     output`."""
+    if as_json:
+        refuse_options("has no effect with --json: each line has its time and stream.", "times")
 
     async def read(fleet: Fleet) -> None:
         from asterism.cli.log_output import LogOptions, print_run_log

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from asterism.base.text import clean
-from asterism.cli.cli_context import CommandGroup, note, print_json
+from asterism.cli.cli_context import CommandGroup, note, print_json, refuse_options
 from asterism.cli.option_types import duration
 from asterism.cli.series_context import (
     EXIT_QUEUED,
@@ -359,6 +359,11 @@ def rebuild(
     named = bool(issues or active is not None or empty)
     if options.github is None and not named:
         raise click.UsageError("Name the open issues in order with --issue, or give --empty.")
+    if named:
+        why = "has no effect here: it is for issues that the command reads from GitHub, and they are given."
+        refuse_options(why, "pattern", "label_pattern", "label", "assignee")
+    if empty and (issues or active is not None):
+        raise click.UsageError("--empty excludes --issue and --active.")
     live = [Live(number, place, number == active) for place, number in enumerate(dict.fromkeys(issues))]
     if active is not None and active not in issues:
         live.append(Live(active, -1, True))

@@ -14,6 +14,7 @@ from asterism.cli.cli_context import (
     fleet_options,
     options,
     print_json,
+    refuse_options,
     with_fleet,
 )
 from asterism.cli.option_types import capabilities, duration, json_value, pair, words
@@ -172,6 +173,10 @@ def _made(name: str, given: dict[str, Any]) -> Workflow:
     http: dict[str, Any] = {
         key: given.pop(key) for key in ("method", "body", "headers", "params", "expect") if key in given
     }
+    if "body" in http and "body_json" in given:
+        raise click.UsageError("--body and --body-json exclude each other.")
+    if "url" in given or "call" in given:
+        refuse_options("has no effect here: only commands (--argv, --shell) and agents have it.", "env", "cwd")
     if "body_json" in given:
         http["json"] = given.pop("body_json")
     if "url" in given:
