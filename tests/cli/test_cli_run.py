@@ -306,12 +306,18 @@ def test_a_task_that_no_device_can_take_is_named_at_once_and_fails_in_the_end(tm
     assert "a failed: no device with 'gpu' became available within 0 s" in result.stdout
 
 
-def test_a_missing_secret_is_a_warning_and_then_a_failure(tmp_path: Path) -> None:
-    path = write(tmp_path, "tasks:\n  a: {shell: x, env: {A: {secret: NO_SUCH_SECRET}}}\n")
+def test_a_plan_that_executes_here_does_not_start_without_its_secrets(tmp_path: Path) -> None:
+    lines = (
+        *("tasks:", f"  first: {{shell: touch {tmp_path}/began}}"),
+        *("  a: {shell: x, after: first, env: {A: {secret: NO_SUCH_SECRET}}}", "  b: {shell: x, after: a}"),
+    )
+    path = write(tmp_path, "\n".join(lines) + "\n")
     result = asterism("run", path)
-    assert result.exit_code == 1
-    assert "warning" in result.stderr
-    assert "the environment has no secret 'NO_SUCH_SECRET'" in result.stdout
+    assert result.exit_code == 64
+    assert "warning: task 'a': env.A needs 'NO_SUCH_SECRET'" in result.stderr
+    assert "The environment lacks secrets of the plan: 'NO_SUCH_SECRET' (task 'a'); nothing was done." in result.stderr
+    assert not (tmp_path / "began").exists()
+    assert asterism("run", path, "--only", "first").exit_code == 0, "nothing that runs needs it"
 
 
 CHOICE = """\

@@ -197,6 +197,8 @@ def run(
     check_result_option(result, as_json)
     allow_imports(plan)
     found = load_plan_file(plan, given_parameters(settings, params_file), only, fleet=stored)
+    if not stored:
+        _check_secrets(found)
     if result is not None and result not in found.constellation and not _may_grow(found, editor):
         hint = suggestion(result, list(found.constellation.nodes)) or "."
         raise click.BadParameter(f"the plan has no task {result!r}{hint}", param_hint="--result")
@@ -214,6 +216,24 @@ def _may_grow(found: PlanFile, editor: str | None) -> bool:
     from asterism.base.foreach_expansion import template_of
 
     return editor is not None or any(template_of(node.task) for node in found.constellation.nodes.values())
+
+
+def _check_secrets(found: PlanFile) -> None:
+    """Raise UnusablePlanFile if a task needs a secret that this process does not have: all tasks execute in it."""
+    import os
+
+    from asterism.base.foreach_expansion import template_of
+    from asterism.base.secret_mask import secrets_of_task
+
+    missing: dict[str, str] = {}
+    for node in found.constellation.nodes.values():
+        for name in secrets_of_task(template_of(node.task) or node.task):
+            if name not in os.environ:
+                missing.setdefault(name, node.task.id)
+    if missing:
+        needs = ", ".join(f"{name!r} (task {task!r})" for name, task in missing.items())
+        what = f"The environment lacks secrets of the plan: {needs}; nothing was done."
+        raise UnusablePlanFile(clean(f"{what} Set them, or run the plan on devices that have them: --store URL."))
 
 
 def _run_here(found: PlanFile, terms: dict[str, Any], output: OutputOptions, result_limit: int) -> int:
