@@ -59,8 +59,8 @@ def test_a_cleanup_that_would_be_skipped_is_warned_about() -> None:
     assert mistakes("clean: {shell: x, after: {load: completion}}") == [
         (
             5,
-            "task 'clean': runs when 'load' has completed or failed, but not if 'load' never starts, for example because"
-            " 'create' does not succeed; to run it in any case, write after: {load: always}",
+            "task 'clean': runs when 'load' has completed or failed, but not if 'load' never starts, for example"
+            " because 'create' does not succeed; to run it in any case, write after: {load: always}",
         )
     ]
 

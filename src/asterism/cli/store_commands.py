@@ -126,7 +126,7 @@ def restore(file: Path, store: str | None, as_json: bool) -> None:
     backup has no tokens: create them again. Devices that joined through a server are enrolled as they were."""
 
     async def read(fleet: Fleet) -> None:
-        from asterism.server.enrolment import DEVICES
+        from asterism.fleet.joinable_devices import DEVICES
 
         runs = await fleet.store.load(_lines(file))
         if as_json:
