@@ -62,7 +62,7 @@ async def behind_a_gateway(made: Constellation, most: int, folder: Path) -> Resu
         routes = GatewayRoutes(fleet, Bodies(SERVER_LIMITS))
         app = httpx.ASGITransport(Starlette(routes=routes.routes))
         transport, key = HttpTransport("http://server", inner=app), DeviceKey.new()
-        await enrol(transport, key, "lab-1", await invite(fleet.store))
+        await enrol(transport, key, "lab-1", await invite(fleet.store, name="lab-1"))
         async with working(DeviceAgent(GatewayAccess(transport, key, MemoryOutbox()), "lab-1", slots=2)):
             result = await DurableOrchestrator(fleet, local=0).run(made)
         await routes.close()
