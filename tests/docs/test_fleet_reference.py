@@ -10,6 +10,7 @@ from functools import cache
 import pytest
 
 from asterism import DeviceAgent, DurableOrchestrator, Fleet, Query, Settings
+from asterism.base.command_inputs import FILE_PREFIX
 from asterism.base.task_inputs import VARIABLE_PREFIX
 from asterism.core.run.run import Owner
 from asterism.core.run.session import Session
@@ -103,7 +104,8 @@ def test_every_variable_of_a_command_is_told() -> None:
     there = {name for file in files for name in re.findall(r'"(ASTERISM_[A-Z]+)"', file.read_text("utf-8"))}
     told = section(page("docs/how-to/runs.md"), "## The environment of a command")
     assert there
-    assert {name for name in first_names(told) if name.startswith("ASTERISM_")} == {*there, f"{VARIABLE_PREFIX}<name>"}
+    inputs = {f"{VARIABLE_PREFIX}<name>", f"{FILE_PREFIX}<name>"}
+    assert {name for name in first_names(told) if name.startswith("ASTERISM_")} == there | inputs
 
 
 def test_every_name_of_a_profile_is_told() -> None:

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asterism.base import function_calls
+from asterism.base.command_inputs import input_texts
 from asterism.base.secret_mask import Mask
 from asterism.core.errors import DeviceUnavailable
 from asterism.core.run.workflow import Workflow
@@ -207,8 +208,9 @@ def test_however_a_word_is_put_together_it_is_judged_as_a_whole(place: Path, dat
     parts = {"a": word[:first], "b": word[first:second], "c": word[second:]}
     allowed = policy(commands=("tool",), environment=("*",))
     work = Reports().work(command("{a}{b}{c}"), parts)
+    resolved = fill(work.workflow, parts, Mask())
     with pytest.raises(PolicyForbids):
-        command_of(work.run, work.workflow, fill(work.workflow, parts, Mask()), allowed, {})
+        command_of(work.run, work.workflow, resolved, input_texts(resolved.inputs), allowed, {})
 
 
 # -- shell, workflows --------------------------------------------------------------------------------------------------
@@ -374,7 +376,8 @@ def test_whatever_is_sent_only_listed_variables_differ_from_the_devices(
     marks = executors(allowed)._records.marks()
     try:
         resolved = fill(work.workflow, inputs, Mask())
-        environment = command_of(work.run, work.workflow, resolved, allowed, marks).environment
+        texts = input_texts(resolved.inputs)
+        environment = command_of(work.run, work.workflow, resolved, texts, allowed, marks).environment
     except PolicyForbids:
         assert any(not name.startswith("MEDIA_") for name in variables)
         return
