@@ -143,6 +143,20 @@ async def test_the_traceback_of_a_function_comes_through_the_gateway() -> None:
         assert "in divide\n" in log.text
 
 
+async def test_a_device_learns_of_a_raised_limit_with_its_next_heartbeat() -> None:
+    async with served() as (fleet, app):
+        await fleet.configure(most=1000)
+        transport, key = HttpTransport("http://server", inner=app), DeviceKey.new()
+        await enrol(transport, key, "lab-1", await invite(fleet.store, name="lab-1"))
+        agent = DeviceAgent(GatewayAccess(transport, key, MemoryOutbox()), "lab-1")
+        async with working(agent):
+            assert (await agent.connection.value_limit()).size == 1000
+            await fleet.configure(most=2000)
+            await agent.connection.beat({}, [])
+            assert (await agent.connection.value_limit()).size == 2000
+        await transport.close()
+
+
 @pytest.mark.parametrize("kind", ["digits", "deep"])
 async def test_what_a_store_accepts_as_a_result_passes_the_gateway(kind: str) -> None:
     async with served() as (fleet, app), device(fleet, app):
