@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from asterism.core.errors import Violation
 from asterism.core.plan.edits import AddTask, EditBatch, UpdateTask
 from asterism.core.plan.graph import Graph
+from asterism.core.plan.task import Task
 
 MOST_NAMES = 20
 """How many names a message lists."""
@@ -39,7 +40,7 @@ def _named(batch: EditBatch) -> Iterator[tuple[int, str]]:
     """The devices that edits name, each with the index of its edit. A placeholder is no name yet."""
     for index, edit in enumerate(batch.edits):
         name = None
-        if isinstance(edit, AddTask):
+        if isinstance(edit, AddTask) and isinstance(edit.task, Task):  # ``apply`` rejects any other
             name = edit.task.device
         elif isinstance(edit, UpdateTask):
             name = edit.changes.get("device")
