@@ -165,6 +165,15 @@ async def test_a_code_that_was_used_is_refused() -> None:
         assert (again.status_code, again.headers["location"], "set-cookie" in again.headers) == (303, "/", False)
 
 
+@pytest.mark.parametrize("accept", ["text/html", "*/*"])
+async def test_wrong_login_codes_are_slowed_down_and_the_right_one_is_not(accept: str) -> None:
+    async with server_scene() as scene, scene.stranger(accept=accept) as client:
+        found = [(await client.get(f"/login?code=wrong-{number}")).status_code for number in range(30)]
+        assert found.count(429) == 30 - request_guard.MAX_FAILURES
+        code = await scene.credentials.create_login("ann", ["admin"], by="ann")
+        assert (await client.get(f"/login?code={code}")).status_code == 303
+
+
 async def test_a_request_for_the_head_of_a_login_does_not_use_up_its_code() -> None:
     """Programs that preview links send it."""
     async with server_scene() as scene, scene.stranger() as client:

@@ -41,6 +41,7 @@ async def login(call: Call) -> Response:
     try:
         new = await call.server.gate.credentials.redeem_login(call.query.code)
     except LoginRefused:
+        call.server.gate.count_failure(call.request)
         if "text/html" not in call.request.headers.get("accept", ""):
             raise
         return RedirectResponse("/", 303)  # the page of a browser that is logged in, or how to log in

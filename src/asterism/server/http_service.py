@@ -14,6 +14,7 @@ from starlette.routing import BaseRoute
 from asterism.base.http_limits import Bodies, Limits
 from asterism.base.http_server import LimitedServer, serving
 from asterism.base.listen_address import CannotServe, ListenAddress
+from asterism.base.tls_renewal import renewed_certificate
 from asterism.fleet.fleet import Fleet
 from asterism.server.app import server_app
 from asterism.server.credentials import Credentials
@@ -56,7 +57,8 @@ async def http_service(
     https = address.certificate is not None or address.behind_proxy
     gate = Gate(Credentials(fleet.store), time.monotonic, https=https, shared=address.behind_proxy)
     state = ServerState(fleet, gate, Bodies(limits))
-    context, also_plain = address.tls_context(), False
+    own = context = address.tls_context()
+    also_plain = False
     routes: Sequence[BaseRoute] = ()
     if peers:
         also_plain = context is None
@@ -73,7 +75,7 @@ async def http_service(
             timeout_graceful_shutdown=SHUTDOWN_GRACE,
         )
         try:
-            async with serving(server, sock):
+            async with serving(server, sock), renewed_certificate(address, own, log):
                 try:
                     yield HttpService(public_url(address, address.url(sock), names), state, server)
                 finally:

@@ -48,7 +48,7 @@ ONLY_ONCE = ("host", "origin", "authorization", "cookie", PAGE_HEADER, "sec-fetc
 
 MAX_FAILURES = 10
 FAILURE_WINDOW = 60.0
-"""The most wrong tokens of one address within so many seconds."""
+"""The most wrong tokens and login codes of one address within so many seconds."""
 
 EDITS_PER_MINUTE = 120
 """How many edits one credential may make in a minute."""
@@ -199,13 +199,17 @@ class Gate:
         if found is None:
             if not token:
                 raise RequestRefused(401, "a token is needed: create one with: asterism token create")
-            address = network_of(request.client.host) if request.client is not None else "nowhere"
-            wait = self._failures.wait(address)
-            if wait is not None:
-                raise RequestRefused(429, f"too many wrong tokens from {address}: wait {wait:.0f} s", wait)
-            self._failures.add(address)
+            self.count_failure(request)
             raise RequestRefused(401, "this token is unknown, expired or revoked")
         return found
+
+    def count_failure(self, request: Request) -> None:
+        """Count a wrong token or login code. Raises RequestRefused if its address has sent too many."""
+        address = network_of(request.client.host) if request.client is not None else "nowhere"
+        wait = self._failures.wait(address)
+        if wait is not None:
+            raise RequestRefused(429, f"too many wrong tokens from {address}: wait {wait:.0f} s", wait)
+        self._failures.add(address)
 
     def _check_page_key(self, request: Request, caller: Caller) -> None:
         if not caller.credential.has_page_key(request.headers.get(PAGE_HEADER, "")):

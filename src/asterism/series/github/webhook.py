@@ -31,6 +31,7 @@ from asterism.base.http_limits import PROXY, Bodies, Limits, RequestRefused, net
 from asterism.base.http_server import LimitedServer, serving
 from asterism.base.listen_address import ListenAddress
 from asterism.base.operating_system import stop_signals
+from asterism.base.tls_renewal import renewed_certificate
 from asterism.series.github.discovery import SeriesMatcher, has_label
 from asterism.series.github.sync import SyncWorker
 
@@ -241,6 +242,7 @@ async def serve(endpoint: WebhookEndpoint, address: ListenAddress, on_listen: Ca
     app, context = endpoint.app(metrics=address.is_loopback), address.tls_context()
     with contextlib.closing(address.open_socket()) as sock, stop_signals() as stop:
         server = LimitedServer(app, address.limits(LIMITS), log, context, timeout_graceful_shutdown=SHUTDOWN_GRACE)
-        async with endpoint.syncing(stop.set), serving(server, sock):
+        renewed = renewed_certificate(address, context, log)
+        async with endpoint.syncing(stop.set), serving(server, sock), renewed:
             on_listen(f"{address.url(sock)}{PATH}")
             await stop.wait()
