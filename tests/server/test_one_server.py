@@ -27,6 +27,7 @@ from asterism.core.errors import AsterismError
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.task import Task
 from asterism.core.run.workflow import Workflow
+from asterism.durable import plan_runner
 from asterism.durable.plan_submissions import submit_plan
 from asterism.fleet.device import agent as device_agent
 from asterism.fleet.fleet import Fleet
@@ -39,6 +40,8 @@ from asterism.peers.registry import PeerRefused
 from asterism.series.github.discovery import SeriesMatcher
 from asterism.series.github.sync import SyncWorker
 from asterism.series.github.webhook import LIMITS, MAX_BODY, WebhookEndpoint
+from asterism.server import endpoint, plan_routes
+from asterism.server import http_service as service_module
 from asterism.server.credentials import Credentials
 from asterism.server.http_service import HttpService, http_service
 from asterism.server.request_guard import SERVER_LIMITS
@@ -386,3 +389,69 @@ async def test_every_device_of_a_server_delivers_notices_under_its_device_policy
         assert await serving == 0
     assert judging.keys() == {"server", "p"}
     assert all(one is policy.notices and one.only_public is not file for one in judging.values())
+
+
+# -- stopping ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("method", "status", "name"), [("POST", 504, "answer-lost"), ("GET", 503, "server-stops")])
+async def test_a_request_that_is_not_done_when_the_server_stops_gets_a_problem_document(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, status: int, name: str
+) -> None:
+    begun = asyncio.Event()
+
+    async def never(*args: Any, **terms: Any) -> Any:
+        begun.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(endpoint, "STOP_GRACE", 0.1)
+    monkeypatch.setattr(plan_routes, "edit_plan", never)
+    monkeypatch.setattr(Fleet, "coordinator", never)
+    async with stores(tmp_path) as (fleet, _):
+        plan = Constellation("p")
+        plan.add(Task("a", argv=["true"]))
+        await submit_plan(fleet, plan)
+        token = (await Credentials(fleet.store).create("ann", ["admin"], by="test")).token
+
+        async def ask(url: str) -> httpx.Response:
+            async with httpx.AsyncClient(headers={"authorization": f"Bearer {token}"}, timeout=60.0) as client:
+                if method == "GET":
+                    return await client.get(f"{url}/api/v1/devices")
+                edits = [{"op": "remove_task", "task_id": "a"}]
+                return await client.post(f"{url}/api/v1/plans/p/edits", json={"edits": edits})
+
+        async with http_service(fleet, LOOPBACK) as service:
+            asking = asyncio.create_task(ask(service.url))
+            waiting = asyncio.create_task(begun.wait())
+            await asyncio.wait([waiting, asking], return_when=asyncio.FIRST_COMPLETED)
+            assert not asking.done()
+        answer = await asking
+        assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json")
+        assert answer.json()["type"] == f"urn:asterism:problem:{name}"
+
+
+async def test_requests_are_answered_before_the_plans_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped: list[str] = []
+
+    def recorded(name: str, inner: Any) -> Any:
+        @asynccontextmanager
+        async def recording(*args: Any, **terms: Any) -> AsyncIterator[Any]:
+            async with inner(*args, **terms) as value:
+                yield value
+            stopped.append(name)
+
+        return recording
+
+    monkeypatch.setattr(service_module, "http_service", recorded("requests", http_service))
+    monkeypatch.setattr(plan_runner, "runs_plans", recorded("plans", plan_runner.runs_plans))
+    async with stores(tmp_path) as (fleet, _):
+        announced = Announced(monkeypatch)
+        serving = asyncio.create_task(
+            server_process.serve_until_signal(
+                fleet, LOOPBACK, [], local=0, policy=ServerPolicy.find(None), as_json=False
+            )
+        )
+        await announced.addresses
+        signal.raise_signal(signal.SIGTERM)
+        assert await serving == 0
+    assert stopped == ["requests", "plans"]

@@ -60,7 +60,8 @@ async def serve_until_signal(
         if webhook is not None:
             hook = await stack.enter_async_context(open_webhook(webhook, address, series_log.info))
         routes = [hook.route] if hook is not None else []
-        service = await stack.enter_async_context(
+        http = await stack.enter_async_context(contextlib.AsyncExitStack())
+        service = await http.enter_async_context(
             http_service(fleet, address, names, more=lambda state: [*mcp_routes(state), *routes], peers=peers)
         )
         await stack.enter_async_context(monitor_beside(fleet, policy.notices))
@@ -75,6 +76,7 @@ async def serve_until_signal(
             await announce(fleet, service.url, login=login, also=also, as_json=as_json)
             await stop.wait()
         log.info("stopping")
+        await http.aclose()  # first: edits that are on their way are answered by the plans that still run here
     return 0
 
 

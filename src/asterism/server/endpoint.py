@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -56,6 +56,14 @@ WITH_SLASH = frozenset({"task", "device", "series"})
 Model = TypeVar("Model", bound=BaseModel)
 
 
+STOP_GRACE = 4.0
+"""How many seconds a request that is being answered has when the server stops: less than the server itself has."""
+
+
+class ServerStops(Exception):
+    """The server stopped before a request was answered."""
+
+
 class NoModel(BaseModel, extra="forbid"):
     """The body or the query of a request that has none."""
 
@@ -73,6 +81,7 @@ class ServerState:
 
     _fleets: dict[str, Fleet] = field(default_factory=dict, repr=False)
 
+    _answering: set[asyncio.Timeout] = field(default_factory=set, repr=False)
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set, repr=False)
     _texts: dict[str, tuple[float, str]] = field(default_factory=dict, repr=False)
     _making: asyncio.Lock = field(default_factory=asyncio.Lock, repr=False)
@@ -84,9 +93,29 @@ class ServerState:
         task.add_done_callback(self._tasks.discard)
         return task
 
+    @contextlib.asynccontextmanager
+    async def while_serving(self) -> AsyncIterator[None]:
+        """The answer to a request: it has ``STOP_GRACE`` seconds when the server stops. Raises ServerStops after
+        that."""
+        limit = asyncio.timeout(None)
+        try:
+            async with limit:
+                self._answering.add(limit)
+                try:
+                    yield
+                finally:
+                    self._answering.discard(limit)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise ServerStops from None
+
     async def close(self) -> None:
-        """End what goes on."""
+        """End what goes on. Requests that are being answered have a moment."""
         self.stopping.set()
+        until = asyncio.get_running_loop().time() + STOP_GRACE
+        for limit in self._answering:
+            limit.reschedule(until)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -213,11 +242,20 @@ class EndpointApp:
         with contextlib.ExitStack() as held:
             try:
                 response = await self._answer(request, held)
+            except ServerStops:
+                response = self._unfinished()
             except Exception as error:
                 where = f"{self._endpoint.method} {self._endpoint.path}"
                 response = problem_of(error, where, request.path_params.get("plan"))
             with contextlib.suppress(ClientDisconnect):
                 await response(scope, receive, in_time(request, send))
+
+    def _unfinished(self) -> Response:
+        """The answer to a request that was not done when the server stopped."""
+        if self._endpoint.method == "GET":
+            return problem(503, "the server stops: try again later", "server-stops", retry_after=1.0)
+        text = "the server stops, and it is unknown whether this was done or will be: look before you send it again"
+        return problem(504, text, "answer-lost", retry_after=1.0)
 
     async def _answer(self, request: Request, held: contextlib.ExitStack) -> Response:
         endpoint, server, caller = self._endpoint, self._server, None
@@ -239,7 +277,8 @@ class EndpointApp:
                 call.body = endpoint.body.model_validate(await _json_body(request, server, caller))
         except ValidationError as error:
             return problem(422, "the request is not valid", "invalid-request", violations=request_violations(error))
-        result = await endpoint.handler(call)
+        async with server.while_serving():
+            result = await endpoint.handler(call)
         return result if isinstance(result, Response) else JSONResponse(result, endpoint.status)
 
 
