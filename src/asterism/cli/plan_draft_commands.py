@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from asterism.base.text import clean, clean_lines
+from asterism.base.text import clean, clean_lines, masked_urls
 from asterism.cli.cli_context import note, with_fleet
 from asterism.cli.model_options import MODEL_VARIABLE
 
 if TYPE_CHECKING:
     from asterism.agents.planner import PlanDraft
+    from asterism.core.run.workflow import Workflow
     from asterism.fleet.fleet import Fleet
 
 UNUSABLE = 1
@@ -74,11 +75,16 @@ def new(request: str, models: tuple[str, ...], name: str, store: str | None, qui
 async def _surroundings(fleet: Fleet) -> dict[str, Any]:
     from asterism.agents.fleet_surroundings import fleet_devices
 
-    workflows = [
-        (one.name, one.description or str(one.shell or one.argv or one.call or ""))
-        for one in await fleet.workflows.all()
-    ]
+    workflows = [(one.name, one.description or _command(one)) for one in await fleet.workflows.all()]
     return {"devices": await fleet_devices(fleet), "workflows": workflows}
+
+
+def _command(workflow: Workflow) -> str:
+    """What a workflow executes, for the provider of a model: without secrets, and without logins in addresses."""
+    from asterism.base.secret_mask import environment_mask, secret_names
+
+    mask = environment_mask(secret_names([workflow.env, workflow.http]))
+    return masked_urls(mask.text(str(workflow.shell or workflow.argv or workflow.call or "")))
 
 
 def _print(request: str, found: PlanDraft, quiet: bool) -> None:
@@ -89,10 +95,14 @@ def _print(request: str, found: PlanDraft, quiet: bool) -> None:
     from asterism.cli.screen import Screen
     from asterism.orchestrator.plan_mask import PlanMask
     from asterism.report import terminal
-    from asterism.report.picture import picture
+    from asterism.report.picture import LONGEST_LABEL, picture, work_text
 
-    screen = Screen(stderr=True)
-    screen.say(terminal(picture(found.plan, PlanMask(found.plan)), screen.width))
+    screen, mask = Screen(stderr=True), PlanMask(found.plan)
+    # the work, not its description: both are the model's words, and only one of them is executed
+    screen.say(terminal(picture(found.plan, mask, work=True), screen.width))
+    for node in found.plan.nodes.values():
+        if len(work := work_text(node.task, mask)) > LONGEST_LABEL:  # the drawing has cut it
+            screen.say(f"{clean(node.id)}: {work}")
     for line in found.explanation.splitlines():
         screen.say(clean(line))
     screen.say(clean(f"{found.cost}. Nothing was executed."))

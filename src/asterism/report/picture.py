@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from asterism.base.text import masked_url, shorten
+from asterism.base.text import clean, masked_url, shorten
 from asterism.core.plan.plan_end import NOT_NEEDED, UNREACHABLE
 from asterism.core.plan.status import CANCELLED, PENDING
 
@@ -82,15 +82,18 @@ def picture(
     secrets: PlanMask | None = None,
     gone: Mapping[str, Iterable[Dependency]] | None = None,
     phase: Callable[[Node], str | None] | None = None,
+    *,
+    work: bool = False,
 ) -> Picture:
     """The plan as it is now. ``gone`` maps tasks that an edit removed to their dependencies. ``phase`` returns what a
-    running task of a fleet does: it may be queued.
+    running task of a fleet does: it may be queued. With ``work``, each task shows what it executes, whatever its
+    description says.
 
     A removed task is drawn after its dependencies, and no present task is drawn after it."""
     from asterism.orchestrator.plan_mask import PlanMask  # drawings of other data do not need it
 
     secrets, gone = secrets or PlanMask(plan), gone or {}
-    drawn_tasks = [_drawn_task(node, secrets, phase and phase(node)) for node in plan.nodes.values()]
+    drawn_tasks = [_drawn_task(node, secrets, phase and phase(node), work) for node in plan.nodes.values()]
     drawn_tasks += [DrawnTask(task_id, "", "removed") for task_id in gone]
     lines = [DrawnEdge(edge.source, edge.target, edge.on, edge.when) for edge in plan.dependencies]
     lines += [
@@ -102,13 +105,19 @@ def picture(
     return Picture(plan.id, tuple(drawn_tasks), tuple(lines))
 
 
-def _drawn_task(node: Node, secrets: PlanMask, phase: str | None) -> DrawnTask:
+def _drawn_task(node: Node, secrets: PlanMask, phase: str | None, work: bool) -> DrawnTask:
     status = phase or ("waiting" if node.status is PENDING and node.open else str(node.status))
+    shown = shorten(work_text(node.task, secrets), LONGEST_LABEL) if work else label(node.task, secrets)
     device = node.task.device if phase == "queued" else node.device or node.task.device
     notes = [device or ""]
     if node.status is CANCELLED and not node.reason.startswith((NOT_NEEDED, UNREACHABLE)):  # somebody cancelled it
         notes.append(shorten(secrets.shown(node.reason), LONGEST_LABEL))
-    return DrawnTask(node.id, label(node.task, secrets), status, ", ".join(filter(None, notes)))
+    return DrawnTask(node.id, shown, status, ", ".join(filter(None, notes)))
+
+
+def work_text(task: Task, secrets: PlanMask) -> str:
+    """What a task executes, whole and on one line."""
+    return clean(secrets.shown(_action(task)))
 
 
 def label(task: Task, secrets: PlanMask) -> str:
