@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from asterism.cli.cli_context import HOW_TO_CREATE_A_STORE
 from asterism.store.postgres import PostgresStore
 from asterism.store.store_errors import StoreMissing
 from tests.cli.cli_scenes import write
@@ -63,7 +64,7 @@ LONG_COMMANDS = {"device join": ["device", "join", "laptop"], "serve": ["serve",
 
 
 def test_every_command_that_the_message_names_creates_a_store(tmp_path: Path) -> None:
-    named = [name.removeprefix("asterism ") for name in re.findall("`([^`]*)`", HINT)]
+    named = [name.removeprefix("asterism ") for name in re.findall("`([^`]*)`", HOW_TO_CREATE_A_STORE)]
     assert sorted(named) == sorted([*CREATING_COMMANDS, *LONG_COMMANDS])
     for number, words in enumerate(CREATING_COMMANDS.values()):
         scene = Scene(folder := tmp_path / str(number))
