@@ -52,7 +52,9 @@ class ServerScene:
 @asynccontextmanager
 async def server_scene(**terms: Any) -> AsyncIterator[ServerScene]:
     async with Fleet(MemoryStore(), by="server") as fleet:
-        yield ServerScene(fleet, **terms)
+        scene = ServerScene(fleet, **terms)
+        yield scene
+        await scene.state.close()
 
 
 # -- plans that run, in virtual time -----------------------------------------------------------------------------------
@@ -67,6 +69,7 @@ async def plan_server(**terms: Any) -> AsyncIterator[tuple[ServerScene, Stage]]:
         stage.spawn(runner.run())
         scene.state.submitted = runner.wake
         yield scene, stage
+        await scene.state.close()
 
 
 def plan_text(*tasks: str, call: str = "work") -> str:

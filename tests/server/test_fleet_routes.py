@@ -9,7 +9,7 @@ import pytest
 
 from asterism.core.run.workflow import Workflow
 from asterism.durable.journal_store import insert_plan
-from asterism.server import waiting_runs
+from asterism.server import fleet_feed, waiting_runs
 from asterism.store.protocol import Notice
 from asterism.store.store_errors import StoreUnavailable
 from tests.durable.durable_scenes import Stage, chain
@@ -232,11 +232,50 @@ async def test_the_events_of_a_fleet_are_runs_devices_and_notices() -> None:
         assert [one["id"] for one in other.events] == [one["id"] for one in follower.events[2:]]
         await follower.leave()
         await other.leave()
+        await stage.fleet().clock.sleep(fleet_feed.KEPT_FOR + 2 * fleet_feed.LOOK_INTERVAL)
         again = await followed(scene, stage, last_event_id=last)
         await again.until(1)
         assert [one["event"] for one in again.events] == ["reset"]
         await again.leave()
         assert run["id"]
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["guarded", "ablation"])
+async def test_a_lone_client_of_a_fleet_resumes_and_gets_each_event_once(
+    monkeypatch: pytest.MonkeyPatch, kept: bool
+) -> None:
+    if not kept:
+        monkeypatch.setattr(fleet_feed, "KEPT_FOR", 0.0)
+    async with plan_server() as (scene, stage):
+        follower = await followed(scene, stage)
+        await follower.until(1)
+        seen, last = list[str](), follower.events[0]["id"]
+        for number in range(10):
+            await follower.leave()
+            await stage.store.commit([Notice(stage.store.clock(), "lost", f"while away {number}")])
+            await stage.fleet().clock.sleep(7.0 * (number % 4))
+            follower = await followed(scene, stage, last_event_id=last)
+            await stage.store.commit([Notice(stage.store.clock(), "lost", f"while here {number}")])
+            text = f"while here {number}"
+            await stage.until(lambda text=text, client=follower: text in [one.get("message") for one in client.events])
+            seen += [one.get("message", one["event"]) for one in follower.events]
+            last = follower.events[-1]["id"]
+        await follower.leave()
+        every = [f"while {where} {number}" for number in range(10) for where in ("away", "here")]
+        assert (seen == every) is kept
+        assert ("reset" in seen) is not kept
+
+
+async def test_a_feed_without_clients_ends_after_a_while() -> None:
+    async with plan_server() as (scene, stage):
+        follower = await followed(scene, stage)
+        await follower.until(1)
+        await follower.leave()
+        task = scene.state.fleet_feed._task
+        assert task is not None
+        assert not task.done()
+        await stage.fleet().clock.sleep(fleet_feed.KEPT_FOR + 2 * fleet_feed.LOOK_INTERVAL)
+        assert task.done()
 
 
 async def test_a_feed_whose_beginning_failed_begins_for_the_next_client(monkeypatch: pytest.MonkeyPatch) -> None:

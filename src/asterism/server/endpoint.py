@@ -131,7 +131,7 @@ class ServerState:
     @cached_property
     def fleet_feed(self) -> FleetFeed:
         """The events of runs, devices and notices."""
-        return FleetFeed(self.fleet)
+        return FleetFeed(self.fleet, self.spawn)
 
     @cached_property
     def credential_ends(self) -> CredentialEnds:

@@ -2,7 +2,8 @@
 
 A store keeps no journal of runs, so the feed compares what it reads every second with what it read before. The id of an
 event is ``FEED-NUMBER``: a client that reconnects continues after it as long as the feed remembers, and otherwise gets
-a ``reset`` and reads the lists again.
+a ``reset`` and reads the lists again. After the last client has left, the feed goes on for ``KEPT_FOR`` seconds: also a
+lone client that reconnects misses nothing.
 
 ==========  ===========================================================================================================
 ``run``     ``id``, ``status``, ``workflow``, ``label``, ``device``, ``epoch``, ``revision``: the run has changed
@@ -17,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from asterism.core.run.run import Run
@@ -32,18 +34,21 @@ LOOK_INTERVAL = 1.0
 MOST_RUNS = 500
 """How many runs of each kind (owned, waiting, ended) are compared."""
 
+KEPT_FOR = 60.0
+"""For how many seconds the feed goes on without a client."""
+
 IGNORED = ("last_heartbeat_at", "profile", "load", "rank", "quality")
 """Values of a device that change all the time, and are no event."""
 
 
 class FleetFeed:
-    """``number`` counts events."""
+    """``spawn`` begins a task that ends with the server."""
 
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet, self._id = fleet, secrets.token_hex(4)
+    def __init__(self, fleet: Fleet, spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]) -> None:
+        self._fleet, self._spawn, self._id = fleet, spawn, secrets.token_hex(4)
         self._buffer, self._number = EventBuffer(0), 0
         self._task: asyncio.Task[None] | None = None
-        self._listeners, self._beginning = 0, asyncio.Lock()
+        self._listeners, self._left_at, self._beginning = 0, 0.0, asyncio.Lock()
         self._runs: dict[str, int] = {}
         self._devices: dict[str, dict[str, Any]] = {}
         self._notices = 0
@@ -64,9 +69,7 @@ class FleetFeed:
                 yield data
         finally:
             self._listeners -= 1
-            if not self._listeners and self._task is not None:
-                self._task.cancel()
-                self._task = None
+            self._left_at = asyncio.get_running_loop().time()
 
     async def _begin(self) -> None:
         """Remember how things are now; then look for changes. After a pause the feed has another id: it has not seen
@@ -75,13 +78,14 @@ class FleetFeed:
         while page := await self._fleet.store.notices(after=self._notices, limit=1000):
             self._notices = page[-1][0]
         await self._changes()
-        self._task = asyncio.create_task(self._look(self._buffer))
+        self._task = self._spawn(self._look(self._buffer))
 
     async def _look(self, buffer: EventBuffer) -> None:
-        """Look for changes until this is cancelled. An error that does not pass ends the streams: their clients connect
-        again, to a feed that begins anew."""
+        """Look for changes until there was no client for a while. An error that does not pass ends the streams: their
+        clients connect again, to a feed that begins anew."""
+        now = asyncio.get_running_loop().time
         try:
-            while True:
+            while self._listeners or now() - self._left_at < KEPT_FOR:
                 await asyncio.sleep(LOOK_INTERVAL)
                 found: list[tuple[str, dict[str, Any]]] = []
                 with contextlib.suppress(StoreUnavailable):  # it comes back
