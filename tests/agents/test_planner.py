@@ -8,6 +8,7 @@ import re
 import pytest
 
 from asterism.agents import Price
+from asterism.agents.device_aliases import alias_of
 from asterism.agents.model_calls import ModelCaller
 from asterism.agents.model_messages import ModelAnswer, ToolCall
 from asterism.agents.planner import INSTRUCTIONS, NoPlan, draft_plan
@@ -55,7 +56,7 @@ async def test_a_request_becomes_a_plan_with_an_explanation():
     assert all(str(task.status) == "pending" for task in draft.plan)
     prompt = caller.asked[0].messages[0]["user"]
     assert "compare the logs" in prompt
-    assert "'desk': 2 slots, can python" in prompt
+    assert f"- {alias_of('desk')}: 2 slots, can python" in prompt
     assert draft.cost.calls == 1
 
 
@@ -118,10 +119,20 @@ async def test_a_task_for_an_agent_needs_a_device_with_one(can, fits):
 
 
 async def test_the_device_that_a_task_names_has_to_have_what_it_needs():
-    caller = Planner(AGENT.replace("logs}", "logs}, device: desk"), GOOD)
+    caller = Planner(AGENT.replace("logs}", f"logs}}, device: {alias_of('desk')}"), GOOD)
     devices = [("desk", [], 1), ("helper", ["agent"], 1)]
     await draft_plan("x", None, caller=caller, devices=devices)
-    assert "task 'ask' needs agent, and the device 'desk' does not have that" in str(caller.asked[1].messages[-1])
+    told = f"task 'ask' needs agent, and the device '{alias_of('desk')}' does not have that"
+    assert told in caller.asked[1].messages[-1]["text"]
+
+
+async def test_a_plan_names_the_device_of_an_alias():
+    file = GOOD.replace("shell: cat *.log", f"shell: cat *.log\n    device: '{alias_of('desk: 1')}'")
+    caller = Planner(GOOD.replace("shell: cat *.log", "shell: x\n    device: device-00000000"), file)
+    draft = await draft_plan("x", None, caller=caller, devices=[("desk: 1", [], 1), ("helper", [], 1)])
+    assert "there is no device 'device-00000000'" in caller.asked[1].messages[-1]["text"]
+    assert draft.plan["read"].task.device == "desk: 1"
+    assert 'device: "desk: 1"' in draft.file
 
 
 class ObedientPlanner(Planner):
@@ -163,6 +174,9 @@ async def test_what_devices_and_workflows_say_is_data_and_the_plan_is_checked(te
         assert ORDER not in outside_of_marks(prompt)
         assert outside_of_marks(prompt).count("# Request") == 1
         assert not {"\u202e", "\u200b", "\x1b"} & set(prompt)
+        assert draft.file == GOOD
+        if "workflows" not in around:  # what a device says about itself does not reach the model
+            assert ORDER not in prompt
+            continue
         assert caller.files == (EVIL, GOOD)  # it obeyed, and was refused
         assert "names the device 'production'" in str(caller.asked[1].messages[-1])
-        assert draft.file == GOOD

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from asterism.agents.cassette import Exchange
+from asterism.agents.device_aliases import DeviceAliases
 from asterism.agents.edit_schema import answer_tool, batch_from_answer, show_tasks_tool
 from asterism.agents.model_calls import ModelFailed
 from asterism.agents.model_messages import ModelAnswer, ModelQuestion, ToolCall
@@ -49,6 +50,7 @@ class Conversation:
     steps: int = 0
     mistake: str = ""
     """Why the last answer could not be read."""
+    aliases: DeviceAliases = field(default_factory=DeviceAliases)
 
     @property
     def question(self) -> ModelQuestion:
@@ -89,7 +91,7 @@ def no_answer(conversation: Conversation, model: str, requests: int) -> NoModelA
 def _called(conversation: Conversation, call: ToolCall) -> EditBatch | None:
     arguments = call.read()
     if call.name == "answer":
-        batch = batch_from_answer(arguments)
+        batch = batch_from_answer(conversation.aliases.in_edits(arguments))
         conversation.last = call
         return batch
     if call.name != "show_tasks":
@@ -99,7 +101,8 @@ def _called(conversation: Conversation, call: ToolCall) -> EditBatch | None:
     ids = arguments.get("tasks") or []
     ids = [one for one in ids if isinstance(one, str)] if isinstance(ids, list) else []
     pattern, below = (arguments.get(name) or "" for name in ("pattern", "below"))
-    _tell(conversation, call, task_list(conversation.view, ids, str(pattern), str(below), conversation.mask))
+    terms = (str(pattern), str(below), conversation.mask, conversation.aliases)
+    _tell(conversation, call, task_list(conversation.view, ids, *terms))
     return None
 
 

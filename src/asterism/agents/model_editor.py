@@ -59,6 +59,7 @@ from asterism.agents.conversation import (
     return_answer,
     subject_of,
 )
+from asterism.agents.device_aliases import ALIAS, DeviceAliases, alias_of
 from asterism.agents.edit_filter import EditFilter
 from asterism.agents.model_calls import MAX_OUTPUT, Bill, ModelCaller, ModelFailed, require_extra
 from asterism.agents.model_messages import ModelAnswer, ModelQuestion, call_attributes
@@ -95,6 +96,10 @@ class _PlanState:
     """How many calls wait for a person."""
     refusals: int = 0
     """How many refused answers that add tasks the account knows of."""
+    aliased: frozenset[str] = frozenset()
+    """The aliases of devices that earlier processes have shown."""
+    device_names: frozenset[str] | None = None
+    """The devices that the plan named before its editor did: names of its author."""
 
 
 class ModelEditor:
@@ -202,6 +207,7 @@ class ModelEditor:
                 recorded = [one for found in known.values() for one in found]
                 plan.memory.entries = max([plan.memory.entries, *(one.entries for one in recorded)])
                 plan.memory.names |= {self.__name__, *(one.editor for one in recorded if one.editor)}
+                plan.aliased = frozenset(alias for one in recorded for alias in ALIAS.findall(one.question))
                 plan.known = known
                 return account
         return await self.cassette.account(name) or Account(self.budget)
@@ -211,15 +217,28 @@ class ModelEditor:
     ) -> Conversation:
         known = (plan.known or {}).pop(about, [])
         mask = plan.context.mask() if plan.context is not None else Mask()
+        aliases = await self._aliases(plan, view, events)
         if known:  # the question of an earlier process, as it was asked; the next one shows what happened since
             prompt, entries = json.loads(known[0].question)["messages"][0]["user"], known[0].entries
         else:
-            around = await self._surroundings(plan, view.id, events)
+            around = replace(await self._surroundings(plan, view.id, events), aliases=aliases)
             prompt = mask.text(plan_prompt(view, masked_events(events, mask), plan.memory, around))
             entries = plan.memory.entries
         while len(plan.conversations) >= MOST_CONVERSATIONS:
             del plan.conversations[next(iter(plan.conversations))]
-        return Conversation(about, view, mask, entries, [{"user": prompt}], known=known)
+        return Conversation(about, view, mask, entries, [{"user": prompt}], known=known, aliases=aliases)
+
+    async def _aliases(self, plan: _PlanState, view: ConstellationView, events: Sequence[Event]) -> DeviceAliases:
+        """Aliases for the devices of a fleet, which have chosen their names. Devices of a plan in memory are those of
+        its author."""
+        if self._fleet is None:
+            return DeviceAliases()
+        if plan.device_names is None:
+            named = {task.task.device for task in view if task.task.device is not None}
+            plan.device_names = frozenset(name for name in named if alias_of(name) not in plan.aliased)
+        joined = {session.device for session in await self._fleet.store.sessions(ended=True)}
+        used = {event.device for event in events if isinstance(event, TaskEvent) and event.device}
+        return DeviceAliases(joined | used, plan.device_names)
 
     async def _surroundings(self, plan: _PlanState, name: str, events: Sequence[Event]) -> Surroundings:
         failed = [event for event in events if isinstance(event, TaskEvent) and event.status == "failed"]
@@ -242,7 +261,8 @@ class ModelEditor:
         event = next((one for one in reversed(events) if isinstance(one, EditEvent) and one.violations), None)
         words = "the answer was rejected"
         if event is not None:
-            words = f"The plan rejected this answer:\n{violation_lines(event, conversation.mask)}"
+            lines = violation_lines(event, conversation.mask, conversation.aliases)
+            words = f"The plan rejected this answer:\n{lines}"
         return_answer(conversation, words)
         conversation.steps = 0
         if conversation.charged:

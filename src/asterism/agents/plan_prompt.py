@@ -5,9 +5,10 @@ which an edit can still change; what else has happened since the last prompt; an
 are a count: the model may ask for them (``task_list``). Every list is bounded, and says what it leaves out.
 
 The same change gives the same text: it contains no time, no id of the plan and no number of a cycle, so that an
-exchange can be repeated from a cassette. What devices say is marked as untrusted: results, reasons, output, profiles,
-and the work of the elements of a group, which may be made of a result. Secrets are masked in each text before it is cut
-or escaped: of a part of a secret, or of an escaped one, nobody could tell that it is one.
+exchange can be repeated from a cassette. Names that devices chose for themselves are aliases (``device_aliases``).
+What devices say is marked as untrusted: results, reasons, output, profiles, and the work of the elements of a group,
+which may be made of a result. Secrets are masked in each text before it is cut or escaped: of a part of a secret, or of
+an escaped one, nobody could tell that it is one.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
+from asterism.agents.device_aliases import DeviceAliases, plain_capabilities
 from asterism.agents.untrusted_text import UNTRUSTED_NOTICE, mark_untrusted, visible_text
 from asterism.base.secret_mask import Mask
 from asterism.base.text import plural
@@ -79,12 +81,14 @@ class PromptMemory:
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What a prompt shows besides the plan: the devices as ``(id, capabilities, slots)``, the end of the output of
-    tasks, by id, and what the plan is for. ``mask`` hides the secrets of the plan."""
+    tasks, by id, and what the plan is for. ``mask`` hides the secrets of the plan, ``aliases`` the names that devices
+    have chosen themselves."""
 
     devices: Sequence[tuple[str, Iterable[str], int | None]] = ()
     outputs: Mapping[str, str] = field(default_factory=dict)
     goal: str = ""
     mask: Mask = field(default_factory=Mask)
+    aliases: DeviceAliases = field(default_factory=DeviceAliases)
 
 
 def plan_prompt(view: ConstellationView, events: Sequence[Event], memory: PromptMemory, around: Surroundings) -> str:
@@ -94,10 +98,10 @@ def plan_prompt(view: ConstellationView, events: Sequence[Event], memory: Prompt
     parts = [
         f"# Goal of the plan\n{around.goal}" if around.goal else "",
         "# What happened\n" + "\n".join(_happened(view, events, around)),
-        _since(view, ends, memory, around.mask),
-        _tasks("# Tasks below, which you may change", view, below, around.mask) if below else "",
+        _since(view, ends, memory, around),
+        _tasks("# Tasks below, which you may change", view, below, around) if below else "",
         _counts(view),
-        _devices(view.id, around.devices),
+        _devices(view.id, around),
     ]
     return "\n\n".join(part for part in parts if part)
 
@@ -113,19 +117,20 @@ def _happened(view: ConstellationView, events: Sequence[Event], around: Surround
         yield f"- and {len(shown) - MOST_ENDS:,} more tasks have ended; read them with `show_tasks`"
     for other in events:
         if isinstance(other, EditEvent):
-            yield from _edit_event(other, len(view) == 0, around.mask)
+            yield from _edit_event(other, len(view) == 0, around)
 
 
 def _end(view: ConstellationView, event: TaskEvent, around: Surroundings) -> Iterator[str]:
     mask, task = around.mask, around.mask.text(event.task_id)
     tries = event.attempt - (view[event.task_id].losses if event.task_id in view else 0)
     attempts = f" after {tries} attempts" if tries > 1 else ""  # without those whose process died
-    where = f" on {device_name(view.id, event.device)}" if event.device else ""
+    where = f" on {device_name(view.id, event.device, around.aliases)}" if event.device else ""
     yield f"- task {name(task)} {event.status}{attempts}{where}"
     if event.task_id in view:
-        yield f"  {_task_line(view[event.task_id], mask)}"
+        yield f"  {_task_line(view[event.task_id], around)}"
     if event.reason:
-        yield mark_untrusted(f"reason of the end of {task}", _tail(mask.text(event.reason), RESULT_LENGTH))
+        reason = around.aliases.text(mask.text(event.reason))
+        yield mark_untrusted(f"reason of the end of {task}", _tail(reason, RESULT_LENGTH))
     elif event.value is not None:
         text = mask.text(_json(mask.data(event.value)))
         yield mark_untrusted(f"result of {task}", _head(text, RESULT_LENGTH))
@@ -134,13 +139,14 @@ def _end(view: ConstellationView, event: TaskEvent, around: Surroundings) -> Ite
         yield mark_untrusted(f"end of the output of {task}", _tail(mask.text(output), OUTPUT_LENGTH))
 
 
-def _edit_event(event: EditEvent, empty: bool, mask: Mask) -> Iterator[str]:
+def _edit_event(event: EditEvent, empty: bool, around: Surroundings) -> Iterator[str]:
+    mask = around.mask
     if event.kind == "stuck" and empty:
         yield "- the plan is empty: add the tasks that reach its goal"
     elif event.kind == "stuck":
         yield "- no task can start, and some have not run: repair the plan, or answer with no edits to let it end"
     elif event.violations:
-        yield "- your answer was rejected, and nothing was changed:\n" + violation_lines(event, mask)
+        yield "- your answer was rejected, and nothing was changed:\n" + violation_lines(event, mask, around.aliases)
     elif event.kind == "edit_refused":
         yield f"- your edit was refused, and nothing was changed: {_line(', '.join(event.edits), mask)}"
         if event.reason:
@@ -149,15 +155,16 @@ def _edit_event(event: EditEvent, empty: bool, mask: Mask) -> Iterator[str]:
         yield f"- {event.kind.replace('_', ' ')}: {_head(visible_text(mask.text(event.reason)), RESULT_LENGTH)}"
 
 
-def violation_lines(event: EditEvent, mask: Mask) -> str:
+def violation_lines(event: EditEvent, mask: Mask, aliases: DeviceAliases) -> str:
     """Each violation in a line, with the number of the edit that caused it."""
     return "\n".join(
-        f"  - {f'edit {one.edit}: ' if one.edit is not None else ''}{visible_text(mask.text(one.message))} ({one.rule})"
+        f"  - {f'edit {one.edit}: ' if one.edit is not None else ''}"
+        f"{visible_text(aliases.text(mask.text(one.message)))} ({one.rule})"
         for one in event.violations[:MOST_TASKS]
     )
 
 
-def _since(view: ConstellationView, ends: Sequence[TaskEvent], memory: PromptMemory, mask: Mask) -> str:
+def _since(view: ConstellationView, ends: Sequence[TaskEvent], memory: PromptMemory, around: Surroundings) -> str:
     """What else has happened since the last prompt."""
     first, reviewed = memory.entries, {event.task_id for event in ends}
     entries = view.story_after(first)
@@ -168,16 +175,17 @@ def _since(view: ConstellationView, ends: Sequence[TaskEvent], memory: PromptMem
     if not done:
         return ""
     lines = [
-        f"- {name(one.task, mask)} {one.what}" if one.task else _plan_change(one.what, one.why, memory, mask)
+        f"- {name(one.task, around.mask)} {one.what}" if one.task else _plan_change(one.what, one.why, memory, around)
         for one in done
     ]
     more = [f"- and {len(lines) - MOST_CHANGES:,} more changes"] if len(lines) > MOST_CHANGES else []
     return "\n".join(["# Since your last call", *lines[-MOST_CHANGES:], *more])
 
 
-def _plan_change(what: str, why: str, memory: PromptMemory, mask: Mask) -> str:
+def _plan_change(what: str, why: str, memory: PromptMemory, around: Surroundings) -> str:
     """A change of the plan, or a decision about one. The reason of an edit is data: its editor may have obeyed
     untrusted text, and may sign with any name."""
+    mask, why = around.mask, around.aliases.text(why)
     version, by, rest = why.partition(" by ")
     own = next((one for one in memory.names if rest.startswith((f"{one}:", f"{one} ("))), None)
     if own is not None:  # without the name of this editor, which is another one when its answers are replayed
@@ -209,15 +217,20 @@ def _below(view: ConstellationView, ends: Sequence[TaskEvent]) -> list[str]:
     return list(found)
 
 
-def _tasks(title: str, view: ConstellationView, tasks: Sequence[str], mask: Mask) -> str:
-    lines = [f"- {_task_line(view[task], mask)}" for task in tasks[:MOST_TASKS]]
+def _tasks(title: str, view: ConstellationView, tasks: Sequence[str], around: Surroundings) -> str:
+    lines = [f"- {_task_line(view[task], around)}" for task in tasks[:MOST_TASKS]]
     if len(tasks) > MOST_TASKS:
         lines.append(f"- and {len(tasks) - MOST_TASKS:,} more; read them with `show_tasks`")
     return "\n".join([title, *lines])
 
 
 def task_list(
-    view: ConstellationView, ids: Sequence[str], pattern: str = "", below: str = "", mask: Mask | None = None
+    view: ConstellationView,
+    ids: Sequence[str],
+    pattern: str = "",
+    below: str = "",
+    mask: Mask | None = None,
+    aliases: DeviceAliases | None = None,
 ) -> str:
     """What ``show_tasks`` returns: tasks by id, by a pattern of their ids, or those that depend on one."""
     wanted = dict.fromkeys(task for task in ids if task in view)
@@ -226,19 +239,20 @@ def task_list(
     if below and below in view:
         wanted |= dict.fromkeys(view[below].dependents)
     unknown = [task for task in ids if task not in view]
-    text = _tasks("", view, list(wanted), mask or Mask()).strip() or "no such task"
+    around = Surroundings(mask=mask or Mask(), aliases=aliases or DeviceAliases())
+    text = _tasks("", view, list(wanted), around).strip() or "no such task"
     if unknown:
         text += f"\nnot in the plan: {_names(unknown)}"
     return text
 
 
-def _task_line(task: TaskView, mask: Mask) -> str:
+def _task_line(task: TaskView, around: Surroundings) -> str:
     """``'test' pending: run the tests (shell: make test), needs gpu; after 'build' on success``"""
-    work = task.task
+    work, mask = task.task, around.mask
     status = "waiting" if task.waiting else str(task.status)
     parts = [f"{name(task.id, mask)} {status}"]
     description, action = _line(work.description, mask), _action(work, mask)
-    placed = _placement(work, mask)
+    placed = _placement(work, around)
     element = "[" in task.id and bool(description or action or placed)  # an element of a group, or a copy of one
     if description and not element:
         parts.append(f": {description}")
@@ -256,10 +270,10 @@ def _task_line(task: TaskView, mask: Mask) -> str:
     return "".join(parts)
 
 
-def _placement(task: Task, mask: Mask) -> str:
+def _placement(task: Task, around: Surroundings) -> str:
     """Where a task may run: ``needs gpu, on device 'desk'``"""
-    needs = [f"needs {_line(', '.join(sorted(task.needs)), mask)}"] if task.needs else []
-    device = [f"on device {_line(repr(task.device), mask)}"] if task.device else []
+    needs = [f"needs {_line(', '.join(sorted(task.needs)), around.mask)}"] if task.needs else []
+    device = [f"on device {_line(repr(around.aliases.shown(task.device)), around.mask)}"] if task.device else []
     return ", ".join([*needs, *device])
 
 
@@ -285,20 +299,21 @@ def _counts(view: ConstellationView) -> str:
 # -- devices -----------------------------------------------------------------------------------------------------------
 
 
-def device_name(plan: str, device: str) -> str:
+def device_name(plan: str, device: str, aliases: DeviceAliases) -> str:
     """A device as it is shown. The process that runs a stored plan is a device that is named after the plan: its name
     would make the same plan under another name another question."""
-    return "this process" if device.startswith(f"{plan}@") else name(device)
+    return "this process" if device.startswith(f"{plan}@") else name(aliases.shown(device))
 
 
-def _devices(plan: str, devices: Sequence[tuple[str, Iterable[str], int | None]]) -> str:
+def _devices(plan: str, around: Surroundings) -> str:
+    devices = around.devices
     if not devices:
         return ""
     lines = []
     for device, can, slots in list(devices)[:MOST_DEVICES]:
-        words = ", ".join(on_one_line(word) for word in sorted(can)[:MOST_NAMES])
+        words = ", ".join(plain_capabilities(can)[:MOST_NAMES])
         room = "no limit" if slots is None else plural(slots, "slot")
-        lines.append(f"- {device_name(plan, device)}: {room}" + (f", can {words}" if words else ""))
+        lines.append(f"- {device_name(plan, device, around.aliases)}: {room}" + (f", can {words}" if words else ""))
     if len(devices) > MOST_DEVICES:
         lines.append(f"- and {len(devices) - MOST_DEVICES:,} more")
     # a device says itself what it is called and can do; an agent elsewhere says it in its card

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from asterism.agents.device_aliases import DeviceAliases, alias_of, plain_capabilities
 from asterism.agents.model_calls import ModelCaller, ModelFailed, Unlimited
 from asterism.agents.model_messages import ModelQuestion, ToolCall, ToolSpec
 from asterism.agents.plan_prompt import name as shown_name
@@ -118,6 +119,7 @@ async def draft_plan(
     """A plan file for a request. ``devices`` are ``(id, capabilities, slots)``, ``workflows`` names and what they do.
     Raises NoPlan, and ModelFailed."""
     caller = caller or ModelCaller([model, *fallback])
+    aliases = DeviceAliases(device for device, _, _ in devices)
     messages: list[dict[str, Any]] = [{"user": planner_prompt(request, devices, workflows)}]
     draft, mistakes = "", ["the model did not answer"]
     pay = Unlimited()
@@ -127,12 +129,12 @@ async def draft_plan(
             raise NoPlan(f"{answer.model} refused to plan{f': {answer.text[:300]}' if answer.text else ''}")
         messages.append(answer.message)
         call = next((one for one in answer.calls if one.name == PLAN_TOOL.name), None)
-        draft, explanation, mistakes = _read(call)
+        draft, explanation, mistakes = _read(call, aliases)
         if not mistakes:
             plan, mistakes = await asyncio.to_thread(_checked, draft, name, devices)  # a large file takes its time
             if plan is not None and not mistakes:
                 return PlanDraft(draft, explanation, plan, pay.cost)
-        _tell(messages, call, "This plan cannot be used:\n" + "\n".join(f"- {one}" for one in mistakes))
+        _tell(messages, call, "This plan cannot be used:\n" + "\n".join(f"- {aliases.text(one)}" for one in mistakes))
     raise NoPlan(f"no valid plan after {plural(max_requests, 'answer')}", draft, mistakes)
 
 
@@ -140,11 +142,11 @@ def planner_prompt(request: str, devices: Sequence[Profile], workflows: Sequence
     parts = [f"# Request\n{request}"]
     if devices:
         lines = [
-            f"- {shown_name(device)}: {'no limit' if slots is None else plural(slots, 'slot')}"
-            + (f", can {', '.join(map(on_one_line, sorted(can)))}" if can else "")
+            f"- {alias_of(device)}: {'no limit' if slots is None else plural(slots, 'slot')}"
+            + (f", can {', '.join(words)}" if (words := plain_capabilities(can)) else "")
             for device, can, slots in list(devices)[:MOST_LISTED]
         ]
-        # a device says itself what it is called and can do; an agent elsewhere says it in its card
+        # a device says itself what it can do; an agent elsewhere says it in its card
         text = mark_untrusted("profiles of devices", "\n".join(lines))
         parts.append(f"# Devices\n{text}")
     if workflows:
@@ -154,7 +156,7 @@ def planner_prompt(request: str, devices: Sequence[Profile], workflows: Sequence
     return "\n\n".join(parts)
 
 
-def _read(call: ToolCall | None) -> tuple[str, str, list[str]]:
+def _read(call: ToolCall | None, aliases: DeviceAliases) -> tuple[str, str, list[str]]:
     """The file and the explanation of an answer, and its mistakes."""
     if call is None:
         return "", "", ["answer with the tool `plan`"]
@@ -166,7 +168,11 @@ def _read(call: ToolCall | None) -> tuple[str, str, list[str]]:
     file, explanation = given.get("file"), given.get("explanation")
     if not isinstance(file, str) or not file.strip():
         return "", "", ["'file' is missing: the text of the plan file"]
-    return file, explanation if isinstance(explanation, str) else "", []
+    try:
+        file = aliases.in_file(file)
+    except ValueError as error:
+        return "", "", [str(error)]
+    return file, aliases.named(explanation) if isinstance(explanation, str) else "", []
 
 
 def _checked(file: str, name: str, devices: Sequence[Profile]) -> tuple[Any, list[str]]:
