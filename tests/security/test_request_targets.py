@@ -104,6 +104,7 @@ async def test_a_server_without_a_policy_file_reaches_no_private_address(
     [
         *("127.0.0.1", METADATA, "10.0.0.7", "192.168.1.1", "172.16.0.1", "100.64.0.1", "0.0.0.0", "224.0.0.1"),
         *("::1", "fe80::1", "fd00::1", "::ffff:127.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::"),
+        *("::127.0.0.1", "64:ff9b:1::a00:7", "::ffff:0:127.0.0.1", "5f00::1"),
     ],
 )
 async def test_a_name_that_a_pattern_allows_reaches_no_private_address(

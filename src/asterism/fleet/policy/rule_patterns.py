@@ -105,12 +105,18 @@ class HostRule:
 _TRANSLATED = ipaddress.ip_network("64:ff9b::/96")
 """Addresses that a NAT64 gateway translates into those of IPv4."""
 
+_UNICAST = ipaddress.ip_network("2000::/3")
+"""The only addresses of IPv6 that are handed out. The others are for one network (``64:ff9b:1::/48`` translates into
+private addresses of IPv4), or stand for an address of IPv4 in an old way (``::127.0.0.1``)."""
+
 
 def is_public(address: Address | None) -> bool:
     """Whether an address is one of the public Internet, also if it contains an address of IPv4."""
     if isinstance(address, ipaddress.IPv6Address):
         inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF) if address in _TRANSLATED else address.sixtofour
         if inner is not None and not is_public(inner):
+            return False
+        if address not in _TRANSLATED and address not in _UNICAST:
             return False
     return address is not None and address.is_global and not address.is_multicast
 
