@@ -31,7 +31,7 @@ NAMED = {
 
 FIELDS = "minute, hour, day of month, month and day of week"
 LONGEST_EXPRESSION = 500
-LONGEST_ZONE = 100
+LONGEST_ZONE = 255
 YEARS = 50
 """An expression that does not fire in so many years never fires; cronsim searches no further."""
 
