@@ -11,7 +11,7 @@ import pytest
 from asterism.core.run import transitions
 from asterism.core.run.run import COMPLETED, FAILED, PROCESSING, Run
 from asterism.fleet import retention
-from asterism.fleet.monitor import PRUNE_INTERVAL, Monitor
+from asterism.fleet.monitor import WHOLE_PRUNE_INTERVAL, Monitor
 from asterism.store.memory import MemoryStore
 from asterism.store.sqlite.store import SqliteStore
 from tests.async_tests import async_fixture
@@ -123,7 +123,7 @@ async def test_a_run_that_continues_and_ends_here_counts_from_its_end_here(lapto
     laptop.clock.now += 3000.0
     await prunes(laptop)
     assert (await laptop.run(run.id)).status is COMPLETED
-    laptop.clock.now += PRUNE_INTERVAL + 1.0
+    laptop.clock.now += WHOLE_PRUNE_INTERVAL + 1.0
     await prunes(laptop)
     assert await laptop.store.run(run.id) is None
 

@@ -59,7 +59,12 @@ SILENT_SHOWN = 3600.0
 EXPIRY_DELAY = 0.01
 """How many seconds after a run expires the pass begins that takes it away."""
 
-PRUNE_INTERVAL = 600.0
+PRUNE_INTERVAL = 30.0
+"""How often runs that ended long ago are removed, in seconds."""
+
+WHOLE_PRUNE_INTERVAL = 600.0
+"""How often plans, workflows and other records that nothing uses are removed as well, in seconds."""
+
 PRUNES_PER_PASS = 10
 """How often one pass removes ``RUNS_PER_PASS`` runs at most: there is other work to do."""
 
@@ -97,6 +102,7 @@ class Monitor:
         self._clock_set_back = True  # whether the store's clock may have been set back
         self._due_later: dict[Grant | None, float] = {}  # by our clock: assignments with too late a deadline
         self._pruned_at: float | None = None
+        self._whole_pruned_at: float | None = None
         self._extra_passes = [extension.monitor_pass(fleet) for extension in extensions()]
         self._abroad: dict[str, Session] = {}  # the devices of peers, by session
         self._missing: set[tuple[str, int]] = set()  # unreadable workflows that were logged
@@ -458,8 +464,10 @@ class Monitor:
         own = self.fleet.clock.time()
         if self._pruned_at is not None and own - self._pruned_at < PRUNE_INTERVAL:
             return
+        whole = self._whole_pruned_at is None or own - self._whole_pruned_at >= WHOLE_PRUNE_INTERVAL
         before = now - (await self.fleet.settings()).keep
         for _ in range(PRUNES_PER_PASS):
-            if not await retention.prune(self.store, before, RUNS_PER_PASS):
+            if not await retention.prune(self.store, before, RUNS_PER_PASS, runs_alone=not whole):
                 self._pruned_at = own
+                self._whole_pruned_at = own if whole else self._whole_pruned_at
                 return

@@ -37,13 +37,14 @@ PAGE = 200
 """How many records one commit removes, or one query reads."""
 
 
-async def prune(store: Store, ended_before: float, limit: int) -> int:
+async def prune(store: Store, ended_before: float, limit: int, *, runs_alone: bool = False) -> int:
     """Remove up to ``limit`` runs that ended before then, and, when there are none left, whole plans, and blobs without
-    a run. Returns how many runs were removed."""
+    a run. With ``runs_alone`` plans, workflows and other records stay, which saves the search for them. Returns how
+    many runs were removed."""
     heads = await store.registers("plan/")
     keep = [f"{PREFIX}{_name(head)}/" for head in heads if _ended_at(head) is None]
     removed = await store.prune(ended_before, limit, blobs_before=store.clock() - BLOB_AGE, keep=keep)
-    if not removed:
+    if not removed and not runs_alone:
         for head in heads:
             ended_at = _ended_at(head)
             if ended_at is not None and ended_at < ended_before and not await _has_runs(store, _name(head)):

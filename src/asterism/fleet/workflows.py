@@ -24,7 +24,7 @@ VERSIONS = "workflow-version/"
 OF_PEERS = "workflow-of-peers/"
 """Prefixes of the keys of registers: pointers to the latest version, workflows, and marks of those that peers sent."""
 
-MOST_KNOWN = 20_000
+MOST_KNOWN = 5_000
 """How many workflows a process remembers: each plan in a store has some of its own."""
 
 UNUSED_AGE = 3600.0
