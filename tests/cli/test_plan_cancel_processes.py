@@ -107,3 +107,33 @@ def test_ctrl_c_stops_waiting_for_the_cancellation_and_does_not_undo_it(scene: S
     assert (told["owner"], told["cancelling"]) == ("nightly@elsewhere", True)
     assert scene.ok("plan", "list").splitlines()[1].split()[:2] == ["nightly", "cancelling"]
     assert "is being cancelled by ann: not tonight: it cannot be paused" in scene.run("plan", "pause", "nightly").stderr
+
+
+DATABASE = """\
+asterism: 1
+id: database
+tasks:
+  create: {shell: "touch created"}
+  load: {shell: "touch loading; sleep 600", after: create}
+  drop: {shell: "rm created", teardown: create}
+"""
+
+
+def test_after_kill_9_a_cancelled_plan_is_torn_down_by_who_resumes_it(scene: Scene) -> None:
+    path = scene.folder / "database.yaml"
+    path.write_text(DATABASE)
+    with scene.process("run", str(path), "--store", scene.url, "--local", "--plain", *QUICK) as process:
+        read_until(process, "load started")
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    with scene.process("plan", "cancel", "database") as asking:
+        heard(asking, "Teardowns come first: drop; a device of the fleet executes it. To do that here: asterism resume")
+        asking.send_signal(signal.SIGINT)
+        assert ended(asking)[0] == 130
+    assert scene.json("plan", "list")[0]["state"] == "cancelling"
+    assert (scene.folder / "created").exists()
+    with scene.process("resume", "database", "--local", "--plain", *QUICK) as process:
+        code, output, errors = ended(process)
+    assert code == 130, errors
+    assert "drop completed" in output
+    assert not (scene.folder / "created").exists()

@@ -244,6 +244,7 @@ def test_an_edit_says_what_changed_and_from_which_version_to_which(scene: Scene)
         "add task 'mail'",
         "add dependency 'test' -> 'mail' on completion",
         "Plan 'nightly' changed: version 0 -> 1.",
+        f"No process runs the plan. Resume it with: asterism resume nightly --store {scene.url}",
     ]
     told = scene.json("plan", "edit", "nightly", "--remove", "test", "--dependents", "bridge")
     assert (told["accepted"], told["version_before"], told["version"]) == (True, 1, 2)

@@ -47,7 +47,7 @@ def test_a_signal_stops_a_plan_and_resume_continues_it(scene: Scene, number: sig
     assert "failed" not in output
     assert gone(pids)
     told = scene.json("plan", "list")[0]
-    assert (told["state"], told["owner"], told["counts"]["queued"]) == ("executing", None, 1)
+    assert (told["state"], told["owner"], told["counts"]["queued"]) == ("at_rest", None, 1)
     assert "nightly is at rest, version 0: 1 of 3 tasks done" in scene.ok("plan", "show", "nightly")
     with scene.process("resume", "nightly") as process:
         trace.pids.read_text()
@@ -70,7 +70,7 @@ def test_a_second_signal_leaves_at_once(scene: Scene) -> None:
     assert "Stopped 'nightly'. Resume it with: asterism resume nightly" in errors
     assert "Traceback" not in errors
     assert gone(pids)
-    assert scene.json("plan", "list")[0]["state"] == "executing"
+    assert scene.json("plan", "list")[0]["state"] == "at_rest"
 
 
 def test_after_a_sudden_death_resume_does_nothing_again_that_had_finished(scene: Scene) -> None:
@@ -172,6 +172,7 @@ def test_a_task_that_an_edit_cancels_at_rest_is_stopped_where_it_runs(scene: Sce
             "cancel task 'two'",
             "stop task 'two'",
             "Plan 'nightly' changed: version 0 -> 1.",
+            f"No process runs the plan. Resume it with: asterism resume nightly --store {scene.url}",
         ]
         heard(device, "stopped run")
         assert gone(pids)

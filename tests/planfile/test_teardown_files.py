@@ -30,8 +30,8 @@ def test_a_teardown_and_always_are_dependencies() -> None:
 
 
 ORDER = (
-    "task 'drop': 'drop' is a teardown and runs however 'load' ends: write after: {load: always}, or leave it out if it"
-    " is below the set-up, since a teardown runs after everything below its set-up"
+    "task 'drop': 'drop' is a teardown and runs however 'load' ends: write after: {load: always}, or leave it out if "
+    "it is below the set-up, since a teardown runs after everything below its set-up"
 )
 
 
@@ -59,8 +59,8 @@ def test_a_cleanup_that_would_be_skipped_is_warned_about() -> None:
     assert mistakes("clean: {shell: x, after: {load: completion}}") == [
         (
             5,
-            "task 'clean': runs when 'load' has completed or failed, but not if 'load' never starts, for example"
-            " because 'create' does not succeed; to run it in any case, write after: {load: always}",
+            "task 'clean': runs when 'load' has completed or failed, but not if 'load' never starts, for example "
+            "because 'create' does not succeed; to run it in any case, write after: {load: always}",
         )
     ]
 

@@ -33,6 +33,7 @@ from asterism.cli.user_files import find_device_policy
 from asterism.core.errors import AlreadyRunning, PlanError
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.status import PENDING, ConstellationState
+from asterism.core.plan.teardowns import is_due
 from asterism.core.run.session import Session
 from asterism.durable import admin
 from asterism.durable.durable_orchestrator import DurableOrchestrator
@@ -279,6 +280,8 @@ async def cancel(fleet: Fleet, name: str, reason: str, as_json: bool) -> int:
     owner = None if found.ended else await admin.live_owner(fleet.store, found)
     if owner is not None:
         note(f"{owner.device} runs {name!r}, and was asked to cancel it.")
+    elif not found.ended:
+        await _tell_of_teardowns(fleet, name)
     result = await work_until_interrupted(end_cancelled(fleet, name), lambda: _still_cancelling(fleet, name))
     if result is None:
         note(_still_cancelling(fleet, name))
@@ -293,6 +296,16 @@ async def cancel(fleet: Fleet, name: str, reason: str, as_json: bool) -> int:
         already = "was already cancelled" if found.ended else "is cancelled"
         click.echo(clean(f"Plan {name!r} {already}{f', {words}' if words else ''}."))
     return INTERRUPTED if result is None else 0
+
+
+async def _tell_of_teardowns(fleet: Fleet, name: str) -> None:
+    """This command executes no task: say what the teardowns of a plan need that no process runs."""
+    plan = (await load(fleet.store, name)).plan
+    due = [node.id for node in plan.nodes.values() if node.status is PENDING and is_due(node)]
+    if due:
+        count = "a device of the fleet executes it" if len(due) == 1 else "devices of the fleet execute them"
+        here = f"{resume_command(fleet, name)} --local"
+        note(f"Teardowns come first: {join_names(due, MOST_NAMES)}; {count}. To do that here: {here}")
 
 
 async def end_cancelled(fleet: Fleet, name: str) -> Result:

@@ -159,7 +159,11 @@ def applied_lines(name: str, answer: EditAnswer, dry_run: bool, resume: str = ""
     version = f"version {applied.version - 1} -> {applied.version}"
     outcome = f"Plan {name!r} would change: {version}." if dry_run else f"Plan {name!r} changed: {version}."
     by = [f"Applied by {clean(answer.by)}, which runs it."] if answer.by is not None else []
-    again = [f"The plan had ended, and is open again. Run it with: {resume}"] if answer.reopened else []
+    again = []
+    if answer.reopened:
+        again = [f"The plan had ended, and is open again. A server on this store runs it; or run it with: {resume}"]
+    elif answer.rests:
+        again = [f"No process runs the plan. Resume it with: {resume}"]
     waits = [f"The edit would wait for a person: {clean('; '.join(answer.waits))}."] if answer.waits else []
     return [*changes, *stopped, " ".join([outcome, *by]), *again, *waits]
 
@@ -183,7 +187,7 @@ def summary_json(one: StoredPlan | UnreadablePlan) -> dict[str, Any]:
     record, owner = one.record, one.owner
     return {
         "name": record.head.name,
-        "state": str(record.plan.state),
+        "state": one.state_name,
         "repaired": record.plan.repaired,
         "version": record.plan.version,
         "created_at": record.head.created_at,
@@ -219,7 +223,8 @@ def plan_json(plan: Constellation, stored: StoredPlan | None = None) -> dict[str
 def details_json(stored: StoredPlan) -> dict[str, Any]:
     """The plan of ``plan show``."""
     params = PlanMask(stored.record.plan).shown(stored.record.head.params)
-    plan = {**summary_json(stored), **plan_json(stored.record.plan, stored), "orphaned": list(stored.orphaned)}
+    shown = {**plan_json(stored.record.plan, stored), "state": stored.state_name}
+    plan = {**summary_json(stored), **shown, "orphaned": list(stored.orphaned)}
     return {**plan, "params": params} if params else plan
 
 
@@ -262,6 +267,7 @@ def applied_json(name: str, answer: EditAnswer, dry_run: bool) -> dict[str, Any]
         "inverse": None if applied.inverse is None else applied.inverse.to_json(),
         "applied_by": answer.by,
         "reopened": answer.reopened,
+        "rests": answer.rests,
         "waits": list(answer.waits),
     }
 

@@ -64,7 +64,7 @@ class PlanSummary(Document):
     """A plan in a list. A plan that cannot be read has the state ``unreadable`` and an ``error``."""
 
     name: str
-    state: str
+    state: str = Field(description="Its state; `at_rest` if it has begun, has not ended, and no process runs it.")
     state_text: str = Field(description="The state in words, such as `at rest` or `cancelling`.")
     version: int | None = None
     created_at: float | None = None
@@ -284,6 +284,8 @@ class EditOutcome(Document):
     edits: list[dict[str, Any]]
     inverse: dict[str, Any] | None
     applied_by: str | None
+    reopened: bool = Field(False, description="Whether the plan had ended: the edit opened it again, and it is run.")
+    rests: str | None = Field(None, description="If no process runs the plan, and none will: how to resume it.")
     waits: list[str] = Field([], description="In a dry run: why the edit would wait for a person.")
 
 

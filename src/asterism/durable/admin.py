@@ -83,13 +83,26 @@ async def initial_plan(store: Store, name: str) -> Constellation | None:
     return Constellation.from_json(json.loads("".join(texts))["plan"]) if len(texts) == len(parts) else None
 
 
+# -- who runs it -------------------------------------------------------------------------------------------------------
+
+SUBMITTED = "submitted/"
+
+
+async def submission(fleet: Fleet, name: str) -> PutRegister:
+    """The write that lets a plan runner run a plan (plan_submissions.py), as part of a commit."""
+    found = await fleet.store.register(f"{SUBMITTED}{name}")
+    by: dict[str, Any] = {"by": fleet.by, "at": fleet.store.clock()}
+    return PutRegister(f"{SUBMITTED}{name}", by, None if found is None else found.revision)
+
+
 # -- editing -----------------------------------------------------------------------------------------------------------
 
 
 async def edit(
     fleet: Fleet, name: str, batch: EditBatch, *, dry_run: bool = False, editor: str | None = None
 ) -> Applied:
-    """Edit a plan that no process runs. Durable on return. An edit that adds tasks reopens a plan that has ended.
+    """Edit a plan that no process runs. Durable on return. An edit that adds tasks reopens a plan that has ended, and
+    submits it to plan runners in the same commit.
 
     Raises EditRejected with every violation, AlreadyRunning, and PlanError if the plan is being cancelled. With
     ``dry_run`` the edit is only checked. ``editor`` is the editor that it comes from; None for a person."""
@@ -157,6 +170,7 @@ async def change_once(
     head = stored.head if not terms else stored.head.changed(terms=terms[0])
     if ended and stored.plan.state not in ENDED:  # the edit has added tasks, which reopens the plan
         head = head.changed(state=str(stored.plan.state), owner=None, ended_at=None)
+        writes = [*writes, await submission(fleet, name)]  # or it would run only if a runner has not noticed its end
     await fleet.store.commit([PutRegister(head_key(name), head.to_json(), stored.revision), record, *writes, *also])
     if waits is not None:
         raise waits

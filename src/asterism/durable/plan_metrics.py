@@ -7,10 +7,11 @@ together: a label value for each tick would never end."""
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from asterism.base.openmetrics import Family
 from asterism.core.errors import AsterismError
+from asterism.core.run.session import OPEN
 from asterism.core.schedule.ticks import without_tick
 from asterism.durable.editor_budget import LIMITS, Spent, read_account
 from asterism.durable.journal_store import Head, StoredConstellation, load, read_heads
@@ -25,7 +26,9 @@ MAX_PLANS = 50
 async def plan_families(store: Store, window: float) -> list[Family]:
     """The metrics of the plans of a store; plans that cannot be read are only counted by state."""
     heads = await read_heads(store)
-    states: Counter[tuple[str, ...]] = Counter((head.state,) for head in heads)
+    now = store.clock()
+    live = {one.id for one in await store.sessions() if one.state == OPEN and one.beat_at + one.timeout >= now}
+    states: Counter[tuple[str, ...]] = Counter((_state(head, live),) for head in heads)
     plans = []
     for head in _recent(heads, store.clock() - window):
         try:
@@ -42,6 +45,11 @@ async def plan_families(store: Store, window: float) -> list[Family]:
         *_families(plans),
         *(_editor_families(spent) if spent else ()),
     ]
+
+
+def _state(head: Head, live: Collection[str]) -> str:
+    """The state of a plan; ``at_rest`` if no process runs it."""
+    return "at_rest" if head.state == "executing" and head.owner not in live else head.state
 
 
 def _recent(heads: Iterable[Head], since: float) -> list[Head]:

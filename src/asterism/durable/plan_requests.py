@@ -72,13 +72,15 @@ class AnswerLost(PlanError):
 @dataclass(frozen=True, slots=True)
 class EditAnswer:
     """``by`` is the process that runs the plan and applied the edit; None if no process runs it, and this one did.
-    ``reopened``: the plan had ended, and the edit has opened it again. ``waits`` are the reasons why an edit that was
-    only checked would wait for a person."""
+    ``reopened``: the plan had ended, and the edit has opened it again and submitted it to plan runners. ``rests``: no
+    process runs the plan, and none will until a person resumes it. ``waits`` are the reasons why an edit that was only
+    checked would wait for a person."""
 
     applied: Applied
     by: str | None = None
     reopened: bool = False
     waits: tuple[str, ...] = ()
+    rests: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +119,17 @@ async def edit_plan(
         if head.ended or await admin.live_owner(fleet.store, head) is None:
             with contextlib.suppress(AlreadyRunning):  # a process has just taken it over
                 applied = await admin.edit(fleet, name, batch, editor=editor)
-                return EditAnswer(applied, reopened=head.ended and bool(batch.edits))
+                return await _answer_at_rest(fleet, head, applied)
             continue
         await admin.check_not_cancelled(fleet.store, head, "edited")
         return await _ask_for_edit(fleet, name, batch, timeout, editor)
+
+
+async def _answer_at_rest(fleet: Fleet, head: Head, applied: Applied) -> EditAnswer:
+    """The answer to an edit of a plan that no process ran. ``head`` is that of the plan before the edit."""
+    reopened = head.ended and bool(applied.batch.edits)
+    submitted = reopened or await fleet.store.register(f"{admin.SUBMITTED}{head.name}") is not None
+    return EditAnswer(applied, reopened=reopened, rests=not submitted and not head.ended)
 
 
 async def undo_edit(
@@ -197,7 +206,7 @@ async def _ask_for_edit(
             withdrawn = PutRegister(request.key, None, found.revision)
             head, _ = await read_head(fleet.store, name)
             applied = await admin.edit_once(fleet, name, batch, also=[withdrawn], editor=editor)
-            return EditAnswer(applied, reopened=head.ended and bool(batch.edits))
+            return await _answer_at_rest(fleet, head, applied)
 
         with contextlib.suppress(AlreadyRunning):
             return await retry_on_conflict(attempt)

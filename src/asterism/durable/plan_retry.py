@@ -21,7 +21,7 @@ from asterism.core.errors import AlreadyRunning, PlanError
 from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.journal import Step
 from asterism.core.plan.status import ConstellationState
-from asterism.durable.admin import check_not_cancelled, live_owner, pause_key
+from asterism.durable.admin import check_not_cancelled, live_owner, pause_key, submission
 from asterism.durable.approval_store import waiting_edits_at_rest
 from asterism.durable.journal_store import ENDED, StoredConstellation, head_key, load, record_key, step_record
 from asterism.fleet.fleet import Fleet
@@ -52,10 +52,12 @@ async def reopen_plan(
     reason: str = "",
     conditions: Conditions = expressions,
     editor: str | None = None,
+    submit: bool = False,
 ) -> Reopened:
     """Reopen a plan that has ended, to run again what failed and what was cancelled because of it; or ``from_tasks``
     and what lies below them. ``batch`` is applied in the same commit; it is checked like every edit of ``editor``, None
-    for a person, and rejected if it would wait for approval. Durable on return; nothing runs yet.
+    for a person, and rejected if it would wait for approval. Durable on return; nothing runs yet. With ``submit``
+    the same commit submits the plan to plan runners.
 
     Raises UnknownConstellation, AlreadyRunning, EditRejected, UnknownTask, and PlanError if the plan has not ended, was
     cancelled, or has nothing to run again."""
@@ -71,7 +73,8 @@ async def reopen_plan(
         again = stored.plan.run_again(
             fleet.store.clock(), from_tasks, signed, why, lambda given: waiting.check_retry(given, editor)
         )
-        await fleet.store.commit(await _writes(fleet, stored, steps))
+        writes = await _writes(fleet, stored, steps)
+        await fleet.store.commit([*writes, await submission(fleet, name)] if submit else writes)
         return Reopened(name, tuple(again), stored.plan.version)
 
     return await retry_on_conflict(attempt)

@@ -1,8 +1,9 @@
 """Submitted plans: a register names each plan that some plan runner has to run until it has ended.
 
-A plan is stored together with its submission, in one commit. A plan that was stopped, or reopened for a retry, is
-submitted again. A plan runner (plan_runner.py) in any process runs what is submitted and run nowhere. It removes a
-submission only together with the end of the plan that it read: if the plan was reopened meanwhile, it stays.
+A plan is stored together with its submission, in one commit. A plan that was stopped is submitted again when a person
+resumes it; one that is reopened by an edit, or for a retry through a server, in the commit that reopens it. A plan
+runner (plan_runner.py) in any process runs what is submitted and run nowhere. It removes a submission only together
+with the end of the plan that it read: if the plan was reopened meanwhile, it stays.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from asterism.core.json_values import NOTHING, plain_json
 from asterism.core.plan.approval import ApprovalRule
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edit_scope import EditScope
+from asterism.durable.admin import SUBMITTED, submission
 from asterism.durable.approval_store import approval_terms
 from asterism.durable.journal_store import (
     ConstellationExists,
@@ -25,8 +27,6 @@ from asterism.durable.schedule_port import plan_document, plan_writes
 from asterism.fleet.fleet import Fleet
 from asterism.store.optimistic_update import retry_on_conflict, try_commit
 from asterism.store.protocol import ExpectRegister, PutRegister, Register, Store, Write
-
-SUBMITTED = "submitted/"
 
 
 async def submit_plan(
@@ -49,7 +49,7 @@ async def submit_plan(
         if await store.register(head_key(plan.id)) is not None:
             raise ConstellationExists(f"there is a plan {plan.id!r} already; give this one another name")
         writes = plan_writes(store, plan.id, document)  # checks the name
-        await store.commit([*writes, await _submission(fleet, plan.id)])
+        await store.commit([*writes, await submission(fleet, plan.id)])
 
     await retry_on_conflict(attempt)
 
@@ -59,16 +59,9 @@ async def submit_again(fleet: Fleet, name: str) -> None:
 
     async def attempt() -> None:
         await read_head(fleet.store, name)
-        await fleet.store.commit([await _submission(fleet, name)])
+        await fleet.store.commit([await submission(fleet, name)])
 
     await retry_on_conflict(attempt)
-
-
-async def _submission(fleet: Fleet, name: str) -> PutRegister:
-    found = await fleet.store.register(f"{SUBMITTED}{name}")
-    return PutRegister(
-        f"{SUBMITTED}{name}", {"by": fleet.by, "at": fleet.store.clock()}, None if found is None else found.revision
-    )
 
 
 async def open_submissions(store: Store) -> list[str]:

@@ -19,7 +19,7 @@ from asterism.core.plan.attempt_times import RUNNING as RUNNING_PHASE
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.explain import Holder, why
 from asterism.core.plan.node import Node
-from asterism.core.plan.status import RUNNING, TERMINAL
+from asterism.core.plan.status import RUNNING, TERMINAL, ConstellationState
 from asterism.core.plan.teardowns import is_due
 from asterism.core.run.run import TERMINAL as ENDED_RUNS
 from asterism.core.run.run import Run, RunStatus
@@ -92,11 +92,16 @@ class StoredPlan:
 
     @property
     def state(self) -> str:
-        """The state of the plan, or ``at rest`` if it has started and no process runs it, or ``cancelling``."""
+        """``state_name`` in words: ``at rest``, ``partially failed``, ``repaired``."""
+        return self.record.plan.state_text if self.record.plan.repaired else self.state_name.replace("_", " ")
+
+    @property
+    def state_name(self) -> str:
+        """The state of the plan, or ``at_rest`` if it has started and no process runs it, or ``cancelling``."""
         if self.cancelling:
             return "cancelling"
-        at_rest = self.owner is None and str(self.record.plan.state) == "executing"
-        return "at rest" if at_rest else self.record.plan.state_text
+        at_rest = self.owner is None and self.record.plan.state is ConstellationState.EXECUTING
+        return "at_rest" if at_rest else str(self.record.plan.state)
 
     @property
     def cancelling(self) -> bool:

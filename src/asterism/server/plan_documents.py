@@ -38,7 +38,7 @@ def summary(one: StoredPlan | UnreadablePlan) -> dict[str, Any]:
     plan = one.record.plan
     return {
         "name": one.record.head.name,
-        "state": str(plan.state),
+        "state": one.state_name,
         "state_text": one.state,
         "version": plan.version,
         "created_at": one.record.head.created_at,
@@ -65,7 +65,7 @@ def view(
     plan, head = stored.record.plan, stored.record.head
     return {
         "name": head.name,
-        "state": str(plan.state),
+        "state": stored.state_name,
         "state_text": stored.state,
         "version": plan.version,
         "position": str(stored.record.number),
@@ -255,6 +255,11 @@ def _waiting_json(edit: WaitingEdit, record: StoredConstellation, receivers: lis
     }
 
 
+def rest_text(name: str) -> str:
+    """That a plan rests, and what to do about it."""
+    return f"no process runs the plan; resume it with: asterism resume {name}"
+
+
 def edit_outcome(name: str, answer: EditAnswer, dry_run: bool) -> dict[str, Any]:
     applied = answer.applied
     return {
@@ -266,5 +271,7 @@ def edit_outcome(name: str, answer: EditAnswer, dry_run: bool) -> dict[str, Any]
         "edits": [edit.to_json() for edit in applied.batch.edits],
         "inverse": None if applied.inverse is None else applied.inverse.to_json(),
         "applied_by": answer.by,
+        "reopened": answer.reopened,
+        "rests": rest_text(name) if answer.rests else None,
         "waits": list(answer.waits),
     }

@@ -278,6 +278,8 @@ async def edit(call: Call) -> Any:
     await check_size(call, name, batch)
     async with call.server.edited_plans.alone(call.fleet, name):
         done = await edit_plan(call.fleet, name, batch, dry_run=given.dry_run, editor=call.editor)
+    if done.reopened:
+        call.server.submitted()
     return plan_documents.edit_outcome(name, done, given.dry_run)
 
 
@@ -285,6 +287,8 @@ async def undo(call: Call) -> Any:
     name, given = call.path["plan"], call.body
     async with call.server.edited_plans.alone(call.fleet, name):
         done = await undo_edit(call.fleet, name, given.reason, dry_run=given.dry_run, editor=call.editor)
+    if done.reopened:
+        call.server.submitted()
     return plan_documents.edit_outcome(name, done, given.dry_run)
 
 
@@ -342,8 +346,8 @@ async def retry(call: Call) -> Any:
         batch = replace(batch_of_edits(given.edits), author=call.by, reason=given.reason)
         await check_size(call, name, batch)
     terms = {"from_tasks": given.from_tasks, "batch": batch, "reason": given.reason, "editor": call.editor}
-    reopened = await reopen_plan(call.fleet, name, **terms)
-    await _run_here(call, name)
+    reopened = await reopen_plan(call.fleet, name, **terms, submit=True)
+    call.server.submitted()
     return await _state(call, tasks=list(reopened.tasks), version=reopened.version)
 
 

@@ -4,7 +4,7 @@ const MARKS = {
   accepted: "✓", rejected: "✗",
   // runs of a fleet
   created: "○", assigned: "◔", claimed: "◔", processing: "◐", pausing: "◌", reassigning: "◌", paused: "❙❙",
-  executing: "◐", ready: "○", unreadable: "?", partially_failed: "✗", repaired: "●", cancelling: "⊘",
+  executing: "◐", at_rest: "◌", ready: "○", unreadable: "?", partially_failed: "✗", repaired: "●", cancelling: "⊘",
 };
 
 export const mark = (status) => MARKS[status] ?? "•";
