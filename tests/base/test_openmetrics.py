@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asterism.base.openmetrics import Family, Histogram, render
+from asterism.base.openmetrics import MOST_SAMPLES, Family, Histogram, render
 from tests.base.openmetrics_grammar import read
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
@@ -66,3 +66,18 @@ def test_a_family_as_json() -> None:
             {"labels": {"x": "two"}, "value": 3},
         ],
     }
+
+
+def test_a_family_has_a_bounded_number_of_samples() -> None:
+    """Names of devices, workflows and plans are label values, and anybody who may create them could create millions."""
+    histogram = Histogram([1.0])
+    histogram.observe(0.5)
+    many: dict[tuple[str, ...], float | Histogram] = {(f"d{number:06}",): float(number) for number in range(20_000)}
+    waits: dict[tuple[str, ...], float | Histogram] = {(f"w{number:06}",): histogram for number in range(2_000)}
+    text = render([Family("asterism_a", "Many.", ("device",), many), Family("asterism_b", "Few.", ("flow",), waits)])
+    assert text.count("asterism_a{") == text.count("asterism_b_gcount{") == MOST_SAMPLES
+    assert 'asterism_a{device="d019999"} 19999.0' in text
+    assert 'asterism_a{device="d000000"}' not in text
+    assert 'asterism_left_out_samples{metric="asterism_a"} 19000' in text
+    assert 'asterism_left_out_samples{metric="asterism_b"} 1000' in text
+    assert "left_out" not in render([Family("asterism_a", "Few.", ("device",), {("a",): 1.0})])

@@ -2,17 +2,23 @@
 
 Values that are computed from the records of a window of time rise and fall, so they are gauges, not counters, and their
 distributions are of the type ``gaugehistogram``.
+
+Label values are names that people and programs choose. A family has at most ``MOST_SAMPLES`` of them, those with the
+largest values, and ``asterism_left_out_samples`` says how many are missing: a collector keeps every one for weeks.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any
 
 CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+
+MOST_SAMPLES = 1000
+"""How many samples of one family are shown."""
 
 Labels = tuple[str, ...]
 """The values of the labels of a sample, in the order of the names in its family."""
@@ -58,6 +64,13 @@ class Family:
             else:
                 yield f"{self.name}{_braced(named)} {_number(value)}"
 
+    def largest(self, most: int) -> Family:
+        """The family with its ``most`` largest samples; of equal ones, those that come first."""
+        if len(self.samples) <= most:
+            return self
+        order = sorted(self.samples.items(), key=lambda one: (-_size(one[1]), one[0]))
+        return replace(self, samples=dict(order[:most]))
+
     def to_json(self) -> dict[str, Any]:
         """The family for programs that read JSON."""
         samples = [
@@ -76,9 +89,19 @@ class Family:
 
 
 def render(families: Iterable[Family]) -> str:
-    """The text of the families that have samples."""
-    lines = [line for family in families if family.samples for line in family.lines()]
+    """The text of the families that have samples, at most ``MOST_SAMPLES`` each."""
+    shown, left_out = [], dict[Labels, float]()
+    for family in families:
+        shown.append(family.largest(MOST_SAMPLES))
+        if len(family.samples) > MOST_SAMPLES:
+            left_out[family.name,] = len(family.samples) - MOST_SAMPLES
+    shown.append(Family("asterism_left_out_samples", "Samples that this page leaves out.", ("metric",), left_out))
+    lines = [line for family in shown if family.samples for line in family.lines()]
     return "\n".join([*lines, "# EOF"]) + "\n"
+
+
+def _size(value: float | Histogram) -> float:
+    return value.count if isinstance(value, Histogram) else value
 
 
 def _value_json(value: float | Histogram) -> dict[str, Any]:
