@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from hypothesis import given
@@ -137,3 +138,11 @@ def test_more_scopes_never_allow_less(scopes: set[str], more: str, need: str) ->
 def test_no_token_acts_as_a_device() -> None:
     with pytest.raises(InvalidScope, match="asterism device invite"):
         check_scopes(["device:lab-1"])
+
+
+def test_no_pattern_of_a_scope_takes_long_to_compare() -> None:
+    """Names of plans come from requests: a pattern that backtracks would take the server's time."""
+    scopes = check_scopes([f"edit:{'*a' * 90}*b"])
+    before = time.process_time()
+    assert not any(allows(scopes, f"edit {'a' * length}") for length in range(300, 500))
+    assert time.process_time() - before < 5.0

@@ -1,0 +1,157 @@
+"""The server behind a real nginx with the configuration of the deployment page: hosts, origins, cookies, and headers
+that two programs may read differently."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from asterism.base.listen_address import ListenAddress
+from asterism.fleet.fleet import Fleet
+from asterism.peers.private_files import _new_identity
+from asterism.server.credentials import Credentials, NewToken
+from asterism.server.http_service import http_service
+from asterism.store.memory import MemoryStore
+from tests.docs.test_deployment import FILES
+from tests.process_scenes import PATIENCE
+
+NGINX = shutil.which("nginx") or shutil.which("/usr/sbin/nginx")
+NAME = "asterism.example.org"
+ME = "/api/v1/me"
+
+pytestmark = pytest.mark.skipif(NGINX is None, reason="nginx is not installed on this machine")
+
+
+def configuration(folder: Path, port: int) -> str:
+    """The file of the page, with the paths and ports of this test."""
+    server = FILES["/etc/nginx/conf.d/asterism.conf"]
+    server = server.replace("listen 443 ssl;", f"listen unix:{folder}/nginx.sock ssl;")
+    server = re.sub(r"(ssl_certificate(?:_key)?)\s+\S+;", rf"\1 {folder}/cert.pem;", server)
+    server = server.replace("127.0.0.1:7400", f"127.0.0.1:{port}")
+    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    places = "".join(f"{kind}_temp_path {folder}/{kind};" for kind in kinds)
+    return (
+        f"daemon off; pid {folder}/pid; error_log {folder}/error.log; worker_processes 1;"
+        f"events {{}} http {{ access_log off; {places} {server} }}"
+    )
+
+
+class Behind:
+    """A server behind nginx. ``session`` is that of a browser which has logged in, ``token`` is one for programs."""
+
+    def __init__(self, folder: Path, session: NewToken, token: str) -> None:
+        self._socket = str(folder / "nginx.sock")
+        self.cookie, self.key = f"__Host-asterism_session={session.token}", str(session.page_key)
+        self.token = token
+
+    async def ask(self, *lines: str, method: str = "GET", target: str = ME, body: bytes = b"") -> tuple[int, str]:
+        """Send exactly these header lines. Returns the status and the rest of the answer."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        reader, writer = await asyncio.open_unix_connection(self._socket, ssl=context, server_hostname=NAME)
+        head = [f"{method} {target} HTTP/1.1", *lines, "connection: close", "", ""]
+        writer.write("\r\n".join(head).encode() + body)
+        async with asyncio.timeout(PATIENCE):
+            answer = (await reader.read()).decode(errors="replace")
+        writer.close()
+        return int(answer.split(" ", 2)[1]), answer
+
+
+@asynccontextmanager
+async def behind_nginx(folder: Path) -> AsyncIterator[Behind]:
+    (folder / "cert.pem").write_bytes(_new_identity())
+    address = ListenAddress("127.0.0.1", 0, behind_proxy=True)
+    async with Fleet(MemoryStore(), by="server") as fleet, http_service(fleet, address, [NAME]) as service:
+        credentials = Credentials(fleet.store)
+        session = await credentials.redeem_login(await credentials.create_login("ann", ["admin"], by="ann"))
+        token = (await credentials.create("ci", ["admin"], by="ann")).token
+        port = service.server.listeners[0]._sock.getsockname()[1]
+        (folder / "nginx.conf").write_text(configuration(folder, port))
+        process = await asyncio.create_subprocess_exec(
+            str(NGINX), "-p", str(folder), "-c", str(folder / "nginx.conf"), stderr=asyncio.subprocess.PIPE
+        )
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while not (folder / "nginx.sock").exists():
+                    assert process.returncode is None, (await process.communicate())[1].decode()
+                    await asyncio.sleep(0.01)
+            yield Behind(folder, session, token)
+        finally:
+            if process.returncode is None:
+                process.terminate()
+            await process.communicate()
+
+
+HOST = f"Host: {NAME}"
+
+
+async def test_a_browser_is_answered_at_its_own_origin_only(tmp_path: Path) -> None:
+    async with behind_nginx(tmp_path) as server:
+        cookie, key = f"Cookie: {server.cookie}", f"X-Asterism-Page: {server.key}"
+        status, answer = await server.ask(HOST, cookie, key, f"Origin: https://{NAME}")
+        assert (status, '"name":"ann"' in answer) == (200, True)
+        for refused, lines in (
+            (401, (HOST, cookie)),
+            (401, (HOST, key)),
+            (401, (HOST, cookie, "X_Asterism_Page: x")),
+            (403, (HOST, cookie, key, "Origin: https://evil.example")),
+            (403, (HOST, cookie, key, f"Origin: http://{NAME}")),
+            (403, (HOST, cookie, key, "Origin: null")),
+            (403, (HOST, cookie, key, "Sec-Fetch-Site: cross-site")),
+            (421, ("Host: evil.example", cookie, key)),
+            (421, ("Host: evil.example", cookie, key, f"X-Forwarded-Host: {NAME}")),
+        ):
+            assert (await server.ask(*lines))[0] == refused, lines
+        for method in ("POST", "DELETE"):
+            assert (await server.ask(HOST, cookie, "Content-Length: 0", method=method, target="/api/v1/logout"))[0] in (
+                401,
+                405,
+            )
+        assert (await server.ask(HOST, cookie, key))[0] == 200, "the session goes on"
+
+
+async def test_headers_that_two_programs_may_read_differently_are_refused(tmp_path: Path) -> None:
+    async with behind_nginx(tmp_path) as server:
+        mine = f"Authorization: Bearer {server.token}"
+        assert (await server.ask(HOST, mine))[0] == 200
+        for refused, lines in (
+            ((400,), (HOST, "Host: evil.example", mine)),
+            ((400,), (HOST, mine, mine)),
+            ((400,), (HOST, mine, f"Origin: https://{NAME}", "Origin: https://evil.example")),
+            ((400,), (HOST, "Authorization: Bearer x", mine)),
+            ((400,), (HOST, mine, "X-Asterism-Page: a", "X-Asterism-Page: b")),
+            ((400, 401), (HOST, "authorization : Bearer x")),
+            ((400, 401), (HOST, f"X-A: b\r\n {mine}")),
+            ((400,), (HOST, mine, "X: a\0b")),
+        ):
+            status, answer = await server.ask(*lines)
+            assert status in refused, (lines, answer)
+        # the header decides, whatever host the target names
+        assert (await server.ask("Host: evil.example", mine, target=f"https://{NAME}{ME}"))[0] == 421
+        assert (await server.ask(HOST, mine, target=f"https://evil.example{ME}"))[0] == 200
+
+
+async def test_no_request_is_smuggled_past_nginx(tmp_path: Path) -> None:
+    """A second request inside the body of the first one is never answered on its own."""
+    inner = f"GET {ME} HTTP/1.1\r\n{HOST}\r\nAuthorization: Bearer TOKEN\r\n\r\n"
+    async with behind_nginx(tmp_path) as server:
+        hidden = inner.replace("TOKEN", server.token).encode()
+        chunked = f"{len(hidden):x}\r\n".encode() + hidden + b"\r\n0\r\n\r\n"
+        for lines, body in (
+            ((HOST, "Content-Length: 4", "Transfer-Encoding: chunked"), b"0\r\n\r\n" + hidden),
+            ((HOST, "Transfer-Encoding: chunked"), chunked),
+            ((HOST, "Transfer-Encoding: xchunked"), hidden),
+            ((HOST, "Transfer-Encoding: chunked", "Transfer-Encoding: identity"), b"0\r\n\r\n" + hidden),
+            ((HOST, "Content-Length: 0", f"Content-Length: {len(hidden)}"), hidden),
+            ((HOST, f"Content-Length: {len(hidden)}"), hidden),
+        ):
+            status, answer = await server.ask(*lines, method="POST", target="/api/v1/plans", body=body)
+            assert status >= 400, lines
+            assert '"scopes"' not in answer, lines
