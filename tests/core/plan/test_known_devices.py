@@ -24,6 +24,7 @@ def test_a_device_that_is_known_invited_or_named_by_the_plan_may_be_named() -> N
     assert not violations(added("attic"), added("lab-7"), added("to-come"), added(None))
     assert not violations(UpdateTask("a", device="kitchen"), UpdateTask("a", device=None), UpdateTask("a", shell="no"))
     assert not violations(RemoveTask("a"), added("{item.host}"))
+    assert not violations(AddTask("no task"))  # type: ignore[arg-type]
 
 
 def test_any_other_is_a_violation_of_its_edit_and_the_message_names_those_that_there_are() -> None:
