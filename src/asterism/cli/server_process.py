@@ -52,7 +52,6 @@ async def serve_until_signal(
         raise AsterismError(f"the server needs starlette and uvicorn: {install_hint('serve')}") from None
     tune_gc()
     raise_descriptor_limit()
-    log.info(policy.about)
     make = policy.orchestrators(local)
     also: dict[str, str] = {}
     async with contextlib.AsyncExitStack() as stack:
@@ -74,6 +73,7 @@ async def serve_until_signal(
             if peers:
                 also["peers"] = f"https://{service.url.partition('://')[2]}"
             await announce(fleet, service.url, login=login, also=also, as_json=as_json)
+            log.info(policy.about)
             await stop.wait()
         log.info("stopping")
         await http.aclose()  # first: edits that are on their way are answered by the plans that still run here
