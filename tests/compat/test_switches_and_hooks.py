@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy as copy_module
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -290,6 +291,70 @@ def test_an_answer_costs_one_difference_and_no_copy_of_the_plan(
     assert session.synchronizer.get_statistics()["completed_modifications"] == 2 * count
     assert len(copies) == 2 * count
     assert compared == []
+
+
+def _lines_made(dialect: Dialect, count: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many objects for lines a run makes in which an agent adds a task and a line after each of ``count`` ends."""
+    made: dict[int, TaskStarLine] = {}
+    bind = TaskStarLine.bind
+
+    def counted(line: TaskStarLine, *where: Any) -> None:
+        made[id(line)] = line
+        bind(line, *where)
+
+    def add(mine: Any, event: Any) -> None:
+        if event.task_id.startswith("t"):
+            mine.add_task(TaskStar(f"after {event.task_id}"))
+            mine.add_dependency(TaskStarLine(event.task_id, f"after {event.task_id}"))
+
+    session = Session(dialect, Devices(*(f"d{number}" for number in range(count))))
+    session.agent(add)
+    with monkeypatch.context() as patch:
+        patch.setattr(TaskStarLine, "bind", counted)
+        session.run(dialect.plan(*(f"t{number}" for number in range(count))))
+    assert len(session.devices.started) == 2 * count
+    return len(made)
+
+
+@each_dialect
+def test_copies_share_the_lines_that_nobody_asks_for(dialect: Dialect, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice the answers make twice the lines, not four times: two for each line that the agent adds."""
+    assert [_lines_made(dialect, count, monkeypatch) for count in (10, 20, 40)] == [20, 40, 80]
+
+
+@each_dialect
+def test_the_lines_of_a_copy_are_its_own(dialect: Dialect) -> None:
+    """Also those that are made only after the plan or the copy has changed."""
+    plan = dialect.plan("A", "B", "C", lines=["A>B", "A>C"])
+    first, second = plan.get_all_dependencies()
+    mine = copy_module.deepcopy(plan)
+    first.condition_description, second.condition_description = "theirs", "theirs"
+    second.update_metadata({"theirs": True})
+    mine.get_dependency(first.line_id).update_metadata({"mine": True})
+    assert [line.condition_description for line in mine.get_all_dependencies()] == ["", ""]
+    assert [line.metadata for line in mine.get_all_dependencies()] == [{"mine": True}, {}]
+    assert [line.metadata for line in plan.get_all_dependencies()] == [{}, {"theirs": True}]
+    assert all(line.home is mine for line in mine.get_all_dependencies())
+    plan.remove_dependency(first.line_id)
+    assert (plan.dependency_count, mine.dependency_count) == (1, 2)
+
+
+@each_dialect
+def test_a_line_that_an_answer_changes_or_removes_stays_the_same_object(dialect: Dialect) -> None:
+    def change(mine: Any, event: Any) -> None:
+        if event.task_id == "A":
+            into_b, into_c = mine.get_all_dependencies()
+            into_b.dependency_type = "success_only"
+            mine.remove_dependency(into_c.line_id)
+
+    plan = dialect.plan("A", "B", "C", lines=["A>B", "A>C"])
+    into_b, into_c = plan.get_all_dependencies()
+    session = Session(dialect, Devices())
+    session.agent(change)
+    session.run(plan)
+    assert plan.get_all_dependencies() == [into_b]
+    assert (into_b.home, into_b.dependency_type.value, into_c.home) == (plan, "success_only", None)
+    assert into_c.dependency_type.value == "unconditional"
 
 
 @each_dialect

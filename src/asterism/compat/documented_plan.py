@@ -68,7 +68,7 @@ class DocumentedPlan(Analysis, ManualProgress):
         self._written: dict[int, Outline] = {}
         self._stars: dict[str, TaskStar] = {}
         self._created: dict[str, datetime] = {}  # when its tasks were made
-        self._lines = Lines()
+        self._lines = Lines(self)
 
     @property
     def plan_id(self) -> str:
@@ -107,7 +107,7 @@ class DocumentedPlan(Analysis, ManualProgress):
             applied = self.plan.apply(EditBatch(tuple(edits), base_version=base_version), self.plan.clock())
         for edit in edits:
             if isinstance(edit, AddDependency):
-                self.lines.add(known[edit.source, edit.target], self)
+                self.lines.add(known[edit.source, edit.target])
             elif isinstance(edit, RemoveDependency):
                 self.lines.drop(edit.source, edit.target)
             elif isinstance(edit, RemoveTask):
@@ -244,7 +244,7 @@ class DocumentedPlan(Analysis, ManualProgress):
 
     @property
     def dependency_count(self) -> int:
-        return len(self.get_all_dependencies())
+        return len(self.lines)
 
     def get_dependency(self, dependency_id: str) -> TaskStarLine | None:
         return self.lines.get(dependency_id)
@@ -263,7 +263,7 @@ class DocumentedPlan(Analysis, ManualProgress):
             self.conditions.register(dependency.condition, dependency.condition_evaluator)
             with refusing():
                 self.plan.connect(edge.source, edge.target, edge.on, edge.when)
-            self.lines.add(dependency, self)
+            self.lines.add(dependency)
             self._touch()
             return
         self.apply(AddDependency(edge.source, edge.target, edge.on, edge.when), lines=[dependency])
@@ -384,9 +384,7 @@ class DocumentedPlan(Analysis, ManualProgress):
         self.plan, self._outline = source.plan.copy(), None
         self.plan.evaluate, self.plan.clock = self.conditions.evaluate, time.time
         self._created = dict(source._created)
-        self.lines.keep(self.plan)
-        for line in source.lines:
-            self.lines.take_over(line, self)
+        self.lines.copy_from(source.lines)
         for task_id, star in tuple(self._stars.items()):
             if task_id in self.plan.nodes:
                 star.bind(self.plan, self.plan.nodes[task_id], self)
@@ -408,14 +406,18 @@ class DocumentedPlan(Analysis, ManualProgress):
             source, self._source = self._source, None
             self.copy_from(source)
 
-    def adopt(self, copy: DocumentedPlan, edits: tuple[Edit, ...]) -> None:
-        """Update lines and handles after edits from a copy were applied."""
-        self.lines.keep(self.plan)
-        for edit in edits:
+    def adopt(self, copy: DocumentedPlan, applied: Applied) -> None:
+        """Update lines and handles after edits from a copy were applied. Visits only what they have changed."""
+        for change in applied.reverse:
+            if isinstance(change, AddDependency):  # an updated one is removed and added again, and keeps its line
+                target = self.plan.nodes.get(change.target)
+                if target is None or change.source not in target.parents:
+                    self.lines.drop(change.source, change.target)
+            elif isinstance(change, AddTask):
+                self._forget(change.task.id)
+        for edit in applied.batch.edits:
             if isinstance(edit, AddDependency | UpdateDependency):
-                self.lines.take_over(copy.lines.of(edit.source, edit.target), self)
-            elif isinstance(edit, RemoveTask):
-                self._forget(edit.task_id)
+                self.lines.take_over(copy.lines.of(edit.source, edit.target))
         self._touch()
 
     def outline(self) -> Outline:

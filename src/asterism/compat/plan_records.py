@@ -207,7 +207,7 @@ def fill_plan(documented: DocumentedPlan, data: Mapping[str, Any]) -> None:
         edge = line.dependency
         over = documented.plan.node(edge.source).status in core.TERMINAL
         documented.plan.link(edge, bool(item.get("is_satisfied")) if edge.when is not None and over else None)
-        documented.lines.add(line, documented)
+        documented.lines.add(line)
 
 
 def items_of(part: Any) -> Iterable[Mapping[str, Any]]:

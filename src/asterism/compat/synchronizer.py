@@ -328,8 +328,8 @@ def merge_copy(
     live.conditions.register_all(copy.conditions)
     with live.reopened(), refusing():
         batch = EditBatch(edits, "agent", f"the copy of {copy.plan_id!r}", base_version, triggers)
-        live.plan.apply(batch, live.plan.clock())
-    live.adopt(copy, edits)
+        applied = live.plan.apply(batch, live.plan.clock())
+    live.adopt(copy, applied)
     if copy.runner is None:
         copy.follow(live)
         copy.lineage = live.lineage
@@ -367,8 +367,9 @@ def _in_effect(live: Constellation, edit: Edit) -> bool:
 
 def _warn_of_claims(live: Constellation, copy: Constellation, logger: logging.Logger) -> None:
     for task_id, node in copy.nodes.items():
-        if task_id not in live.nodes:
+        there = live.nodes.get(task_id)
+        if there is None or there.status is node.status:
             continue
-        claimed, known = TaskStatus(node.status), TaskStatus(live.nodes[task_id].status)
+        claimed, known = TaskStatus(node.status), TaskStatus(there.status)
         if claimed is not TaskStatus.CANCELLED and is_more_advanced(claimed, known):  # that is a wish, not a claim
             logger.warning("%s: the copy says that %r is %s; it is %s", live.id, task_id, claimed, known)

@@ -2,6 +2,9 @@
 
 In the core a condition is text. The ``Conditions`` of a plan store each function under its own text. A copy of the plan
 has the same text, so the function is found again when the copy comes back, even through JSON.
+
+The fields of a line are an immutable record in a table: that of its plan or, for a line in no plan, one of its own. A
+copy of a plan shares the records, and makes a line only when somebody asks for it.
 """
 
 from __future__ import annotations
@@ -9,14 +12,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 from uuid import uuid4
 
 from asterism.compat import plan_records
 from asterism.compat.documented_names import Alias, ReadOnly
 from asterism.compat.plan_records import TaskStarLineSchema, checked
 from asterism.compat.vocabulary import DependencyType, ExecutionResult, member, refuse
-from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.status import TaskStatus
 from asterism.core.plan.task import Dependency
 
@@ -36,19 +38,37 @@ class Home(Protocol):
     def refresh(self) -> None: ...
 
 
+class LineRecord(NamedTuple):
+    """The fields of a line. Nothing changes one, not even its ``facts``: plans share it."""
+
+    line_id: str
+    type: DependencyType
+    evaluator: Evaluator | None
+    condition: str | None
+    description: str
+    facts: Mapping[str, Any]
+    evaluated: tuple[bool, datetime] | None
+    created: datetime
+    edited: datetime
+
+
+Pair = tuple[str, str]
+"""The tasks of a line: from, to."""
+
+
 class _Fact(Generic[Value]):
-    """A field of a line that is in a plan: the plan is brought up to date before it is read."""
+    """A field of the record of a line."""
 
     def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
+        self._field = name.removeprefix("_")
 
     def __get__(self, line: TaskStarLine, owner: type | None = None) -> Value:
-        _ = line.home
-        fact: Value = line.__dict__[self._name]
+        fact: Value = getattr(line.record, self._field)
         return fact
 
     def __set__(self, line: TaskStarLine, value: Value) -> None:
-        line.__dict__[self._name] = value
+        change: dict[str, Any] = {self._field: value}
+        line.record = line.record._replace(**change)
 
 
 class TaskStarLine:
@@ -58,7 +78,7 @@ class TaskStarLine:
     _evaluator = _Fact["Evaluator | None"]()
     _condition = _Fact["str | None"]()
     _description = _Fact[str]()
-    _facts = _Fact[dict[str, Any]]()
+    _facts = _Fact[Mapping[str, Any]]()
     _evaluated = _Fact["tuple[bool, datetime] | None"]()
     _created = _Fact[datetime]()
     _edited = _Fact[datetime]()
@@ -74,16 +94,36 @@ class TaskStarLine:
         metadata: Mapping[str, Any] | None = None,
         condition: str | None = None,
     ) -> None:
-        self._id = line_id or str(uuid4())
-        self._ends = (from_task_id, to_task_id)
-        self._home: Home | None = None
-        self._description = condition_description or ""
-        self._facts = dict(metadata or {})
-        self._type = member(DependencyType, dependency_type)
-        self._evaluator = condition_evaluator
+        self._id, self._ends, now = line_id or str(uuid4()), (from_task_id, to_task_id), datetime.now(UTC)
+        kind, description = member(DependencyType, dependency_type), condition_description or ""
+        facts = dict(metadata or {})
+        self.detach(LineRecord(self._id, kind, condition_evaluator, None, description, facts, None, now, now))
         self._condition = condition or self._name_condition()  # the text under which the core knows the function
-        self._evaluated = None  # by hand, of a line in no plan
-        self._created = self._edited = datetime.now(UTC)
+
+    @classmethod
+    def of(cls, pair: Pair, table: dict[Pair, LineRecord], home: Home) -> TaskStarLine:
+        """Make the handle of a line of a plan, whose records are in ``table``."""
+        line = cls.__new__(cls)
+        line._id, line._ends = table[pair].line_id, pair
+        line.bind(table, home)
+        return line
+
+    def bind(self, table: dict[Pair, LineRecord], home: Home | None) -> None:
+        self._table, self._home = table, home
+
+    def detach(self, record: LineRecord) -> None:
+        """Leave its plan, with the fields of ``record``."""
+        self.bind({self._ends: record}, None)
+
+    @property
+    def record(self) -> LineRecord:
+        """Its fields. Its plan is brought up to date before they are read."""
+        _ = self.home
+        return self._table[self._ends]
+
+    @record.setter
+    def record(self, value: LineRecord) -> None:
+        self._table[self._ends] = value
 
     @classmethod
     def create_unconditional(cls, from_task_id: str, to_task_id: str, description: str = "") -> TaskStarLine:
@@ -111,10 +151,6 @@ class TaskStarLine:
         if self._home is not None:
             self._home.refresh()
         return self._home
-
-    @home.setter
-    def home(self, value: Home | None) -> None:
-        self._home = value
 
     # -- tasks ---------------------------------------------------------------------------------------------------------
 
@@ -216,7 +252,7 @@ class TaskStarLine:
         return dict(self._facts)
 
     def update_metadata(self, metadata: Mapping[str, Any]) -> None:
-        self._facts.update(metadata)
+        self._facts = {**self._facts, **metadata}
         self._touch()
 
     def _touch(self) -> None:
@@ -292,13 +328,12 @@ class TaskStarLine:
 
     def copy_from(self, other: TaskStarLine) -> None:
         """Take over all fields of another line between the same tasks."""
-        self._description, self._facts = other._description, dict(other._facts)
-        self._type, self._evaluator, self._condition = other._type, other._evaluator, other._condition
-        self._created, self._edited, self._evaluated = other._created, other._edited, other._evaluated
+        self.record = other.record._replace(line_id=self._id)
 
     def renamed(self) -> None:
         """Take a new id, because two merged plans use this id for different tasks."""
         self._id = str(uuid4())
+        self.record = self.record._replace(line_id=self._id)
 
     def restore(self, created: datetime, edited: datetime, evaluated: tuple[bool, datetime] | None) -> None:
         """Set what a record says of its times and its last evaluation."""
@@ -355,53 +390,71 @@ class TaskStarLine:
 
 
 class Lines:
-    """The lines of a plan, by their id and by their pair of tasks."""
+    """The lines of a plan, by their id and by their pair of tasks. It makes a line when somebody asks for it, and from
+    then on returns the same object."""
 
-    def __init__(self) -> None:
-        self._by_pair: dict[tuple[str, str], TaskStarLine] = {}
-        self._by_id: dict[str, TaskStarLine] = {}
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._records: dict[Pair, LineRecord] = {}  # always the same dictionary: lines read and write it
+        self._pairs: dict[str, Pair] = {}
+        self._made: dict[Pair, TaskStarLine] = {}
 
-    def add(self, line: TaskStarLine, home: Home) -> None:
+    def add(self, line: TaskStarLine) -> None:
         """Add a line. A line of another plan stays there and is copied."""
         line = line if line.home is None else line.detached_copy()
-        if line.line_id in self._by_id:  # two merged plans use the id for different tasks
+        if line.line_id in self._pairs:  # two merged plans use the id for different tasks
             line.renamed()
-        line.home = home
-        self._by_pair[line.from_task_id, line.to_task_id] = self._by_id[line.line_id] = line
+        pair = line.from_task_id, line.to_task_id
+        self._records[pair], self._pairs[line.line_id], self._made[pair] = line.record, pair, line
+        line.bind(self._records, self._home)
 
-    def take_over(self, line: TaskStarLine, home: Home) -> None:
+    def take_over(self, line: TaskStarLine) -> None:
         """Take over a line of another plan. A line that exists here stays the same object."""
-        here = self._by_pair.get((line.from_task_id, line.to_task_id))
+        pair = line.from_task_id, line.to_task_id
+        here = self._records.get(pair)
         if here is not None and here.line_id == line.line_id:
-            here.copy_from(line)
+            self._records[pair] = line.record
         else:
-            self.drop(line.from_task_id, line.to_task_id)
-            self.add(line.detached_copy(), home)
+            self.drop(*pair)
+            self.add(line.detached_copy())
 
-    def keep(self, plan: Constellation) -> None:
-        """Drop the lines whose dependency is no longer in the plan."""
-        for source, target in tuple(self._by_pair):
-            node = plan.nodes.get(target)
-            if node is None or source not in node.parents:
-                self.drop(source, target)
+    def copy_from(self, other: Lines) -> None:
+        """Become a copy of the lines of another plan. It shares their records, and visits only the lines that were made
+        here: they stay valid, or leave the plan."""
+        for pair, line in tuple(self._made.items()):
+            there = other._records.get(pair)
+            if there is None or there.line_id != line.line_id:
+                self.drop(*pair)
+        self._records.clear()
+        self._records.update(other._records)
+        self._pairs = dict(other._pairs)
 
     def drop(self, source: str, target: str) -> None:
-        line = self._by_pair.pop((source, target), None)
-        if line is not None:
-            del self._by_id[line.line_id]
-            line.home = None
+        record = self._records.pop((source, target), None)
+        line = self._made.pop((source, target), None)
+        if record is not None:
+            del self._pairs[record.line_id]
+        if record is not None and line is not None:
+            line.detach(record)
 
     def get(self, line_id: str) -> TaskStarLine | None:
-        return self._by_id.get(line_id)
+        pair = self._pairs.get(line_id)
+        return None if pair is None else self.of(*pair)
 
     def find(self, source: str, target: str) -> TaskStarLine | None:
-        return self._by_pair.get((source, target))
+        return self.of(source, target) if (source, target) in self._records else None
 
     def of(self, source: str, target: str) -> TaskStarLine:
-        return self._by_pair[source, target]
+        pair = source, target
+        if pair not in self._made:
+            self._made[pair] = TaskStarLine.of(pair, self._records, self._home)
+        return self._made[pair]
+
+    def __len__(self) -> int:
+        return len(self._records)
 
     def __iter__(self) -> Iterator[TaskStarLine]:
-        return iter(self._by_pair.values())
+        return (self.of(*pair) for pair in tuple(self._records))
 
 
 class Conditions:
