@@ -18,13 +18,16 @@ import pytest
 from asterism import AsyncClient, Client, Constellation, LocalDevice, Orchestrator, Task
 from asterism.base import http_answers
 from asterism.base.http_answers import AnswerRefused, bound_answer, bound_hook
-from asterism.base.http_requests import send_request
+from asterism.base.http_requests import RequestFailed, send_request
 from asterism.base.secret_mask import Mask
+from asterism.core.errors import TooLarge
+from asterism.core.json_values import SizeLimit
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.gateway_connection import GatewayRefused
 from asterism.fleet.device.gateway_transport import HttpTransport
 from tests.fleet.device.device_scenes import execute
 
+MILLION = SizeLimit(1_000_000, "nothing")
 ZEROS = 64 << 20
 BOMB = gzip.compress(gzip.compress(bytes(ZEROS)))
 """A few hundred bytes that become 64 MiB if they are decompressed twice."""
@@ -131,8 +134,10 @@ def test_a_body_is_counted_while_it_is_decompressed(server: Any) -> None:
     server.headers, server.body = [("content-encoding", "gzip")], gzip.compress(bytes(ZEROS))
 
     def refused() -> None:
-        with pytest.raises(AnswerRefused, match=r"answered with more than 1,000,000 bytes"):
-            asyncio.run(send_request({"url": server.url}, Mask(), 1_000_000))
+        with pytest.raises(
+            TooLarge, match=r"what was read of the answer to GET http://.* and the limit is 1,000,000: "
+        ):
+            asyncio.run(send_request({"url": server.url}, Mask(), MILLION))
 
     assert peak(refused) < ZEROS // 4
 
@@ -140,7 +145,32 @@ def test_a_body_is_counted_while_it_is_decompressed(server: Any) -> None:
 def test_without_the_count_the_whole_body_is_in_memory(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_answers._Count, "add", lambda self, part: None)
     server.headers, server.body = [("content-encoding", "gzip")], gzip.compress(bytes(ZEROS))
-    assert peak(lambda: asyncio.run(send_request({"url": server.url}, Mask(), 1_000_000))) > ZEROS
+    assert peak(lambda: asyncio.run(send_request({"url": server.url}, Mask(), MILLION))) > ZEROS
+
+
+def test_the_limit_of_a_result_is_that_of_an_answer(server: Any) -> None:
+    server.headers, server.body = [], b"x" * 2_000
+    made = Constellation("p")
+    made.add(Task("a", http={"url": server.url}))
+    error = asyncio.run(Orchestrator([LocalDevice("here", result_limit=1_999)]).run(made))["a"].error
+    assert isinstance(error, TooLarge)
+    assert str(error) == (
+        f"the answer to GET {server.url} has 2,000 bytes, and the limit is 1,999: write it to a file and pass on the "
+        "name of the file, or raise the limit with: asterism run --result-limit SIZE, or LocalDevice(result_limit=…)"
+    )
+
+
+def test_a_limit_may_be_larger_than_the_default(server: Any) -> None:
+    server.headers, server.body = [("content-encoding", "gzip")], gzip.compress(bytes(http_answers.LARGEST_ANSWER + 1))
+    with pytest.raises(AnswerRefused, match=r"answered with more than 67,108,864 bytes"):
+        asyncio.run(send_request({"url": server.url}, Mask()))
+    assert len(asyncio.run(send_request({"url": server.url}, Mask(), SizeLimit(65 << 20, "nothing")))) == (64 << 20) + 1
+
+
+def test_an_answer_that_says_what_went_wrong_may_be_larger_than_a_result(server: Any) -> None:
+    server.headers, server.body = [], b"no such table"
+    with pytest.raises(RequestFailed, match="answered 200: no such table"):
+        asyncio.run(send_request({"url": server.url, "expect": [201]}, Mask(), SizeLimit(1, "nothing")))
 
 
 def raw_deflate(data: bytes) -> bytes:

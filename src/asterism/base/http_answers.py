@@ -10,6 +10,7 @@ It works with httpx and with the fork that some libraries use, and imports neith
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -38,6 +39,14 @@ class AnswerRefused(AsterismError):
     """The body of an answer is too large, or encoded in a way that is not accepted."""
 
 
+class AnswerTooLarge(AnswerRefused):
+    """The body of an answer has more bytes than its limit; ``read`` are those that were read of it."""
+
+    def __init__(self, place: str, most: int, read: int) -> None:
+        self.read = read
+        super().__init__(f"{place} answered with more than {most:,} bytes")
+
+
 def bound_answer(response: Any, most: int | None, inspect: Callable[[bytes], object] = lambda part: None) -> None:
     """Let the body of a response be at most ``most`` bytes long, before and after decompression; None for a stream
     whose parts the caller counts. ``inspect`` is called with each part and may raise. Raises AnswerRefused for its
@@ -56,7 +65,7 @@ def bound_answer(response: Any, most: int | None, inspect: Callable[[bytes], obj
     )
 
 
-async def read_answer(response: Any, most: int) -> bytes:
+async def read_answer(response: Any, most: int = LARGEST_ANSWER) -> bytes:
     """The body of a response that was asked for as a stream. Raises AnswerRefused."""
     bound_answer(response, most)
     body: bytes = await response.aread()
@@ -119,7 +128,7 @@ class _Decoder:
 
 
 class _Count:
-    """Raises AnswerRefused once more than ``most`` bytes have passed."""
+    """Raises AnswerTooLarge once more than ``most`` bytes have passed."""
 
     def __init__(self, most: int | None, place: str) -> None:
         self._most, self._place, self._size = most, place, 0
@@ -127,7 +136,7 @@ class _Count:
     def add(self, part: bytes) -> None:
         self._size += len(part)
         if self._most is not None and self._size > self._most:
-            raise AnswerRefused(f"{self._place} answered with more than {self._most:,} bytes")
+            raise AnswerTooLarge(self._place, self._most, self._size)
 
 
 @cache
@@ -156,6 +165,8 @@ def _stream_class(name: str) -> Any:
             async for raw in self._inner:
                 for part in self._parts(raw):
                     yield part
+                    if self._decoder is not None:
+                        await asyncio.sleep(0)  # a few bytes may become very many, with nothing to wait for
             self._finish()
 
         def _parts(self, raw: bytes) -> Iterator[bytes]:

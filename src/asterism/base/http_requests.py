@@ -23,11 +23,13 @@ from contextvars import ContextVar
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from asterism.base.http_answers import ACCEPTED, LARGEST_ANSWER, read_answer
+from asterism.base.http_answers import ACCEPTED, AnswerTooLarge, read_answer
+from asterism.base.large_values import call_apart
 from asterism.base.secret_mask import Mask
 from asterism.base.startup import install_hint
 from asterism.base.text import masked_url, masked_urls
 from asterism.core.errors import AsterismError
+from asterism.core.json_values import SizeLimit
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -108,16 +110,16 @@ def json_body(answer: Any, body: bytes) -> Any:
         ) from None
 
 
-async def send_request(terms: Mapping[str, Any], mask: Mask, most: int = LARGEST_ANSWER) -> Any:
-    """Send a request and return the body of the answer, of at most ``most`` bytes: parsed if it is JSON, text
-    otherwise. ``mask`` has the secrets that are not sent to another origin.
+async def send_request(terms: Mapping[str, Any], mask: Mask, limit: SizeLimit | None = None) -> Any:
+    """Send a request and return the body of the answer: parsed if it is JSON, text otherwise. ``mask`` has the secrets
+    that are not sent to another origin, ``limit`` says how large the answer may be.
 
     ``expect`` lists the statuses that count as success; by default every 2xx does. Raises RequestFailed for any other
-    status, NoAnswer without an answer, AnswerRefused for one that is too large, and UnsafeRedirect."""
+    status, NoAnswer without an answer, TooLarge for one over ``limit``, AnswerRefused and UnsafeRedirect."""
     client = await http_client(timeout=None)  # the timeout of the task applies
     with request_errors(terms):
         async with client:
-            return await exchange(client, terms, terms.get("headers"), mask, most)
+            return await exchange(client, terms, terms.get("headers"), mask, limit)
 
 
 async def exchange(
@@ -125,7 +127,7 @@ async def exchange(
     terms: Mapping[str, Any],
     headers: Any,
     mask: Mask,
-    most: int,
+    limit: SizeLimit | None,
     judge: Callable[[httpx.URL, int], None] = lambda url, hop: None,
 ) -> Any:
     """The result of a request, after its redirects. ``judge`` may refuse each address, with the number of redirects
@@ -136,18 +138,39 @@ async def exchange(
         answer = await client.send(asked, stream=True)
         try:
             if answer.next_request is None:
-                return _value(answer, await read_answer(answer, most), terms.get("expect"))
+                return await _value(answer, terms.get("expect"), limit)
         finally:
             await answer.aclose()
         asked = follow_redirect(answer, mask)
     raise too_many_redirects(terms)
 
 
-def _value(answer: httpx.Response, body: bytes, expected: Any) -> Any:
-    text = _text(body, answer.charset_encoding)
-    if answer.status_code not in expected if expected else not answer.is_success:
+async def _value(answer: httpx.Response, expected: Any, limit: SizeLimit | None) -> Any:
+    wrong = answer.status_code not in expected if expected else not answer.is_success
+    # the limit is that of a result, not that of the answer that says what went wrong
+    body = await (read_answer(answer) if wrong or limit is None else _result_body(answer, limit))
+    if wrong:
+        text = await call_apart(_text, body, answer.charset_encoding)
         raise RequestFailed(answer.status_code, str(answer.request.url), text, answer.request.method)
-    return json_body(answer, body) if "json" in answer.headers.get("content-type", "") and body else text
+    return await call_apart(_parsed, body, answer)
+
+
+def _parsed(body: bytes, answer: httpx.Response) -> Any:
+    is_json = "json" in answer.headers.get("content-type", "") and body
+    return json_body(answer, body) if is_json else _text(body, answer.charset_encoding)
+
+
+async def _result_body(answer: httpx.Response, limit: SizeLimit) -> bytes:
+    """The body of an answer. Raises AnswerRefused and TooLarge."""
+    what = f"the answer to {answer.request.method} {masked_url(str(answer.request.url))}"
+    length = None if "content-encoding" in answer.headers else answer.headers.get("content-length")
+    try:
+        return await read_answer(answer, limit.size)
+    except AnswerTooLarge as error:
+        if length is not None:
+            limit.check(int(length), what)
+        limit.check(error.read, f"what was read of {what}")
+        raise
 
 
 def _text(body: bytes, encoding: str | None) -> str:

@@ -88,8 +88,8 @@ class LocalDevice:
 
     ``run`` is called with the Work of each task that has no action of its own, or that is work for an agent. With
     ``json_results`` a result that is not JSON fails its task, as on a device that has to send it. ``grace`` is how many
-    seconds a command has to stop when asked. ``result_limit`` is how large the output of a command, or with
-    ``json_results`` any result, may be, in bytes: a larger one fails its task."""
+    seconds a command has to stop when asked. ``result_limit`` is how large the output of a command, the answer to a
+    request, or with ``json_results`` any result, may be, in bytes: a larger one fails its task."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class LocalDevice:
             if task.http is not None:
                 terms = task_inputs.fill_references(dict(task.http), work.results, mask, select)
                 terms["url"] = task_inputs.fill_template(terms["url"], resolved.inputs, task_inputs.url_quoted)
-                return await send_request(_with_traceparent(terms), mask)
+                return await send_request(_with_traceparent(terms), mask, self._limit)
             if task.agent is not None and self._run is None:
                 raise AsterismError(f"device {self.id!r} has no agent for task {task.id!r}; pass a function as run=")
             return await self._function(work, resolved.inputs)

@@ -15,11 +15,12 @@ import pytest
 
 from asterism.base.http_requests import NoAnswer, RequestFailed
 from asterism.base.task_inputs import MissingInput
-from asterism.core.errors import AsterismError, NotJson
+from asterism.core.errors import AsterismError, NotJson, TooLarge
+from asterism.core.json_values import SizeLimit
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.executor import LimitReached
-from asterism.fleet.policy import judged_requests
 from asterism.fleet.policy.device_policy import DevicePolicy, PolicyForbids, Rules
+from asterism.fleet.settings import value_limit
 from tests.fleet.device.device_scenes import Reports, check, execute, executors
 from tests.process_scenes import soon_async
 
@@ -118,11 +119,19 @@ def test_an_answer_is_json_if_it_says_so_and_text_otherwise(server: Any) -> None
         execute(request(f"{server.url}/json?{'%5B' * 20_000}"))
 
 
-def test_an_answer_that_is_too_large_fails_the_work(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judged_requests, "LARGEST", 50)
-    assert execute(request(f"{server.url}/to?/status%3F200"), None) == "status 200"
-    with pytest.raises(AsterismError, match="answered with more than 50 bytes"):
-        execute(request(f"{server.url}/thing"))
+def test_the_limit_of_a_result_is_that_of_an_answer(server: Any) -> None:
+    async def limit() -> SizeLimit:
+        return value_limit(50)
+
+    def within(path: str) -> Any:
+        work = Reports().work(request(f"{server.url}{path}"))._replace(value_limit=limit)
+        return asyncio.run(executors().execute(work))
+
+    assert within("/to?/status%3F200") == "status 200"
+    with pytest.raises(
+        TooLarge, match=r"the answer to GET http://.*/thing has \d+ bytes, and the limit is 50: .*fleet set"
+    ):
+        within("/thing")
 
 
 def test_a_server_that_is_not_there_fails_the_work() -> None:

@@ -289,7 +289,8 @@ class DeviceExecutor:
             headers = {"Asterism-Run": work.run.id, "Asterism-Epoch": str(work.run.epoch)}
             if work.run.traceparent is not None:
                 headers[trace_context.HEADER] = work.run.traceparent
-            return await request(request_terms(work.workflow, resolved), headers, self.policy, resolved.mask)
+            terms, limit = request_terms(work.workflow, resolved), await work.value_limit()
+            return await request(terms, headers, self.policy, resolved.mask, limit)
         if work.workflow.agent is not None:
             return await self._run_agent(work, resolved)
         texts = await call_apart(command_inputs.input_texts, resolved.inputs)

@@ -14,29 +14,32 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from asterism.base import http_requests
-from asterism.base.http_answers import LARGEST_ANSWER
 from asterism.base.http_requests import http_client, load_httpx
 from asterism.base.processes import EXHAUSTED
 from asterism.base.secret_mask import Mask
 from asterism.core.errors import DeviceTrouble
+from asterism.core.json_values import SizeLimit
 from asterism.fleet.policy.device_policy import DevicePolicy
 
-LARGEST = LARGEST_ANSWER
-"""How large a response may be, in bytes."""
 
-
-async def request(terms: Mapping[str, Any], headers: Mapping[str, str], policy: DevicePolicy, mask: Mask) -> Any:
+async def request(
+    terms: Mapping[str, Any],
+    headers: Mapping[str, str],
+    policy: DevicePolicy,
+    mask: Mask,
+    limit: SizeLimit | None = None,
+) -> Any:
     """Send a request and return the body of the response: parsed if it is JSON, text otherwise. ``headers`` replace
-    those in ``terms``. ``mask`` holds the secrets that no other origin gets. Raises RequestFailed for an unexpected
-    status, NoAnswer if there is no response, PolicyForbids, UnsafeRedirect, and DeviceTrouble if this machine could not
-    open a connection."""
+    those in ``terms``. ``mask`` holds the secrets that no other origin gets, ``limit`` says how large the response may
+    be. Raises RequestFailed for an unexpected status, NoAnswer if there is no response, TooLarge, AnswerRefused,
+    PolicyForbids, UnsafeRedirect, and DeviceTrouble if this machine could not open a connection."""
     httpx = await load_httpx("HTTP requests need httpx on this device")
     mine = httpx.Headers(terms.get("headers"))
     policy.headers(mine)
     mine.update(headers)
     try:
         with http_requests.request_errors(terms):
-            return await _answered(terms, mine, policy, mask)
+            return await _answered(terms, mine, policy, mask, limit)
     except (http_requests.NoAnswer, OSError) as error:
         out_of = _exhausted(error)
         if out_of is None:
@@ -44,7 +47,9 @@ async def request(terms: Mapping[str, Any], headers: Mapping[str, str], policy: 
         raise DeviceTrouble(f"the request could not be sent: {out_of.strerror}") from error
 
 
-async def _answered(terms: Mapping[str, Any], headers: Any, policy: DevicePolicy, mask: Mask) -> Any:
+async def _answered(
+    terms: Mapping[str, Any], headers: Any, policy: DevicePolicy, mask: Mask, limit: SizeLimit | None
+) -> Any:
     # the limit of the workflow applies; a proxy would resolve names itself, so that no address could be judged
     async with await http_client(timeout=None, trust_env=not policy.only_public) as client:
         hops = 0
@@ -55,7 +60,7 @@ async def _answered(terms: Mapping[str, Any], headers: Any, policy: DevicePolicy
             policy.url(url, begun=hop > 0)
 
         judge_connections(client, policy, lambda: hops > 0)
-        return await http_requests.exchange(client, terms, headers, mask, LARGEST, judge)
+        return await http_requests.exchange(client, terms, headers, mask, limit, judge)
 
 
 def judge_connections(client: Any, policy: DevicePolicy, begun: Callable[[], bool] = lambda: False) -> None:
