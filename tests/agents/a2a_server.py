@@ -19,7 +19,7 @@ from a2a.server.tasks import InMemoryTaskStore, TaskUpdater
 from a2a.types import a2a_pb2 as types
 from starlette.applications import Starlette
 from starlette.middleware.base import BaseHTTPMiddleware
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 
 class ScriptedExecutor(AgentExecutor):
@@ -111,6 +111,8 @@ class A2aServer:
         self.refused, self.listed, self.followed = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.answered, self.answers = asyncio.Event(), asyncio.Event()
         self.answers.set()  # until it is cleared: then an answer to a message is held back
+        self.lists = True  # whether it can list its tasks
+        self.drops = 0  # how many messages are lost on their way
         self._backend: int | None = None
         self._relays: set[asyncio.StreamWriter] = set()
 
@@ -164,6 +166,14 @@ class A2aServer:
                 self.followed.set()  # the device knows the task
             if self._token is not None and request.headers.get("authorization") != f"Bearer {self._token}":
                 return Response(status_code=401)
+            if self.methods[-1] == "SendMessage" and self.drops:
+                self.drops -= 1
+                self.cut()
+                self.mend()
+                return Response(status_code=503)  # which nobody gets
+            if self.methods[-1] == "ListTasks" and not self.lists:
+                error = {"code": -32601, "message": "Method not found"}
+                return JSONResponse({"jsonrpc": "2.0", "id": json.loads(body)["id"], "error": error})
         answer = await call_next(request)
         if request.method == "POST" and self.methods[-1] == "SendMessage":
             self.answered.set()

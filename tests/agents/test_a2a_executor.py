@@ -46,9 +46,19 @@ class Scene:
         return asyncio.create_task(self.run(*steps, **terms))
 
 
-def lost_run(reason: str = "lost") -> Run:
-    """A run whose first execution ended for this reason."""
-    return Run("r1", "w", 1, 0.0, "test", epoch=4, previous=(Assignment("other", 3, 0.0, 1.0, reason, "", None),))
+def lost_run(*reasons: str) -> Run:
+    """A run whose executions ended for these reasons; without one, its only execution was lost."""
+    previous = tuple(Assignment("other", 3 + n, 0.0, 1.0, reason) for n, reason in enumerate(reasons or ["timeout"]))
+    failures = reasons.count("failed")
+    return Run("r1", "w", 1, 0.0, "test", epoch=3 + len(previous), previous=previous, failures=failures)
+
+
+async def died(server: A2aServer, execution: asyncio.Task[Any]) -> None:
+    """Let the device of an execution die: it cannot cancel its task."""
+    server.cut()
+    execution.cancel()
+    await asyncio.wait([execution])
+    server.mend()
 
 
 async def test_the_card_is_the_profile_of_the_device() -> None:
@@ -169,10 +179,7 @@ async def test_the_next_owner_of_a_lost_run_follows_the_task_of_the_last() -> No
         first = Scene(server).start({"wait": 1}, {"text": "done"}, {"end": "COMPLETED"})
         await server.executor.waiting.wait()
         await server.followed.wait()
-        server.cut()  # the device dies: it cannot cancel
-        first.cancel()
-        await asyncio.wait([first])
-        server.mend()
+        await died(server, first)
         second = Scene(server)
         resumed = second.start({"text": "begun twice"}, {"end": "COMPLETED"}, run=lost_run())
         await server.listed.wait()
@@ -186,6 +193,50 @@ async def test_a_failed_execution_is_not_resumed() -> None:
     async with A2aServer() as server:
         assert await Scene(server).run({"text": "one"}, {"end": "COMPLETED"}) == "one"
         assert await Scene(server).run({"text": "two"}, {"end": "COMPLETED"}, run=lost_run("failed")) == "two"
+
+
+@pytest.mark.parametrize("ended", [True, False])
+async def test_a_device_that_dies_before_it_knows_its_task_leaves_it_to_the_next(ended: bool) -> None:
+    async with A2aServer() as server:
+        server.answers.clear()
+        first = Scene(server).start(*([] if ended else [{"wait": 1}]), {"text": "done"}, {"end": "COMPLETED"})
+        await server.answered.wait()
+        await died(server, first)
+        server.answers.set()
+        resumed = Scene(server).start({"text": "begun twice"}, {"end": "COMPLETED"}, run=lost_run())
+        await server.listed.wait()
+        server.executor.go_on.set()
+        assert await resumed == "done"
+        assert server.methods.count("SendMessage") == len(server.executor.asked) == 1
+
+
+async def test_a_result_of_a_failed_attempt_is_not_that_of_a_lost_one() -> None:
+    """The second execution was lost before it had sent anything."""
+    async with A2aServer() as server:
+        assert await Scene(server).run({"text": "stale"}, {"end": "COMPLETED"}) == "stale"
+        run = lost_run("failed", "timeout")
+        assert await Scene(server).run({"text": "new"}, {"end": "COMPLETED"}, run=run) == "new"
+
+
+@pytest.mark.parametrize("reason", ["failed", "preempted"])
+async def test_after_a_lost_message_no_task_of_an_earlier_execution_is_followed(reason: str) -> None:
+    async with A2aServer() as server:
+        with pytest.raises(AgentFailed, match="ended as canceled"):
+            await Scene(server).run({"end": "CANCELED"})
+        server.drops = 1
+        assert await Scene(server).run({"text": "new"}, {"end": "COMPLETED"}, run=lost_run(reason)) == "new"
+        assert len(server.executor.asked) == 2
+
+
+async def test_work_is_sent_again_to_an_agent_that_cannot_list_its_tasks() -> None:
+    async with A2aServer() as server:
+        server.lists = False
+        first = Scene(server).start({"wait": 1}, {"end": "COMPLETED"})
+        await server.followed.wait()
+        await died(server, first)
+        second = Scene(server)
+        assert await second.run({"text": "again"}, {"end": "COMPLETED"}, run=lost_run()) == "again"
+        assert "the agent cannot list its tasks: the work of a lost device is sent again" in second.reports.output[-1]
 
 
 async def test_a_cancelled_run_cancels_the_task() -> None:

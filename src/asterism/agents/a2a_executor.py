@@ -3,7 +3,8 @@
 The agent card becomes the profile of the device. A message is sent without waiting for its end; then the task of the
 agent is followed by its stream of events, or by polling if the agent has no streams or the connection is lost. The task
 keeps its id: after a lost connection, and after the death of this device, the same task is followed, not another begun.
-Its context carries the id of the run, so that it can be found.
+Its context carries the id of the run and of the attempt, so that it can be found: a task of an attempt that has failed
+is never taken for one of the next.
 
 A request goes only to the origin of the agent, or to a host that the device policy file lists: an agent card may name
 any address.
@@ -386,15 +387,17 @@ class _Conversation:
 
     def __init__(self, requests: _Requests, work: AgentWork, silence: float) -> None:
         self._requests, self._work, self._types, self._silence = requests, work, requests.types, silence
+        self._context = f"{work.run.id}-{work.run.failures}"
         self._asked = 0
         self._previous: list[str] = []
+        self._ended: set[str] = set()  # tasks of earlier owners that are not followed
 
     async def ask(self, prompt: str) -> AgentAnswer:
         self._asked += 1
         try:
             begun = await self._begun(prompt)
         except asyncio.CancelledError:
-            await self._requests.cancel_all(self._work.run.id)  # it may have received the work
+            await self._requests.cancel_all(self._context)  # it may have received the work
             raise
         if not hasattr(begun, "status"):  # a message: the agent needed no task
             return self._answer([begun.parts])
@@ -422,7 +425,7 @@ class _Conversation:
         parts = [self._types.Part(text=prompt)]
         message = self._types.Message(
             message_id=f"{run.id}-{run.epoch}-{self._asked}",
-            context_id=run.id,
+            context_id=self._context,
             role=self._types.ROLE_USER,
             parts=parts,
             reference_task_ids=self._previous,
@@ -435,18 +438,22 @@ class _Conversation:
 
     async def _after_lost_answer(self, message: Any) -> Any:
         """The task that a message may have begun. It is sent again only if the agent is certain not to have it."""
-        known = await self._requests.tasks(message.context_id)
+        known = await self._requests.tasks(self._context)
         if known is None:
             raise AgentFailed("the connection was lost, and the agent cannot tell whether it received the work")
-        new = [task for task in known if task.id not in self._previous]
+        new = [task for task in known if task.id not in self._previous and task.id not in self._ended]
         begun = await self._requests.task(new[0].id) if new else await self._requests.send(message)
         if begun is None:
             raise AgentFailed("the connection was lost twice while the work was sent")
         return begun
 
     async def _open_task(self) -> Any:
-        tasks = await self._requests.tasks(self._work.run.id) or ()
-        known = next((task for task in tasks if not self._is_failed(task)), None)
+        tasks = await self._requests.tasks(self._context)
+        if tasks is None:
+            self._work.note("the agent cannot list its tasks: the work of a lost device is sent again")
+            return None
+        self._ended = {task.id for task in tasks if self._is_failed(task)}
+        known = next((task for task in tasks if task.id not in self._ended), None)
         return None if known is None else await self._requests.task(known.id)  # with its artifacts
 
     def _is_failed(self, task: Any) -> bool:
