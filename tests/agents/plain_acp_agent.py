@@ -8,6 +8,8 @@ import sys
 import time
 
 again = []
+when_cancelled = []
+after_end = []
 prompts = 0
 
 
@@ -153,19 +155,54 @@ def do_leave_running(value, text):
     call("terminal/create", command=value[0], args=value[1:])
 
 
+def do_when_cancelled(value, text):
+    when_cancelled[:] = value
+
+
+def do_after_end(value, text):
+    after_end[:] = value
+
+
+def do_ask_and_exit(value, text):
+    """Ask for a file, and end without the answer."""
+    send(id="mine", method="fs/read_text_file", params={"sessionId": "s", "path": value})
+    os._exit(0)
+
+
+def do_two_commands(value, text):
+    """Start two commands, and say the output of each once both have ended."""
+    made = [call("terminal/create", **terms)["result"]["terminalId"] for terms in value]
+    for terminal in made:
+        call("terminal/wait_for_exit", terminalId=terminal)
+    for terminal in made:
+        answer(call("terminal/output", terminalId=terminal), "output")
+
+
+def do_record(value, text):
+    """Write what the client answers to requests into a file: nobody hears what is said now."""
+    said = [call(method, **params) for method, params in value["requests"]]
+    with open(value["file"] + ".new", "w") as file:
+        json.dump([one.get("result", one.get("error")) for one in said], file)
+    os.rename(value["file"] + ".new", value["file"])
+
+
+def act(steps, text):
+    for step in steps:
+        ((name, value),) = step.items()
+        reason = globals()[f"do_{name}"](value, text)
+        if reason is not None:
+            return reason
+    return "end_turn"
+
+
 def prompted(text):
     global prompts
     prompts += 1
-    steps = json.loads(text.splitlines()[0]) if prompts == 1 else again
     try:
-        for step in steps:
-            ((name, value),) = step.items()
-            reason = globals()[f"do_{name}"](value, text)
-            if reason is not None:
-                return reason
+        return act(json.loads(text.splitlines()[0]) if prompts == 1 else again, text)
     except Cancelled:
+        act(when_cancelled, text)
         return "cancelled"
-    return "end_turn"
 
 
 def main():
@@ -183,6 +220,7 @@ def main():
                 send(id=message["id"], result={"sessionId": "s"})
         elif method == "session/prompt":
             send(id=message["id"], result={"stopReason": prompted(params["prompt"][0]["text"])})
+            act(after_end, "")
 
 
 if __name__ == "__main__":

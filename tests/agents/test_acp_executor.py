@@ -264,3 +264,62 @@ async def test_a_secret_input_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("TOKEN", "a-long-secret-value")
     scene, flow = Scene(), Workflow("w", agent={"description": "x"})
     assert "a secret cannot be an input of an agent" in str(scene.device.check(flow, {"t": {"secret": "TOKEN"}}))
+
+
+def requests(folder: Path) -> list[Any]:
+    """One request of each kind, which the device policy allows."""
+    option = {"optionId": "yes", "name": "yes", "kind": "allow_once"}
+    call = {"toolCallId": "c", "kind": "edit", "title": "t", "locations": [{"path": str(folder / "a.txt")}]}
+    return [
+        ["session/request_permission", {"toolCall": call, "options": [option]}],
+        ["fs/write_text_file", {"path": str(folder / "a.txt"), "content": "written"}],
+        ["fs/read_text_file", {"path": str(folder / "b.txt")}],
+        ["terminal/create", {"command": "touch", "args": [str(folder / "c.txt")]}],
+    ]
+
+
+async def test_nothing_is_granted_to_an_agent_that_is_being_stopped(tmp_path: Path) -> None:
+    waits, answers = tmp_path / "pid", tmp_path / "answers"
+    (tmp_path / "b.txt").write_text("secret")
+    scene = Scene(policy(tmp_path, "read", "edit", "execute", commands=("touch",)))
+    record = {"record": {"file": str(answers), "requests": requests(tmp_path)}}
+    running = asyncio.create_task(scene.run({"when_cancelled": [record]}, {"hang": {"file": str(waits)}}))
+    await soon_async(waits.exists)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    permission, *others = json.loads(answers.read_text())
+    assert permission == {"outcome": {"outcome": "cancelled"}}
+    assert [other["data"]["details"] for other in others] == ["the execution has ended"] * 3
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["answers", "b.txt", "pid"]
+
+
+async def test_an_agent_that_is_not_stopped_is_granted_the_same(tmp_path: Path) -> None:
+    answers = tmp_path / "answers"
+    (tmp_path / "b.txt").write_text("secret")
+    scene = Scene(policy(tmp_path, "read", "edit", "execute", commands=("touch",)))
+    await scene.run({"record": {"file": str(answers), "requests": requests(tmp_path)}}, {"say": "x"})
+    assert [next(iter(one), "") for one in json.loads(answers.read_text())] == ["outcome", "", "content", "terminalId"]
+
+
+async def test_an_agent_that_ends_while_a_file_is_read_for_it_fails_the_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "a.txt").write_text("x" * 1_000_000)
+    with pytest.raises(AgentFailed, match="the agent ended before its work was done"):
+        await Scene(policy(tmp_path, "read")).run({"ask_and_exit": str(tmp_path / "a.txt")})
+    assert not caplog.records
+
+
+async def test_two_commands_of_an_agent_run_at_once(tmp_path: Path) -> None:
+    scene = Scene(policy(tmp_path, "execute", commands=("sh",)))
+    first = {"command": "sh", "args": ["-c", f"{_until(tmp_path / 'x')}; echo first"]}
+    second = {"command": "sh", "args": ["-c", f"touch {tmp_path / 'x'}; echo second"]}
+    assert await scene.run({"two_commands": [first, second]}) == "<first\n><second\n>"
+
+
+async def test_what_an_agent_says_after_its_turn_is_no_part_of_its_result(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert await Scene().run({"after_end": [{"say": "late"}, {"exit": 3}]}, {"say": "in time"}) == "in time"
+    assert not caplog.records

@@ -75,6 +75,7 @@ class AcpAgent:
                 try:
                     return await process.unless_it_ends(self._converse(acp, connection, client, work))
                 finally:
+                    actions.end()
                     await connection.close()
         finally:
             await actions.close()
@@ -107,7 +108,13 @@ class AcpAgent:
 
     async def _ask(self, acp: Any, connection: Any, client: _Client, session: str, prompt: str) -> AgentAnswer:
         client.begin_turn()
-        turn = asyncio.create_task(connection.prompt(session_id=session, prompt=[acp.text_block(prompt)]))
+
+        async def take_turn() -> Any:
+            answer = await connection.prompt(session_id=session, prompt=[acp.text_block(prompt)])
+            client.end_turn()  # here: messages that came after the answer are heard before the caller goes on
+            return answer
+
+        turn = asyncio.create_task(take_turn())
         try:
             while not turn.done():
                 client.heard.clear()
@@ -118,6 +125,7 @@ class AcpAgent:
                     raise AgentFailed(f"the agent said nothing for {self._silence:g} s")
             answer = await turn
         except (asyncio.CancelledError, AgentFailed):
+            client.end()
             await _end_turn(connection, session, turn)
             raise
         finally:
@@ -174,14 +182,24 @@ class _Client:
         self.session: str | None = None
         self._calls: dict[str, tuple[str, str, list[str], Any]] = {}  # kind, title, paths and terms, by id
         self._parts: list[str] = []
+        self._in_turn = False
         self._last_parts = 0  # where the text after the last tool call begins
         self._length = 0
 
     def note(self, text: str) -> None:
         self._work.note(text)
 
+    def end(self) -> None:
+        """Refuse what the agent asks for while it is stopped."""
+        self._actions.end()
+
     def begin_turn(self) -> None:
         self._parts, self._last_parts, self._length = [], 0, 0
+        self._in_turn = True
+
+    def end_turn(self) -> None:
+        """What the agent says from now on is no part of its answer."""
+        self._in_turn = False
 
     def answer(self) -> str:
         """What the agent said after its last tool call; all that it said in its turn if that is nothing."""
@@ -203,7 +221,7 @@ class _Client:
             self._say(getattr(update.content, "text", None))
         elif kind in ("tool_call", "tool_call_update"):
             self._tool_call(update, began=kind == "tool_call")
-            self._last_parts = len(self._parts)
+            self._last_parts = len(self._parts) if self._in_turn else self._last_parts
         elif kind == "plan":
             done = sum(entry.status == "completed" for entry in update.entries)
             self._work.report(Progress(done, len(update.entries)))
@@ -211,9 +229,10 @@ class _Client:
     def _say(self, text: Any) -> None:
         if not isinstance(text, str):
             return  # pictures and sounds are no part of the answer
-        self._length += len(text)
-        if self._length <= LONGEST_ANSWER:
-            self._parts.append(text)
+        if self._in_turn:
+            self._length += len(text)
+            if self._length <= LONGEST_ANSWER:
+                self._parts.append(text)
         self._work.write(1, text.encode(errors="replace"))
 
     def _tool_call(self, call: Any, *, began: bool) -> tuple[str, str, list[str], Any]:
@@ -238,6 +257,8 @@ class _Client:
         if session_id == self.session and once is not None and self._actions.permit(kind, title, paths, terms):
             outcome = schema.AllowedOutcome(option_id=once.option_id, outcome="selected")
             return schema.RequestPermissionResponse(outcome=outcome)
+        if self._actions.ended:  # the answer that the protocol asks for in a turn that was cancelled
+            return schema.RequestPermissionResponse(outcome=schema.DeniedOutcome(outcome="cancelled"))
         if once is None:
             self.note(f"refused: {kind} {shorten(clean(title), 300)}: it can only be allowed for ever")
         no = next((one for one in options if one.kind == "reject_once"), None)

@@ -61,13 +61,23 @@ class JudgedActions:
         self._work, self._policy = work, work.policy
         self.commands: dict[str, RunningCommand] = {}
         self._started = 0
+        self.ended = False
+
+    def end(self) -> None:
+        """Refuse everything from now on: the execution has ended or is being stopped."""
+        self.ended = True
+
+    def _judge_kind(self, kind: str) -> None:
+        if self.ended:
+            raise PolicyForbids("the execution has ended")
+        self._policy.permission(kind)
 
     # -- permissions ---------------------------------------------------------------------------------------------------
 
     def permit(self, kind: str, title: str, paths: Sequence[str], terms: Any) -> bool:
         """Whether an agent may do by itself what it asks for. ``terms`` are the parameters of its tool."""
         try:
-            self._policy.permission(kind)
+            self._judge_kind(kind)
             self._judge_terms(kind, paths, terms if terms is not None else {})
         except (PolicyForbids, DeviceUnavailable) as error:
             self._refused(f"{kind} {title}", error)
@@ -144,7 +154,7 @@ class JudgedActions:
 
     def _judge_file(self, kind: str, path: str) -> str:
         try:
-            self._policy.permission(kind)
+            self._judge_kind(kind)
             place = self._policy.file(path)
         except PolicyForbids as error:
             self._refused(f"{kind} {path}", error)
@@ -164,7 +174,7 @@ class JudgedActions:
         """Start a command and return its id. Raises PolicyForbids, and DeviceUnavailable if it does not exist."""
         shown = " ".join(words)
         try:
-            self._policy.permission("execute")
+            self._judge_kind("execute")
             program = self._policy.command(words[0])
             self._policy.variables(variables or ())
             place = self._policy.directory(cwd or self._work.cwd)
@@ -188,7 +198,8 @@ class JudgedActions:
             await command.stop()
 
     async def close(self) -> None:
-        """Stop all commands."""
+        """Stop all commands, and start no more."""
+        self.end()
         commands = list(self.commands.values())
         self.commands.clear()
         await asyncio.gather(*(command.stop() for command in commands))
