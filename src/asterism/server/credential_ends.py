@@ -8,11 +8,14 @@ nothing.
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import suppress
 
 from asterism.server.credentials import Credentials
 from asterism.store.protocol import CREDENTIALS_CHANGED, Store, Watch
 from asterism.store.store_errors import StoreError
+
+log = logging.getLogger(__name__)
 
 LOOK_INTERVAL = 15.0
 """Seconds between two looks, if nothing wakes it."""
@@ -44,16 +47,29 @@ class CredentialEnds:
             if not self._waiters[identity]:
                 del self._waiters[identity], self._waiting[identity]
             if not self._waiting:
-                self._looking.cancel()
+                self._stop_looking()
+
+    def _stop_looking(self) -> None:
+        """Who waits next begins a new look: a task is not ``done()`` until its cancellation has been executed."""
+        if self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
 
     async def _look(self, watch: Watch) -> None:
         try:
             while True:
                 await watch.wait(LOOK_INTERVAL)
-                with suppress(StoreError):
-                    now = self._store.clock()
-                    active = {one.id for one in await self._credentials.all() if one.state(now) == "active"}
-                    for identity in self._waiting.keys() - active:
-                        self._waiting[identity].set()
+                try:
+                    await self._end_waits()
+                except StoreError:
+                    continue
+                except Exception:  # streams must not outlive their credentials because one look failed
+                    log.exception("cannot look for credentials that ended; the next look is in %g s", LOOK_INTERVAL)
         finally:
             watch.close()
+
+    async def _end_waits(self) -> None:
+        now = self._store.clock()
+        active = {credential.id for credential in await self._credentials.all() if credential.state(now) == "active"}
+        for identity in self._waiting.keys() - active:
+            self._waiting[identity].set()
