@@ -1,8 +1,9 @@
-"""A device at a gateway cannot fill the disk: limits of logs and results hold where they arrive."""
+"""A device at a gateway cannot fill the disk: limits of logs, results and notices hold where they arrive."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from asterism.base.http_limits import RequestRefused
 from asterism.core.attempt_log import AttemptLog
+from asterism.core.run import transitions
 from asterism.fleet.monitor import Monitor
 from asterism.fleet.retention import BLOB_AGE
 from asterism.server import device_storage
@@ -131,3 +133,52 @@ async def test_one_result_is_accepted_however_small_the_limit_is(stage: Stage) -
     device, _, token = await at_work(stage, "lab-1")
     bearer = await access(stage, "lab-1", device.session)
     assert (await ask(stage, "steps", completion(token, "y" * 4000), bearer))["steps"] == [{}]
+
+
+# -- notices -----------------------------------------------------------------------------------------------------------
+
+
+async def repeat_health(stage: Stage, *reasons: str | None) -> list[str]:
+    """A device reports its health a hundred times over. Returns the kinds of the notices."""
+    device = await stage.device("lab-1")
+    bearer = await access(stage, "lab-1", device.session)
+    for _ in range(100):
+        for why in reasons:
+            with contextlib.suppress(RequestRefused):
+                await ask(stage, "health", {"why": why}, bearer)
+    return [
+        notice.kind for _, notice in await stage.store.notices(limit=1000) if notice.kind in ("suspended", "resumed")
+    ]
+
+
+async def test_health_that_does_not_change_is_one_notice(stage: Stage) -> None:
+    assert await repeat_health(stage, "w" * 1000) == ["suspended"]
+
+
+async def test_a_device_that_changes_its_health_all_the_time_fills_no_disk(stage: Stage) -> None:
+    assert len(await repeat_health(stage, "w" * 1000, None)) == device_storage.NOTICES_PER_HOUR
+    device = await stage.device("lab-2")
+    await ask(stage, "health", {"why": "its limit is its own"}, await access(stage, "lab-2", device.session))
+
+
+async def test_without_the_limit_each_change_of_health_is_a_notice(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ablation."""
+    monkeypatch.setattr(DeviceStorage, "admit_notice", lambda self, device: None)
+    assert len(await repeat_health(stage, "w" * 1000, None)) == 200
+
+
+@pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "ablation"])
+async def test_a_late_result_that_is_sent_again_is_one_notice(
+    stage: Stage, guarded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not guarded:
+        monkeypatch.setattr(DeviceStorage, "add_late_notice", lambda self, device, grant: True)
+    device, run, token = await at_work(stage, "lab-1")
+    await stage.person.ledger.change(run.id, lambda r, f: transitions.lose(r, f, stage.store.clock(), "silent"))
+    bearer = await access(stage, "lab-1", device.session)
+    for _ in range(20):
+        [answer] = (await ask(stage, "steps", completion(token), bearer))["steps"]
+        assert answer["error"] == "fenced"
+    assert len(await stage.notices("late")) == (1 if guarded else 20)

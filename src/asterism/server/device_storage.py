@@ -1,4 +1,4 @@
-"""What devices of a gateway may store: the log of each attempt, and results within an hour.
+"""What devices of a gateway may store: the log of each attempt, and results and notices within an hour.
 
 A device has no store, so that it is the gateway that holds to the limits of the settings, whatever the device does.
 
@@ -10,6 +10,9 @@ left out.
 ever refer to. Such blobs go after an hour (fleet/retention.py); until then ``device_bytes`` bounds them. The result
 that reaches the limit is still stored, so that no limit is too small for one result; the device sends the next one
 when there is room again.
+
+**Notices.** A device has a few in an hour: one when its health changes, and one for each grant whose result came too
+late. The same said again is no notice.
 """
 
 from __future__ import annotations
@@ -23,12 +26,20 @@ from asterism.base.clock import Clock
 from asterism.base.http_limits import RequestRefused
 from asterism.base.log_recorder import LONGEST_LINE
 from asterism.core.attempt_log import BLOCK_COST, LogChunk
+from asterism.core.run.run import Grant
 from asterism.fleet.settings import Settings
+from asterism.server.request_guard import RecentEvents
 from asterism.store.protocol import PutLog, Store, StoredChunk
 
 log = logging.getLogger("asterism.server")
 
 HOUR = 3600.0
+
+NOTICES_PER_HOUR = 60
+"""How many notices each device may cause within an hour. A device that changes its health has a few."""
+
+GRANTS_REMEMBERED = 10_000
+"""Of how many grants it is remembered that there is a notice about a late result."""
 
 ATTEMPTS_REMEMBERED = 10_000
 """The logs of how many attempts are counted in memory; those of others are read again from the store."""
@@ -62,6 +73,8 @@ class DeviceStorage:
         self._store, self._clock, self._settings = store, clock, settings
         self._attempts: OrderedDict[tuple[str, int], _AttemptLog] = OrderedDict()
         self._stored: dict[str, tuple[float, float]] = {}  # bytes of each device, fading away, and when it was counted
+        self._notices = RecentEvents(clock.time, NOTICES_PER_HOUR, HOUR)
+        self._late: OrderedDict[Grant, None] = OrderedDict()
 
     # -- logs --------------------------------------------------------------------------------------------------------
 
@@ -113,6 +126,30 @@ class DeviceStorage:
         if level <= 0.0:
             self._stored.pop(device, None)
         return max(0.0, level)
+
+    # -- notices -----------------------------------------------------------------------------------------------------
+
+    def admit_notice(self, device: str) -> None:
+        """Raises RequestRefused if a device has caused too many notices in the last hour: it may try again later."""
+        wait = self._notices.wait(device)
+        if wait is not None:
+            text = f"device {device} has caused {NOTICES_PER_HOUR} notices within an hour"
+            raise RequestRefused(429, f"{text}: wait {wait:.0f} s", wait)
+
+    def add_notice(self, device: str) -> None:
+        """Count a notice."""
+        self._notices.add(device)
+
+    def add_late_notice(self, device: str, grant: Grant) -> bool:
+        """Count a notice about a result that came too late, if it is the first of its grant, and there is room.
+        Returns whether it is."""
+        if grant in self._late or self._notices.wait(device) is not None:
+            return False
+        self._notices.add(device)
+        self._late[grant] = None
+        if len(self._late) > GRANTS_REMEMBERED:
+            self._late.popitem(last=False)
+        return True
 
 
 def _cost(chunk: StoredChunk) -> int:

@@ -104,6 +104,7 @@ class Gateway:
         self._sessions: dict[str, Session] = {}
         self._stopping = False
         self._heard: dict[str, float] = {}  # when a session last sent a heartbeat here
+        self._healthy: dict[str, bool] = {}  # what a session last said here about its health
         self._watches: dict[str, DeviceWatch] = {}
         self._storage = DeviceStorage(fleet.store, fleet.clock, fleet.settings)
         self._runs = GrantedRuns(fleet, credentials, self._storage)
@@ -289,6 +290,7 @@ class Gateway:
     def _forget(self, session: str) -> None:
         self._sessions.pop(session, None)
         self._heard.pop(session, None)
+        self._healthy.pop(session, None)
         watch = self._watches.pop(session, None)
         if watch is not None:
             watch.close()
@@ -422,8 +424,12 @@ class Gateway:
 
     async def _health(self, who: Identity, body: Mapping[str, Any]) -> Any:
         why = None if body.get("why") is None else text_in(body, "why", 1000)
-        await self._session(who)
-        await StoreConnection(self.fleet, who.owner).announce_health(why)
+        session = await self._session(who)
+        if self._healthy.get(session.id) != (why is None):
+            self._storage.admit_notice(who.owner.device)
+            await StoreConnection(self.fleet, who.owner).announce_health(why)
+            self._storage.add_notice(who.owner.device)
+            self._healthy[session.id] = why is None
         return {}
 
 

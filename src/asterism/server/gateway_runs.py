@@ -166,7 +166,7 @@ class GrantedRuns:
         try:
             return await self._fleet.ledger.change(known or grant.run, apply, patience=STEP_PATIENCE, also=logs)
         except Fenced as refusal:
-            if isinstance(step, Complete):
+            if isinstance(step, Complete) and self._storage.add_late_notice(who.owner.device, grant):
                 with contextlib.suppress(StoreError):
                     await self._store.commit([late_notice(clock(), who.owner.device, grant.run, refusal.why)])
             raise
