@@ -130,6 +130,22 @@ async def test_values_are_counted_before_they_are_parsed(where: str, monkeypatch
         await run(HostileAgent(**answers))
 
 
+async def test_the_lines_of_one_event_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(a2a_executor, "MOST_VALUES", 1000)
+    lines = json.dumps({"jsonrpc": "2.0", "id": "1", "result": {"task": with_parts(2000)}}, indent=0).split("\n")
+    stream = [*(f"data: {line}\n".encode() for line in lines), b"\n"]
+    with pytest.raises(AgentFailed, match="the agent answered with more than 1,000 values"):
+        await run(HostileAgent(SendMessage={"task": WORKING}, SubscribeToTask=stream, GetTask=DONE))
+
+
+async def test_an_answer_that_calls_itself_a_stream_is_counted_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(a2a_executor, "MOST_VALUES", 1000)
+    body = json.dumps({"jsonrpc": "2.0", "id": "1", "result": with_parts(2000)}, indent=0).replace("\n", "\n\n")
+    agent = HostileAgent(SendMessage={"task": WORKING}, SubscribeToTask=[], GetTask=[body.encode()])
+    with pytest.raises(AgentFailed, match="the agent answered with more than 1,000 values"):
+        await run(agent)
+
+
 async def test_answers_are_parsed_in_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """The loop of the device goes on with its heartbeats while a large answer is parsed."""
     from a2a.client.transports import jsonrpc

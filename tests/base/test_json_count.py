@@ -41,10 +41,36 @@ def test_brackets_and_commas_outside_of_strings_are_counted_however_the_text_is_
     assert so_far == structure(value)
 
 
+def most(count: JsonCount, *parts: bytes) -> int:
+    return max(map(count.add, parts))
+
+
 @pytest.mark.parametrize(
     "parts", [[b'data: [1,2,3]\n\ndata: [1]\n: "\n'], [b"data: [1,", b"2,3]\n\nda", b'ta: [1]\n: "\n']]
 )
-def test_lines_are_counted_one_by_one(parts: list[bytes]) -> None:
-    lines = JsonCount(lines=True)
-    assert max(map(lines.add, parts)) == 3
-    assert lines.add(b"data: [[[[[") == 5
+def test_events_are_counted_one_by_one(parts: list[bytes]) -> None:
+    count = JsonCount(events=True)
+    assert most(count, *parts) == 3
+    assert count.add(b"\ndata: [[[[[") == 5
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r", "\u2028".encode(), "\x85".encode(), b"\x0b", b"\x1e"])
+@pytest.mark.parametrize("size", [1, 2, 3, 1000])
+def test_the_lines_of_one_event_are_counted_together(end: bytes, size: int) -> None:
+    """A comment with a quotation mark between them hides nothing."""
+    text = (b"data: [" + end + b': "' + end) * 50
+    parts = [text[start : start + size] for start in range(0, len(text), size)]
+    assert most(JsonCount(events=True), *parts) == 50
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+@pytest.mark.parametrize("size", [1, 2, 3, 1000])
+def test_an_empty_line_ends_an_event(end: bytes, size: int) -> None:
+    text = (b'data: {"a": "' + "é\u2027".encode() + b'"}' + end + end) * 50
+    parts = [text[start : start + size] for start in range(0, len(text), size)]
+    assert most(JsonCount(events=True), *parts) == 1
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32"])
+def test_json_in_another_encoding_hides_nothing(encoding: str) -> None:
+    assert JsonCount().add(("∀" + "[" * 50).encode(encoding)) >= 50

@@ -62,6 +62,8 @@ CANCEL_TIMEOUT = 5.0
 LARGEST_CARD = 1 << 20
 """The largest card, in bytes."""
 
+EVENT_STREAM = "text/event-stream"
+
 MOST_VALUES = 200_000
 """How many values one answer, or one event of a stream, may have: each takes far longer to parse than to send."""
 
@@ -200,6 +202,7 @@ async def _judged_client(
             request.headers.pop("Authorization", None)
 
     async def bound(response: Any) -> None:
+        response.encoding = "utf-8"  # the values are counted so, whatever charset the agent names
         bound_answer(response, min(LARGEST_BODY, largest or LARGEST_BODY), _counter(response))
 
     hooks = {"request": [judge], "response": [bound]}
@@ -210,13 +213,20 @@ async def _judged_client(
 
 def _counter(response: Any) -> Callable[[bytes], None]:
     """What counts the values of a body before they are parsed. Raises AgentFailed."""
-    values = JsonCount(lines="text/event-stream" in response.headers.get("Content-Type", ""))
+    values = JsonCount(events=_is_stream(response))
 
     def count(part: bytes) -> None:
         if values.add(part) > MOST_VALUES:
             raise AgentFailed(f"the agent answered with more than {MOST_VALUES:,} values")
 
     return count
+
+
+def _is_stream(response: Any) -> bool:
+    """Whether a body is read event by event. If no stream was asked for, or the answer is an error, it is parsed as a
+    whole, whatever type it names."""
+    asked = response.request.headers.get("Accept") == EVENT_STREAM
+    return asked and response.is_success and EVENT_STREAM in response.headers.get("Content-Type", "")
 
 
 def _judge(target: str, url: str, policy: DevicePolicy) -> None:
