@@ -113,7 +113,7 @@ def test_a_replica_cannot_be_asked_for() -> None:
 
 @pytest.fixture
 def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("PGSSLMODE", "PGSSLROOTCERT", "PGSSLCERT", "PGSSLKEY", "PGHOST"):
+    for name in ("PGSSLMODE", "PGSSLROOTCERT", "PGSSLCERT", "PGSSLKEY", "PGHOST", "PGPORT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
 
@@ -142,6 +142,24 @@ def test_the_environment_names_a_server_and_a_mode_as_well(monkeypatch: pytest.M
     assert Address.parse("postgresql:///fleet").hosts[0]["ssl"] == "require"
     monkeypatch.setenv("PGSSLMODE", "prefer")
     assert "ssl" not in Address.parse("postgresql:///fleet").hosts[0]
+
+
+@pytest.mark.parametrize("url", ["postgresql:///fleet", "postgresql://:5433/fleet", "postgresql:///fleet?port=5433"])
+@pytest.mark.usefixtures("no_settings")
+def test_each_server_that_the_environment_names_is_judged(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGHOST", "localhost,db,/run/pg,other:5435")
+    monkeypatch.setenv("PGPORT", "5433")
+    hosts = Address.parse(url).hosts
+    expected = [("localhost", 5433, None), ("db", 5433, "require"), ("/run/pg", 5433, None), ("other", 5435, "require")]
+    assert [(host["host"], host["port"], host.get("ssl")) for host in hosts] == expected
+
+
+@pytest.mark.usefixtures("no_settings")
+def test_no_host_of_a_list_is_left_to_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would take all those of PGHOST in its place."""
+    monkeypatch.setenv("PGHOST", "db")
+    with pytest.raises(StoreMissing, match="is not valid"):
+        Address.parse("postgresql://localhost,,other/fleet")
 
 
 class DecliningServer:

@@ -98,7 +98,7 @@ class Address:
 
 def _encryption(mode: str | None, host: Mapping[str, Any]) -> dict[str, str]:
     """The argument ``ssl`` for a server: TLS is required for other machines, unless there is an ``sslmode``."""
-    name = host.get("host") or os.environ.get("PGHOST", "").partition(",")[0]
+    name = host.get("host", "")
     return {} if mode or not name or name.startswith(("/", "@")) or _is_loopback(name) else {"ssl": "require"}
 
 
@@ -134,8 +134,13 @@ def _split(url: str) -> tuple[SplitResult, str]:
 
 
 def _hosts(names: str, ports: str) -> Iterator[dict[str, Any]]:
-    """Yield ``{"host": …, "port": …}`` for each host; an empty one if none is named: asyncpg then uses ``PGHOST``, or
-    this machine."""
+    """Yield ``{"host": …, "port": …}`` for each host, those of ``PGHOST`` if the address names none. If there are none
+    either, yield one without ``host``: asyncpg then uses this machine. It must not read ``PGHOST`` itself: each host
+    needs its own decision about TLS."""
+    if names.startswith(":") and "," not in names:
+        names, ports = "", names[1:]
+    if not names:
+        names, ports = os.environ.get("PGHOST", ""), ports or os.environ.get("PGPORT", "")
     numbers = [int(port) if port else None for port in ports.split(",")]
     if not names:
         yield {"port": numbers[0]} if numbers[0] is not None else {}
@@ -145,6 +150,8 @@ def _hosts(names: str, ports: str) -> Iterator[dict[str, Any]]:
         raise ValueError("the numbers of ports and hosts differ")
     for place, one in enumerate(all_names):
         host, port = _host_and_port(one)
+        if not host:
+            raise ValueError("a host of the list has no name")
         yield {"host": host, "port": port or numbers[place if len(numbers) > 1 else 0] or 5432}
 
 
