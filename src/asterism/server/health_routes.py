@@ -39,9 +39,8 @@ async def login(call: Call) -> Response:
     """Exchange the one-time code of a link for a session, once. The page gets its key after the ``#`` of the address,
     which browsers send to no server."""
     try:
-        new = await call.server.gate.credentials.redeem_login(call.query.code)
+        new = await call.server.gate.redeem_login(call.request, call.query.code)
     except LoginRefused:
-        call.server.gate.count_failure(call.request)
         if "text/html" not in call.request.headers.get("accept", ""):
             raise
         return RedirectResponse("/", 303)  # the page of a browser that is logged in, or how to log in

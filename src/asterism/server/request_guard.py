@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any
 from starlette.datastructures import Headers, MutableHeaders
 
 from asterism.base.http_limits import PROXY, Limits, RequestRefused, network_of, place_of
-from asterism.server.credentials import TOKEN, Credential, Credentials
+from asterism.server.credentials import TOKEN, Credential, Credentials, NewToken
 from asterism.server.problems import problem
+from asterism.store.store_errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +49,7 @@ ONLY_ONCE = ("host", "origin", "authorization", "cookie", PAGE_HEADER, "sec-fetc
 
 MAX_FAILURES = 10
 FAILURE_WINDOW = 60.0
-"""The most wrong tokens and login codes of one address within so many seconds."""
+"""The most wrong tokens of one address within so many seconds, and the most wrong login codes."""
 
 EDITS_PER_MINUTE = 120
 """How many edits one credential may make in a minute."""
@@ -159,6 +160,7 @@ class Gate:
         self.credentials, self.cookie = credentials, SECURE_COOKIE if https else COOKIE
         self.https, self._shared = https, shared
         self._failures = RecentEvents(now, MAX_FAILURES, FAILURE_WINDOW)
+        self._wrong_codes = RecentEvents(now, MAX_FAILURES, FAILURE_WINDOW)
         self._edits = RecentEvents(now, edits_per_minute, 60.0)
         self._under_way = RequestsUnderWay(requests_at_once)
 
@@ -199,13 +201,31 @@ class Gate:
         if found is None:
             if not token:
                 raise RequestRefused(401, "a token is needed: create one with: asterism token create")
-            self.count_failure(request)
+            self._count_failure(request)
             raise RequestRefused(401, "this token is unknown, expired or revoked")
         return found
 
-    def count_failure(self, request: Request) -> None:
-        """Count a wrong token or login code. Raises RequestRefused if its address has sent too many."""
-        address = network_of(request.client.host) if request.client is not None else "nowhere"
+    async def redeem_login(self, request: Request, code: str) -> NewToken:
+        """Exchange a one-time code for a session. Raises LoginRefused, and RequestRefused if the address of the request
+        has sent too many wrong codes: then no code of it is looked at. A code counts before it is looked at, so that
+        many at once are not more."""
+        address = _address_of(request)
+        wait = self._wrong_codes.wait(address)
+        if wait is not None:
+            raise RequestRefused(429, f"too many wrong login codes from {address}: wait {wait:.0f} s", wait)
+        self._wrong_codes.add(address)
+        try:
+            new = await self.credentials.redeem_login(code)
+        except StoreError:
+            self._wrong_codes.take_back(address)
+            raise
+        self._wrong_codes.take_back(address)
+        return new
+
+    def _count_failure(self, request: Request) -> None:
+        """Count a wrong token. Raises RequestRefused if its address has sent too many. A right token is accepted all
+        the same."""
+        address = _address_of(request)
         wait = self._failures.wait(address)
         if wait is not None:
             raise RequestRefused(429, f"too many wrong tokens from {address}: wait {wait:.0f} s", wait)
@@ -216,6 +236,10 @@ class Gate:
             raise RequestRefused(
                 401, "the header X-Asterism-Page is missing or wrong: open a link of: asterism token login"
             )
+
+
+def _address_of(request: Request) -> str:
+    return network_of(request.client.host) if request.client is not None else "nowhere"
 
 
 class RequestsUnderWay:
@@ -256,6 +280,11 @@ class RecentEvents:
         self._times[key] = [*times, self._now()][-self._most :]
         while len(self._times) > MAX_REMEMBERED:
             del self._times[next(iter(self._times))]
+
+    def take_back(self, key: str) -> None:
+        """Count the last event of a key no longer."""
+        if self._times.get(key):
+            self._times[key].pop()
 
 
 def cookie_header(gate: Gate, token: str, max_age: float) -> str:
