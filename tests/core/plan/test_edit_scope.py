@@ -49,6 +49,47 @@ def outside(scope: str, *edits: Any, editor: str = "robot") -> list[str]:
     return [str(one) for one in scope_violations(scopes, editor, batch, trial(made, batch), made)]
 
 
+def with_critical_work() -> Constellation:
+    made = Constellation("p")
+    made.add(Task("base", priority="low"))
+    made.add(Task("middle", priority="low"))
+    made.add(Task("release", priority="critical"))
+    made.add(Task("mended", priority="low"))
+    made.add(Task("deploy", priority="critical"))
+    made.apply(EditBatch((AddDependency("mended", "deploy", on="failure"),), "ann"), 0.0)
+    made.apply(EditBatch((UpdateTask("mended", argv=("make",)),), "robot", editor="robot"), 0.0)
+    made.apply(EditBatch((AddTask(Task("urgent", priority="low")),), "robot", editor="robot"), 0.0)
+    made.apply(EditBatch((AddDependency("urgent", "release"),), "ann"), 0.0)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("edits", "within"),
+    [
+        ([AddTask(Task("x", priority="low")), AddDependency("x", "release")], False),
+        ([AddTask(Task("x", priority="low")), AddDependency("x", "release", on="failure")], True),  # it lends nothing
+        ([AddTask(Task("x", priority="low")), AddDependency("x", "middle")], True),
+        (
+            [AddTask(Task("x", priority="low")), AddDependency("x", "middle"), AddDependency("middle", "release")],
+            False,
+        ),
+        ([AddDependency("middle", "release")], True),  # a person's work
+        ([AddDependency("middle", "release"), UpdateTask("middle", argv=("mine",))], False),
+        ([AddDependency("mended", "release")], False),  # the editor's from an earlier batch
+        ([UpdateDependency("mended", "deploy", on="success")], False),
+        ([RemoveDependency("urgent", "release"), AddDependency("urgent", "release")], True),  # it counts so already
+        ([AddDependency("none-such", "release")], True),  # rejected for another reason
+    ],
+)
+def test_work_of_an_editor_gets_no_priority_above_its_scope_from_a_task_that_waits_for_it(
+    edits: list[Any], within: bool
+) -> None:
+    made = with_critical_work()
+    batch = EditBatch(tuple(edits), "robot", editor="robot")
+    assert (scope_violations([EditScope(priority="low")], "robot", batch, trial(made, batch), made) == []) is within
+    assert scope_violations([EditScope()], "robot", batch, trial(made, batch), made) == []
+
+
 def test_a_task_keeps_the_retries_that_it_has() -> None:
     made = Constellation("p")
     made.add(Task("a", retries=5))

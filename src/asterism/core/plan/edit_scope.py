@@ -51,7 +51,8 @@ class EditScope:
     ``files``      patterns of the files that ``skip_if_unchanged`` of such a task may name, with its directory: the
                    process that runs the plan reads them
     ``priority``   the highest priority that such a task may have, and so lend to the tasks that it waits for; a task
-                   may keep the one that it has
+                   may keep the one that it has. It is also the highest that work of the editor may get from tasks
+                   that wait for it, through a dependency that the editor adds.
     ``adds``       how many tasks one batch may add
     ``size``       how many tasks the plan may have with those that it adds
     ``retries``    how many retries a task that is added or changed may have; a task may keep those that it has
@@ -131,19 +132,22 @@ def scope_violations(
     added = sum(map(_growth, tried.changes))
     size = _planned_size(graph) if added and any(scope.size is not None for scope in own) else 0
     found = []
+    written = _written(editor, tried, graph)
     for index, edit in enumerate(batch.edits):
         if type(edit) not in EDITS.values():
             continue  # it is rejected as malformed
         changes = tried.of(index)
-        problems = [next(_problems(scope, edit.op, changes, added, size), None) for scope in own]
+        problems = [next(_problems(scope, edit.op, changes, added, size, written), None) for scope in own]
         if None not in problems:
             why = "; or ".join(dict.fromkeys(str(problem) for problem in problems))
             found.append(Violation(index, "scope", f"{edit} is outside the scope of the editor {editor!r}: {why}"))
     return found
 
 
-def _problems(scope: EditScope, op: str, changes: Sequence[Change], added: int, size: int) -> Iterator[str]:
-    """Why an edit is outside a scope; nothing if it is within."""
+def _problems(
+    scope: EditScope, op: str, changes: Sequence[Change], added: int, size: int, written: Mapping[str, Priority]
+) -> Iterator[str]:
+    """Why an edit is outside a scope; nothing if it is within. ``written`` see _written."""
     if scope.edits and op not in scope.edits:
         yield f"its edits are {', '.join(scope.edits)}"
     if scope.tasks:
@@ -151,6 +155,7 @@ def _problems(scope: EditScope, op: str, changes: Sequence[Change], added: int, 
         if outside is not None:
             yield f"it changes the task {outside!r}, and its tasks are {', '.join(scope.tasks)}"
     for change in changes:
+        yield from _lending_problems(scope, change, written)
         if change.kind in (ADDED, REPLACED):
             for task in work_of(change.after or change.tasks[0]):
                 yield from _priority_problems(scope, change, task)
@@ -219,6 +224,23 @@ def _priority_problems(scope: EditScope, change: Change, task: Task) -> Iterator
     if scope.priority is not None and task.priority > max(_PRIORITIES[scope.priority], had):
         words = f"{task.id!r} has the priority {task.priority.name.lower()}"
         yield f"{words}, and {scope.priority} is the highest that is allowed"
+
+
+def _written(editor: str, tried: Trial, graph: Graph) -> dict[str, Priority]:
+    """The tasks whose work is the editor's, and the priority with which each counts before the batch."""
+    names = [name for name, by in graph.edited.items() if by == editor]
+    names += [change.task_id for change in tried.changes if change.kind in (ADDED, REPLACED)]
+    return {name: graph.nodes[name].urgency if name in graph.nodes else Priority.LOW for name in names}
+
+
+def _lending_problems(scope: EditScope, change: Change, written: Mapping[str, Priority]) -> Iterator[str]:
+    """Why the priority that a dependency lends to work of the editor is outside a scope."""
+    for name, priority in change.raises:
+        if scope.priority is None or name not in written:
+            continue
+        if priority > max(_PRIORITIES[scope.priority], written[name]):
+            words = f"{name!r} would get the priority {priority.name.lower()} from tasks that wait for it"
+            yield f"{words}, and {scope.priority} is the highest that is allowed"
 
 
 def _same_work(change: Change) -> bool:

@@ -17,8 +17,9 @@ from asterism.core.errors import EditRejected, Violation
 from asterism.core.plan.apply import Attempt, carried_out
 from asterism.core.plan.edits import Edit, EditBatch
 from asterism.core.plan.graph import Graph
+from asterism.core.plan.inherited_priority import raised_by
 from asterism.core.plan.node import Node
-from asterism.core.plan.task import Dependency, Task
+from asterism.core.plan.task import Dependency, Priority, Task
 
 ADDED, REMOVED, REPLACED, CANCELLED, LINKED, UNLINKED = (
     "added",
@@ -34,13 +35,14 @@ ADDED, REMOVED, REPLACED, CANCELLED, LINKED, UNLINKED = (
 class Change:
     """What an edit, given by its index, does to one task: it is added, removed, replaced or cancelled, or a dependency
     into it is added (``linked``) or removed (``unlinked``). ``before`` and ``after`` are the task; None if there is
-    none."""
+    none. ``raises`` are the tasks to which the added dependency lends a higher priority, and that priority."""
 
     edit: int
     kind: str
     before: Task | None
     after: Task | None
     dependency: Dependency | None = None
+    raises: Sequence[tuple[str, Priority]] = ()
 
     @property
     def task_id(self) -> str:
@@ -99,8 +101,15 @@ class _WatchedAttempt(Attempt):
         for node, _ in self.cancelled[known:]:
             self._note(CANCELLED, node.task, node.task)
 
-    def _note(self, kind: str, before: Task | None, after: Task | None, dependency: Dependency | None = None) -> None:
-        self.changes.append(Change(self._index, kind, before, after, dependency))
+    def _note(
+        self,
+        kind: str,
+        before: Task | None,
+        after: Task | None,
+        dependency: Dependency | None = None,
+        raises: Sequence[tuple[str, Priority]] = (),
+    ) -> None:
+        self.changes.append(Change(self._index, kind, before, after, dependency, raises))
 
     def _insert(self, task: Task) -> None:
         super()._insert(task)
@@ -116,9 +125,10 @@ class _WatchedAttempt(Attempt):
         self._note(REPLACED, before, task)
 
     def _link(self, dependency: Dependency) -> None:
+        raises = raised_by(self.graph, dependency)
         super()._link(dependency)
         target = self.graph.nodes[dependency.target].task
-        self._note(LINKED, target, target, dependency)
+        self._note(LINKED, target, target, dependency, raises)
 
     def _unlink(self, dependency: Dependency) -> None:
         target = self.graph.nodes[dependency.target].task

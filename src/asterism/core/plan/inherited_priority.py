@@ -32,6 +32,21 @@ def linked(graph: Graph, source: Node, target: Node, dependency: Dependency) -> 
         _raise(graph, source, target.urgency)
 
 
+def raised_by(graph: Graph, dependency: Dependency) -> list[tuple[str, Priority]]:
+    """The tasks that a dependency would raise if it were added, and how far."""
+    source, target = graph.nodes.get(dependency.source), graph.nodes.get(dependency.target)
+    if source is None or target is None or dependency.on == "failure" or target.status in TERMINAL:
+        return []
+    found: dict[str, None] = {}
+    stack = [source]
+    while stack:
+        node = stack.pop()
+        if node.urgency < target.urgency and node.status not in TERMINAL and node.id not in found:
+            found[node.id] = None
+            stack += [graph.nodes[name] for name, edge in node.parents.items() if edge.on != "failure"]
+    return [(name, target.urgency) for name in found]
+
+
 def unlinked(graph: Graph, source: Node, target: Node, dependency: Dependency) -> None:
     """A task no longer waits for another one, which may have had its urgency from it."""
     if source.urgency == target.urgency > source.task.priority and dependency.on != "failure":
