@@ -14,7 +14,7 @@ import pytest
 from asterism.cli.store_commands import write_backup
 from asterism.fleet.device.device_key import DeviceKey
 from asterism.server.credentials import Credentials, NewToken
-from asterism.server.enrolment import DeviceCredentials, enrol, find_device, invite
+from asterism.server.enrolment import DeviceCredentials, enrol, enrolled_devices, find_device, invite, revoke
 from asterism.store.sqlite import SqliteStore
 from asterism.store.sqlite.error_mapping import read_only
 from tests.cli.command_scenes import Scene, completed, started, taken_by
@@ -59,16 +59,49 @@ def test_a_restore_revives_no_token_and_makes_a_new_secret(tmp_path: Path) -> No
     (tmp_path / "new").mkdir()
     scene = Scene(tmp_path / "new")
     restored = scene.run("store", "restore", str(file))
-    assert "1 device enrolled at the time of the backup may join again: revoke those" in restored.stderr
+    assert "1 device of the backup may not join: lab-1. Invite them again" in restored.stderr
 
     async def looked() -> None:
         store = await SqliteStore.open(scene.file)
         assert [await Credentials(store).find(one.token) for one in tokens] == [None, None]
         assert (await DeviceCredentials.open(store))._secret != secret
-        assert await find_device(store, "lab-1") is not None
+        device = await find_device(store, "lab-1")
+        assert device is not None
+        assert device.revoked_at is not None
         await store.close()
 
     asyncio.run(looked())
+
+
+@pytest.mark.parametrize(("options", "kept"), [([], []), (["--keep-devices"], ["lab-1"])])
+def test_a_restore_revives_no_device_that_was_revoked_since(
+    tmp_path: Path, options: list[str], kept: list[str]
+) -> None:
+    file = tmp_path / "backup.jsonl"
+
+    async def backed_up() -> None:
+        store = await SqliteStore.open(tmp_path / "fleet.db")
+        for name in ("lab-1", "lab-2"):
+            await enrol(store, await invite(store, name=name), name, DeviceKey.new().public)
+        await revoke(store, "lab-2")
+        await write_backup(store, file)
+        await revoke(store, "lab-1")
+        await store.close()
+
+    asyncio.run(backed_up())
+    (tmp_path / "new").mkdir()
+    scene = Scene(tmp_path / "new")
+    answer = json.loads(scene.ok("store", "restore", str(file), *options, "--json"))
+    revoked = [name for name in ("lab-1", "lab-2") if name not in kept]
+    assert answer["devices"] == {"kept": kept, "revoked": revoked}
+
+    async def valid() -> list[str]:
+        store = await SqliteStore.open(scene.file)
+        names = [device.name for device in await enrolled_devices(store) if device.revoked_at is None]
+        await store.close()
+        return names
+
+    assert asyncio.run(valid()) == kept
 
 
 # -- looking at it -----------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Who waits for the end of a credential is told, whoever stopped waiting just before and whatever one look raised."""
+"""Waiting for the end of a credential: it ends also if another wait stops at that moment, or one look fails."""
 
 from __future__ import annotations
 

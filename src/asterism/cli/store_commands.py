@@ -118,27 +118,41 @@ def backup(file: Path, store: str | None, as_json: bool) -> None:
 
 @store.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option(
+    "--keep-devices", is_flag=True, help="Keep enrolled devices that were not revoked at the time of the backup."
+)
 @fleet_options
-def restore(file: Path, store: str | None, as_json: bool) -> None:
+def restore(file: Path, keep_devices: bool, store: str | None, as_json: bool) -> None:
     """Restore a backup from FILE into an empty store.
 
     A store that is not empty is refused. Restored runs have no owner: runs that were in progress are assigned again. A
-    backup has no tokens: create them again. Devices that joined through a server are enrolled as they were."""
+    backup has no tokens: create them again. Devices that joined through a server are revoked, since one may have been
+    revoked after the backup: invite them again, or use --keep-devices if none was."""
 
     async def read(fleet: Fleet) -> None:
         from asterism.fleet.joinable_devices import DEVICES
 
-        runs = await fleet.store.load(_lines(file))
+        runs = await fleet.store.load(_lines(file), keep_devices=keep_devices)
+        enrolled = await fleet.store.registers(DEVICES)
+        kept, revoked = (
+            [one.key.removeprefix(DEVICES) for one in enrolled if (one.value["revoked_at"] is None) is valid]
+            for valid in (True, False)
+        )
         if as_json:
-            print_json({"file": str(file), "runs": runs, "store": fleet.store.url})
-        else:
-            click.echo(f"{fleet.store.url}: {plural(runs, 'run')} restored.")
-            enrolled = len(await fleet.store.registers(DEVICES))
-            if enrolled:
-                note(
-                    f"{plural(enrolled, 'device')} enrolled at the time of the backup may join again: revoke those "
-                    "that were revoked since, with: asterism device revoke NAME"
-                )
+            devices = {"kept": kept, "revoked": revoked}
+            print_json({"file": str(file), "runs": runs, "store": fleet.store.url, "devices": devices})
+            return
+        click.echo(f"{fleet.store.url}: {plural(runs, 'run')} restored.")
+        if kept:
+            note(
+                f"{plural(len(kept), 'device')} enrolled at the time of the backup may join again: "
+                f"{clean(', '.join(kept))}. If one was revoked since, revoke it with: asterism device revoke NAME"
+            )
+        if revoked:
+            note(
+                f"{plural(len(revoked), 'device')} of the backup may not join: {clean(', '.join(revoked))}. "
+                "Invite them again with: asterism device invite --name NAME"
+            )
 
     if not file.exists():
         raise click.UsageError(f"there is no file {clean(str(file))}")

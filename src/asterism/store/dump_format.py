@@ -11,7 +11,7 @@ the peer once that is invited again. Its place in a series becomes free, and a n
 
 Credentials are neither part of a backup nor restored (``CREDENTIALS``): a person who finds a backup could act as the
 server, and a token that was revoked after the backup would be valid again. The keys of enrolled devices are public and
-stay.
+part of a backup. A restore revokes them for the same reason, unless ``keep_devices`` says that none was revoked since.
 
 A store that is not empty is refused, since two histories do not mix. A backup that turns out to be damaged halfway
 leaves the store partly filled; discard that store.
@@ -53,6 +53,9 @@ LARGEST_BATCH = 500
 CREDENTIALS = ("credential/", "login/", "gateway/secret", "gateway/code/", "peer/")
 """Prefixes of registers with secrets, or with hashes of them: tokens and sessions, logins, the secret of gateways,
 codes of invitations, and peers."""
+
+ENROLMENTS = "gateway/device/"
+"""Prefix of registers with the keys of devices that joined through a server, and whether they are revoked."""
 
 NOT_RESTORED = ("store/id", NOTIFIED, "coordinator", "feed/", *CREDENTIALS)
 """Prefixes of registers that belong to one store and are not restored: notices, for instance, are numbered anew, and
@@ -113,8 +116,9 @@ def blobs_of_logs(values: Iterable[Any]) -> Iterator[str]:
             yield value["$blob"]
 
 
-async def load(store: Store, lines: AsyncIterator[Mapping[str, Any]]) -> int:
-    """Put every record into an empty store, and return the number of runs.
+async def load(store: Store, lines: AsyncIterator[Mapping[str, Any]], *, keep_devices: bool = False) -> int:
+    """Put every record into an empty store, and return the number of runs. Enrolled devices are revoked, unless
+    ``keep_devices``.
 
     :raises StoreCorrupt: the lines are not a dump, or a damaged one.
     :raises UnknownSchema: the dump is of a later version.
@@ -128,7 +132,7 @@ async def load(store: Store, lines: AsyncIterator[Mapping[str, Any]]) -> int:
     left_out: list[tuple[str, str | None]] = []
     logs: list[PutLog] = []
     async for record in lines:
-        write = await _write(store, record)
+        write = await _write(store, record, keep_devices)
         seen.read(record)
         if isinstance(write, PutCopy):
             left_out.append((write.run.id, write.run.series))
@@ -242,7 +246,7 @@ async def _commit(store: Store, writes: Sequence[Write]) -> None:
         raise StoreCorrupt(f"the backup contradicts itself: {error}") from error
 
 
-async def _write(store: Store, record: Mapping[str, Any]) -> Write | None:
+async def _write(store: Store, record: Mapping[str, Any], keep_devices: bool) -> Write | None:
     try:
         match record:
             case {"run": row, "left_to": str(left_to)} if not (copy := row_codec.run_of(row)).ended:
@@ -253,6 +257,8 @@ async def _write(store: Store, record: Mapping[str, Any]) -> Write | None:
                 return PutSession(replace(row_codec.session_of(row), state=ENDED), None)
             case {"register": {"key": str(key)}} if key.startswith(NOT_RESTORED):
                 return None
+            case {"register": {"key": str(key), "value": value}} if key.startswith(ENROLMENTS) and not keep_devices:
+                return PutRegister(key, {**value, "revoked_at": value.get("revoked_at") or store.clock()}, None)
             case {"register": {"key": str(key), "value": value}}:
                 return PutRegister(key, value, None)
             case {"notice": notice}:

@@ -409,8 +409,8 @@ class MemoryStore(MemoryChangeFeed):
         for line in everything:
             yield line
 
-    async def load(self, lines: AsyncIterator[Mapping[str, Any]]) -> int:
-        return await dump_format.load(self, lines)
+    async def load(self, lines: AsyncIterator[Mapping[str, Any]], *, keep_devices: bool = False) -> int:
+        return await dump_format.load(self, lines, keep_devices=keep_devices)
 
     def watch(self, topics: frozenset[str]) -> Watch:
         return self._watches.add(topics)

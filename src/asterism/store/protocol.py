@@ -429,8 +429,9 @@ class Store(Protocol):
         """Yield everything, as of one instant, as JSON objects; the first is a header (``dump_format``)."""
         ...
 
-    async def load(self, lines: AsyncIterator[Mapping[str, Any]]) -> int:
-        """Fill an empty store from a dump. Return the number of runs."""
+    async def load(self, lines: AsyncIterator[Mapping[str, Any]], *, keep_devices: bool = False) -> int:
+        """Fill an empty store from a dump. Return the number of runs. Devices that joined through a server are revoked,
+        unless ``keep_devices``: one that was revoked after the dump would be valid again."""
         ...
 
     def watch(self, topics: frozenset[str]) -> Watch:

@@ -199,8 +199,8 @@ class PostgresStore(Reads):
             )
             yield connection
 
-    async def load(self, lines: AsyncIterator[Mapping[str, Any]]) -> int:
-        return await dump_format.load(self, lines)
+    async def load(self, lines: AsyncIterator[Mapping[str, Any]], *, keep_devices: bool = False) -> int:
+        return await dump_format.load(self, lines, keep_devices=keep_devices)
 
     # -- change feed: this engine has none ---------------------------------------------------------------------------
 

@@ -251,8 +251,8 @@ class SqliteStore:
             if data is not None:
                 yield dump_format.blob_line(data)
 
-    async def load(self, lines: AsyncIterator[Mapping[str, Any]]) -> int:
-        return await dump_format.load(self, lines)
+    async def load(self, lines: AsyncIterator[Mapping[str, Any]], *, keep_devices: bool = False) -> int:
+        return await dump_format.load(self, lines, keep_devices=keep_devices)
 
     async def close(self) -> None:
         """Finish pending calls. Later calls raise StoreUnavailable."""

@@ -122,6 +122,17 @@ class DumpTests(StoreTests):
         await empty.load(lines_of([*lines, *older]))
         assert [register.key for register in await empty.registers("")] == ["gateway/device/lab-1"]
 
+    async def test_enrolled_devices_are_revoked_by_a_restore_unless_they_are_kept(self, store: Store) -> None:
+        """One may have been revoked after the dump."""
+        enrolment = {"key": "k", "can": None, "enrolled_at": 1.0, "revoked_at": None}
+        await store.commit([PutRegister(f"{dump_format.ENROLMENTS}lab-1", enrolment, None)])
+        lines = await _dumped(store)
+        for keep in (False, True):
+            empty = MemoryStore()
+            await empty.load(lines_of(lines), keep_devices=keep)
+            [register] = await empty.registers(dump_format.ENROLMENTS)
+            assert (register.value["revoked_at"] is None) is keep
+
     async def test_an_empty_store_is_dumped_and_loaded(self, store: Store) -> None:
         lines = await _dumped(store)
         assert lines == [dump_format.HEADER]
