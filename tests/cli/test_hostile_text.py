@@ -275,6 +275,7 @@ def scenes(scene: HostileFleet) -> dict[str, list[Case]]:
             case("edited", "--file", NAME),
             case(NAME, "--remove", "a"),
         ],
+        "plan trust": [case("edited", "--reason", NAME, quiet="no taint"), case(NAME, "--reason", NAME)],
         "plan undo": [case("edited", quiet="ids alone"), case(NAME)],
         "plan resume": [
             case("failed", live=True),

@@ -18,6 +18,7 @@ from asterism.durable.approval_requests import approve_edit
 from asterism.durable.approval_store import list_approvals
 from asterism.durable.journal_store import load, read_head
 from asterism.fleet.fleet import Fleet
+from asterism.server.enrolment import invite
 from asterism.store.protocol import PutRegister
 from tests.cli.cli_scenes import write
 from tests.cli.command_scenes import Scene
@@ -83,6 +84,7 @@ def test_an_edit_waits_is_listed_and_approved(scene: Scene) -> None:
 
 def test_the_work_of_each_edit_is_shown_to_the_person_who_decides(scene: Scene) -> None:
     """Also after many edits, and with characters that a terminal hides."""
+    scene.ask(lambda fleet: invite(fleet.store, name="prod-*"))
     many = [{"op": "add_task", "task": {"id": f"deploy-{number}", "argv": ["true"]}} for number in range(12)]
     hidden = {"id": "deploy-last", "shell": "true # \nrm -rf ~", "device": "prod-1"}
     edits = [

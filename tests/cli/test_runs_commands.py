@@ -135,7 +135,7 @@ def test_an_input_beyond_what_the_fleet_keeps_is_refused(tmp_path: Path) -> None
     scene.ok("fleet", "set", "--most", "1k", "--large", "1k")
     result = scene.run("runs", "create", "work", "--input", json.dumps({"text": "x" * 2000}))
     assert result.exit_code == 64
-    assert "has 2,011 bytes; the limit of this fleet is 1,024" in result.stderr
+    assert "has 2,011 bytes, and the limit is 1,024" in result.stderr
 
 
 def test_a_workflow_may_stay_in_its_file(tmp_path: Path) -> None:

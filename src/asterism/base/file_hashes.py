@@ -117,7 +117,7 @@ class _Hashing:
         try:
             if not stat.S_ISREG(os.stat(full).st_mode):  # before it is opened: that alone may do something
                 raise UnsuitableFiles(f"{path!r} is not a regular file")
-            descriptor = os.open(full, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            descriptor = os.open(full, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         except OSError:
             return None
         with open(descriptor, "rb", buffering=0) as file:

@@ -228,7 +228,7 @@ def undo(name: str, store: str | None, as_json: bool, reason: str | None, dry_ru
 @click.option("--reason", required=True, metavar="TEXT", help="Why what the editors have read is harmless.")
 @fleet_options
 def trust(name: str, reason: str, store: str | None, as_json: bool) -> int:
-    """Remove the taint of a plan: its editors may edit it again without approval.
+    """Remove the taint of a plan, so that editors may edit again.
 
     Editors of a plan that has run an untrusted task may only cancel and retry. Read what that task has returned before
     you remove the taint; the next untrusted task that may start brings it back. Exits with 1 if an untrusted task has

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from asterism.core.plan.known_devices import KnownDevices
-from asterism.fleet.policy.rule_patterns import compile_pattern
 from asterism.store.protocol import Store
 
 CODES, DEVICES = "gateway/code/", "gateway/device/"
@@ -12,6 +11,8 @@ CODES, DEVICES = "gateway/code/", "gateway/device/"
 
 async def known_devices(store: Store) -> KnownDevices:
     """The devices that are there, were there lately or are enrolled; and the invitations that are open."""
+    from asterism.fleet.policy.rule_patterns import compile_pattern  # commands that only list need no policy
+
     seen = {session.device for session in await store.sessions(ended=True)}
     for register in await store.registers(DEVICES):
         if register.value["revoked_at"] is None:
