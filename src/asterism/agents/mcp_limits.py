@@ -8,6 +8,7 @@ been read, and wait for the rules of the plan. What reaches around edits is limi
 * To **retry a plan** executes again what has ended. A plan with scopes, rules or untrusted tasks is retried by a
   person. Edits together with a retry are for people: they would pass the checks of edits.
 * To **cancel the run** of a task of a plan is to cancel the task, which is an edit.
+* The **list of devices** has no text that a machine wrote freely: such a text steers a model.
 
 Nothing here depends on what the plan is at a moment, so no edit that comes between makes a check void. To pause and to
 resume a plan change nothing in it, and need the scope of the credential alone.
@@ -15,11 +16,12 @@ resume a plan change nothing in it, and need the scope of the credential alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, Field
 
+from asterism.agents.device_aliases import plain_capabilities
 from asterism.base.http_limits import RequestRefused
 from asterism.client import documents
 from asterism.core.plan.approval import ApprovalRule
@@ -31,6 +33,7 @@ from asterism.durable.approval_store import rules_of, scopes_of
 from asterism.durable.stored_plans import find_plan, read_plan
 from asterism.server import plan_routes, run_routes
 from asterism.server.endpoint import Call, Endpoint, NoModel
+from asterism.server.fleet_routes import devices_of
 
 CANCEL = CancelTask.op
 
@@ -92,6 +95,35 @@ async def cancel_run(call: Call) -> Any:
     return await run_routes.cancel(call)
 
 
+class ShownDevice(documents.Document):
+    """A device as a model reads it. Its host, what it accepts, its labels and its profile are texts that the machine
+    wrote, so they are left out."""
+
+    name: str
+    state: str
+    coordinator: bool
+    can: list[str]
+    slots: int | None
+    used: int
+    load: float | None
+    battery: float | None
+    draining: bool
+    joined_at: float
+    last_heartbeat_at: float
+
+
+async def list_devices(call: Call) -> Any:
+    return {"items": [_shown_device(device) for device in await devices_of(call.fleet)], "next": None}
+
+
+def _shown_device(device: Mapping[str, Any]) -> dict[str, Any]:
+    shown = {name: device[name] for name in ShownDevice.model_fields}
+    for name in ("load", "battery"):  # the machine reports them, as anything
+        if type(shown[name]) not in (int, float):
+            shown[name] = None
+    return {**shown, "can": plain_capabilities(device["can"])}
+
+
 PLAN, STATE = "/plans/{plan}", documents.PlanState
 
 ENDPOINTS = (
@@ -106,5 +138,6 @@ ENDPOINTS = (
         *("POST", "/runs/{run}/cancel-as-editor", cancel_run, "Cancel a run.", "operate", NoModel, NoModel),
         answer=documents.Run,
     ),
+    Endpoint("GET", "/devices-for-editors", list_devices, "List devices.", answer=documents.Page[ShownDevice]),
 )
 """Endpoints of tools only: in the HTTP API, who may operate is a person."""

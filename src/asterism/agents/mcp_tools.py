@@ -199,7 +199,11 @@ TOOLS: Mapping[str, McpTool] = {
             *("cancel_run", "POST", "/runs/{run}/cancel-as-editor"),
             "Cancel a run. To stop a task of a plan, edit the plan with cancel_task.",
         ),
-        _tool("list_devices", "GET", "/devices", "List the devices of the fleet: what they can do, how busy they are."),
+        _tool(
+            *("list_devices", "GET", "/devices-for-editors"),
+            "List the devices of the fleet: what they can do, how busy they are.",
+            untrusted=True,
+        ),
         _tool("list_series", "GET", "/series", "List the series of issues: which issue is active, which wait."),
         _tool("read_series", "GET", "/series/{series}", "Read one series with its last changes.", untrusted=True),
         _tool(
