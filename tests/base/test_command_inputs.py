@@ -143,7 +143,11 @@ def test_the_next_guard_knows_the_folders_of_the_one_that_was_killed(tmp_path: P
 
 @everywhere
 @pytest.mark.parametrize(
-    "line", ["echo ${#v}", 'echo "$v"', "echo ${v:-none}", "echo $ASTERISM_INPUT_v", "python3 -c 'print(\"$v\")'"]
+    "line",
+    [
+        *("echo ${#v}", 'echo "$v"', "echo ${v:-none}", "echo $ASTERISM_INPUT_v", "python3 -c 'print(\"$v\")'"),
+        *("echo $((v + 1))", "printenv v | wc -c", "n=v; eval echo \\${#$n}"),
+    ],
 )
 def test_a_large_input_that_a_line_uses_fails_before_it_starts(run: Run, line: str, tmp_path: Path) -> None:
     done = tmp_path / "done"
@@ -157,7 +161,7 @@ def test_a_large_input_that_a_line_uses_fails_before_it_starts(run: Run, line: s
 
 @everywhere
 def test_without_that_check_a_large_input_is_an_empty_variable(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command_inputs, "refers_to_variable", lambda work, name: False)
+    monkeypatch.setattr(command_inputs, "mentions_name", lambda work, name: False)
     assert run({"v": LARGE}, shell="echo ${#v}") == "0"
 
 
@@ -184,7 +188,7 @@ def test_a_large_input_that_nothing_uses_is_unset_and_its_file_is_there(
 ) -> None:
     monkeypatch.setenv("ASTERISM_INPUT_v", "of another task")
     line = 'echo "${ASTERISM_INPUT_w-unset} $(env | grep -c "^ASTERISM_INPUT_v=") $(wc -c < "$ASTERISM_INPUT_FILE_v")"'
-    assert run({"v": LARGE, "w": 1}, shell=line.replace("ASTERISM_INPUT_v=", "ASTERISM_INPUT_[v]=")) == "1 0 200000"
+    assert run({"v": LARGE, "w": 1}, shell=line.replace("INPUT_v=", "INPUT_[u-x]=")) == "1 1 200000"
 
 
 @everywhere

@@ -119,6 +119,18 @@ tasks:
 """
 
 
+def test_a_cancelled_plan_tells_of_a_teardown_that_failed(scene: Scene) -> None:
+    path = scene.folder / "database.yaml"
+    path.write_text(DATABASE.replace("rm created", "echo still used >&2; exit 3"))
+    with scene.process("run", str(path), "--store", scene.url, "--local", "--plain", *QUICK) as process:
+        read_until(process, "load started")
+        result = scene.run("plan", "cancel", "database", "--json")
+        ended(process)
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["failed_teardowns"] == {"drop": "the command exited with 3: still used"}
+    assert "Teardown 'drop' failed, and does not run again: the command exited with 3: still used" in result.stderr
+
+
 def test_after_kill_9_a_cancelled_plan_is_torn_down_by_who_resumes_it(scene: Scene) -> None:
     path = scene.folder / "database.yaml"
     path.write_text(DATABASE)

@@ -42,6 +42,7 @@ def warnings(line: str) -> list[str]:
         ("echo `cat $extract`", "the line uses $extract, but"),
         ('echo "it\'s $extract"', "the line uses $extract, but"),
         ("cat <<END\n$extract\nEND", "the line uses $extract, but"),
+        ("docker build -t img . && echo $extract", "the line uses $extract, but"),
         (
             "echo $build_all",
             "the line uses $build_all, but the result of task 'build-all' is not passed to it, so the variable is "

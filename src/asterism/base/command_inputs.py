@@ -26,7 +26,6 @@ from asterism.base.task_inputs import (
     input_text,
     is_reserved,
     mentions_name,
-    refers_to_variable,
 )
 from asterism.core.errors import TooLarge
 
@@ -63,7 +62,7 @@ def bare_variables(texts: Mapping[str, str], work: str, wanted: Callable[[str], 
     """The inputs as variables with their bare names: those that are ``wanted`` and not reserved. ``work`` is the shell
     line of the command, or its words."""
     return {
-        name: InputVariable(name, text, refers_to_variable(work, name))
+        name: InputVariable(name, text, mentions_name(work, name))
         for name, text in texts.items()
         if not is_reserved(name) and wanted(name)
     }

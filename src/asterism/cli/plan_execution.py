@@ -32,7 +32,7 @@ from asterism.cli.screen import Screen
 from asterism.cli.user_files import find_device_policy
 from asterism.core.errors import AlreadyRunning, PlanError
 from asterism.core.plan.constellation import Constellation
-from asterism.core.plan.status import PENDING, ConstellationState
+from asterism.core.plan.status import FAILED, PENDING, RUNNING, ConstellationState
 from asterism.core.plan.teardowns import is_due
 from asterism.core.run.session import Session
 from asterism.durable import admin
@@ -54,7 +54,9 @@ from asterism.durable.task_logs import logs_of_tasks
 from asterism.fleet.device.membership import DeviceNameTaken
 from asterism.fleet.fleet import Fleet
 from asterism.orchestrator.options import Options
+from asterism.orchestrator.plan_mask import PlanMask
 from asterism.orchestrator.result import Result
+from asterism.report import event_text
 from asterism.report.log_text import LogsOf, failed_tasks
 from asterism.report.result_report import Recording
 from asterism.store.store_errors import StoreUnavailable
@@ -271,7 +273,7 @@ def _outline(plan: Constellation) -> dict[str, Any]:
 
 
 async def cancel(fleet: Fleet, name: str, reason: str, as_json: bool) -> int:
-    """Cancel a plan, and wait until it has ended or Ctrl-C. Returns the exit code.
+    """Cancel a plan, and wait until it has ended or Ctrl-C. Returns the exit code, 1 if a teardown failed.
 
     Raises PlanError if the plan ends in another state."""
     found = await find_plan(fleet, name)
@@ -289,19 +291,33 @@ async def cancel(fleet: Fleet, name: str, reason: str, as_json: bool) -> int:
         raise PlanError(f"plan {name!r} could not be cancelled: it is {result.state}")
     elif owner is not None and (await read_head(fleet.store, name))[0].epoch == found.epoch:
         note(f"{owner.device} cancelled it.")
+    failed = {} if result is None else await _failed_teardowns(fleet, name)
     if as_json:
         state = "cancelling" if result is None else str(result.state)
-        print_json({"name": name, "state": state, "cancelled": words})
+        print_json(
+            {"name": name, "state": state, "cancelled": words, **({"failed_teardowns": failed} if failed else {})}
+        )
     elif result is not None:
         already = "was already cancelled" if found.ended else "is cancelled"
         click.echo(clean(f"Plan {name!r} {already}{f', {words}' if words else ''}."))
-    return INTERRUPTED if result is None else 0
+    for task, why in failed.items():
+        note(f"Teardown {task!r} failed, and does not run again: {why}")
+    return INTERRUPTED if result is None else int(bool(failed))
+
+
+async def _failed_teardowns(fleet: Fleet, name: str) -> dict[str, str]:
+    """The teardowns of a cancelled plan that failed, with the reasons, without secrets."""
+    plan = (await load(fleet.store, name)).plan
+    mask = PlanMask(plan)
+    torn = (node for node in plan.nodes.values() if node.setup is not None and node.status is FAILED)
+    return {node.id: str(mask.shown(event_text.reason(node.error))) for node in torn}
 
 
 async def _tell_of_teardowns(fleet: Fleet, name: str) -> None:
     """This command executes no task: say what the teardowns of a plan need that no process runs."""
     plan = (await load(fleet.store, name)).plan
-    due = [node.id for node in plan.nodes.values() if node.status is PENDING and is_due(node)]
+    left = [node for node in plan.nodes.values() if node.setup is not None]
+    due = [node.id for node in left if node.status is RUNNING or (node.status is PENDING and is_due(node))]
     if due:
         count = "a device of the fleet executes it" if len(due) == 1 else "devices of the fleet execute them"
         here = f"{resume_command(fleet, name)} --local"

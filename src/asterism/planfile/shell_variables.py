@@ -30,7 +30,7 @@ _NAMED = re.compile(
     r"((?:\s+[^\s;&|<>()]+)+)"
 )
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_SETS_ANYTHING = re.compile(r"(?:^|[\s;&|({])(?:eval|source|\.)\s")
+_SETS_ANYTHING = re.compile(r"(?:^|[;&|({]|\b(?:then|do|else)\s)\s*(?:eval|source|\.)\s", re.MULTILINE)
 _LITERAL_DOCUMENT = re.compile(r"<<-?\s*(?:'(\w+)'|\"(\w+)\"|\\(\w+)).*?^\s*(?:\1|\2|\3)\s*$", re.DOTALL | re.MULTILINE)
 
 

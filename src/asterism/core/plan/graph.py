@@ -41,14 +41,13 @@ from asterism.core.plan.task import Dependency
 from asterism.core.plan.topological_order import TopologicalOrder, parents_first
 
 PLAN_CANCELLED = "the constellation was cancelled"
+"""Why a task is cancelled with its plan. Replay of a journal repeats these words, so they never change."""
 
 
 def plan_cancelled(reason: str) -> str:
     """Why a task was cancelled with its plan. ``reason`` says who asked and why, such as ``by ann: too slow``."""
     return f"{PLAN_CANCELLED} {reason}" if reason else PLAN_CANCELLED
 
-
-"""Why a task is cancelled with its plan. Replay of a journal repeats these words, so they never change."""
 
 _number = attrgetter("number")
 
