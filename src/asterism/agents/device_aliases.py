@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 ALIAS = re.compile(r"device-[0-9a-f]{8}")
@@ -28,6 +28,16 @@ def alias_of(name: str) -> str:
 def plain_capabilities(can: Iterable[str]) -> list[str]:
     """The capabilities that are words, in order. What a device says about itself may be anything."""
     return sorted(word for word in can if _CAPABILITY.fullmatch(word))
+
+
+def shown_capabilities(can: Iterable[str], known: Collection[str] | None, most: int | None = None) -> str:
+    """The capabilities of a device as a model reads them: those that are ``known``, and how many others there are. A
+    machine chooses the words, and words with hyphens make a sentence. None: all are known."""
+    words = [word for word in plain_capabilities(can) if known is None or word in known][:most]
+    others = len(set(can)) - len(words)
+    if known is None or not others:
+        return ", ".join(words)
+    return ", ".join([*words, f"{others:,} more"])
 
 
 class DeviceAliases:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from asterism.fleet.joinable_devices import DEVICES
 from asterism.fleet.retention import PREFIX
 from asterism.store.protocol import Query
 
@@ -17,6 +18,12 @@ async def fleet_devices(fleet: Fleet) -> list[tuple[str, Iterable[str], int | No
     now = fleet.store.clock()
     sessions = [one for one in await fleet.store.sessions() if one.reachable(now) and one.slots and not one.draining]
     return sorted((one.device, sorted(one.can), one.slots) for one in sessions)
+
+
+async def known_capabilities(fleet: Fleet) -> frozenset[str]:
+    """The capabilities that people of the fleet have written: in invitations of devices, and in workflows."""
+    granted = {word for one in await fleet.store.registers(DEVICES) for word in one.value["can"] or ()}
+    return frozenset(granted.union(*(flow.needs | flow.wants for flow in await fleet.workflows.all())))
 
 
 async def task_output(fleet: Fleet, plan: str, task: str, epoch: int) -> str:

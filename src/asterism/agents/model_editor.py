@@ -70,6 +70,7 @@ from asterism.core.plan.constellation import ConstellationView, TaskView
 from asterism.core.plan.editor_cost import EditorCost
 from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.group_elements import tasks_added
+from asterism.core.plan.task import needs_of
 from asterism.orchestrator.edit_cycles import CostedAnswer, EditorContext, EditorHeld
 from asterism.orchestrator.events import EditEvent, Event, TaskEvent
 
@@ -222,6 +223,9 @@ class ModelEditor:
             prompt, entries = json.loads(known[0].question)["messages"][0]["user"], known[0].entries
         else:
             around = replace(await self._surroundings(plan, view.id, events), aliases=aliases)
+            if around.capabilities is not None:
+                needed = frozenset[str]().union(*(needs_of(task.task) for task in view))
+                around = replace(around, capabilities=around.capabilities | needed)
             prompt = mask.text(plan_prompt(view, masked_events(events, mask), plan.memory, around))
             entries = plan.memory.entries
         while len(plan.conversations) >= MOST_CONVERSATIONS:
@@ -243,18 +247,19 @@ class ModelEditor:
     async def _surroundings(self, plan: _PlanState, name: str, events: Sequence[Event]) -> Surroundings:
         failed = [event for event in events if isinstance(event, TaskEvent) and event.status == "failed"]
         if self._fleet is not None:
-            from asterism.agents.fleet_surroundings import fleet_devices, task_output
+            from asterism.agents.fleet_surroundings import fleet_devices, known_capabilities, task_output
 
-            devices = await fleet_devices(self._fleet)
+            devices, known = await fleet_devices(self._fleet), await known_capabilities(self._fleet)
             outputs = {one.task_id: await task_output(self._fleet, name, one.task_id, one.epoch) for one in failed}
         elif plan.context is not None:
-            devices = list(plan.context.devices())
+            devices, known = list(plan.context.devices()), None
             logs = {one.task_id: plan.context.logs(one.task_id) for one in failed}
             outputs = {task: found[-1].text for task, found in logs.items() if found}
         else:
             return Surroundings(goal=self.goal)
         mask = plan.context.mask() if plan.context is not None else Mask()
-        return Surroundings(devices, {task: output_end(text, mask) for task, text in outputs.items()}, self.goal, mask)
+        shown = {task: output_end(text, mask) for task, text in outputs.items()}
+        return Surroundings(devices, shown, self.goal, mask, capabilities=known)
 
     async def _rejected(self, name: str, conversation: Conversation, events: Sequence[Event]) -> None:
         """The plan has rejected the last answer: it goes back with every violation, and its tasks are not counted."""

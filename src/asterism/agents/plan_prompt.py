@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from asterism.agents.device_aliases import DeviceAliases, plain_capabilities
+from asterism.agents.device_aliases import DeviceAliases, shown_capabilities
 from asterism.agents.untrusted_text import UNTRUSTED_NOTICE, mark_untrusted, visible_text
 from asterism.base.secret_mask import Mask
 from asterism.base.text import plural
@@ -82,13 +82,14 @@ class PromptMemory:
 class Surroundings:
     """What a prompt shows besides the plan: the devices as ``(id, capabilities, slots)``, the end of the output of
     tasks, by id, and what the plan is for. ``mask`` hides the secrets of the plan, ``aliases`` the names that devices
-    have chosen themselves."""
+    have chosen themselves. ``capabilities`` are those of devices that are shown; None: all."""
 
     devices: Sequence[tuple[str, Iterable[str], int | None]] = ()
     outputs: Mapping[str, str] = field(default_factory=dict)
     goal: str = ""
     mask: Mask = field(default_factory=Mask)
     aliases: DeviceAliases = field(default_factory=DeviceAliases)
+    capabilities: frozenset[str] | None = None
 
 
 def plan_prompt(view: ConstellationView, events: Sequence[Event], memory: PromptMemory, around: Surroundings) -> str:
@@ -311,7 +312,7 @@ def _devices(plan: str, around: Surroundings) -> str:
         return ""
     lines = []
     for device, can, slots in list(devices)[:MOST_DEVICES]:
-        words = ", ".join(plain_capabilities(can)[:MOST_NAMES])
+        words = shown_capabilities(can, around.capabilities, MOST_NAMES)
         room = "no limit" if slots is None else plural(slots, "slot")
         lines.append(f"- {device_name(plan, device, around.aliases)}: {room}" + (f", can {words}" if words else ""))
     if len(devices) > MOST_DEVICES:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from asterism.agents.device_aliases import DeviceAliases, alias_of, plain_capabilities
+from asterism.agents.device_aliases import DeviceAliases, alias_of, shown_capabilities
 from asterism.agents.model_calls import ModelCaller, ModelFailed, Unlimited
 from asterism.agents.model_messages import ModelQuestion, ToolCall, ToolSpec
 from asterism.agents.plan_prompt import name as shown_name
@@ -111,16 +111,17 @@ async def draft_plan(
     *,
     devices: Sequence[Profile] = (),
     workflows: Sequence[tuple[str, str]] = (),
+    capabilities: frozenset[str] | None = None,
     fallback: Sequence[Any] = (),
     name: str = "plan",
     max_requests: int = MAX_REQUESTS,
     caller: ModelCaller | None = None,
 ) -> PlanDraft:
     """A plan file for a request. ``devices`` are ``(id, capabilities, slots)``, ``workflows`` names and what they do.
-    Raises NoPlan, and ModelFailed."""
+    ``capabilities`` are those of devices that the model reads; None: all. Raises NoPlan, and ModelFailed."""
     caller = caller or ModelCaller([model, *fallback])
     aliases = DeviceAliases(device for device, _, _ in devices)
-    messages: list[dict[str, Any]] = [{"user": planner_prompt(request, devices, workflows)}]
+    messages: list[dict[str, Any]] = [{"user": planner_prompt(request, devices, workflows, capabilities)}]
     draft, mistakes = "", ["the model did not answer"]
     pay = Unlimited()
     for _ in range(max_requests):
@@ -138,12 +139,17 @@ async def draft_plan(
     raise NoPlan(f"no valid plan after {plural(max_requests, 'answer')}", draft, mistakes)
 
 
-def planner_prompt(request: str, devices: Sequence[Profile], workflows: Sequence[tuple[str, str]]) -> str:
+def planner_prompt(
+    request: str,
+    devices: Sequence[Profile],
+    workflows: Sequence[tuple[str, str]],
+    capabilities: frozenset[str] | None = None,
+) -> str:
     parts = [f"# Request\n{request}"]
     if devices:
         lines = [
             f"- {alias_of(device)}: {'no limit' if slots is None else plural(slots, 'slot')}"
-            + (f", can {', '.join(words)}" if (words := plain_capabilities(can)) else "")
+            + (f", can {words}" if (words := shown_capabilities(can, capabilities)) else "")
             for device, can, slots in list(devices)[:MOST_LISTED]
         ]
         # a device says itself what it can do; an agent elsewhere says it in its card

@@ -73,10 +73,11 @@ def new(request: str, models: tuple[str, ...], name: str, store: str | None, qui
 
 
 async def _surroundings(fleet: Fleet) -> dict[str, Any]:
-    from asterism.agents.fleet_surroundings import fleet_devices
+    from asterism.agents.fleet_surroundings import fleet_devices, known_capabilities
 
     workflows = [(one.name, one.description or _command(one)) for one in await fleet.workflows.all()]
-    return {"devices": await fleet_devices(fleet), "workflows": workflows}
+    known = await known_capabilities(fleet)
+    return {"devices": await fleet_devices(fleet), "workflows": workflows, "capabilities": known}
 
 
 def _command(workflow: Workflow) -> str:
