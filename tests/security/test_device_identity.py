@@ -20,6 +20,7 @@ from asterism.fleet.monitor import Monitor
 from asterism.server import enrolment
 from asterism.server.enrolment import ACCESS_TIME, CODE_TIME, CredentialRefused, ReservedName, enrol, invite, revoke
 from asterism.server.gateway import GatewayRefusal
+from asterism.store.protocol import Store
 from asterism.store.store_errors import StoreUnavailable
 from tests.async_tests import async_fixture
 from tests.fleet.fleet_scenes import WORK, Device, Stage, staged
@@ -90,6 +91,31 @@ async def test_a_code_is_for_names_of_its_pattern_and_no_enrolled_name_is_taken_
     await enrol(stage.store, code, "lab-1", DeviceKey.new().public)
     with pytest.raises(CredentialRefused, match="enrolled already"):
         await enrol(stage.store, await invite(stage.store, name="*"), "lab-1", DeviceKey.new().public)
+
+
+@pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "ablation"])
+async def test_of_two_names_that_look_alike_one_is_enrolled_also_at_the_same_time(
+    stage: Stage, guarded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes = [await invite(stage.store, name="*") for _ in range(2)]
+    looked, real = asyncio.Barrier(2), enrolment._check_unknown
+    first = {"lab-1", "lab-l"}
+
+    async def checked(store: Store, name: str) -> None:
+        await real(store, name)
+        if name in first:  # both have passed the check before one of them is stored
+            first.remove(name)
+            await looked.wait()
+
+    monkeypatch.setattr(enrolment, "_check_unknown", checked)
+    if not guarded:
+        monkeypatch.setattr(enrolment, "_alike_key", lambda name: f"{enrolment.ALIKE}{name}")
+    names = zip(codes, sorted(first), strict=True)
+    tries = [enrol(stage.store, code, name, DeviceKey.new().public) for code, name in names]
+    found = await asyncio.gather(*tries, return_exceptions=True)
+    refused = [one for one in found if isinstance(one, CredentialRefused)]
+    assert len(refused) == (1 if guarded else 0)
+    assert all("looks like that of device" in str(one) for one in refused)
 
 
 async def test_no_code_enrols_the_name_of_a_known_device_even_if_it_is_away(stage: Stage) -> None:

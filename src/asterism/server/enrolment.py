@@ -51,6 +51,9 @@ KNOWN_FOR = 1.0
 SECRET = "gateway/secret"
 """Key of the register with the secret of all gateways of a store."""
 
+ALIKE = "gateway/alike/"
+"""Prefix of the registers that names which look alike share: the last one that was enrolled."""
+
 ACCESS_PREFIX = "astd_"
 _SHOWN = 100_000
 """How many challenges are remembered after they were shown, until their time is over."""
@@ -145,6 +148,8 @@ async def enrol(store: Store, code: str, name: str, key: str) -> EnrolledDevice:
                 f"a device {name!r} is enrolled already: choose another name, or revoke it with: "
                 f"asterism device revoke {name}"
             )
+        # read before the names are: of two names that look alike, enrolled at the same time, one commit conflicts
+        alike = await store.register(_alike_key(name))
         await _check_unknown(store, name)
         register = await store.register(f"{DEVICES}{name}")
         can = found.value["can"]
@@ -153,12 +158,17 @@ async def enrol(store: Store, code: str, name: str, key: str) -> EnrolledDevice:
             [
                 PutRegister(found.key, {**found.value, "key": key}, found.revision),
                 PutRegister(f"{DEVICES}{name}", value, register and register.revision),
+                PutRegister(_alike_key(name), {"name": name}, alike and alike.revision),
                 Notice(now, "enrolled", f"device {name} was enrolled with a code", None, name),
             ]
         )
         return EnrolledDevice(name, key, None if can is None else frozenset(can), now)
 
     return await retry_on_conflict(attempt)
+
+
+def _alike_key(name: str) -> str:
+    return f"{ALIKE}{hashlib.sha256(skeleton(name).encode()).hexdigest()}"
 
 
 async def _check_unknown(store: Store, name: str) -> None:
