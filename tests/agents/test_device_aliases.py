@@ -15,8 +15,9 @@ from asterism.agents.planner import planner_prompt
 from asterism.core.run.session import Session
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.device_key import DeviceKey
+from asterism.fleet.joinable_devices import DEVICES
 from asterism.server.enrolment import enrol, invite
-from asterism.store.protocol import PutSession
+from asterism.store.protocol import PutRegister, PutSession
 from tests.agents.editor_scenes import ScriptedCaller, add, fails, pipeline
 from tests.durable.durable_scenes import staged
 
@@ -85,13 +86,17 @@ def test_a_model_reads_only_capabilities_that_people_have_written() -> None:
 
 
 @pytest.mark.virtual_time
-async def test_the_capabilities_of_invitations_and_workflows_are_known() -> None:
+async def test_the_capabilities_that_people_have_written_are_known() -> None:
     async with staged() as stage:
         fleet = stage.fleet()
         await enrol(stage.store, await invite(stage.store, name="a", can=["gpu"]), "a", DeviceKey.new().public)
         await enrol(stage.store, await invite(stage.store, name="b"), "b", DeviceKey.new().public)
         await fleet.workflows.add(Workflow("dig", call="dig:dig", needs=["spade"]))
         assert await known_capabilities(fleet) == {"gpu", "spade"}
+        await stage.store.commit(
+            [joined(stage.store, "b"), PutSession(Session("s", "c", 0.0, can=frozenset({"disk"})), None)]
+        )
+        assert await known_capabilities(fleet) == {"gpu", "spade", "disk"}  # its operator has access to the store
 
 
 @pytest.mark.virtual_time
@@ -99,7 +104,8 @@ async def test_a_machine_does_not_speak_to_the_editor_with_its_name() -> None:
     """The model asks for the device by its alias, and the plan gets its name. After a restart that name is still
     hidden, and the names of the plan file are shown."""
     async with staged() as stage:
-        await stage.store.commit([joined(stage.store, ORDER)])
+        enrolment = {"key": "", "can": None, "enrolled_at": 0.0, "revoked_at": None}
+        await stage.store.commit([joined(stage.store, ORDER), PutRegister(f"{DEVICES}{ORDER}", enrolment, None)])
         plan = pipeline()
         plan.add(Task("print", call=fails, device="printer", needs=["gpu"]), after="test")
         caller = ScriptedCaller(add("again", "test", "failure", device=alias_of(ORDER)), [])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from asterism.core.run.session import ABROAD
 from asterism.fleet.joinable_devices import DEVICES
 from asterism.fleet.retention import PREFIX
 from asterism.store.protocol import Query
@@ -21,9 +22,14 @@ async def fleet_devices(fleet: Fleet) -> list[tuple[str, Iterable[str], int | No
 
 
 async def known_capabilities(fleet: Fleet) -> frozenset[str]:
-    """The capabilities that people of the fleet have written: in invitations of devices, and in workflows."""
-    granted = {word for one in await fleet.store.registers(DEVICES) for word in one.value["can"] or ()}
-    return frozenset(granted.union(*(flow.needs | flow.wants for flow in await fleet.workflows.all())))
+    """The capabilities that people of the fleet have written: in invitations of devices, in workflows, and on devices
+    that join with access to the store. What a device behind a gateway or of a peer says is its own word."""
+    enrolled = {register.key.removeprefix(DEVICES): register.value for register in await fleet.store.registers(DEVICES)}
+    words = {word for value in enrolled.values() for word in value["can"] or ()}
+    for session in await fleet.store.sessions():
+        if session.device not in enrolled and session.state != ABROAD:
+            words |= session.can
+    return frozenset(words.union(*(flow.needs | flow.wants for flow in await fleet.workflows.all())))
 
 
 async def task_output(fleet: Fleet, plan: str, task: str, epoch: int) -> str:
