@@ -53,7 +53,8 @@ class FuzzedServer:
                 self.tokens[scope] = (await credentials.create("fuzz", [scope], by="test")).token
             code = await credentials.create_login("fuzz", ["admin"], by="test")
             hashes = [token_sha256(one) for one in (*self.tokens.values(), code)]
-            self.hidden = [*self.tokens.values(), code, *hashes, fleet.store.url, "Traceback", "site-packages", ".py"]
+            text = "Traceback (most recent"
+            self.hidden = [*self.tokens.values(), code, *hashes, fleet.store.url, text, "site-packages", ".py"]
             self.known = {"plan": "nightly", "task": "a", "run": run.id, "schedule": "s", "series": "x", "version": "0"}
             self.url = service.url
             self._ready.set()

@@ -11,7 +11,7 @@ from asterism.core.plan.edits import AddDependency, AddTask, RemoveTask, UpdateT
 from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.parallelism import parallelism
 from asterism.core.plan.ready_queue import CriticalPathRanks
-from asterism.core.plan.status import COMPLETED, ConstellationState
+from asterism.core.plan.status import CANCELLED, COMPLETED, ConstellationState
 from asterism.core.plan.task import Task
 from tests.core.plan.tiny_plans import begin, end, fail, ready, start
 
@@ -99,7 +99,7 @@ def test_a_failure_at_the_head_of_a_chain_closes_it_to_its_end() -> None:
     plan = begin(long_chain(DEEP))
     fail(plan, "t0")
     assert plan.close(3.0) is ConstellationState.FAILED
-    assert plan.unreachable == DEEP - 1
+    assert plan.counts[CANCELLED] == DEEP - 1
 
 
 def test_a_chain_is_removed_whole_and_brought_back() -> None:

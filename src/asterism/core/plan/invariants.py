@@ -126,7 +126,7 @@ def _verify_progress(node: Node) -> None:
         # an edit may revive a branch that was decided when a task with join="any" started
         joined = node.task.join == "any" and node.met > 0
         assert node.open == 0 or joined, f"I3: {node.id} runs with open dependencies"
-        assert node.held == 0 or node.provisional, f"P2: {node.id} runs below an unreviewed end"
+        assert node.held == 0 or node.provisional or joined, f"P2: {node.id} runs below an unreviewed end"
     if node.provisional:
         assert node.status is RUNNING, f"{node.id} is provisional and not running"
         assert node.task.revocable, f"{node.id} is provisional and not revocable"
