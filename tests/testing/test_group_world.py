@@ -80,4 +80,4 @@ def test_a_group_that_is_seen_between_its_start_and_its_end_loses_its_results(mo
 
     monkeypatch.setattr(Execution, "end", later)
     with pytest.raises((AssertionError, AsterismError)):
-        play_all(5)
+        play_all(1)
