@@ -7,6 +7,7 @@ clients share several. Wall time: the server and its clients have the machine to
 import asyncio
 import contextlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -89,7 +90,10 @@ async def serving(*, local: int = 8) -> AsyncIterator[Running]:
         store = f"sqlite:///{folder}/fleet.db"
         words = ["serve", "--store", store, "--listen", "127.0.0.1:0", "--local", str(local), "--json"]
         command = [sys.executable, "-m", "asterism", *words]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:  # noqa: ASYNC220
+        root = str(Path(__file__).parents[1])  # the server imports the tasks of this module
+        with subprocess.Popen(  # noqa: ASYNC220
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": root}
+        ) as process:
             assert process.stdout is not None
             try:
                 first = json.loads(await asyncio.to_thread(process.stdout.readline))

@@ -356,7 +356,8 @@ def _record_end(plan: RecordedConstellation, work: Work, run: Run, now: float) -
     """Record the device, and how many attempts the run took: for the plan they were one."""
     node = _record_device(plan, work, run)
     if node is not None and run.previous and (tries := attempts_of(run)) > 1:
-        plan.set_attempts(node, node.attempts - 1 + tries, node.losses + run.losses)
+        lost = sum(assignment.reason == "timeout" for assignment in run.previous)  # also with the plan's own process
+        plan.set_attempts(node, node.attempts - 1 + tries, node.losses + lost)
     _record_run(plan, work, run, now)
 
 
