@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import re
 import shutil
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -64,6 +65,12 @@ class Behind:
         return int(answer.split(" ", 2)[1]), answer
 
 
+def _listens(path: Path) -> bool:
+    """Whether somebody accepts connections at ``path``: the file is there from bind on, before listen."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(str(path)) == 0
+
+
 @asynccontextmanager
 async def behind_nginx(folder: Path) -> AsyncIterator[Behind]:
     (folder / "cert.pem").write_bytes(_new_identity())
@@ -79,7 +86,7 @@ async def behind_nginx(folder: Path) -> AsyncIterator[Behind]:
         )
         try:
             async with asyncio.timeout(PATIENCE):
-                while not (folder / "nginx.sock").exists():
+                while not _listens(folder / "nginx.sock"):
                     assert process.returncode is None, (await process.communicate())[1].decode()
                     await asyncio.sleep(0.01)
             yield Behind(folder, session, token)
