@@ -68,6 +68,46 @@ def test_aliases_of_an_answer_mean_devices() -> None:
     assert DeviceAliases().in_edits(answer) is answer
 
 
+def test_a_document_names_devices_by_their_aliases_and_keeps_ids_and_data() -> None:
+    aliases, alias = DeviceAliases(["a"]), alias_of("a")
+    document = {
+        "id": "a",
+        "tasks": ["a"],
+        "device": "a",
+        "avoid": ["a"],
+        "declined": {"a": "a is busy"},
+        "story": [{"at": 1.0, "what": "started", "why": "on a", "task": "a"}],
+        "reasons": [
+            {"kind": "busy", "name": "a", "text": "a is busy"},
+            {"kind": "dependency", "name": "a", "text": "x"},
+        ],
+        "output": {"device": "a"},
+        "items": [{"attempt": 1, "stream": "out", "text": "a"}],
+        "edits": [{"op": "update_task", "task_id": "a", "changes": {"device": "a", "shell": "a"}}],
+    }
+    assert aliases.document(document) == {
+        **{name: document[name] for name in ("id", "tasks", "output", "items")},
+        "device": alias,
+        "avoid": [alias],
+        "declined": {alias: f"{alias} is busy"},
+        "story": [{"at": 1.0, "what": "started", "why": f"on {alias}", "task": "a"}],
+        "reasons": [
+            {"kind": "busy", "name": alias, "text": f"{alias} is busy"},
+            {"kind": "dependency", "name": "a", "text": "x"},
+        ],
+        "edits": [{"op": "update_task", "task_id": "a", "changes": {"device": alias, "shell": "a"}}],
+    }
+
+
+def test_only_the_device_of_a_task_is_an_alias_in_a_plan_file() -> None:
+    aliases, alias = DeviceAliases(["lab-1"]), alias_of("lab-1")
+    assert aliases.in_file(f"shell: echo {alias} device-00000000\ndevice: {alias}\n") == (
+        f'shell: echo {alias} device-00000000\ndevice: "lab-1"\n'
+    )
+    with pytest.raises(ValueError, match="there is no device 'device-00000000'"):
+        aliases.in_file("{device: 'device-00000000'}")
+
+
 def test_capabilities_are_words() -> None:
     assert plain_capabilities(["gpu", "skill:sum", "no word", "x" * 65, "a\nb"]) == ["gpu", "skill:sum"]
 

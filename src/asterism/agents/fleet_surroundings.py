@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from asterism.agents.device_aliases import DeviceAliases
+from asterism.core.run.device_name import is_reserved
 from asterism.core.run.session import ABROAD
 from asterism.fleet.joinable_devices import DEVICES
 from asterism.fleet.retention import PREFIX
@@ -30,6 +32,15 @@ async def known_capabilities(fleet: Fleet) -> frozenset[str]:
         if session.device not in enrolled and session.state != ABROAD:
             words |= session.can
     return frozenset(words.union(*(flow.needs | flow.wants for flow in await fleet.workflows.all())))
+
+
+async def fleet_aliases(fleet: Fleet) -> DeviceAliases:
+    """Aliases for all devices that the fleet knows. Processes that run plans, and servers, are not among them: no
+    machine can choose such a name."""
+    sessions = await fleet.store.sessions(ended=True)
+    names = {one.device for one in sessions if one.state == ABROAD or not is_reserved(one.device)}
+    enrolled = {register.key.removeprefix(DEVICES) for register in await fleet.store.registers(DEVICES)}
+    return DeviceAliases(names | enrolled)
 
 
 async def task_output(fleet: Fleet, plan: str, task: str, epoch: int) -> str:

@@ -8,7 +8,8 @@ been read, and wait for the rules of the plan. What reaches around edits is limi
 * To **retry a plan** executes again what has ended. A plan with scopes, rules or untrusted tasks is retried by a
   person. Edits together with a retry are for people: they would pass the checks of edits.
 * To **cancel the run** of a task of a plan is to cancel the task, which is an edit.
-* The **list of devices** has no text that a machine wrote freely: such a text steers a model.
+* The **list of devices** has no text that a machine wrote freely: such a text steers a model. Of its capabilities
+  only those are listed that people of the fleet have written; in place of its name, every answer has its alias.
 
 Nothing here depends on what the plan is at a moment, so no edit that comes between makes a check void. To pause and to
 resume a plan change nothing in it, and need the scope of the credential alone.
@@ -16,12 +17,13 @@ resume a plan change nothing in it, and need the scope of the credential alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, Field
 
 from asterism.agents.device_aliases import plain_capabilities
+from asterism.agents.fleet_surroundings import fleet_aliases, known_capabilities
 from asterism.base.http_limits import RequestRefused
 from asterism.client import documents
 from asterism.core.plan.approval import ApprovalRule
@@ -96,13 +98,15 @@ async def cancel_run(call: Call) -> Any:
 
 
 class ShownDevice(documents.Document):
-    """A device as a model reads it. Its host, what it accepts, its labels and its profile are texts that the machine
-    wrote, so they are left out."""
+    """A device as a model reads it: ``name`` is its alias, and of its capabilities ``can`` has those that people of the
+    fleet have written. Its host, what it accepts, its labels and its profile are texts that the machine wrote, so they
+    are left out."""
 
     name: str
     state: str
     coordinator: bool
     can: list[str]
+    other_capabilities: int = Field(description="How many other capabilities the machine claims.")
     slots: int | None
     used: int
     load: float | None
@@ -113,15 +117,19 @@ class ShownDevice(documents.Document):
 
 
 async def list_devices(call: Call) -> Any:
-    return {"items": [_shown_device(device) for device in await devices_of(call.fleet)], "next": None}
+    aliases, known = await fleet_aliases(call.fleet), await known_capabilities(call.fleet)
+    items = [_shown_device(device, aliases.shown(device["name"]), known) for device in await devices_of(call.fleet)]
+    return {"items": items, "next": None}
 
 
-def _shown_device(device: Mapping[str, Any]) -> dict[str, Any]:
-    shown = {name: device[name] for name in ShownDevice.model_fields}
+def _shown_device(device: Mapping[str, Any], alias: str, known: Collection[str]) -> dict[str, Any]:
+    can = [word for word in plain_capabilities(device["can"]) if word in known]
+    own = {"name": alias, "can": can, "other_capabilities": len(device["can"]) - len(can)}
+    shown = {name: own[name] if name in own else device[name] for name in ShownDevice.model_fields}
     for name in ("load", "battery"):  # the machine reports them, as anything
         if type(shown[name]) not in (int, float):
             shown[name] = None
-    return {**shown, "can": plain_capabilities(device["can"])}
+    return shown
 
 
 PLAN, STATE = "/plans/{plan}", documents.PlanState

@@ -1,6 +1,7 @@
 """Resources of the MCP server: a plan as JSON, its story as text, its report as an HTML page.
 
-Their addresses are ``asterism://plans/NAME``, ``…/story`` and ``…/report``. Who may read a plan may read all three.
+Their addresses are ``asterism://plans/NAME``, ``…/story`` and ``…/report``. Who may read a plan may read all three. As
+in answers of tools, devices have aliases.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote, unquote
 
+from asterism.agents.device_aliases import DeviceAliases
+from asterism.agents.fleet_surroundings import fleet_aliases
 from asterism.agents.mcp_tools import TOOLS, call_of
 from asterism.base.text import clean
 from asterism.durable.stored_plans import HEADS, read_plan
@@ -34,6 +37,10 @@ MOST_LISTED = 200
 """How many plans are listed as resources; the others can be read by their address."""
 
 
+_WITH_DEVICES = frozenset({"device", "note", "reason", "why", "operations", "violations"})
+"""The fields of the data of a report that may name devices."""
+
+
 @dataclass(frozen=True)
 class PlanResource:
     """A kind of resource that every plan has."""
@@ -42,39 +49,57 @@ class PlanResource:
     suffix: str
     media: str
     description: str
-    read: Callable[[Call], Awaitable[str]]
+    read: Callable[[Call, DeviceAliases], Awaitable[str]]
 
     @property
     def template(self) -> str:
         return f"{PREFIX}{{plan}}{self.suffix}"
 
 
-async def _plan(call: Call) -> str:
+async def _plan(call: Call, aliases: DeviceAliases) -> str:
     call.query = plan_routes.ViewQuery()
-    return json.dumps(await plan_routes.show(call), ensure_ascii=False, indent=1)
+    return json.dumps(aliases.document(await plan_routes.show(call)), ensure_ascii=False, indent=1)
 
 
-async def _story(call: Call) -> str:
+async def _story(call: Call, aliases: DeviceAliases) -> str:
     plan = (await read_plan(call.fleet, call.path["plan"])).record.plan
     lines = [f"# Story of plan {plan.id}", ""]
     story = plan.story()
     tracebacks = await story_tracebacks(call.fleet, plan, story)
     for entry in plan_documents.story_json(story, PlanMask(plan), tracebacks):
         at = datetime.fromtimestamp(entry["at"], UTC).isoformat(" ", "milliseconds").removesuffix("+00:00")
-        task, why = f" {entry['task']}" if entry["task"] else "", f": {entry['why']}" if entry["why"] else ""
+        task, why = (
+            f" {entry['task']}" if entry["task"] else "",
+            f": {aliases.text(entry['why'])}" if entry["why"] else "",
+        )
         lines.append(clean(f"- {at}{task} {entry['what']}{why}"))
         lines += [clean(f"      {line}") for line in (entry["traceback"] or "").splitlines()]
     return "\n".join(lines) + "\n"
 
 
-async def _report(call: Call) -> str:
+async def _report(call: Call, aliases: DeviceAliases) -> str:
     stored = await read_plan(call.fleet, call.path["plan"])
     plan, lock = stored.record.plan, stored.record.lock
     if plan.ended_at is None:  # this copy of a plan that goes on ends now
         plan.ended_at = call.fleet.store.clock()
     result = Result(plan, list(lock.cycles.values()), None, lock.policy)
     logs = await logs_of_tasks(call.fleet, plan.id, failed_tasks(result))
-    return await asyncio.to_thread(lambda: report(report_of(result, None, lambda task: logs.get(task, ()))))
+    return await asyncio.to_thread(
+        lambda: report(_with_aliases(report_of(result, None, lambda task: logs.get(task, ())), aliases))
+    )
+
+
+def _with_aliases(value: Any, aliases: DeviceAliases, field: str = "") -> Any:
+    """The data of a report with aliases in place of the names of devices."""
+    if isinstance(value, str):
+        return aliases.text(value) if field in _WITH_DEVICES else value
+    if isinstance(value, tuple):
+        return tuple(_with_aliases(item, aliases, field) for item in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(
+            value, **{one.name: _with_aliases(getattr(value, one.name), aliases, one.name) for one in fields(value)}
+        )
+    return value
 
 
 RESOURCES = (
@@ -100,7 +125,7 @@ async def read_resource(server: ServerState, caller: Caller, uri: str) -> tuple[
     plan = checked_parameter("plan", unquote(found[1]))
     resource = next(one for one in RESOURCES if one.suffix == (f"/{found[2]}" if found[2] else ""))
     call = call_of(server, caller, TOOLS["read_plan"].endpoint, {"plan": plan})
-    return resource.media, await resource.read(call)
+    return resource.media, await resource.read(call, await fleet_aliases(server.fleet))
 
 
 def plan_of(uri: str) -> str | None:

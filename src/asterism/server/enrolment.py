@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from asterism.core.errors import AsterismError
-from asterism.core.run.device_name import RULE, device_name_problem, skeleton
+from asterism.core.run.device_name import RULE, device_name_problem, is_reserved, skeleton
 from asterism.core.run.run import Grant, Owner
 from asterism.core.run.session import ABROAD, OPEN, REVOKED
 from asterism.fleet.device.device_key import is_signed
@@ -72,13 +72,13 @@ class UnknownEnrolment(AsterismError):
 
 
 class ReservedName(AsterismError, ValueError):
-    """A name that no device may have: it is not plain, or one that processes of the server's side have. The one that
-    runs plan P is ``P@HOST``, a server ``server-HOST``; a device of this name would keep them from joining."""
+    """A name that no device may have: it is not plain, or reserved for processes of the server's side, which a device
+    of this name would keep from joining."""
 
 
 def check_name(name: str, *, pattern: bool = False) -> None:
     """Raises ReservedName for a name, or with ``pattern`` for a pattern of names, that no device may have."""
-    if "@" in name or name.startswith("server-"):
+    if is_reserved(name):
         raise ReservedName(
             f"the name {name!r} is reserved: names with '@' are those of processes that run plans, names that begin "
             "with 'server-' those of servers; choose another name"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from asterism.core.run.device_name import device_name_problem, plain_device_name, skeleton
+from asterism.core.run.device_name import device_name_problem, is_reserved, plain_device_name, skeleton
 
 
 @pytest.mark.parametrize("name", ["lab-1", "a", "7", "Kitchen_PC.local", "x" * 100])
@@ -30,3 +30,10 @@ def test_names_that_look_alike_have_one_skeleton() -> None:
     assert len({skeleton(name) for name in ("lab-1", "Lab-1", "lab-l", "LAB-I")}) == 1
     assert skeleton("n0de") == skeleton("Node")
     assert skeleton("lab-1") != skeleton("lab-2")
+
+
+def test_names_of_processes_are_reserved():
+    assert [name for name in ("nightly@host", "server-host", "lab-1", "serverhost") if is_reserved(name)] == [
+        "nightly@host",
+        "server-host",
+    ]

@@ -23,6 +23,12 @@ def device_name_problem(name: str) -> str | None:
     return None if _NAME.fullmatch(name) else f"the name of a device {RULE}, not {name!r}"
 
 
+def is_reserved(name: str) -> bool:
+    """Whether only processes of the fleet's own side have such a name: the one that runs plan P is ``P@HOST``, a server
+    ``server-HOST``."""
+    return "@" in name or name.startswith("server-")
+
+
 def plain_device_name(text: str) -> str:
     """A name made of a text, such as that of a host, with ``-`` for what cannot be part of it."""
     return _OTHER.sub("-", text).lstrip("._-")[:LONGEST] or "device"
