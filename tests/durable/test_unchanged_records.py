@@ -11,12 +11,15 @@ import pytest
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import AddTask, EditBatch
 from asterism.core.plan.task import Task
+from asterism.durable import fleet_device
 from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.durable.fleet_device import FleetRoster
 from asterism.durable.plan_requests import edit_plan
 from asterism.durable.plan_retry import reopen_plan
 from asterism.durable.plan_submissions import submit_plan
+from asterism.fleet.joinable_devices import DEVICES
 from asterism.orchestrator import unchanged_tasks
+from asterism.store.protocol import PutRegister, Store
 from tests.durable.durable_scenes import Stage, chain, task
 
 pytestmark = pytest.mark.virtual_time
@@ -66,6 +69,43 @@ async def test_without_the_check_the_result_of_a_sandbox_counts(stage: Stage, mo
     await stage.device("lab")
     assert not await skipped(stage.orchestrator(local=0), "one", device="sandbox")
     assert await skipped(stage.orchestrator(local=0), "two", device="lab")
+
+
+async def reenrolled(stage: Stage, key: str, at: float, revoked_at: float | None = None) -> None:
+    """Enrol ``lab`` with a key, in place of an earlier enrolment."""
+    known = await stage.store.register(f"{DEVICES}lab")
+    value = {"key": key, "can": None, "enrolled_at": at, "revoked_at": revoked_at}
+    await stage.store.commit([PutRegister(f"{DEVICES}lab", value, known and known.revision)])
+
+
+async def test_the_result_of_a_revoked_device_does_not_count_for_another_one_of_its_name(stage: Stage) -> None:
+    """The session stands for that of the machine that is enrolled at the time."""
+    await stage.device("lab")
+    await reenrolled(stage, "first", 1.0)
+    assert not await skipped(stage.orchestrator(local=0), "one")
+    assert await skipped(stage.orchestrator(local=0), "two")
+    await reenrolled(stage, "first", 1.0, revoked_at=2.0)
+    assert not await skipped(stage.orchestrator(local=0), "three")
+    assert not await skipped(stage.orchestrator(local=0), "four")  # what it made when it was revoked never counts
+    await reenrolled(stage, "second", 3.0)
+    assert not await skipped(stage.orchestrator(local=0), "five")
+    assert await skipped(stage.orchestrator(local=0), "six")
+    await reenrolled(stage, "second", 4.0)
+    assert not await skipped(stage.orchestrator(local=0), "seven")
+
+
+async def test_without_the_enrolment_in_its_record_the_result_of_a_revoked_device_counts(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def by_name(store: Store, device: str) -> str:
+        return ""
+
+    monkeypatch.setattr(fleet_device, "enrolment_of", by_name)
+    await stage.device("lab")
+    await reenrolled(stage, "first", 1.0)
+    assert not await skipped(stage.orchestrator(local=0), "one")
+    await reenrolled(stage, "second", 3.0)
+    assert await skipped(stage.orchestrator(local=0), "two")
 
 
 async def test_the_processes_of_plans_on_one_machine_are_one_maker(stage: Stage) -> None:

@@ -38,12 +38,13 @@ from asterism.durable.journal_writer import JournalWriter
 from asterism.fleet.device.functions import OF_TASKS, RESULT_OF, attempts_of
 from asterism.fleet.device.run_inputs import CONSTANTS, is_secret, literal
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.joinable_devices import known_devices
+from asterism.fleet.joinable_devices import enrolment_of, known_devices
 from asterism.fleet.ledger import UnknownRun, blob_of
 from asterism.fleet.retention import PREFIX
 from asterism.orchestrator.devices import Work
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.orchestrator.roster import DEVICE, PROCESS, Member, Roster
+from asterism.orchestrator.unchanged_tasks import UNKNOWN
 from asterism.store.protocol import PutRegister, PutRun, Query, Write
 from asterism.store.store_errors import StoreUnavailable
 
@@ -88,12 +89,16 @@ class FleetRoster(Roster):
         assert member is not None
         assert isinstance(member.device, FleetDevice)
         name = f"{plan_id}@{maker[1]}" if maker[0] == PROCESS else maker[1]
-        return await member.device.could_run(name, plan_id, task)
+        return maker == await self.maker(plan_id, name) and await member.device.could_run(name, plan_id, task)
 
-    def maker(self, plan_id: str, device: str) -> Sequence[str]:
-        """The process that runs a plan is a device with the name of the plan: its machine counts."""
+    async def maker(self, plan_id: str, device: str) -> Sequence[str]:
+        """The process that runs a plan is a device with the name of the plan: its machine counts. Of a device behind a
+        gateway its enrolment counts: after a revocation, its name may be that of another machine."""
         own = f"{plan_id}@"
-        return [PROCESS, device.removeprefix(own)] if device.startswith(own) else [DEVICE, device]
+        if device.startswith(own):
+            return [PROCESS, device.removeprefix(own)]
+        enrolment = await enrolment_of(self._fleet.store, device)
+        return UNKNOWN if enrolment is None else [DEVICE, device, enrolment]
 
 
 async def until_available(clock: Clock, ask: Callable[[], Awaitable[Value]]) -> Value:

@@ -1,4 +1,5 @@
-"""The devices that a store knows, and the names with which others may still join: for edits that name a device."""
+"""The devices that a store knows, and the names with which others may still join: for edits that name a device, and for
+records of results that a device made."""
 
 from __future__ import annotations
 
@@ -7,6 +8,19 @@ from asterism.store.protocol import Store
 
 CODES, DEVICES = "gateway/code/", "gateway/device/"
 """Prefixes of the keys of registers: codes of invitations, and enrolled devices."""
+
+
+async def enrolment_of(store: Store, device: str) -> str | None:
+    """What tells an enrolment of a device from another one of the same name; empty for a device that has access to the
+    store, None for one that was revoked."""
+    register = await store.register(f"{DEVICES}{device}")
+    if register is None:
+        return ""
+    return (
+        None
+        if register.value["revoked_at"] is not None
+        else f"{register.value['enrolled_at']!r} {register.value['key']}"
+    )
 
 
 async def known_devices(store: Store) -> KnownDevices:

@@ -113,9 +113,9 @@ class Roster:
 
     async def could_run(self, maker: Sequence[str], plan_id: str, task: Task) -> bool:
         """Whether the device that made a recorded result could run the task now."""
-        return any(maker == self.maker(plan_id, member.id) for member in self.capable(lane_of(task)))
+        return maker in [await self.maker(plan_id, member.id) for member in self.capable(lane_of(task))]
 
-    def maker(self, plan_id: str, device: str) -> Sequence[str]:
+    async def maker(self, plan_id: str, device: str) -> Sequence[str]:
         """How the record of a result names the device of a plan that made it. Unless the plan file names others, the
         device of this process has the name of the machine: with and without a store, its records are the same."""
         member = self.find(device)

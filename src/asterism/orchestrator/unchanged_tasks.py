@@ -6,7 +6,8 @@ this is the same the next time, the task completes at once with the result of th
 
 A recorded result counts as if the task had been assigned to the device that made it. So it counts only if
 
-* that device could run the task now: the task names no other device, and the device has what the task needs;
+* that device could run the task now: the task names no other device, and the device has what the task needs. A device
+  that was revoked and enrolled again is another one;
 * the plans are starts of the same plan file by the same author, or both tasks give the same name ``shared``;
 * an editor that wrote or changed the work of one of the tasks wrote or changed that of the other, under the same
   scopes.
@@ -43,8 +44,8 @@ log = logging.getLogger("asterism.unchanged")
 LONGEST_RECORD = 512 * 1024
 """The longest record, in characters. A task with a larger result, or with too many files, is always executed."""
 
-UNKNOWN = ("", "")
-"""The maker of a record of an earlier version."""
+UNKNOWN = ["", ""]
+"""The maker of a record that never counts: of a device that was revoked, or of an earlier version."""
 
 _EXECUTED = ("call", "argv", "shell", "http", "inputs", "env", "data")
 """The fields of a task that decide what is executed."""
@@ -84,7 +85,7 @@ async def execute_unless_unchanged(execution: Execution, active: Active, work: W
         return await execute(work)
     result = await execute(work)
     try:
-        maker = roster.maker(plan_id, active.node.device or "")
+        maker = await roster.maker(plan_id, active.node.device or "")
         record = {"executed": executed, "inputs": inputs, "maker": maker}
         await _keep(records, files.key, {**record, "outputs": await files.outputs(), "result": result})
     except (AsterismError, UnsuitableFiles) as error:
