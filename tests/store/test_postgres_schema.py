@@ -239,6 +239,79 @@ async def test_a_schema_with_anything_that_is_not_of_the_store_is_refused(
         await PostgresStore.open(postgres_url)
 
 
+CHANGED = [
+    (
+        "CREATE OR REPLACE FUNCTION pin_hash(device text) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE AS "
+        "$$ SELECT 0::bigint $$",
+        "the function 'pin_hash(device text)' in schema {schema} is not as the store creates it",
+    ),
+    (
+        "ALTER FUNCTION refuse(text) SECURITY DEFINER",
+        "the function 'refuse(what text)' in schema {schema} is not as the store creates it",
+    ),
+    (
+        "CREATE FUNCTION refuse(what integer) RETURNS void LANGUAGE sql AS ''",
+        "schema {schema} has the function 'refuse(what integer)', which is not one of the store",
+    ),
+    ("ALTER TABLE registers DROP CONSTRAINT registers_pkey", "schema {schema} lacks the constraint 'registers_pkey'"),
+    (
+        "ALTER TABLE runs ADD CONSTRAINT never CHECK (priority > 0)",
+        "schema {schema} has the constraint 'never', which is not one of the store",
+    ),
+    ("DROP INDEX runs_by_key", "schema {schema} lacks the index 'runs_by_key'"),
+    (
+        "DROP INDEX runs_by_key; CREATE INDEX runs_by_key ON runs (key) WHERE key IS NOT NULL",
+        "the index 'runs_by_key' in schema {schema} is not as the store creates it",
+    ),
+    (
+        "ALTER TABLE registers ALTER revision TYPE integer",
+        "the column 'registers.revision' in schema {schema} is not as the store creates it",
+    ),
+    (
+        "ALTER TABLE registers ALTER value DROP NOT NULL",
+        "the column 'registers.value' in schema {schema} is not as the store creates it",
+    ),
+    (
+        "ALTER TABLE registers ALTER value SET DEFAULT 'x'",
+        "the column 'registers.value' in schema {schema} is not as the store creates it",
+    ),
+    (
+        'ALTER TABLE registers ALTER key TYPE text COLLATE "POSIX"',
+        "the column 'registers.key' in schema {schema} is not as the store creates it",
+    ),
+    ("ALTER TABLE sessions DROP COLUMN terms", "schema {schema} lacks the column 'sessions.terms'"),
+    ("ALTER TYPE new_run ADD ATTRIBUTE more text", "schema {schema} has the column 'new_run.more'"),
+    ("ALTER TABLE runs SET UNLOGGED", "the table 'runs' in schema {schema} is not as the store creates it"),
+]
+
+
+@pytest.mark.parametrize(("statement", "problem"), CHANGED, ids=[statement[:50] for statement, _ in CHANGED])
+async def test_a_definition_that_was_changed_is_found(postgres_url: str, statement: str, problem: str) -> None:
+    async with opened(postgres_url), looking(postgres_url) as other:
+        await other.execute(statement)
+    async with opened(postgres_url) as store:
+        assert any(problem.format(schema=repr(schema_of(postgres_url))) in one for one in await store.check())
+
+
+async def test_the_check_of_definitions_leaves_nothing_behind_and_lets_operators_tune(postgres_url: str) -> None:
+    async with opened(postgres_url) as store, looking(postgres_url) as other:
+        await other.execute("ALTER TABLE runs SET (fillfactor = 90); ALTER TABLE runs ALTER input SET STORAGE MAIN")
+        assert await store.check() == []
+        assert await other.fetchval("SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'asterism_check_%'") == 0
+
+
+async def test_a_user_who_cannot_create_a_schema_is_told_that_definitions_were_not_compared(
+    postgres_server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    postgres_server.sql(
+        "DROP ROLE IF EXISTS visitor; CREATE ROLE visitor LOGIN; CREATE SCHEMA lent AUTHORIZATION visitor; "
+        "REVOKE CREATE ON DATABASE postgres FROM public"
+    )
+    async with opened(postgres_server.url(schema="lent").replace("postgres@", "visitor@")) as store:
+        assert await store.check() == []
+    assert "were not compared with those of a new one: permission denied for database" in caplog.text
+
+
 async def test_a_schema_in_which_others_may_create_objects_is_refused(postgres_url: str) -> None:
     name = schema_of(postgres_url)
     async with roles(postgres_url) as (admin, low), opened(postgres_url):

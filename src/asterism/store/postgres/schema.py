@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import logging
 import re
+import secrets
 from collections.abc import Mapping
 from importlib import resources
 from typing import NamedTuple
@@ -108,6 +109,47 @@ async def foreign_object(connection: Connection, schema: str) -> str | None:
         if not by_owner:
             return f"the {kind} {name!r} in schema {schema!r} does not belong to the owner of the schema"
     return None
+
+
+async def changed_definitions(factory: ConnectionFactory) -> list[str]:
+    """The differences between the schema and what the migrations create, as sentences.
+
+    The migrations are applied to a schema of its own in a transaction that is rolled back, and the server describes
+    both: so each version of the server may write definitions in its own way. That leaves dead rows in the catalogues of
+    the server, so only ``check`` does it. Opening the store compares names and owners: who can change a definition is
+    the owner of the schema or a superuser, and need not hide in it."""
+    shown, schema, scratch = factory.address.shown, factory.address.schema, f"asterism_check_{secrets.token_hex(8)}"
+    connection = await factory.connect({})
+    try:
+        await connection.execute("BEGIN")
+        found = await _definitions(connection, schema)
+        await connection.execute(f"CREATE SCHEMA {scratch}; SET LOCAL search_path = {scratch}, pg_temp")
+        await connection.execute(_RECORD.format(schema=scratch))
+        for migration in migrations():
+            await connection.execute(migration.sql)
+        expected = await _definitions(connection, scratch)
+    except asyncpg.InsufficientPrivilegeError as error:
+        log.warning("%s: the definitions of its schema were not compared with those of a new one: %s", shown, error)
+        return []
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+        raise translated(error, shown) from error
+    finally:
+        connection.terminate()  # rolls back
+    problems = []
+    for kind, name in sorted(expected.keys() | found.keys()):
+        if (kind, name) not in found:
+            problems.append(f"schema {schema!r} lacks the {kind} {name!r}")
+        elif (kind, name) not in expected:
+            problems.append(f"schema {schema!r} has the {kind} {name!r}, which is not one of the store")
+        elif found[kind, name] != expected[kind, name]:
+            problems.append(f"the {kind} {name!r} in schema {schema!r} is not as the store creates it")
+    return problems
+
+
+async def _definitions(connection: Connection, schema: str) -> dict[tuple[str, str], str]:
+    """The definition of each object, by kind and name."""
+    rows = await connection.fetch(statements()["definitions_of_schema"], schema)
+    return {(kind, name): definition for kind, name, definition in rows}
 
 
 async def _version(connection: Connection, schema: str) -> int | None:

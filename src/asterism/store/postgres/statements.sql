@@ -242,3 +242,36 @@ FROM pg_namespace spaces, LATERAL (
         WHERE relnamespace = spaces.oid
 ) objects
 WHERE spaces.nspname = $1
+
+-- name: definitions_of_schema
+-- What the server itself says of everything in the schema that decides what is stored and executed: kind, name and
+-- definition. The schema is the first of the search path, so that names in it are not qualified, except that of a
+-- function. Options for storage are left to the operator. NOT NULL is part of a column: only later servers have it as a
+-- constraint, too.
+SELECT kind, name, definition
+FROM pg_namespace spaces, LATERAL (
+    SELECT CASE relkind WHEN 'c' THEN 'type' ELSE 'table' END AS kind, relname::text AS name,
+        concat_ws(' ', relkind, relpersistence, relrowsecurity, relforcerowsecurity, relispartition) AS definition
+        FROM pg_class WHERE relnamespace = spaces.oid AND relkind IN ('r', 'p', 'c')
+    UNION ALL
+    SELECT 'column', relname || '.' || attname,
+        concat_ws(
+            ' ', format_type(atttypid, atttypmod), attcollation::regcollation, attnotnull, attidentity, attgenerated,
+            pg_get_expr(adbin, adrelid)
+        )
+        FROM pg_class JOIN pg_attribute ON attrelid = pg_class.oid
+        LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
+        WHERE relnamespace = spaces.oid AND relkind IN ('r', 'p', 'c') AND attnum > 0 AND NOT attisdropped
+    UNION ALL
+    SELECT 'constraint', conname::text, concat_ws(' ', conrelid::regclass, pg_get_constraintdef(oid), convalidated)
+        FROM pg_constraint WHERE connamespace = spaces.oid AND contype <> 'n'
+    UNION ALL
+    SELECT 'index', relname::text, concat_ws(' ', pg_get_indexdef(indexrelid, 0, true), indisvalid, indisready)
+        FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid WHERE relnamespace = spaces.oid
+    UNION ALL
+    SELECT 'function', format('%s(%s)', proname, pg_get_function_identity_arguments(oid)),
+        regexp_replace(pg_get_functiondef(oid), '^(CREATE OR REPLACE \w+ )' || quote_ident($1) || '\.', '\1')
+        FROM pg_proc WHERE pronamespace = spaces.oid AND prokind IN ('f', 'p', 'w')
+) objects
+WHERE spaces.nspname = $1
+ORDER BY kind, name

@@ -35,7 +35,7 @@ from asterism.store.postgres.group_commit import NO_PEERS, Committer
 from asterism.store.postgres.notifications import Listener, NotificationSender, new_sender
 from asterism.store.postgres.queue import TakeQueue
 from asterism.store.postgres.reads import Reads, chunk_of, register_of, stored_notice
-from asterism.store.postgres.schema import foreign_object, migrate, statements
+from asterism.store.postgres.schema import changed_definitions, foreign_object, migrate, statements
 from asterism.store.protocol import Change, PutRun, TakeRequest, Usage, Watch, Write
 from asterism.store.row_codec import (
     COLUMNS,
@@ -174,6 +174,8 @@ class PostgresStore(Reads):
                 problems.append(f"the server runs with {name} = {value}: a crash may lose acknowledged commits")
             if problem := await foreign_object(connection, self._factory.address.schema):
                 problems.append(problem)
+            elif changed := await changed_definitions(self._factory):
+                return problems + changed  # what the records mean depends on them
             async for row in connection.cursor(statements()["all_runs"], prefetch=PAGE):
                 problems += _problems_of_run(row)
             for query, (what, read) in _READERS.items():
