@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import struct
 from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
@@ -113,8 +114,8 @@ def test_a_replica_cannot_be_asked_for() -> None:
 
 @pytest.fixture
 def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("PGSSLMODE", "PGSSLROOTCERT", "PGSSLCERT", "PGSSLKEY", "PGHOST", "PGPORT"):
-        monkeypatch.delenv(name, raising=False)
+    for name in ("SSLMODE", "SSLROOTCERT", "SSLCERT", "SSLKEY", "HOST", "PORT", "SERVICE", "SERVICEFILE"):
+        monkeypatch.delenv(f"PG{name}", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
 
 
@@ -160,6 +161,54 @@ def test_no_host_of_a_list_is_left_to_the_driver(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("PGHOST", "db")
     with pytest.raises(StoreMissing, match="is not valid"):
         Address.parse("postgresql://localhost,,other/fleet")
+
+
+SERVICES = """\
+# of the whole team
+[fleet]
+host=localhost,db
+port=5432,5433
+dbname=runs
+user=ann
+password=100%&secret
+connect_timeout=3
+[trusted]
+host=db
+sslmode=disable
+"""
+
+
+@pytest.mark.usefixtures("no_settings")
+def test_each_server_that_a_service_names_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".pg_service.conf").write_text(SERVICES)
+    monkeypatch.setenv("PGHOST", "elsewhere")
+    monkeypatch.setenv("PGSSLMODE", "")
+    address = Address.parse("postgresql:///?service=fleet")
+    found = [(host["host"], host["port"], host.get("ssl")) for host in address.hosts]
+    assert found == [("localhost", 5432, None), ("db", 5433, "require")]
+    assert "secret" not in address.shown
+    for host in address.hosts:  # nothing is left to the driver
+        query = dict(parse_qsl(urlsplit(host["dsn"]).query))
+        assert query == {"dbname": "runs", "user": "ann", "password": "100%&secret"}
+    assert [host.get("ssl") for host in Address.parse("postgresql:///?service=trusted").hosts] == [None]
+    [own] = Address.parse("postgresql://other:5434/?service=fleet").hosts  # the address has precedence
+    assert (own["host"], own["port"], own["ssl"]) == ("other", 5434, "require")
+    monkeypatch.setenv("PGSERVICE", "fleet")
+    assert [host.get("ssl") for host in Address.parse("postgresql:///").hosts] == [None, "require"]
+
+
+@pytest.mark.usefixtures("no_settings")
+def test_a_service_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "services"
+    monkeypatch.setenv("PGSERVICEFILE", str(file))
+    with pytest.raises(StoreMissing, match=rf"service 'fleet' of the address .* the file {file}: No such file"):
+        Address.parse("postgresql:///?service=fleet")
+    file.write_text("host=db\n")
+    with pytest.raises(StoreMissing, match="it is not a file of services"):
+        Address.parse("postgresql:///?service=fleet")
+    file.write_text(SERVICES)
+    with pytest.raises(StoreMissing, match=rf"there is no service 'other' in {file}"):
+        Address.parse("postgresql:///?service=other")
 
 
 class DecliningServer:

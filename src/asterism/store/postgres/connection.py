@@ -1,8 +1,9 @@
 """Connections to a PostgreSQL server: its address, the pool, and an estimate of the server's clock.
 
 The address is ``postgresql://user:password@host:port/database?schema=asterism``, with any parameter that PostgreSQL
-understands. Several hosts (``//one,two:5433/…``, or ``?host=one,two&port=5432,5433``) are servers of one cluster: they
-are tried in turn, each with its share of the time, so that a server that is down does not use up all of it.
+understands. ``service=NAME`` (or ``PGSERVICE``) takes what the URL leaves out from the file of services. Several hosts
+(``//one,two:5433/…``, or ``?host=one,two&port=5432,5433``) are servers of one cluster: they are tried in turn, each with
+its share of the time, so that a server that is down does not use up all of it.
 
 A connection to another machine uses TLS, unless ``sslmode`` says otherwise: the default of PostgreSQL's clients, to
 fall back to plain text, would send the password to any server that declines TLS.
@@ -15,6 +16,7 @@ so that no call waits forever.
 from __future__ import annotations
 
 import asyncio
+import configparser
 import contextlib
 import ipaddress
 import logging
@@ -71,6 +73,10 @@ class Address:
             query = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
             name = schema or query.pop("schema", "") or SCHEMA
             login, _, hostlist = servers.rpartition("@")
+            service = _service(query.pop("service", "") or os.environ.get("PGSERVICE", ""))
+            if hostlist or query.get("host"):
+                service = {key: value for key, value in service.items() if key not in ("host", "port")}
+            query = service | query
             if "@" in parts.path:
                 raise ValueError("a misplaced login would be taken for the name of a database")
             hosts = list(_hosts(unquote(hostlist) or query.pop("host", ""), query.pop("port", "")))
@@ -123,6 +129,33 @@ def _check_certificates(mode: str | None, query: Mapping[str, str]) -> None:
             f"sslmode={mode} needs the certificate of the authority that signed the one of the server: add "
             f"sslrootcert=FILE to the address of the store, or put it into {usual}"
         )
+
+
+_OF_SERVICE = frozenset(
+    {"host", "port", "dbname", "user", "password", "passfile", "krbsrvname", "gsslib", "sslmode", "sslcert", "sslkey"}
+    | {"sslrootcert", "sslcrl", "sslpassword", "sslnegotiation", "ssl_min_protocol_version", "ssl_max_protocol_version"}
+)
+"""The parameters that a service may have; others are for other clients."""
+
+
+def _service(name: str) -> dict[str, str]:
+    """The parameters of a service, from the file of services. The driver must not read it itself: each of its hosts is
+    judged on its own, as those of an address are. Raises StoreMissing."""
+    if not name:
+        return {}
+    file = os.environ.get("PGSERVICEFILE") or os.path.expanduser("~/.pg_service.conf")
+    services = configparser.ConfigParser(interpolation=None, strict=False)
+    try:
+        with open(file, encoding="utf-8") as lines:
+            services.read_file(lines)
+    except (OSError, ValueError, configparser.Error) as error:
+        detail = error.strerror if isinstance(error, OSError) else "it is not a file of services"
+        raise StoreMissing(
+            f"the service {name!r} of the address of the store needs the file {file}: {detail}"
+        ) from None
+    if name not in services:
+        raise StoreMissing(f"there is no service {name!r} in {file}, which the address of the store names")
+    return {key: value for key, value in services[name].items() if key in _OF_SERVICE and value}
 
 
 def _split(url: str) -> tuple[SplitResult, str]:
