@@ -20,6 +20,8 @@ from pathlib import Path
 
 import pytest
 
+from asterism.fleet.coordinator import Election
+from asterism.fleet.fleet import Fleet
 from asterism.store.sqlite import connection
 from asterism.store.sqlite.connection import FileConnection
 from asterism.store.store_errors import StoreCorrupt
@@ -377,6 +379,21 @@ def test_a_register_of_another_shape_is_named(tmp_path: Path, key: str, value: s
     ):
         result = scene.run(*words)  # never with a traceback
         assert result.exit_code == 0 or "Error: " in result.stderr or key in result.output
+
+
+@pytest.mark.parametrize("value", ["{", "[" * 100_000, "{}"], ids=["no JSON", "deep", "empty"])
+def test_an_unreadable_lease_of_the_coordinator_is_replaced(tmp_path: Path, value: str) -> None:
+    scene = Scene(tmp_path)
+    scene.ok("workflow", "add", "work", "--shell", "true")
+    with contextlib.closing(sqlite3.connect(scene.file)) as other:
+        other.execute("INSERT OR REPLACE INTO registers VALUES ('coordinator', ?, 7)", (value,))
+        other.commit()
+
+    async def elected(fleet: Fleet) -> tuple[bool, int, str | None]:
+        election = Election("coordinator", fleet.store, fleet.clock, "hub", "hub-1")
+        return await election.campaign(), election.epoch, await fleet.coordinator()
+
+    assert scene.ask(elected) == (True, 8, "hub")
 
 
 @pytest.mark.parametrize(

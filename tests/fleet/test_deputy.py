@@ -10,6 +10,8 @@ import pytest
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.coordinator import JITTER
 from asterism.fleet.monitor import Monitor
+from asterism.fleet.settings import COORDINATOR, DEPUTY
+from asterism.store.protocol import PutRegister
 from tests.fleet.fleet_scenes import WORK, Device, Stage
 
 pytestmark = pytest.mark.virtual_time
@@ -143,3 +145,31 @@ async def test_the_lease_is_a_setting_of_the_fleet_and_three_passes_at_least(sta
     found = await stage.store.register("coordinator")
     assert found is not None
     assert found.value["lease"] == 3 * EVERY
+
+
+DAMAGED = [
+    7,
+    "x",
+    [],
+    {},
+    [[1]],
+    {"session": 1},
+    {"device": "a", "session": "b", "epoch": "c", "until": 1, "lease": 1},
+]
+
+
+@pytest.mark.parametrize("value", DAMAGED, ids=str)
+async def test_a_damaged_lease_is_replaced_by_the_next_election(
+    stage: Stage, value: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody is taken for the coordinator by it, and runs are created and executed as ever."""
+    await stage.store.commit([PutRegister(COORDINATOR, value, None), PutRegister(DEPUTY, value, None)])
+    assert await stage.person.coordinator() is None
+    hub = await stage.device("hub", monitor_every=EVERY)
+    attic = await stage.device("attic", monitor_every=EVERY)
+    await stage.until(lambda: hub.agent._coordinator.elected and attic.agent._coordinator.deputy.elected)
+    assert hub.agent._coordinator.leader.epoch == 2
+    assert await stage.person.coordinator() == "hub"
+    run = await stage.person.create(WORK)
+    await stage.at_work(hub, run)
+    assert "register 'coordinator' is not the lease of a role: the next election replaces it" in caplog.text

@@ -18,9 +18,10 @@ from asterism.fleet.fleet import Fleet
 from asterism.fleet.monitor import Monitor
 from asterism.fleet.notifier import Notifier
 from asterism.fleet.policy.device_policy import DevicePolicy
+from asterism.fleet.role_lease import RoleLease, put_lease, read_lease
 from asterism.fleet.settings import COORDINATOR, DEPUTY, ELECTION_LEASE
 from asterism.store.optimistic_update import try_commit
-from asterism.store.protocol import PutRegister, Store
+from asterism.store.protocol import Store
 
 log = logging.getLogger("asterism.device")
 
@@ -111,19 +112,18 @@ class Election:
     async def campaign(self) -> bool:
         """Renew the lease, or take it if it is free. Returns whether this session has the role now."""
         sent = self._clock.time()
-        lease = await self._store.register(self._role)
+        lease, revision = await read_lease(self._store, self._role)
         now = self._store.clock()
-        ours = lease is not None and lease.value["session"] == self._session
+        ours = lease is not None and lease.session == self._session
         # a lease that ends later than possible was written before the store's clock was set back
-        free = lease is None or not now <= lease.value["until"] <= now + 2 * lease.value.get("lease", self.lease)
-        self.holder = None if lease is None else lease.value["session"]
+        free = lease is None or not now <= lease.until <= now + 2 * lease.lease
+        self.holder = None if lease is None else lease.session
         if not ours and not free:
             self._until = 0.0
             return False
-        epoch = lease.value["epoch"] + (not ours) if lease is not None else 1
-        value = {"device": self._device, "session": self._session, "epoch": epoch}
-        value |= {"until": now + self.lease, "lease": self.lease}
-        if not await try_commit(self._store, [PutRegister(self._role, value, lease and lease.revision)]):
+        epoch = lease.epoch + (not ours) if lease is not None else 1
+        taken = RoleLease(self._device, self._session, epoch, now + self.lease, self.lease)
+        if not await try_commit(self._store, [put_lease(self._role, taken, revision)]):
             self._until = 0.0
             return False
         self.holder = self._session
@@ -132,7 +132,7 @@ class Election:
 
     async def resign(self) -> None:
         """Give up the role, so that another device can take it now."""
-        lease = await self._store.register(self._role)
-        if lease is not None and lease.value["session"] == self._session:
-            await try_commit(self._store, [PutRegister(self._role, {**lease.value, "until": 0.0}, lease.revision)])
+        lease, revision = await read_lease(self._store, self._role)
+        if lease is not None and lease.session == self._session:
+            await try_commit(self._store, [put_lease(self._role, lease.over(), revision)])
         self._until = 0.0

@@ -31,12 +31,12 @@ from asterism.fleet import settings as fleet_settings
 from asterism.fleet.current_placer import CurrentPlacer
 from asterism.fleet.ledger import Ledger, RunBlobs, UnknownRun
 from asterism.fleet.retention import LOST, PREFIX
+from asterism.fleet.role_lease import read_lease
 from asterism.fleet.settings import COORDINATOR, Settings
 from asterism.fleet.waiters import RunWaiters
 from asterism.fleet.workflows import Workflows
 from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.protocol import ProgressReport, PutSession, Query, Store, StoredChunk
-from asterism.store.store_errors import reading_register
 from asterism.store.url import open_store
 
 if TYPE_CHECKING:
@@ -403,9 +403,8 @@ class Fleet:
 
     async def coordinator(self) -> str | None:
         """The device that is the coordinator; None while there is none."""
-        lease = await self.store.register(COORDINATOR)
-        with reading_register(COORDINATOR):
-            return lease.value["device"] if lease is not None and lease.value["until"] > self.store.clock() else None
+        lease, _ = await read_lease(self.store, COORDINATOR)
+        return lease.device if lease is not None and lease.until > self.store.clock() else None
 
     async def placer(self, *, fresh: bool = False) -> Placer:
         """The devices as placement sees them, at most ``PLACER_AGE`` old."""

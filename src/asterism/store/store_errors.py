@@ -70,10 +70,11 @@ class StoreReadOnly(StoreError):
 
 
 class StoreCorrupt(StoreError):
-    """The stored data is damaged. ``problem`` says how, without the advice."""
+    """The stored data is damaged. ``problem`` says how, without the advice. ``revision`` is that of a register whose
+    value cannot be read: it can be replaced."""
 
-    def __init__(self, problem: str, advice: str = "") -> None:
-        self.problem = problem
+    def __init__(self, problem: str, advice: str = "", revision: int | None = None) -> None:
+        self.problem, self.revision = problem, revision
         super().__init__(f"{problem}; {advice}" if advice else problem)
 
 

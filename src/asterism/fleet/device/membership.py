@@ -24,6 +24,7 @@ from asterism.base.clock import Clock
 from asterism.core.errors import AsterismError
 from asterism.core.run.session import ABROAD, ENDED, OPEN, REPLACED, Session
 from asterism.fleet.device.process_records import kill_orphans, machine_id, start_time, state_directory
+from asterism.fleet.role_lease import put_lease, read_lease
 from asterism.fleet.settings import ELECTED_ROLES
 from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.protocol import Notice, PutRegister, PutSession, Store, Write
@@ -120,9 +121,9 @@ async def _entry(store: Store, session: Session, replace: bool) -> list[Write]:
         if old.host == session.host:  # we hold the lock of this device here, so its process is dead
             writes.append(PutSession(old.changed(state=ENDED), old.revision))
             for role in ELECTED_ROLES:  # a dead coordinator is one no longer
-                lease = await store.register(role)
-                if lease is not None and lease.value["session"] == old.id:
-                    writes.append(PutRegister(role, {**lease.value, "until": 0.0}, lease.revision))
+                lease, revision = await read_lease(store, role)
+                if lease is not None and lease.session == old.id:
+                    writes.append(put_lease(role, lease.over(), revision))
         elif old.reachable(now) and not replace:
             raise DeviceNameTaken(
                 f"a device {session.device!r} is joined from {old.host} and was heard of {now - old.beat_at:.0f} s "

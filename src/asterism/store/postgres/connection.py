@@ -2,8 +2,8 @@
 
 The address is ``postgresql://user:password@host:port/database?schema=asterism``, with any parameter that PostgreSQL
 understands. ``service=NAME`` (or ``PGSERVICE``) takes what the URL leaves out from the file of services. Several hosts
-(``//one,two:5433/…``, or ``?host=one,two&port=5432,5433``) are servers of one cluster: they are tried in turn, each with
-its share of the time, so that a server that is down does not use up all of it.
+(``//one,two:5433/…``, or ``?host=one,two&port=5432,5433``) are servers of one cluster: they are tried in turn, each
+with its share of the time, so that a server that is down does not use up all of it.
 
 A connection to another machine uses TLS, unless ``sslmode`` says otherwise: the default of PostgreSQL's clients, to
 fall back to plain text, would send the password to any server that declines TLS.

@@ -185,7 +185,7 @@ def register_of(row: Sequence[Any]) -> Register:
     try:
         return Register(key, from_text(value), revision)
     except ValueError as error:
-        raise CorruptRecord(f"register {key} cannot be read: {error}") from error
+        raise CorruptRecord(f"register {key} cannot be read: {error}", revision=revision) from error
 
 
 def _report(run: str, epoch: int, progress: str | None, tail: str) -> ProgressReport:

@@ -56,10 +56,11 @@ def store_error(error: Exception, path: Path, busy_timeout: float) -> StoreError
     return StoreUnavailable(f"{path} is out of reach: {error}; it is unknown whether the last commit happened")
 
 
-def corrupt(path: Path, error: object) -> StoreCorrupt:
+def corrupt(path: Path, error: object, revision: int | None = None) -> StoreCorrupt:
     return StoreCorrupt(
         f"{path} is damaged, or not a store: {error}",
         "`asterism store check` says more, and `asterism store restore` creates a new store from a backup",
+        revision,
     )
 
 

@@ -95,7 +95,7 @@ class ReaderThreads:
         elif isinstance(error, StoreUnavailable):
             self._on_moved()
         elif isinstance(error, CorruptRecord):
-            fault = corrupt(self._path, error)
+            fault = corrupt(self._path, error, error.revision)
         if fault is not error:
             fault.__cause__ = error
         return fault
@@ -199,7 +199,7 @@ def register_of(row: Sequence[Any]) -> Register:
     try:
         return Register(row[0], row_codec.from_text(row[1]), row[2])
     except (TypeError, ValueError) as error:
-        raise CorruptRecord(f"register {row[0]} cannot be read: {error!r}") from error
+        raise CorruptRecord(f"register {row[0]} cannot be read: {error!r}", revision=row[2]) from error
 
 
 def reports(cursor: sqlite3.Cursor, run_ids: Sequence[str]) -> dict[str, ProgressReport]:

@@ -1,0 +1,68 @@
+"""The lease of an elected role, in a register: which session is coordinator or deputy, and until when.
+
+A value that is damaged, or that another program wrote, says nothing about who has the role: it counts as a lease that
+is over, and the next election replaces it. Its epoch is then the revision of the register: the epoch grows at most once
+with each revision, so no earlier one was larger.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from asterism.store.protocol import PutRegister, Store
+from asterism.store.store_errors import StoreCorrupt
+
+log = logging.getLogger("asterism.fleet")
+
+
+@dataclass(frozen=True, slots=True)
+class RoleLease:
+    """``until`` is by the clock of the store, ``lease`` how long it lasts without being renewed, in seconds."""
+
+    device: str
+    session: str
+    epoch: int
+    until: float
+    lease: float
+
+    def over(self) -> RoleLease:
+        """The same lease, given up."""
+        return replace(self, until=0.0)
+
+
+async def read_lease(store: Store, role: str) -> tuple[RoleLease | None, int | None]:
+    """The lease of a role and the revision of its register; None for both if nobody ever had it."""
+    try:
+        register = await store.register(role)
+        if register is None:
+            return None, None
+        value, revision = register.value, register.revision
+    except StoreCorrupt as error:
+        if error.revision is None:
+            raise
+        value, revision = None, error.revision
+    lease = _parse(value)
+    if lease is None:
+        log.warning("register %r is not the lease of a role: the next election replaces it", role)
+        lease = RoleLease("", "", revision, 0.0, 1.0)
+    return lease, revision
+
+
+def put_lease(role: str, lease: RoleLease, revision: int | None) -> PutRegister:
+    return PutRegister(role, asdict(lease), revision)
+
+
+def _parse(value: Any) -> RoleLease | None:
+    if not isinstance(value, Mapping):
+        return None
+    fields: list[Any] = [value.get(name) for name in RoleLease.__slots__]
+    device, session, epoch, until, lease = fields
+    if not isinstance(device, str) or not isinstance(session, str) or type(epoch) is not int:
+        return None
+    if type(until) not in (int, float) or type(lease) not in (int, float) or not 0.0 < lease < math.inf:
+        return None
+    return RoleLease(device, session, epoch, until, lease) if math.isfinite(until) else None
