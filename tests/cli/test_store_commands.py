@@ -7,10 +7,12 @@ import gzip
 import json
 import sqlite3
 import stat
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
+from asterism.cli.cli_context import format_size
 from asterism.cli.store_commands import write_backup
 from asterism.fleet.device.device_key import DeviceKey
 from asterism.server.credentials import Credentials, NewToken
@@ -211,6 +213,35 @@ def test_a_backup_that_is_not_whole_restores_nothing(tmp_path: Path, how: str) -
     assert (result.exit_code, result.stdout) == (64, "")
     assert str(file) in result.stderr
     assert not new.file.exists(), "nor does it make a store"
+
+
+@pytest.mark.parametrize("name", ["backup", "backup.gz"])
+def test_a_line_of_a_backup_has_a_limit(tmp_path: Path, name: str) -> None:
+    scene, file = filled(tmp_path), tmp_path / name
+    scene.ok("store", "backup", str(file))
+    opened = gzip.open if name.endswith(".gz") else open
+    with opened(file, "rt") as lines:
+        longest, number = max((len(line) - 1, -place) for place, line in enumerate(lines, 1))
+    (tmp_path / "new").mkdir()
+    new = Scene(tmp_path / "new")
+    result = new.run("store", "restore", str(file), "--line-limit", str(longest - 1))
+    assert (result.exit_code, result.stdout) == (64, "")
+    assert f"{file}: line {-number} has {format_size(longest + 1)}, and the limit is" in result.stderr
+    assert "--line-limit" in result.stderr
+    assert not new.file.exists()
+    new.ok("store", "restore", str(file), "--line-limit", str(longest))
+
+
+def test_an_endless_line_of_a_compressed_backup_is_not_read_to_its_end(tmp_path: Path) -> None:
+    file = tmp_path / "backup.gz"
+    file.write_bytes(gzip.compress(b'{"asterism": "store", "version": 1}\n' + b" " * (64 << 20)))
+    tracemalloc.start()
+    result = Scene(tmp_path).run("store", "restore", str(file), "--line-limit", "4M")
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert result.exit_code == 64
+    assert "line 2 has more than 16 MiB, and the limit is 4 MiB" in result.stderr
+    assert most < 32 << 20
 
 
 def test_a_file_that_is_not_a_backup_is_refused(tmp_path: Path) -> None:

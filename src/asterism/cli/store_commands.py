@@ -23,7 +23,7 @@ import click
 
 from asterism.base.text import clean, plural
 from asterism.cli.cli_context import CommandGroup, fleet_options, format_size, format_time, note, print_json, with_fleet
-from asterism.cli.option_types import writable_file
+from asterism.cli.option_types import size, writable_file
 from asterism.store.store_errors import StoreCorrupt
 
 if TYPE_CHECKING:
@@ -35,6 +35,11 @@ if TYPE_CHECKING:
 
 DAMAGED = 64
 END = "end"
+
+LONGEST_LINE = 256 << 20
+"""The longest line of a backup by default, in bytes: four times the largest result that a fleet accepts by default."""
+
+_PART = 1 << 20
 
 
 @click.group(cls=CommandGroup)
@@ -121,8 +126,16 @@ def backup(file: Path, store: str | None, as_json: bool) -> None:
 @click.option(
     "--keep-devices", is_flag=True, help="Keep enrolled devices that were not revoked at the time of the backup."
 )
+@click.option(
+    "--line-limit",
+    type=size,
+    default=str(LONGEST_LINE),
+    show_default="256M",
+    metavar="SIZE",
+    help="A backup with a longer line is refused. Each record, and each large result, is one line.",
+)
 @fleet_options
-def restore(file: Path, keep_devices: bool, store: str | None, as_json: bool) -> None:
+def restore(file: Path, keep_devices: bool, line_limit: int, store: str | None, as_json: bool) -> None:
     """Restore a backup from FILE into an empty store.
 
     A store that is not empty is refused. Restored runs have no owner: runs that were in progress are assigned again. A
@@ -132,7 +145,7 @@ def restore(file: Path, keep_devices: bool, store: str | None, as_json: bool) ->
     async def read(fleet: Fleet) -> None:
         from asterism.fleet.joinable_devices import DEVICES
 
-        runs = await fleet.store.load(_lines(file), keep_devices=keep_devices)
+        runs = await fleet.store.load(_lines(file, line_limit), keep_devices=keep_devices)
         enrolled = await fleet.store.registers(DEVICES)
         kept, revoked = (
             [one.key.removeprefix(DEVICES) for one in enrolled if (one.value["revoked_at"] is None) is valid]
@@ -156,7 +169,7 @@ def restore(file: Path, keep_devices: bool, store: str | None, as_json: bool) ->
 
     if not file.exists():
         raise click.UsageError(f"there is no file {clean(str(file))}")
-    check_backup(file)  # before a store is created for it
+    check_backup(file, line_limit)  # before a store is created for it
     with_fleet(store, read, create=True)
 
 
@@ -245,20 +258,26 @@ async def write_backup(store: Store, path: Path) -> int:
     return runs
 
 
-def check_backup(path: Path) -> None:
+def check_backup(path: Path, limit: int) -> None:
     """Raise StoreCorrupt if a file is not a complete backup. To be called before a store is created for it. Raises
     OSError."""
-    for _ in read_backup(path):
+    for _ in read_backup(path, limit):
         pass
 
 
-def read_backup(path: Path) -> Iterator[Mapping[str, Any]]:
-    """The lines of a backup, without the last. Raises StoreCorrupt at the first damage."""
+def read_backup(path: Path, limit: int = LONGEST_LINE) -> Iterator[Mapping[str, Any]]:
+    """The lines of a backup, without the last. Raises StoreCorrupt at the first damage, and for a line of more than
+    ``limit`` characters, of which no more is kept in memory."""
     count = 0
     ended = False
     try:
         with _open(path, "rt", gzip_it=_is_gzip(path)) as file:
-            for text in file:
+            while text := file.readline(limit + 1):
+                if len(text) > limit and not text.endswith("\n"):
+                    raise StoreCorrupt(
+                        f"{path}: line {count + ended + 1:,} has {_length(file, len(text))}, and the limit is "
+                        f"{format_size(limit)}; if the backup is yours, give a larger one with --line-limit"
+                    )
                 line = json.loads(text)
                 if ended or not isinstance(line, dict):
                     raise ValueError("it is not a backup")
@@ -277,8 +296,19 @@ def read_backup(path: Path) -> Iterator[Mapping[str, Any]]:
         raise StoreCorrupt(f"{path} is not a complete backup: it is truncated after line {count}")
 
 
-async def _lines(path: Path) -> AsyncIterator[Mapping[str, Any]]:
-    for line in read_backup(path):
+def _length(file: TextIO, read: int) -> str:
+    """The length of a line of which some was read, in words. A compressed one may be endless, so not all is counted."""
+    most = 4 * read
+    while read < most:
+        part = file.readline(_PART)
+        read += len(part)
+        if not part or part.endswith("\n"):
+            return format_size(read)
+    return f"more than {format_size(most)}"
+
+
+async def _lines(path: Path, limit: int) -> AsyncIterator[Mapping[str, Any]]:
+    for line in read_backup(path, limit):
         yield line
 
 
