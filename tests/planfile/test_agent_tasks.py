@@ -46,6 +46,7 @@ def test_a_plan_file_has_work_for_agents(tmp_path: Path) -> None:
         ("{agent: x, shell: 'true'}", "has shell and agent; a task has one action"),
         ("{agent: 'x {params.tem}'}", "there is no parameter 'tem'"),
         ("{agent: {description: x, result: {type: objekt}}}", "agent.result is not a JSON Schema: 'objekt'"),
+        ("{agent: {description: x, result: {pattern: '(?=a)'}}}", "agent.result: the pattern '(?=a)' is not supported"),
         ("{agent: x, inputs: {token: {secret: TOKEN}}}", "is a secret, which an agent must not read"),
     ],
 )

@@ -2,22 +2,27 @@
 
 The description and the tips come from the author of the plan. The inputs are data, marked as untrusted: they may be the
 output of other tasks. Secrets of the device are masked in all of them, before anything else is done with the texts. An
-answer that does not fit the schema goes back to the agent with what is wrong, a bounded number of times.
+answer that does not fit the schema goes back to the agent with what is wrong, a bounded number of times. Patterns of a
+schema are matched in linear time (``schema_patterns``), so that no answer stops the device.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from importlib import import_module
 from typing import Any
 
 from asterism.agents.untrusted_text import UNTRUSTED_NOTICE, mark_untrusted
+from asterism.base.large_values import LARGE_TEXT
+from asterism.base.schema_patterns import UnsupportedPattern, check_patterns, is_found
 from asterism.base.startup import install_hint
 from asterism.core.errors import AsterismError
-from asterism.core.json_values import plain_json
+from asterism.core.json_values import is_large, plain_json
 from asterism.fleet.device.agent_work import AgentWork
 
 REPAIRS = 2
@@ -80,17 +85,28 @@ def repair_prompt(error: InvalidAgentResult) -> str:
 
 
 async def agent_result(work: AgentWork, ask: Callable[[str], Awaitable[AgentAnswer]]) -> Any:
-    """Ask the agent, and ask again while its answer does not fit the schema. Raises InvalidAgentResult."""
+    """Ask the agent, and ask again while its answer does not fit the schema. Raises InvalidAgentResult, and AgentFailed
+    for a schema that is not supported."""
+    try:
+        check_patterns(work.result)
+    except UnsupportedPattern as error:
+        raise AgentFailed(f"the schema of the result: {error}") from None
     answer = await ask(prompt_of(work))
     for left in range(REPAIRS, -1, -1):
         try:
-            return read_result(answer, work.result)
+            return await _read_apart(answer, work.result)
         except InvalidAgentResult as error:
             if not left:
                 raise
             work.note(f"{error}; asking again")
             answer = await ask(repair_prompt(error))
     raise AssertionError("unreachable")
+
+
+async def _read_apart(answer: AgentAnswer, schema: Mapping[str, Any] | None) -> Any:
+    """``read_result``, in a thread if the answer is large: then the event loop goes on."""
+    large = len(answer.text) > LARGE_TEXT or is_large(list(answer.values))
+    return await asyncio.to_thread(read_result, answer, schema) if large else read_result(answer, schema)
 
 
 def read_result(answer: AgentAnswer, schema: Mapping[str, Any] | None) -> Any:
@@ -141,9 +157,47 @@ def schema_problems(value: Any, schema: Mapping[str, Any]) -> list[str]:
         jsonschema, referencing = import_module("jsonschema"), import_module("referencing")
     except ImportError:
         raise AgentFailed(f"a result with a schema needs jsonschema on this device: {install_hint('acp')}") from None
-    validator = jsonschema.Draft202012Validator(plain_json(schema), registry=referencing.Registry())
+    validator = _validator(jsonschema)(plain_json(schema), registry=referencing.Registry())
     try:
         found = [error for error, _ in zip(validator.iter_errors(value), range(MOST_PROBLEMS), strict=False)]
     except referencing.exceptions.Unresolvable as error:
         raise AgentFailed(f"the schema of the result refers to {error}, which is not part of it") from None
     return [f"{error.json_path}: {error.message[:300]}" for error in found]
+
+
+@cache
+def _validator(jsonschema: Any) -> Any:
+    """The validator class, with patterns in linear time: an agent wrote the texts."""
+    keywords = {
+        "pattern": partial(_pattern, jsonschema),
+        "patternProperties": _pattern_properties,
+        "additionalProperties": partial(_additional_properties, jsonschema),
+    }
+    return jsonschema.validators.extend(jsonschema.Draft202012Validator, keywords)
+
+
+def _pattern(jsonschema: Any, validator: Any, pattern: str, value: Any, schema: Mapping[str, Any]) -> Iterator[Any]:
+    if isinstance(value, str) and not is_found(pattern, value):
+        yield jsonschema.ValidationError(f"{value!r} does not match {pattern!r}")
+
+
+def _pattern_properties(
+    validator: Any, patterns: Mapping[str, Any], value: Any, schema: Mapping[str, Any]
+) -> Iterator[Any]:
+    for name, item in value.items() if isinstance(value, dict) else ():
+        for pattern, part in patterns.items():
+            if is_found(pattern, name):
+                yield from validator.descend(item, part, path=name, schema_path=pattern)
+
+
+def _additional_properties(
+    jsonschema: Any, validator: Any, rule: Any, value: Any, schema: Mapping[str, Any]
+) -> Iterator[Any]:
+    patterns = schema.get("patternProperties", {})
+    for name, item in value.items() if isinstance(value, dict) else ():
+        if name in schema.get("properties", {}) or any(is_found(pattern, name) for pattern in patterns):
+            continue
+        if rule is False:
+            yield jsonschema.ValidationError(f"the property {name!r} is not allowed")
+        else:
+            yield from validator.descend(item, rule, path=name)

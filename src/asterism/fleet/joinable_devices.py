@@ -1,5 +1,4 @@
-"""The devices that a store knows, and the names with which others may still join: for edits that name a device, and for
-records of results that a device made."""
+"""The devices that a store knows, their enrolments, and the names with which others may still join."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from asterism.base import expressions, task_inputs
 from asterism.base.placeholders import placeholders
+from asterism.base.schema_patterns import UnsupportedPattern, check_patterns
 from asterism.base.secret_mask import short_secret_warning
 from asterism.base.startup import install_hint
 from asterism.base.task_inputs import MissingInput, fill_template, is_reference
@@ -230,8 +231,11 @@ class TaskChecks:
             jsonschema = import_module("jsonschema")
             try:
                 jsonschema.Draft202012Validator.check_schema(work.result)
+                check_patterns(work.result)
             except jsonschema.SchemaError as error:
                 yield ("agent", "result"), f"agent.result is not a JSON Schema: {error.message}", False
+            except UnsupportedPattern as error:
+                yield ("agent", "result"), f"agent.result: {error}", False
 
     def _request(self, request: models.Request) -> Iterator[Finding]:
         problem = request_url_problem(request.url)

@@ -1,0 +1,88 @@
+"""Results of agents: JSON that fits a schema, checked in a time that no answer can stretch."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from asterism.agents.agent_prompt import AgentAnswer, AgentFailed, InvalidAgentResult, agent_result, schema_problems
+from asterism.base.secret_mask import Mask
+from asterism.fleet.device.agent_work import AgentWork
+
+SLOW = "^(a+)+$"
+TEXT = "a" * 50_000 + "!"
+
+
+class Work:
+    """What ``agent_result`` uses of the work of an agent."""
+
+    description, tips, inputs, mask = "x", (), dict[str, Any](), Mask()
+
+    def __init__(self, result: Any) -> None:
+        self.result, self.notes = result, list[str]()
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"pattern": SLOW}, TEXT),
+        ({"patternProperties": {SLOW: False}, "minProperties": 2}, {TEXT: 1}),
+        ({"patternProperties": {SLOW: True}, "additionalProperties": False}, {TEXT: 1}),
+        ({"propertyNames": {"pattern": SLOW}}, {TEXT: 1}),
+    ],
+)
+async def test_no_answer_keeps_the_loop_busy_with_a_pattern(schema: Any, value: Any) -> None:
+    """The watchdog of the tests fails this one if a step of the loop takes long; with ``re`` it takes years."""
+    asked = list[str]()
+
+    async def ask(prompt: str) -> AgentAnswer:
+        asked.append(prompt)
+        return AgentAnswer("", (value,))
+
+    work = Work(schema)
+    with pytest.raises(InvalidAgentResult):
+        async with asyncio.timeout(300):
+            await agent_result(cast(AgentWork, work), ask)
+    assert len(asked) == 3
+
+
+async def test_a_schema_with_a_pattern_that_is_not_supported_is_refused_before_the_agent_is_asked() -> None:
+    async def ask(prompt: str) -> AgentAnswer:
+        raise AssertionError("it was asked")
+
+    with pytest.raises(AgentFailed, match=r"the schema of the result: the pattern '\(\?=a\)' is not supported"):
+        await agent_result(cast(AgentWork, Work({"pattern": "(?=a)"})), ask)
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "problems"),
+    [
+        ({"pattern": "^a"}, "ab", []),
+        ({"pattern": "^a"}, 7, []),
+        ({"pattern": "^a"}, "b", ["$: 'b' does not match '^a'"]),
+        ({"patternProperties": {"^n": {"type": "number"}}}, {"n": "x", "m": "x"}, ["$.n: 'x' is not of type 'number'"]),
+        ({"patternProperties": {"^n": False}}, [1], []),
+        (
+            {"properties": {"a": {}}, "patternProperties": {"^n": {}}, "additionalProperties": False},
+            {"a": 1, "n": 2, "z": 3},
+            ["$: the property 'z' is not allowed"],
+        ),
+        ({"additionalProperties": {"type": "string"}}, {"z": 3}, ["$.z: 3 is not of type 'string'"]),
+        ({"additionalProperties": False}, [1], []),
+    ],
+)
+def test_a_value_is_compared_with_the_patterns_of_its_schema(schema: Any, value: Any, problems: list[str]) -> None:
+    assert schema_problems(value, schema) == problems
+
+
+async def test_a_large_answer_is_read_beside_the_loop() -> None:
+    async def ask(prompt: str) -> AgentAnswer:
+        return AgentAnswer("[" + "[]," * 600_000)
+
+    with pytest.raises(InvalidAgentResult):
+        await agent_result(cast(AgentWork, Work({"type": "object"})), ask)
