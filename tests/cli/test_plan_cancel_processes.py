@@ -12,7 +12,7 @@ import pytest
 from tests.cli.cli_scenes import heard, read_until
 from tests.cli.command_scenes import Scene, pids_in
 from tests.cli.stored_plan_scenes import Trace, keeping, owned
-from tests.process_scenes import PATIENCE, ended, gone
+from tests.process_scenes import PATIENCE, ended, gone, soon
 
 pytestmark = pytest.mark.slow
 
@@ -131,6 +131,36 @@ def test_a_cancelled_plan_tells_of_a_teardown_that_failed(scene: Scene) -> None:
     assert "Teardown 'drop' failed, and does not run again: the command exited with 3: still used" in result.stderr
 
 
+def assert_waits_for_teardown(scene: Scene, errors: str) -> None:
+    """The plan stays ``cancelling``, and the command has told why and what to do."""
+    assert "Plan 'database' is still being cancelled: no device can execute its teardowns (drop: " in errors
+    assert f"Finish it here with: asterism resume database --store {scene.url} --local" in errors
+    assert scene.json("plan", "list")[0]["state"] == "cancelling"
+    assert "database is cancelling" in scene.ok("plan", "show", "database")
+    assert (scene.folder / "created").exists()
+
+
+def test_a_teardown_is_not_lost_if_its_process_is_killed_while_plan_cancel_waits(scene: Scene) -> None:
+    path = scene.folder / "database.yaml"
+    path.write_text(DATABASE.replace("rm created", "[ -e dropping ] && rm created || { touch dropping; sleep 600; }"))
+    with scene.process("run", str(path), "--store", scene.url, "--local", "--plain", *QUICK) as process:
+        read_until(process, "load started")
+        with scene.process("plan", "cancel", "database", "--json") as asking:
+            read_until(process, "drop started")
+            assert soon((scene.folder / "dropping").exists)
+            process.kill()
+            process.wait(PATIENCE)
+            code, output, errors = ended(asking)
+    assert code == 75, errors
+    told = json.loads(output)
+    assert (told["state"], list(told["waiting_teardowns"])) == ("cancelling", ["drop"])
+    assert_waits_for_teardown(scene, errors)
+    with scene.process("resume", "database", "--local", "--plain", *QUICK) as process:
+        code, output, errors = ended(process)
+    assert (code, "drop completed" in output) == (130, True), errors
+    assert not (scene.folder / "created").exists()
+
+
 def test_after_kill_9_a_cancelled_plan_is_torn_down_by_who_resumes_it(scene: Scene) -> None:
     path = scene.folder / "database.yaml"
     path.write_text(DATABASE)
@@ -139,11 +169,9 @@ def test_after_kill_9_a_cancelled_plan_is_torn_down_by_who_resumes_it(scene: Sce
         process.send_signal(signal.SIGKILL)
         process.wait()
     with scene.process("plan", "cancel", "database") as asking:
-        heard(asking, "Teardowns come first: drop; a device of the fleet executes it. To do that here: asterism resume")
-        asking.send_signal(signal.SIGINT)
-        assert ended(asking)[0] == 130
-    assert scene.json("plan", "list")[0]["state"] == "cancelling"
-    assert (scene.folder / "created").exists()
+        code, _, errors = ended(asking)
+    assert (code, "Teardowns come first: drop; a device of the fleet executes it." in errors) == (75, True)
+    assert_waits_for_teardown(scene, errors)
     with scene.process("resume", "database", "--local", "--plain", *QUICK) as process:
         code, output, errors = ended(process)
     assert code == 130, errors

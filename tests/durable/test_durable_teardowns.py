@@ -8,9 +8,11 @@ import pytest
 
 from asterism import Constellation
 from asterism.core.plan.status import ConstellationState
-from asterism.durable import admin
+from asterism.core.run.run import Run
+from asterism.durable import admin, schedule_port
 from asterism.durable.plan_metrics import plan_families
 from asterism.durable.stored_plans import explain_task, read_plan
+from asterism.store.protocol import Query
 from tests.durable import durable_work
 from tests.durable.durable_scenes import DONE, Stage, chain, task
 
@@ -68,3 +70,72 @@ async def test_a_teardown_has_a_time_limit_of_its_own_in_the_fleet(stage: Stage)
     result = await running
     assert result["drop"].status == "failed"
     assert "300" in result["drop"].reason
+
+
+async def cancelled_while_torn_down(stage: Stage) -> None:
+    """The only process that can execute the teardown dies while it does so, in a plan that is being cancelled."""
+    first = stage.orchestrator(host="there")
+    running = asyncio.ensure_future(first.run(database()))
+    await durable_work.gate("load begun").wait()
+    await admin.cancel(stage.fleet(), "nightly", "not tonight")
+    await durable_work.gate("drop begun").wait()
+    running.cancel()
+    await asyncio.wait([running])
+
+
+async def test_a_teardown_of_a_cancelled_plan_waits_for_a_device_without_limit(stage: Stage) -> None:
+    await cancelled_while_torn_down(stage)
+    await stage.device("bystander", can=(), slots=0)
+    server = stage.spawn(stage.orchestrator(local=0).run_stored("nightly"))
+    await asyncio.sleep(4 * 300.0)
+    found = await read_plan(stage.fleet(), "nightly")
+    assert (found.state, found.record.plan["drop"].status, server.done()) == ("cancelling", "running", False)
+    durable_work.gate("drop").set()
+    await stage.device("kitchen-pc")
+    result = await server
+    assert (result.state, result["drop"].status) == (ConstellationState.CANCELLED, "completed")
+    assert DONE == {"create": 1, "drop": 1}
+
+
+async def test_a_teardown_that_was_given_up_before_the_cancellation_runs_all_the_same(stage: Stage) -> None:
+    first = stage.orchestrator(host="there")
+    running = asyncio.ensure_future(first.run(database()))
+    await durable_work.gate("load begun").wait()
+    durable_work.gate("load").set()
+    await durable_work.gate("drop begun").wait()
+    running.cancel()
+    await asyncio.wait([running])
+    await stage.device("bystander", slots=0)
+    await asyncio.sleep(2 * 300.0)
+    [run] = [one for one in await stage.store.find(Query()) if str(one.key).startswith("plan:nightly/drop/")]
+    assert "no device could take it for 300 s" in str(run.error)
+    await admin.cancel(stage.fleet(), "nightly", "not tonight")
+    durable_work.gate("drop").set()
+    result = await stage.orchestrator().run_stored("nightly")
+    assert (result.state, result["drop"].status) == (ConstellationState.CANCELLED, "completed")
+    assert [entry.what for entry in result.plan.story("drop")].count("put back") == 1
+
+
+async def test_a_teardown_of_a_cancelled_plan_that_all_devices_decline_is_offered_without_limit(stage: Stage) -> None:
+    await cancelled_while_torn_down(stage)
+    await stage.device("picky", accepts="run.workflow == 'other'")
+    server = stage.spawn(stage.orchestrator(local=0).run_stored("nightly"))
+    await asyncio.sleep(4 * 300.0)
+    assert (await read_plan(stage.fleet(), "nightly")).state == "cancelling"
+    durable_work.gate("drop").set()
+    await stage.device("kitchen-pc")
+    assert (await server)["drop"].status == "completed"
+
+
+async def test_ablation_a_monitor_that_does_not_know_of_the_cancellation_loses_the_teardown(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def not_cancelling(store: object, name: str) -> bool:
+        return False
+
+    monkeypatch.setattr(schedule_port, "plan_cancelling", not_cancelling)
+    monkeypatch.setattr(Run, "given_up", False)
+    await cancelled_while_torn_down(stage)
+    result = await stage.orchestrator(local=0).run_stored("nightly")
+    assert (result.state, result["drop"].status) == (ConstellationState.CANCELLED, "failed")
+    assert DONE == {"create": 1}

@@ -61,11 +61,11 @@ async def server_scene(**terms: Any) -> AsyncIterator[ServerScene]:
 
 
 @asynccontextmanager
-async def plan_server(**terms: Any) -> AsyncIterator[tuple[ServerScene, Stage]]:
+async def plan_server(local: int = 4, **terms: Any) -> AsyncIterator[tuple[ServerScene, Stage]]:
     """A server that runs plans. The tasks of plan files are functions of tests/durable/durable_work.py."""
     async with staged() as stage:
         scene = ServerScene(stage.fleet(), **terms)
-        runner = PlanRunner(stage.fleet(), make=lambda fleet: stage.orchestrator())
+        runner = PlanRunner(stage.fleet(), make=lambda fleet: stage.orchestrator(local=local))
         stage.spawn(runner.run())
         scene.state.submitted = runner.wake
         yield scene, stage

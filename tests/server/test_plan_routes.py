@@ -196,6 +196,30 @@ async def test_a_plan_that_no_process_runs_is_resumed_and_cancelled_by_the_serve
         assert (await ended(client))["state"] == "cancelled"
 
 
+async def test_a_plan_that_a_server_cancels_without_a_device_stays_cancelling_until_it_is_torn_down() -> None:
+    teardown = '{call: "tests.durable.durable_work:work", inputs: {name: drop}, teardown: a}'
+    async with plan_server(local=0) as (scene, stage), scene.client() as client:
+        device = await stage.device("kitchen")
+        await submitted(client, f"{plan_text('a', call='wait')}\n  drop: {teardown}")
+        await stage.until(gate("a begun").is_set)
+        device.drain(hand_back=True)
+        await client.post(f"{PLAN}/cancel", json={"reason": "no"})
+        await asyncio.sleep(4 * 300.0)  # far longer than no_device_timeout
+        [listed] = (await client.get("/api/v1/plans")).json()["items"]
+        shown = (await client.get(PLAN)).json()
+        for one in (listed, shown):
+            assert (one["state"], one["owner"], one["counts"]) == (
+                "cancelling",
+                "nightly@here",
+                {"cancelled": 1, "queued": 1},
+            )
+        why = (await client.get(f"{PLAN}/tasks/drop/why")).json()
+        assert why["reasons"][0]["kind"] == "no_device"
+        await stage.device("attic")
+        assert (await ended(client))["state"] == "cancelled"
+    assert DONE == {"drop": 1}
+
+
 async def test_what_failed_runs_again() -> None:
     async with plan_server() as (scene, _), scene.client() as client:
         await submitted(client, plan_text("a", call="fail"))

@@ -7,11 +7,13 @@ was stopped, or its owner is dead or has sent no heartbeat for its takeover time
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
+import itertools
 import os
 import shlex
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any
@@ -30,7 +32,7 @@ from asterism.cli.plan_live_view import watched
 from asterism.cli.plan_views import resume_command
 from asterism.cli.screen import Screen
 from asterism.cli.user_files import find_device_policy
-from asterism.core.errors import AlreadyRunning, PlanError
+from asterism.core.errors import AlreadyRunning, AsterismError, PlanError
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.status import FAILED, PENDING, RUNNING, ConstellationState
 from asterism.core.plan.teardowns import is_due
@@ -49,7 +51,7 @@ from asterism.durable.journal_store import (
 )
 from asterism.durable.ownership import FleetMembership
 from asterism.durable.plan_retry import Reopened
-from asterism.durable.stored_plans import find_plan
+from asterism.durable.stored_plans import TaskExplanation, find_plan, stuck_teardowns
 from asterism.durable.task_logs import logs_of_tasks
 from asterism.fleet.device.membership import DeviceNameTaken
 from asterism.fleet.fleet import Fleet
@@ -63,6 +65,12 @@ from asterism.store.store_errors import StoreUnavailable
 
 MOST_LOGS = 500
 """The logs of how many tasks a report shows."""
+
+TEARDOWN_INTERVAL = 1.0
+"""Seconds between two looks whether a plan that is being cancelled goes on."""
+
+TEARDOWNS_WAIT = 75
+"""The exit code if a plan stays ``cancelling``, because its teardowns wait for a device."""
 
 MOST_NAMES = 5
 """How many tasks or devices a message names."""
@@ -273,7 +281,8 @@ def _outline(plan: Constellation) -> dict[str, Any]:
 
 
 async def cancel(fleet: Fleet, name: str, reason: str, as_json: bool) -> int:
-    """Cancel a plan, and wait until it has ended or Ctrl-C. Returns the exit code, 1 if a teardown failed.
+    """Cancel a plan, and wait until it has ended or Ctrl-C. Returns the exit code, 1 if a teardown failed, and
+    75 if only another device could execute those that are left: then the plan stays as it is.
 
     Raises PlanError if the plan ends in another state."""
     found = await find_plan(fleet, name)
@@ -284,7 +293,14 @@ async def cancel(fleet: Fleet, name: str, reason: str, as_json: bool) -> int:
         note(f"{owner.device} runs {name!r}, and was asked to cancel it.")
     elif not found.ended:
         await _tell_of_teardowns(fleet, name)
-    result = await work_until_interrupted(end_cancelled(fleet, name), lambda: _still_cancelling(fleet, name))
+    try:
+        result = await work_until_interrupted(end_cancelled(fleet, name), lambda: _still_cancelling(fleet, name))
+    except TeardownsWait as waits:
+        if as_json:
+            waiting = {"waiting_teardowns": waits.reasons}
+            print_json({"name": name, "state": "cancelling", "cancelled": words, **waiting})
+        note(str(waits))
+        return TEARDOWNS_WAIT
     if result is None:
         note(_still_cancelling(fleet, name))
     elif result.state is not ConstellationState.CANCELLED:
@@ -320,12 +336,46 @@ async def _tell_of_teardowns(fleet: Fleet, name: str) -> None:
     due = [node.id for node in left if node.status is RUNNING or (node.status is PENDING and is_due(node))]
     if due:
         count = "a device of the fleet executes it" if len(due) == 1 else "devices of the fleet execute them"
-        here = f"{resume_command(fleet, name)} --local"
-        note(f"Teardowns come first: {join_names(due, MOST_NAMES)}; {count}. To do that here: {here}")
+        note(f"Teardowns come first: {join_names(due, MOST_NAMES)}; {count}.")
+
+
+class TeardownsWait(AsterismError):
+    """A plan is still being cancelled, because no device can execute the teardowns that are left."""
+
+    def __init__(self, fleet: Fleet, name: str, stuck: Sequence[TaskExplanation], owner: Session | None) -> None:
+        self.reasons = {one.task: "; ".join(reason.text for reason in one.reasons) for one in stuck}
+        teardowns = "; ".join(f"{task}: {why}" for task, why in itertools.islice(self.reasons.items(), MOST_NAMES))
+        pinned = sorted({reason.name for one in stuck for reason in one.reasons if reason.kind == "no_device"} - {""})
+        if owner is not None:
+            action = f"{owner.device} goes on with it when a device that can has joined."
+        elif pinned:
+            action = f"When {join_names(pinned, MOST_NAMES)} can, finish it with: {_cancel_command(fleet, name)}"
+        else:
+            action = f"Finish it here with: {resume_command(fleet, name)} --local"
+        super().__init__(
+            f"Plan {name!r} is still being cancelled: no device can execute its teardowns ({teardowns}). {action}"
+        )
 
 
 async def end_cancelled(fleet: Fleet, name: str) -> Result:
-    """The result of a plan that its owner cancels, or this process if it has none. Executes no task here."""
+    """The result of a plan that its owner cancels, or this process if it has none. Executes no task here. Raises
+    TeardownsWait, with the plan as it is, when it goes on only if another device joins."""
+    ending = asyncio.create_task(_end_cancelled(fleet, name))
+    try:
+        while not (await asyncio.wait([ending], timeout=TEARDOWN_INTERVAL))[0]:
+            with contextlib.suppress(StoreUnavailable):
+                if stuck := await stuck_teardowns(fleet, name):
+                    break
+        else:
+            return await ending
+    finally:
+        ending.cancel()
+        await asyncio.gather(ending, return_exceptions=True)
+    head, _ = await read_head(fleet.store, name)
+    raise TeardownsWait(fleet, name, stuck, await admin.live_owner(fleet.store, head))
+
+
+async def _end_cancelled(fleet: Fleet, name: str) -> Result:
     orchestrator = DurableOrchestrator(fleet)
     # the death of an owner on this machine is known at once; elsewhere, when its heartbeat has timed out
     with contextlib.suppress(AlreadyRunning, DeviceNameTaken, OwnershipLost, StoreUnavailable):
@@ -334,5 +384,8 @@ async def end_cancelled(fleet: Fleet, name: str) -> Result:
 
 
 def _still_cancelling(fleet: Fleet, name: str) -> str:
-    command = shlex.join(["asterism", "plan", "cancel", name, "--store", fleet.store.url])
-    return f"Plan {name!r} is still being cancelled. Wait for its end with: {command}"
+    return f"Plan {name!r} is still being cancelled. Wait for its end with: {_cancel_command(fleet, name)}"
+
+
+def _cancel_command(fleet: Fleet, name: str) -> str:
+    return shlex.join(["asterism", "plan", "cancel", name, "--store", fleet.store.url])

@@ -21,13 +21,13 @@ from asterism.base.expressions import Selections, holds
 from asterism.base.large_values import call_apart
 from asterism.base.task_inputs import MissingInput
 from asterism.base.trace_context import current_traceparent
-from asterism.core.errors import RecordedError, RunRefused
+from asterism.core.errors import DeviceUnavailable, RecordedError, RunRefused
 from asterism.core.json_values import NOTHING, plain_json
 from asterism.core.plan.attempt_times import AttemptTimes
 from asterism.core.plan.journal import RecordedConstellation
 from asterism.core.plan.known_devices import KnownDevices
 from asterism.core.plan.node import Node
-from asterism.core.plan.status import RUNNING
+from asterism.core.plan.status import RUNNING, ConstellationState
 from asterism.core.plan.task import ACTIONS, Lane, Task
 from asterism.core.run import transitions
 from asterism.core.run.placement import mismatch_reason
@@ -255,6 +255,8 @@ class FleetDevice:
             # the next owner says how it ended; the execution that waits for this one is about to be abandoned
             await asyncio.get_running_loop().create_future()
             raise
+        if ended.given_up and _must_run(plan.journal.plan, work):
+            raise DeviceUnavailable(ended.error or "")
         _record_end(plan.journal.plan, work, ended, self.fleet.store.clock())
         if ended.status is COMPLETED:
             if blob_of(ended.output) is None:
@@ -338,6 +340,13 @@ class FleetDevice:
         except RunRefused:
             return  # it has ended
         _record_run(plan.journal.plan, work, await self.fleet.wait(run.id), self.fleet.store.clock())
+
+
+def _must_run(plan: RecordedConstellation, work: Work) -> bool:
+    """Whether a task is a teardown of a plan that is being cancelled. If its run was given up, before the request to
+    cancel the plan was stored, it is put back."""
+    node = plan.nodes.get(work.task.id)
+    return node is not None and node.setup is not None and plan.state is ConstellationState.CANCELLING
 
 
 def _urgency(plan: RecordedConstellation, work: Work) -> int:

@@ -1,4 +1,4 @@
-"""What durable plans plug into schedules: how the plan of a tick is stored, whether it has ended, how it is cancelled.
+"""What durable plans plug into fleets: how the plan of a tick is stored, whether it has ended, how it is cancelled.
 
 A schedule keeps a plan as a document: the plan as JSON, and its lock policy. A tick stores a copy of it under a name of
 its own, in the commit that moves the schedule on. A process that runs plans takes it up (plan_runner.py).
@@ -12,6 +12,7 @@ from typing import Any
 
 from asterism.core.errors import PlanError
 from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.journal import UnreadableJournal
 from asterism.durable import admin
 from asterism.durable.journal_store import (
     UnknownConstellation,
@@ -46,6 +47,15 @@ async def plan_ended(store: Store, name: str) -> bool:
     except UnknownConstellation:
         return True
     return head.ended
+
+
+async def plan_cancelling(store: Store, name: str) -> bool:
+    """Whether a stored plan is being cancelled, or is to be: a request for that is stored."""
+    try:
+        head, _ = await read_head(store, name)
+    except (UnknownConstellation, UnreadableJournal):
+        return False
+    return not head.ended and (head.cancelling or await admin.cancel_reason(store, name) is not None)
 
 
 async def cancel_plan(fleet: Fleet, name: str, reason: str) -> None:

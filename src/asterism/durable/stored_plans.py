@@ -301,6 +301,26 @@ async def explain_task(fleet: Fleet, name: str, task: str, hints: Hints = no_hin
     return TaskExplanation(name, task, held.status, reasons, hints=silent)
 
 
+async def stuck_teardowns(fleet: Fleet, name: str) -> list[TaskExplanation]:
+    """Why nothing of a plan that is being cancelled goes on, if only teardowns are left and no device can execute
+    them; empty otherwise."""
+    plan = (await load(fleet.store, name)).plan
+    running = [node for node in plan.nodes.values() if node.status is RUNNING]
+    if plan.state is not ConstellationState.CANCELLING or any(node.setup is None for node in running):
+        return []
+    stuck = []
+    for node in running:
+        run = await _run_of(fleet, name, node)
+        if run is None:
+            return []
+        answer = await run_explanation.explain_run(fleet, run.id)
+        kinds = {reason.kind for reason in answer.reasons}
+        if "no_device" not in kinds and not ("backoff" in kinds and run.rounds):  # every device has declined it
+            return []
+        stuck.append(TaskExplanation(name, node.id, answer.status, answer.reasons, run.id))
+    return stuck
+
+
 def _no_answer(owner: Session) -> str:
     return f"{owner.device}, which runs the plan, did not answer: this is what the store says."
 

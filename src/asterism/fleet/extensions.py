@@ -38,7 +38,7 @@ class Extension(Protocol):
 
 
 class PlanPort(Protocol):
-    """The functions of the module that stores the plans of schedules."""
+    """The functions of the module that stores plans, such as those of schedules."""
 
     def plan_document(self, plan: Constellation, policy: str, by: str, /) -> dict[str, Any]:
         """A plan as a schedule keeps it. ``by`` is its author. Raises NotJson if another process could not execute a
@@ -49,6 +49,9 @@ class PlanPort(Protocol):
 
     async def plan_ended(self, store: Store, name: str, /) -> bool:
         """Whether a stored plan has ended, or was removed."""
+
+    async def plan_cancelling(self, store: Store, name: str, /) -> bool:
+        """Whether a stored plan is being cancelled, or is to be: a request for that is stored."""
 
     async def cancel_plan(self, fleet: Fleet, name: str, reason: str, /) -> None:
         """Ask the owner of a plan to cancel it. Does nothing if it has ended."""

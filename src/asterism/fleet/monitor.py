@@ -24,6 +24,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from asterism.base.expressions import holds
@@ -35,7 +36,7 @@ from asterism.core.run.run import ASSIGNED, CLAIMED, Grant, Run, queue_order
 from asterism.core.run.session import ABROAD, ENDED, OPEN, Session
 from asterism.core.run.workflow import Workflow
 from asterism.fleet import retention
-from asterism.fleet.extensions import extensions
+from asterism.fleet.extensions import extensions, plan_port
 from asterism.fleet.fleet import Fleet, executes_own_plan, time_to_answer
 from asterism.fleet.schedule_pass import SchedulePass
 from asterism.fleet.workflows import UnknownWorkflow
@@ -349,11 +350,17 @@ class Monitor:
             if able and all(one.device in run.avoid for one in able):
                 yet_to_ask = [one for one in placer.sessions.values() if one.device not in run.avoid]
                 resting = any(placer.waits_for(one, anew, flow) for one in yet_to_ask)
-                await self._change(run, transitions.offer_again(run, flow, now, resting=resting))
+                await self._offer_again(run, flow, now, resting=resting)
                 continue
             refusals = self._refusals_by_rule(placer, anew, flow) if rules and not able else {}
             if refusals and not _is_delayed(run, flow, now):
-                await self._change(run, transitions.offer_again(run, flow, now, refusals=refusals))
+                await self._offer_again(run, flow, now, refusals=refusals)
+
+    async def _offer_again(self, run: Run, flow: Workflow, now: float, **terms: Any) -> None:
+        after = transitions.offer_again(run, flow, now, **terms)
+        if after.ended and await self._must_wait(run.workflow):
+            after = transitions.offer_again(run, replace(flow, rounds=run.rounds + 2), now, **terms)
+        await self._change(run, after)
 
     def _refusals_by_rule(self, placer: Placer, anew: Run, flow: Workflow) -> dict[str, str]:
         """Why devices refuse a run by their own rules, if nothing else is wrong with them. Empty if a device that
@@ -381,8 +388,14 @@ class Monitor:
                     continue
                 known = [at for other, at in before.items() if other in (kind, kind[:3]) or other[:3] == kind]
                 since = self._no_device_since[kind] = min(known, default=own)
-                if own - since >= flow.no_device_timeout:
+                if own - since >= flow.no_device_timeout and not await self._must_wait(flow.name):
                     await self._give_up(kind, flow, reasons)
+
+    async def _must_wait(self, workflow: str) -> bool:
+        """Whether the runs of a workflow are teardowns of a plan that is being cancelled. They wait for a device
+        without a limit: a cancelled plan is never reopened, so a teardown that is given up would be lost."""
+        name = workflow.removeprefix(retention.PREFIX)
+        return name != workflow and await plan_port().plan_cancelling(self.store, name)
 
     async def _samples(self, placer: Placer, waiting: WaitingRuns, flow: Workflow) -> dict[_Kind, Run]:
         """One waiting run of each kind. A device with a rule of its own may tell runs apart that are equal to other

@@ -312,7 +312,7 @@ def test_a_run_that_backs_off_is_not_yet_waiting_for_a_device() -> None:
 def test_what_no_device_can_take_is_given_up() -> None:
     run = transitions.give_up(new(), 300.0, "no device with gpu for 300 s")
     assert (run.status, run.error, run.waiting_since) == ("failed", "no device with gpu for 300 s", None)
-    assert (run.previous, run.device) == ((), None)
+    assert (run.previous, run.device, run.given_up) == ((), None, True)
 
 
 def test_what_nobody_knows_the_end_of_says_so() -> None:

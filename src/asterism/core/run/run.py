@@ -209,6 +209,11 @@ class Run:
         return self.status in UNOWNED and self.paused is None and not self.held
 
     @property
+    def given_up(self) -> bool:
+        """Whether it failed while it waited for a device: none could take it, or all declined."""
+        return self.status is FAILED and self.device is None and not self.cancelled
+
+    @property
     def reported_status(self) -> str:
         """The status that lists, JSON and ``why`` show, one of REPORTED_STATUSES: a request of a person comes before
         the state."""
