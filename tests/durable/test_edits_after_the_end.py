@@ -13,7 +13,7 @@ from asterism.durable.plan_metrics import plan_families
 from asterism.durable.plan_requests import EditAnswer, edit_plan
 from asterism.durable.plan_retry import reopen_plan
 from asterism.durable.plan_runner import LOOK_INTERVAL, PlanRunner
-from asterism.durable.plan_submissions import submit_plan
+from asterism.durable.plan_submissions import RUNNER_TIMEOUT, RUNNERS, announce_runner, submit_plan
 from asterism.durable.stored_plans import read_plan
 from asterism.store.protocol import PutRegister
 from tests.durable import durable_work
@@ -99,8 +99,25 @@ async def test_an_edit_of_a_plan_that_was_stopped_says_that_it_rests(stage: Stag
 
 
 async def test_an_edit_of_a_plan_that_a_runner_is_about_to_run_does_not_say_that_it_rests(stage: Stage) -> None:
-    await submit_plan(stage.fleet(), chain("a"))
-    assert not (await add(stage, "late")).rests
+    await submit_plan(stage.fleet(), chain("a", call="wait"))
+    assert (await add(stage, "late")).rests  # no runner lives
+    runner = stage.spawn(PlanRunner(stage.fleet(), make=lambda fleet: stage.orchestrator()).run())
+    await durable_work.gate("a begun").wait()
+    runner.cancel()
+    await asyncio.wait([runner])
+    assert (await add(stage, "later")).rests  # it has ended, and has said so
+
+
+async def test_an_edit_that_reopens_a_plan_says_that_it_rests_unless_a_runner_lives(stage: Stage) -> None:
+    await stage.orchestrator().run(chain("a"))
+    answer = await add(stage, "late")
+    assert (answer.reopened, answer.rests) == (True, True)
+    await announce_runner(stage.store, "a server")
+    assert not (await add(stage, "later")).rests
+    await asyncio.sleep(RUNNER_TIMEOUT + 1.0)
+    assert (await add(stage, "latest")).rests  # it was killed
+    await announce_runner(stage.store, "another server")
+    assert [one.key for one in await stage.store.registers(RUNNERS)] == ["runner/another server"]
 
 
 async def test_a_plan_that_was_only_stored_rests(stage: Stage) -> None:

@@ -159,11 +159,9 @@ def applied_lines(name: str, answer: EditAnswer, dry_run: bool, resume: str = ""
     version = f"version {applied.version - 1} -> {applied.version}"
     outcome = f"Plan {name!r} would change: {version}." if dry_run else f"Plan {name!r} changed: {version}."
     by = [f"Applied by {clean(answer.by)}, which runs it."] if answer.by is not None else []
-    again = []
+    again = [f"No process runs the plan. Resume it with: {resume}"] if answer.rests else []
     if answer.reopened:
-        again = [f"The plan had ended, and is open again. A server on this store runs it; or run it with: {resume}"]
-    elif answer.rests:
-        again = [f"No process runs the plan. Resume it with: {resume}"]
+        again = ["The plan had ended, and is open again.", *(again or ["A server on this store runs it."])]
     waits = [f"The edit would wait for a person: {clean('; '.join(answer.waits))}."] if answer.waits else []
     return [*changes, *stopped, " ".join([outcome, *by]), *again, *waits]
 

@@ -284,7 +284,7 @@ class EditOutcome(Document):
     edits: list[dict[str, Any]]
     inverse: dict[str, Any] | None
     applied_by: str | None
-    reopened: bool = Field(False, description="Whether the plan had ended: the edit opened it again, and it is run.")
+    reopened: bool = Field(False, description="Whether the plan had ended: the edit opened it again.")
     rests: str | None = Field(None, description="If no process runs the plan, and none will: how to resume it.")
     waits: list[str] = Field([], description="In a dry run: why the edit would wait for a person.")
 

@@ -34,6 +34,7 @@ from asterism.core.plan.explain import Holder, Why
 from asterism.core.run.session import Session
 from asterism.durable import admin
 from asterism.durable.journal_store import Head, OwnershipLost, load, read_head
+from asterism.durable.plan_submissions import is_to_be_run
 from asterism.fleet.fleet import Fleet
 from asterism.store.optimistic_update import retry_on_conflict, try_commit
 from asterism.store.protocol import PutRegister, Register, Store, for_plan
@@ -73,8 +74,8 @@ class AnswerLost(PlanError):
 class EditAnswer:
     """``by`` is the process that runs the plan and applied the edit; None if no process runs it, and this one did.
     ``reopened``: the plan had ended, and the edit has opened it again and submitted it to plan runners. ``rests``: no
-    process runs the plan, and none will until a person resumes it. ``waits`` are the reasons why an edit that was only
-    checked would wait for a person."""
+    process runs the plan, and none will until a person resumes it or starts a server. ``waits`` are the reasons why an
+    edit that was only checked would wait for a person."""
 
     applied: Applied
     by: str | None = None
@@ -127,9 +128,13 @@ async def edit_plan(
 
 async def _answer_at_rest(fleet: Fleet, head: Head, applied: Applied) -> EditAnswer:
     """The answer to an edit of a plan that no process ran. ``head`` is that of the plan before the edit."""
-    reopened = head.ended and bool(applied.batch.edits)
-    submitted = reopened or await fleet.store.register(f"{admin.SUBMITTED}{head.name}") is not None
-    return EditAnswer(applied, reopened=reopened, rests=not submitted and not head.ended)
+    after, _ = await read_head(fleet.store, head.name)
+    rests = (
+        not after.ended
+        and await admin.live_owner(fleet.store, after) is None
+        and not await is_to_be_run(fleet.store, head.name)
+    )
+    return EditAnswer(applied, reopened=head.ended and bool(applied.batch.edits), rests=rests)
 
 
 async def undo_edit(

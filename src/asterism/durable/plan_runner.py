@@ -15,17 +15,23 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
 
+from asterism.base.clock import new_id
 from asterism.base.error_log import RecurringError
 from asterism.core.errors import AlreadyRunning, AsterismError
-from asterism.core.schedule.schedule import InvalidSchedule, Schedule
+from asterism.core.schedule.schedule import Schedule
 from asterism.durable.admin import live_owner
 from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.durable.journal_store import OwnershipLost, read_head
-from asterism.durable.plan_submissions import open_submissions
+from asterism.durable.plan_submissions import (
+    RUNNER_RENEWAL,
+    announce_runner,
+    open_submissions,
+    plan_schedules,
+    withdraw_runner,
+)
 from asterism.durable.schedule_port import plan_ended
 from asterism.fleet.device.membership import DeviceNameTaken
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.scheduled_work import SCHEDULES, decode
 from asterism.store.store_errors import StoreUnavailable
 
 log = logging.getLogger("asterism.schedule")
@@ -49,6 +55,8 @@ class PlanRunner:
     ) -> None:
         self._fleet, self._every, self._make = fleet, every, make
         self._woken = asyncio.Event()
+        self._id = new_id(fleet.store.clock(), fleet.chance)
+        self._announced_at: float | None = None
         self._hindered: dict[str, int] = {}  # how often the name for a plan was taken, though nobody ran the plan
         self.running: dict[str, asyncio.Task[None]] = {}
         """The plans that this process runs, by name."""
@@ -59,6 +67,7 @@ class PlanRunner:
         try:
             while True:
                 try:
+                    await self._announce()
                     await self.look()
                     trouble.recovered()
                 except Exception as error:  # no error of the runner may end the process
@@ -68,6 +77,14 @@ class PlanRunner:
             for task in self.running.values():
                 task.cancel()
             await asyncio.gather(*self.running.values(), return_exceptions=True)
+            with contextlib.suppress(StoreUnavailable):
+                await withdraw_runner(self._fleet.store, self._id)
+
+    async def _announce(self) -> None:
+        now = self._fleet.clock.time()
+        if self._announced_at is None or now - self._announced_at >= RUNNER_RENEWAL:
+            await announce_runner(self._fleet.store, self._id)
+            self._announced_at = now
 
     def wake(self) -> None:
         """Look now: there may be a plan to run."""
@@ -87,14 +104,8 @@ class PlanRunner:
     async def look(self) -> None:
         """Start to run the plans that are due and run nowhere."""
         self.running = {name: task for name, task in self.running.items() if not task.done()}
-        for register in await self._fleet.store.registers(SCHEDULES):
-            try:
-                stored = decode(register, removed=True)
-            except InvalidSchedule:
-                continue  # the coordinator logs it
-            if stored is None or stored.schedule.plan is None:
-                continue
-            async for name in self._due(stored.schedule):
+        for schedule in await plan_schedules(self._fleet.store):
+            async for name in self._due(schedule):
                 self._start(name)
         for name in await open_submissions(self._fleet.store):
             self._start(name)

@@ -4,10 +4,14 @@ A plan is stored together with its submission, in one commit. A plan that was st
 resumes it; one that is reopened by an edit, or for a retry through a server, in the commit that reopens it. A plan
 runner (plan_runner.py) in any process runs what is submitted and run nowhere. It removes a submission only together
 with the end of the plan that it read: if the plan was reopened meanwhile, it stays.
+
+Each plan runner has a register, too, which it renews while it lives: so the answer to an edit of a plan that no process
+runs can say whether one will (``is_to_be_run``).
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +19,7 @@ from asterism.core.json_values import NOTHING, plain_json
 from asterism.core.plan.approval import ApprovalRule
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edit_scope import EditScope
+from asterism.core.schedule.schedule import InvalidSchedule, Schedule
 from asterism.durable.admin import SUBMITTED, submission
 from asterism.durable.approval_store import approval_terms
 from asterism.durable.journal_store import (
@@ -25,6 +30,7 @@ from asterism.durable.journal_store import (
 )
 from asterism.durable.schedule_port import plan_document, plan_writes
 from asterism.fleet.fleet import Fleet
+from asterism.fleet.scheduled_work import SCHEDULES, decode
 from asterism.store.optimistic_update import retry_on_conflict, try_commit
 from asterism.store.protocol import ExpectRegister, PutRegister, Register, Store, Write
 
@@ -62,6 +68,54 @@ async def submit_again(fleet: Fleet, name: str) -> None:
         await fleet.store.commit([await submission(fleet, name)])
 
     await retry_on_conflict(attempt)
+
+
+RUNNERS = "runner/"
+RUNNER_RENEWAL, RUNNER_TIMEOUT = 30.0, 90.0
+"""Seconds between two renewals of the register of a plan runner, and without one until it counts as dead."""
+
+
+async def announce_runner(store: Store, runner: str) -> None:
+    """Write or renew the register of a plan runner, and remove those of dead ones."""
+    found = {one.key: one for one in await store.registers(RUNNERS)}
+    own = found.pop(f"{RUNNERS}{runner}", None)
+    await try_commit(
+        store, [PutRegister(f"{RUNNERS}{runner}", {"at": store.clock()}, None if own is None else own.revision)]
+    )
+    for dead in found.values():
+        if not _lives(store, dead):
+            await try_commit(store, [PutRegister(dead.key, None, dead.revision)])
+
+
+async def withdraw_runner(store: Store, runner: str) -> None:
+    """Remove the register of a plan runner that ends."""
+    found = await store.register(f"{RUNNERS}{runner}")
+    if found is not None:
+        await try_commit(store, [PutRegister(found.key, None, found.revision)])
+
+
+def _lives(store: Store, runner: Register) -> bool:
+    return abs(store.clock() - runner.value["at"]) <= RUNNER_TIMEOUT
+
+
+async def is_to_be_run(store: Store, name: str) -> bool:
+    """Whether a plan runner lives that is to run this plan, because it was submitted or belongs to a schedule."""
+    if not any(_lives(store, runner) for runner in await store.registers(RUNNERS)):
+        return False
+    if await store.register(f"{SUBMITTED}{name}") is not None:
+        return True
+    return any(name in schedule.open for schedule in await plan_schedules(store))
+
+
+async def plan_schedules(store: Store) -> list[Schedule]:
+    """The schedules that create plans, also those that were removed: the plans that they have created go on."""
+    found = []
+    for register in await store.registers(SCHEDULES):
+        with contextlib.suppress(InvalidSchedule):  # the coordinator logs it
+            stored = decode(register, removed=True)
+            if stored is not None and stored.schedule.plan is not None:
+                found.append(stored.schedule)
+    return found
 
 
 async def open_submissions(store: Store) -> list[str]:
