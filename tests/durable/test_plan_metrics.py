@@ -9,11 +9,14 @@ import pytest
 
 from asterism.base.openmetrics import render
 from asterism.core.plan.edits import AddTask, EditBatch
-from asterism.durable import plan_metrics
+from asterism.durable import admin, plan_metrics
 from asterism.durable.plan_metrics import plan_families
+from asterism.durable.stored_plans import StoredPlan, list_plans, read_plan
+from asterism.server import plan_documents
 from asterism.store.protocol import PutRegister
 from tests.base.openmetrics_grammar import ReadFamily, read
 from tests.durable.durable_scenes import Stage, chain, task
+from tests.durable.durable_work import gate
 
 pytestmark = pytest.mark.virtual_time
 
@@ -58,3 +61,29 @@ async def test_a_damaged_plan_does_not_hide_the_others(stage: Stage) -> None:
     found = await metrics(stage)
     assert found["asterism_plans"].samples["", (("state", "completed"),)] == 2
     assert of_plan(found, "edit_cycles") == 0
+
+
+async def test_metrics_lists_and_documents_agree_about_a_plan(stage: Stage) -> None:
+    """Also about one whose owner is dead, from its last heartbeat on, and about a cancellation, from the request on."""
+
+    async def agreed() -> tuple[str, dict[str, int]]:
+        found = {one.name: one.samples for one in await plan_families(stage.store, 3600.0)}
+        [(state, _)] = found["asterism_plans"].items()
+        tasks = {status: count for (_, status), count in found["asterism_plan_tasks"].items()}
+        [listed] = await list_plans(stage.fleet())
+        assert isinstance(listed, StoredPlan)
+        for one in (listed, await read_plan(stage.fleet(), "nightly")):
+            document = plan_documents.summary(one)
+            assert ((one.state_name,), one.counts) == ((document["state"],), document["counts"]) == (state, tasks)
+            shown = plan_documents.structure(one.record.plan, one)["tasks"]
+            assert [tasks[task["phase"]] for task in shown if task["phase"]] == [1]
+        return state[0], tasks
+
+    running = stage.spawn(stage.orchestrator(host="there").run(chain("a", "b", call="wait")))
+    await gate("a begun").wait()
+    assert await agreed() == ("executing", {"pending": 1, "running": 1})
+    clock, stage.store.clock = stage.store.clock, lambda: clock() + 3600.0  # type: ignore[method-assign]
+    assert await agreed() == ("at_rest", {"pending": 1, "queued": 1})
+    await admin.cancel(stage.fleet(), "nightly")
+    assert await agreed() == ("cancelling", {"pending": 1, "queued": 1})
+    running.cancel()

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from asterism.base.durations import format_age
 from asterism.base.status_colours import DIM, tone
-from asterism.base.text import clean, join_names, json_text
+from asterism.base.text import clean, json_text
 from asterism.cli.cli_context import format_time
 from asterism.cli.screen import Cell, Column, table, wrapped
 from asterism.core.errors import EditRejected, error_text
@@ -107,10 +107,6 @@ def _nobody_lines(stored: StoredPlan, now: float, resume: str) -> list[str]:
     else:
         heard = "" if gone is None else f", and was last heard {format_age(now - gone.beat_at)} ago"
         lines.append(f"no process runs it: {head.device} is gone{heard}")
-    plan = stored.record.plan
-    if drawn_running := [task for task in stored.orphaned if stored.phase(plan.nodes[task]) != "queued"]:
-        names = join_names(drawn_running, MOST_NAMES)
-        lines.append(f"no device executes {names} now, though drawn as running")
     return [*lines, f"resume it with: {resume}"]
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from asterism.base.clock import new_id
@@ -23,7 +23,7 @@ from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.journal import Step
 from asterism.core.plan.status import ConstellationState
-from asterism.core.run.session import OPEN, Session
+from asterism.core.run.session import ABROAD, Session
 from asterism.durable.approval_store import terms_with_approvals, waiting_edits_at_rest
 from asterism.durable.journal_store import (
     ENDED,
@@ -47,13 +47,18 @@ Value = TypeVar("Value")
 
 async def live_owner(store: Store, head: Head) -> Session | None:
     """The live session that runs a plan; None if no process does."""
-    if head.owner is None:
-        return None
-    now = store.clock()
-    for session in await store.sessions():
-        if session.id == head.owner and session.state == OPEN and session.beat_at + session.timeout >= now:
-            return None if await has_died_here(store, session) else session
-    return None
+    return None if head.owner is None else (await live_sessions(store, [head.owner])).get(head.owner)
+
+
+async def live_sessions(store: Store, among: Iterable[str | None]) -> dict[str, Session]:
+    """Those of these sessions whose processes live, as far as this store knows: their last heartbeat is recent, and
+    they are not known to have died on this machine. A device of an absent peer goes on with its work."""
+    from asterism.fleet.device.membership import died_here  # slow to import
+
+    wanted, now = set(among), store.clock()
+    found = [one for one in await store.sessions() if one.id in wanted and (one.state == ABROAD or one.reachable(now))]
+    identity = await store.register("store/id") if found else None
+    return {one.id: one for one in found if identity is None or not died_here(str(identity.value["id"]), one)}
 
 
 async def last_owner(store: Store, head: Head) -> Session | None:
@@ -61,14 +66,6 @@ async def last_owner(store: Store, head: Head) -> Session | None:
     if head.owner is None:
         return None
     return next((one for one in await store.sessions(ended=True) if one.id == head.owner), None)
-
-
-async def has_died_here(store: Store, session: Session) -> bool:
-    """Whether the process of a session is known to have died on this machine, before its heartbeat has timed out."""
-    from asterism.fleet.device.membership import died_here  # slow to import
-
-    identity = await store.register("store/id")
-    return identity is not None and died_here(str(identity.value["id"]), session)
 
 
 async def initial_plan(store: Store, name: str) -> Constellation | None:

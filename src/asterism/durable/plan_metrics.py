@@ -7,15 +7,15 @@ together: a label value for each tick would never end."""
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 from asterism.base.openmetrics import Family
 from asterism.core.errors import AsterismError
-from asterism.core.run.session import OPEN
 from asterism.core.schedule.ticks import without_tick
+from asterism.durable.admin import cancel_key, live_sessions
 from asterism.durable.editor_budget import LIMITS, Spent, read_account
 from asterism.durable.journal_store import Head, StoredConstellation, load, read_heads
-from asterism.durable.stored_plans import open_runs, task_counts
+from asterism.durable.stored_plans import StoredPlan, open_runs, state_name
 from asterism.orchestrator.result import Result, covered
 from asterism.store.protocol import Store
 from asterism.store.store_errors import StoreError
@@ -26,30 +26,31 @@ MAX_PLANS = 50
 async def plan_families(store: Store, window: float) -> list[Family]:
     """The metrics of the plans of a store; plans that cannot be read are only counted by state."""
     heads = await read_heads(store)
-    now = store.clock()
-    live = {one.id for one in await store.sessions() if one.state == OPEN and one.beat_at + one.timeout >= now}
-    states: Counter[tuple[str, ...]] = Counter((_state(head, live),) for head in heads)
-    plans = []
+    live = await live_sessions(store, {head.owner for head in heads if not head.ended})
+    requests = {register.key for register in await store.registers(cancel_key(""))}
+    plans = {}
     for head in _recent(heads, store.clock() - window):
         try:
-            plans.append(await load(store, head.name))
+            record = await load(store, head.name)
         except StoreError:
             raise
         except AsterismError:  # damaged, or removed meanwhile
             continue
-    accounts = [(one.head.name, await read_account(store, one.head.name)) for one in plans]
+        runs = {} if record.head.ended else await open_runs(store, record.plan)
+        plans[head.name] = StoredPlan(record, live.get(head.owner or ""), runs=runs)
+    states: Counter[tuple[str, ...]] = Counter()
+    for head in heads:
+        state = plans[head.name].record.plan.state if head.name in plans else head.state
+        cancelling = head.cancelling or cancel_key(head.name) in requests
+        states[(state_name(state, live.get(head.owner or ""), cancelling=cancelling),)] += 1
+    accounts = [(name, await read_account(store, name)) for name in plans]
     spent = [(without_tick(name), account.spent) for name, account in accounts if account is not None]
     return [
         Family("asterism_plans", "Plans in the store.", ("state",), states),
-        *await _task_families(store, plans),
-        *_families(plans),
+        *_task_families(plans.values()),
+        *_families(one.record for one in plans.values()),
         *(_editor_families(spent) if spent else ()),
     ]
-
-
-def _state(head: Head, live: Collection[str]) -> str:
-    """The state of a plan; ``at_rest`` if no process runs it."""
-    return "at_rest" if head.state == "executing" and head.owner not in live else head.state
 
 
 def _recent(heads: Iterable[Head], since: float) -> list[Head]:
@@ -75,12 +76,12 @@ def _editor_families(accounts: Iterable[tuple[str, Spent]]) -> list[Family]:
     ]
 
 
-async def _task_families(store: Store, plans: Iterable[StoredConstellation]) -> list[Family]:
+def _task_families(plans: Iterable[StoredPlan]) -> list[Family]:
     """Running tasks by what they do: those that wait for a device are queued."""
     tasks: defaultdict[tuple[str, ...], float] = defaultdict(float)
     for stored in plans:
-        for status, count in task_counts(stored.plan, await open_runs(store, stored.plan)).items():
-            tasks[without_tick(stored.head.name), status] += count
+        for status, count in stored.counts.items():
+            tasks[without_tick(stored.record.head.name), status] += count
     return [Family("asterism_plan_tasks", "Tasks of the plan.", ("plan", "status"), tasks)] if tasks else []
 
 

@@ -95,7 +95,7 @@ async def withdraw_runner(store: Store, runner: str) -> None:
 
 
 def _lives(store: Store, runner: Register) -> bool:
-    return abs(store.clock() - runner.value["at"]) <= RUNNER_TIMEOUT
+    return abs(store.clock() - float(runner.value["at"])) <= RUNNER_TIMEOUT
 
 
 async def is_to_be_run(store: Store, name: str) -> bool:

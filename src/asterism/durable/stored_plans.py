@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from asterism.base.durations import format_age
@@ -21,10 +21,10 @@ from asterism.core.plan.explain import Holder, why
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import RUNNING, TERMINAL, ConstellationState
 from asterism.core.plan.teardowns import is_due
+from asterism.core.run.run import OWNED, Run, RunStatus
 from asterism.core.run.run import TERMINAL as ENDED_RUNS
-from asterism.core.run.run import Run, RunStatus
 from asterism.core.run.session import Session
-from asterism.durable.admin import cancel_reason, has_died_here, last_owner, live_owner, pause_reason
+from asterism.durable.admin import cancel_reason, last_owner, live_owner, live_sessions, pause_reason
 from asterism.durable.approval_store import waiting_approvals
 from asterism.durable.editor_budget import Account, read_account
 from asterism.durable.journal_store import (
@@ -56,23 +56,33 @@ HEADS = head_key("")
 @dataclass(frozen=True, slots=True)
 class StoredPlan:
     """``owner`` is the live session that runs the plan, ``gone`` the one that ran it last, if none does. ``paused`` and
-    ``cancel_request`` say who asked and why. ``orphaned`` are the tasks that count as running, but which no device
-    executes now. ``waiting`` are the edits that wait for a person, ``account`` is what its editor may spend and has
-    spent. ``runs`` are the runs of its running tasks."""
+    ``cancel_request`` say who asked and why. ``waiting`` are the edits that wait for a person, ``account`` is what its
+    editor may spend and has spent. ``runs`` are the runs of its running tasks, as ``open_runs`` returns them."""
 
     record: StoredConstellation
     owner: Session | None
     paused: str | None = None
     cancel_request: str | None = None
     gone: Session | None = None
-    orphaned: Sequence[str] = ()
     waiting: Sequence[WaitingEdit] = ()
     account: Account | None = None
     runs: Mapping[str, Run] = field(default_factory=dict)
 
     def phase(self, node: Node) -> str | None:
-        """What a running task does: queued, starting or running; None for others."""
-        return None if node.status is not RUNNING else task_phase(node, self.runs.get(node.id))
+        """What a task does that counts as running: queued, starting or running; None for others. Without a process
+        that runs the plan, only a task that a live device executes is running."""
+        if node.status is not RUNNING:
+            return None
+        run = self.runs.get(node.id)
+        if node.tentative is not None or node.task.foreach is not None or (run is not None and run.ended):
+            return QUEUED if self.owner is None else RUNNING_PHASE  # it waits for the process that runs the plan
+        return QUEUED if run is None else times_of(run).phase
+
+    @property
+    def orphaned(self) -> list[str]:
+        """The tasks that count as running, though no process runs the plan and no device executes them."""
+        nodes = self.record.plan.nodes.values() if self.owner is None else ()
+        return [node.id for node in nodes if self.phase(node) not in (None, RUNNING_PHASE)]
 
     def times(self, node: Node) -> AttemptTimes | None:
         """The times of the last attempt at a task, as far as they are known."""
@@ -88,7 +98,13 @@ class StoredPlan:
 
     @property
     def counts(self) -> dict[str, int]:
-        return task_counts(self.record.plan, self.runs)
+        """How many tasks have each status, with the phases of those that count as running for the plan."""
+        plan = self.record.plan
+        counts = {str(status): count for status, count in plan.counts.items() if count and status is not RUNNING}
+        if plan.counts[RUNNING]:
+            found = Counter(map(self.phase, plan.nodes.values()))
+            counts |= {phase: found[phase] for phase in PHASES if found[phase]}
+        return counts
 
     @property
     def state(self) -> str:
@@ -97,11 +113,8 @@ class StoredPlan:
 
     @property
     def state_name(self) -> str:
-        """The state of the plan, or ``at_rest`` if it has started and no process runs it, or ``cancelling``."""
-        if self.cancelling:
-            return "cancelling"
-        at_rest = self.owner is None and self.record.plan.state is ConstellationState.EXECUTING
-        return "at_rest" if at_rest else str(self.record.plan.state)
+        """See the function of this name."""
+        return state_name(self.record.plan.state, self.owner, cancelling=self.cancelling)
 
     @property
     def cancelling(self) -> bool:
@@ -123,6 +136,14 @@ class StoredPlan:
     def done(self) -> int:
         """How many tasks have ended."""
         return sum(self.record.plan.counts[status] for status in TERMINAL)
+
+
+def state_name(state: str, owner: Session | None, *, cancelling: bool) -> str:
+    """The state of a plan as people see it: its own, or ``cancelling`` from the request on, or ``at_rest`` if it has
+    started and no process runs it."""
+    if cancelling and state not in ENDED:
+        return "cancelling"
+    return "at_rest" if owner is None and state == ConstellationState.EXECUTING else str(state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,30 +168,10 @@ async def find_plan(fleet: Fleet, name: str) -> Head:
 async def read_plan(fleet: Fleet, name: str) -> StoredPlan:
     """A plan as it is now. Raises UnknownConstellation like ``find_plan``."""
     await find_plan(fleet, name)
-    found = await _read(fleet, name)
-    if found.owner is None and found.record.plan.counts[RUNNING]:
-        return replace(found, orphaned=await _orphaned(fleet, found.record.plan))
-    return found
+    return await _read(fleet, name)
 
 
 PHASES = (QUEUED, STARTING, RUNNING_PHASE)
-
-
-def task_phase(node: Node, run: Run | None) -> str:
-    """What a task does that counts as running: queued, starting or running. ``run`` is its run, if it has one yet."""
-    if node.tentative is not None or node.task.foreach is not None:  # it has ended, or is done by the orchestrator
-        return RUNNING_PHASE
-    return QUEUED if run is None else times_of(run).phase
-
-
-def task_counts(plan: Constellation, runs: Mapping[str, Run]) -> dict[str, int]:
-    """How many tasks have each status, with the phases of those that count as running for the plan."""
-    counts = {str(status): count for status, count in plan.counts.items() if count and status is not RUNNING}
-    if plan.counts[RUNNING]:
-        running = (node for node in plan.nodes.values() if node.status is RUNNING)
-        found = Counter(task_phase(node, runs.get(node.id)) for node in running)
-        counts |= {phase: found[phase] for phase in PHASES if found[phase]}
-    return counts
 
 
 def times_of(run: Run) -> AttemptTimes:
@@ -181,7 +182,7 @@ def times_of(run: Run) -> AttemptTimes:
 
 async def open_runs(store: Store, plan: Constellation) -> dict[str, Run]:
     """The runs of the running tasks of a plan, by task. The plan itself learns when they end which device had them, and
-    when they began."""
+    when they began. A run whose device is dead waits for another one, though the coordinator may not have noticed."""
     if not plan.counts[RUNNING]:
         return {}
     keys = {
@@ -194,21 +195,12 @@ async def open_runs(store: Store, plan: Constellation) -> dict[str, Run]:
     absent = frozenset(key for key, task in keys.items() if task not in runs)
     if 0 < len(absent) <= MOST_ABSENT:  # they have ended, and the plan is about to learn it
         runs |= {keys[run.key]: run for run in await store.find(Query(keys=absent)) if run.key in keys}
-    return runs
-
-
-async def _orphaned(fleet: Fleet, plan: Constellation) -> list[str]:
-    """The running tasks of a plan whose runs no device executes: they wait for one, or their device is gone."""
-    now, live = fleet.store.clock(), set()
-    for session in await fleet.store.sessions():
-        if session.reachable(now) and not await has_died_here(fleet.store, session):
-            live.add(session.id)
-    runs = await fleet.store.find(
-        Query(workflow=f"{retention.PREFIX}{plan.id}", statuses=frozenset({RunStatus.PROCESSING}))
-    )
-    executed = {run.key for run in runs if run.session in live}
-    keys = {node.id: f"{retention.PREFIX}{plan.id}/{node.id}/{node.epoch}" for node in plan.nodes.values()}
-    return [node.id for node in plan.nodes.values() if node.status is RUNNING and keys[node.id] not in executed]
+    owned = [run.session for run in runs.values() if run.status in OWNED]
+    live = await live_sessions(store, owned) if owned else {}
+    return {
+        task: run if run.status not in OWNED or run.session in live else run.changed(device=None, started_at=None)
+        for task, run in runs.items()
+    }
 
 
 async def list_plans(fleet: Fleet) -> list[StoredPlan | UnreadablePlan]:

@@ -18,14 +18,13 @@ from asterism.core.plan.edit_trial import trial
 from asterism.core.plan.editor_cost import EditorCost
 from asterism.core.plan.group_elements import work_of
 from asterism.core.plan.node import Node
-from asterism.core.plan.status import COMPLETED, PENDING, RUNNING
-from asterism.core.run.run import Run
+from asterism.core.plan.status import COMPLETED, PENDING
 from asterism.durable.approval_store import escalation_of
 from asterism.durable.editor_budget import Account
 from asterism.durable.journal_store import StoredConstellation
 from asterism.durable.plan_history import ClosedCycle
 from asterism.durable.plan_requests import EditAnswer
-from asterism.durable.stored_plans import StoredPlan, UnreadablePlan, task_phase, times_of
+from asterism.durable.stored_plans import StoredPlan, UnreadablePlan
 from asterism.durable.task_logs import TaskRun
 from asterism.fleet.fleet import Fleet
 from asterism.orchestrator.plan_mask import PlanMask
@@ -76,20 +75,20 @@ def view(
         "ended_at": plan.ended_at,
         "params": PlanMask(plan).shown(dict(head.params)),
         "counts": stored.counts,
-        **(structure(plan, stored.runs) if tasks else {"tasks": [], "dependencies": []}),
+        **(structure(plan, stored) if tasks else {"tasks": [], "dependencies": []}),
         "cycles": [cycle_json(one) for one in stored.record.lock.cycles.values()],
         "approvals": list(approvals),
         "budget": None if stored.account is None else budget_json(stored.account),
     }
 
 
-def structure(plan: Constellation, runs: Mapping[str, Run] | None = None) -> dict[str, Any]:
-    """The tasks and the dependencies of a plan. ``runs`` are those of running tasks: they say which device has a task
-    and since when; None for a plan of the past."""
+def structure(plan: Constellation, stored: StoredPlan | None = None) -> dict[str, Any]:
+    """The tasks and the dependencies of a plan. ``stored`` says which device has a running task and since when; None
+    for a plan of the past."""
     mask, groups = PlanMask(plan), groups_of(plan)
     nodes = plan.nodes.values()
     return {
-        "tasks": [task_json(node, plan, mask, groups, runs) for node in nodes],
+        "tasks": [task_json(node, plan, mask, groups, stored) for node in nodes],
         "dependencies": [
             {"source": source, "target": node.id, "on": edge.on, "when": edge.when}
             for node in nodes
@@ -117,10 +116,10 @@ def task_json(
     plan: Constellation,
     mask: PlanMask,
     groups: dict[str, str],
-    runs: Mapping[str, Run] | None = None,
+    stored: StoredPlan | None = None,
 ) -> dict[str, Any]:
-    run = None if runs is None else runs.get(node.id)
-    times = node.times if run is None else times_of(run)
+    run = None if stored is None else stored.runs.get(node.id)
+    times = node.times if stored is None else stored.times(node)
     reason = error_text(node.error) or node.reason
     held = node.status is PENDING and node.held
     return {
@@ -129,7 +128,7 @@ def task_json(
         "status": "waiting" if node.status is PENDING and node.open else str(node.status),
         "reason": mask.shown(reason) if reason else None,
         "device": node.device if run is None else run.device,
-        "phase": None if runs is None or node.status is not RUNNING else task_phase(node, run),
+        "phase": None if stored is None else stored.phase(node),
         "attempt": None if times is None else times.to_json(),
         "attempts": node.attempts,
         "started_at": node.started_at,
@@ -153,7 +152,7 @@ def task_details(
     mask = PlanMask(plan)
     result = mask.results().get(task) if node.status is COMPLETED else None
     return {
-        **task_json(node, plan, mask, groups_of(plan), stored.runs),
+        **task_json(node, plan, mask, groups_of(plan), stored),
         "definition": mask.shown(node.task.to_json()),
         "result": plain_json(result, f"the result of task {task!r}"),
         "executions": [execution_json(one, mask) for one in runs],
