@@ -219,9 +219,11 @@ def test_an_answer_without_a_body_may_name_an_encoding(server: Any) -> None:
 
 @pytest.mark.parametrize("encoding", ["punycode", "idna", "unicode_escape", "zlib", "undefined", "nul\0"])
 def test_a_charset_that_is_not_one_of_texts_counts_as_none(encoding: str) -> None:
-    from asterism.base.http_requests import _text
+    from asterism.base.http_requests import _parsed
 
-    assert _text(b"a-b\\n", encoding) == "a-b\\n"
+    answer = httpx.Response(200, headers={b"content-type": f"text/plain; charset={encoding}".encode()})
+    answer.request = httpx.Request("GET", "http://server/")
+    assert _parsed(b"a-b\\n", answer) == "a-b\\n"
 
 
 @pytest.mark.parametrize("library", [httpx, httpx2])

@@ -102,3 +102,19 @@ async def test_a_result_above_the_limit_fails_with_size_and_limit(run: Any, tmp_
     assert "the output of the command has 2,080,011 bytes, and the limit is 1,000,000: write it to a file" in words
     assert ("asterism run --result-limit SIZE" if run is in_memory else "asterism fleet set --most SIZE") in words
     assert result["count"].status == "cancelled"
+
+
+@everywhere
+async def test_output_that_is_not_text_fails_and_is_not_changed(run: Any, tmp_path: Path) -> None:
+    made = Constellation("bytes")
+    made.add(Task("up", shell=r"printf 'h\303\251llo\n'; printf 'caf\351 42\n'"))
+    made.add(Task("down", shell="echo $up", inputs={"up": {"from": "up"}}), "up")
+    made.add(Task("encoded", shell=r"printf 'caf\351' | base64"))
+    result = await run(made, 64 << 20, tmp_path)
+    assert result["up"].status == "failed"
+    assert (
+        "the output of the command is not valid UTF-8 (byte 0xe9 at offset 10): write it to a file and pass on the "
+        "name of the file, or encode it as text, for example with base64"
+    ) in str(result["up"].error)
+    assert result["down"].status == "cancelled"
+    assert result["encoded"].value == "Y2Fm6Q=="

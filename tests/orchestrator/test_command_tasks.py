@@ -185,8 +185,8 @@ def test_the_result_of_a_function_has_the_same_limit_where_results_are_json() ->
         LocalDevice("device", result_limit=-1)
 
 
-def test_output_that_is_not_utf_8_does_not_fail_the_task() -> None:
-    assert output(Task("a", shell=r"printf 'ok \377'")) == "ok �"
+def test_errors_that_are_not_utf_8_do_not_fail_the_task() -> None:
+    assert output(Task("a", shell=r"printf 'caf\351' >&2; echo done")) == "done"
 
 
 async def test_commands_run_beside_each_other() -> None:

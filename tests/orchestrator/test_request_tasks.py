@@ -16,7 +16,7 @@ import pytest
 from asterism import Constellation, LocalDevice, Orchestrator, Task
 from asterism.base.http_requests import NoAnswer, RequestFailed
 from asterism.base.text import masked_url
-from asterism.core.errors import AsterismError
+from asterism.core.errors import AsterismError, NotJson
 from asterism.report.result_summary import result_json
 from tests.orchestrator.orchestrator_scenes import after, deadline, independent
 from tests.process_scenes import PATIENCE
@@ -35,6 +35,8 @@ class Handler(BaseHTTPRequestHandler):
             self.reply(200, "text/plain", '{"looks": "like json"}')
         elif path == "/broken":
             self.reply(200, "application/json", "{no json")
+        elif path == "/image":
+            self.reply(200, "image/png", b"\x89PNG")
         elif path == "/empty":
             self.reply(204, "application/json", "")
         elif path == "/moved":
@@ -50,11 +52,11 @@ class Handler(BaseHTTPRequestHandler):
 
     do_GET = do_POST = do_PUT = do_DELETE = answer
 
-    def reply(self, status: int, kind: str, body: str) -> None:
+    def reply(self, status: int, kind: str, body: str | bytes) -> None:
         self.send_response(status)
         self.send_header("content-type", kind)
         self.end_headers()
-        self.wfile.write(body.encode())
+        self.wfile.write(body if isinstance(body, bytes) else body.encode())
 
     def log_message(self, *args: Any) -> None:
         pass
@@ -94,6 +96,15 @@ def test_a_json_response_is_parsed(server: Any) -> None:
 
 def test_an_answer_that_does_not_say_so_is_text(server: Any) -> None:
     assert fetch({"url": f"{server.url}/text"}) == '{"looks": "like json"}'
+
+
+def test_an_answer_that_is_not_text_fails_and_is_not_changed(server: Any) -> None:
+    with pytest.raises(NotJson) as caught:
+        fetch({"url": f"{server.url}/image"})
+    assert str(caught.value) == (
+        f"the answer to GET {server.url}/image is not valid UTF-8 (byte 0x89 at offset 0): download it to a file with "
+        "a command, such as curl"
+    )
 
 
 def test_an_empty_answer_is_empty_text_and_redirects_are_followed(server: Any) -> None:

@@ -27,7 +27,7 @@ from asterism.base.http_answers import ACCEPTED, AnswerTooLarge, read_answer
 from asterism.base.large_values import call_apart
 from asterism.base.secret_mask import Mask
 from asterism.base.startup import install_hint
-from asterism.base.text import masked_url, masked_urls
+from asterism.base.text import decode_whole, masked_url, masked_urls
 from asterism.core.errors import AsterismError
 from asterism.core.json_values import SizeLimit
 
@@ -115,7 +115,8 @@ async def send_request(terms: Mapping[str, Any], mask: Mask, limit: SizeLimit | 
     that are not sent to another origin, ``limit`` says how large the answer may be.
 
     ``expect`` lists the statuses that count as success; by default every 2xx does. Raises RequestFailed for any other
-    status, NoAnswer without an answer, TooLarge for one over ``limit``, AnswerRefused and UnsafeRedirect."""
+    status, NoAnswer without an answer, TooLarge for one over ``limit``, NotJson for one that is not text,
+    AnswerRefused and UnsafeRedirect."""
     client = await http_client(timeout=None)  # the timeout of the task applies
     with request_errors(terms):
         async with client:
@@ -150,19 +151,24 @@ async def _value(answer: httpx.Response, expected: Any, limit: SizeLimit | None)
     # the limit is that of a result, not that of the answer that says what went wrong
     body = await (read_answer(answer) if wrong or limit is None else _result_body(answer, limit))
     if wrong:
-        text = await call_apart(_text, body, answer.charset_encoding)
+        text = await call_apart(bytes.decode, body, _encoding(answer), "replace")
         raise RequestFailed(answer.status_code, str(answer.request.url), text, answer.request.method)
     return await call_apart(_parsed, body, answer)
 
 
 def _parsed(body: bytes, answer: httpx.Response) -> Any:
-    is_json = "json" in answer.headers.get("content-type", "") and body
-    return json_body(answer, body) if is_json else _text(body, answer.charset_encoding)
+    if "json" in answer.headers.get("content-type", "") and body:
+        return json_body(answer, body)
+    return decode_whole(body, _name(answer), "download it to a file with a command, such as curl", _encoding(answer))
+
+
+def _name(answer: httpx.Response) -> str:
+    return f"the answer to {answer.request.method} {masked_url(str(answer.request.url))}"
 
 
 async def _result_body(answer: httpx.Response, limit: SizeLimit) -> bytes:
     """The body of an answer. Raises AnswerRefused and TooLarge."""
-    what = f"the answer to {answer.request.method} {masked_url(str(answer.request.url))}"
+    what = _name(answer)
     length = None if "content-encoding" in answer.headers else answer.headers.get("content-length")
     try:
         return await read_answer(answer, limit.size)
@@ -173,13 +179,14 @@ async def _result_body(answer: httpx.Response, limit: SizeLimit) -> bytes:
         raise
 
 
-def _text(body: bytes, encoding: str | None) -> str:
-    """A body as text; UTF-8 if it names no encoding of texts."""
+def _encoding(answer: httpx.Response) -> str:
+    """The encoding of a body; UTF-8 if it names none of texts."""
     try:
-        known = codecs.lookup(encoding or "utf-8").name
-        return body.decode("utf-8" if known in _NOT_OF_TEXTS else known, errors="replace")
-    except (LookupError, ValueError):  # an unknown encoding
-        return body.decode(errors="replace")
+        known = codecs.lookup(answer.charset_encoding or "utf-8").name
+        b" ".decode(known, "replace")  # raises LookupError for one that is not for texts, such as zlib
+    except (LookupError, ValueError):
+        return "utf-8"
+    return "utf-8" if known in _NOT_OF_TEXTS else known
 
 
 def build_request(client: httpx.AsyncClient, terms: Mapping[str, Any], headers: Any) -> httpx.Request:

@@ -16,12 +16,15 @@ from typing import IO, Any
 
 from asterism.base import operating_system, process_guard
 from asterism.base.large_values import call_apart
+from asterism.base.text import decode_whole
 from asterism.core.errors import AsterismError, DeviceTrouble
 from asterism.core.json_values import SizeLimit
 
 OUTPUT_LIMIT = 1 << 20
 """How many bytes of the end of a command's output are kept for its error."""
 
+
+_NOT_TEXT = "write it to a file and pass on the name of the file, or encode it as text, for example with base64"
 
 EXHAUSTED = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ENOMEM, errno.ENOBUFS}
@@ -99,7 +102,8 @@ class _Listener(asyncio.SubprocessProtocol):
         return bytes(self._kept[fd][-OUTPUT_LIMIT:]).decode(errors="replace")
 
     async def value(self, limit: SizeLimit) -> Any:
-        """The standard output, parsed if it is JSON; to be called once. Raises TooLarge."""
+        """The standard output, parsed if it is JSON; to be called once. Raises TooLarge, and NotJson for bytes that are
+        not text."""
         limit.check(self.size, "the output of the command")
         return await call_apart(_parsed, self._kept.pop(1))
 
@@ -137,7 +141,7 @@ class Commands:
     ) -> Any:
         """Run a command and return its output: parsed if it is JSON, text otherwise. Raises CommandFailed; OSError if
         the command cannot be executed; DeviceTrouble if the machine is out of a resource; LeaseExpired; TooLarge if the
-        output is larger than ``result_limit``. Without a ``result_limit`` it returns None.
+        output is larger than ``result_limit``; NotJson if it is not UTF-8. Without a ``result_limit`` it returns None.
 
         When cancelled, its process group gets SIGTERM, and is killed after ``grace`` seconds. Processes that the
         command leaves in its group are killed with it.
@@ -320,7 +324,7 @@ def _signal_name(number: int) -> str:
 
 
 def _parsed(output: bytearray) -> Any:
-    text = output.decode(errors="replace").strip()
+    text = decode_whole(output, "the output of the command", _NOT_TEXT).strip()
     output.clear()  # not two copies of what may be large, while a third is made
     if text[:1] in ("{", "["):
         with contextlib.suppress(ValueError, RecursionError):

@@ -26,6 +26,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, Any
 
+from asterism.core.errors import NotJson
+
 JOINERS = "\u200c\u200d"
 """Joiners, which are kept: they change no order and hide nothing, and some scripts and emoji need them."""
 
@@ -53,6 +55,18 @@ def clean_error(text: str) -> str:
     """The text of an error. Asterism indents the lines after the first; a line break without an indentation came from
     outside, and becomes a space."""
     return re.sub(r"\n(?!  )", " ", clean_lines(text))
+
+
+def decode_whole(data: bytes | bytearray, what: str, advice: str, encoding: str = "utf-8") -> str:
+    """The bytes of a result as text: every character of it, or none. ``what`` they are and what to do instead are for
+    the message. Raises NotJson, and LookupError for an encoding that is unknown."""
+    try:
+        return data.decode(encoding)
+    except UnicodeDecodeError as error:
+        name = "UTF-8" if encoding == "utf-8" else error.encoding
+        raise NotJson(
+            f"{what} is not valid {name} (byte 0x{data[error.start]:02x} at offset {error.start:,}): {advice}"
+        ) from None
 
 
 def describe_value(value: Any) -> str:

@@ -127,11 +127,12 @@ def test_the_words_of_a_command_that_failed_are_bounded() -> None:
     assert len(str(caught.value)) <= TAIL + 100
 
 
-def test_the_whole_output_is_the_result_and_bytes_that_are_no_text_do_no_harm() -> None:
+def test_the_whole_output_is_the_result_and_bytes_that_are_no_text_are_shown_but_no_result() -> None:
     reports = Reports()
-    program = f"import sys; sys.stdout.buffer.write(b'x' * {3 * OUTPUT_LIMIT} + b'\\xff\\xfeend')"
-    value = execute(command(PYTHON, "-c", program), reports=reports)
-    assert value == "x" * (3 * OUTPUT_LIMIT) + "��end"
+    long = f"import sys; sys.stdout.buffer.write(b'x' * {3 * OUTPUT_LIMIT} + b'%s')"
+    assert execute(command(PYTHON, "-c", long % "end")) == "x" * (3 * OUTPUT_LIMIT) + "end"
+    with pytest.raises(NotJson, match=rf"not valid UTF-8 \(byte 0xff at offset {3 * OUTPUT_LIMIT:,}\)"):
+        execute(command(PYTHON, "-c", long % r"\xff\xfeend"), reports=reports)
     assert reports.output[-1].endswith("x��end")
     assert len(reports.output[-1].encode()) <= TAIL
 

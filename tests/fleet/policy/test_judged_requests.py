@@ -107,7 +107,13 @@ def test_inputs_fill_the_url_and_the_rest_of_the_request(server: Any) -> None:
 def test_an_answer_is_json_if_it_says_so_and_text_otherwise(server: Any) -> None:
     assert execute(request(f"{server.url}/status?200")) == "status 200"
     assert execute(request(f"{server.url}/latin?latin-1")) == "é"
-    assert execute(request(f"{server.url}/latin?no-such-encoding")) == "�"
+    for encoding in ("no-such-encoding", "zlib", "utf-8"):
+        with pytest.raises(
+            NotJson, match=r"the answer to GET .* is not valid UTF-8 \(byte 0xe9 at offset 0\): download"
+        ):
+            execute(request(f"{server.url}/latin?{encoding}"))
+    with pytest.raises(NotJson, match=r"is not valid ascii \(byte 0xe9 at offset 0\)"):
+        execute(request(f"{server.url}/latin?us-ascii"))
     assert execute(request(f"{server.url}/status?404", expect=[404])) == "status 404"
     with pytest.raises(RequestFailed, match="answered 404: status 404"):
         execute(request(f"{server.url}/status?404"))
