@@ -90,8 +90,21 @@ def test_output_with_escape_sequences_moves_no_cursor(tmp_path: Path) -> None:
     assert "\x1b" not in result.output
 
 
-def test_of_a_long_line_the_end_is_shown(tmp_path: Path) -> None:
-    plan = write(tmp_path, "tasks: {a: {shell: \"printf '%05000d' 0; echo end; exit 1\"}}\n")
+def test_of_a_long_line_the_beginning_and_the_end_are_shown(tmp_path: Path) -> None:
+    plan = write(tmp_path, "tasks: {a: {shell: \"printf 'begin%05000d' 0; echo end; exit 1\"}}\n")
     result = asterism("run", plan, "--plain")
     shown = result.output[result.output.index("Output of a:") :].splitlines()
-    assert shown[1] == "  (4,003 characters) …" + "0" * 997 + "end"
+    zeros = "0" * 445
+    assert shown[1] == f"  begin{zeros} … (4,108 characters are left out) … 00{zeros}end"
+
+
+@pytest.mark.parametrize("end", ["exit 1", ":"])
+def test_data_in_one_line_does_not_fill_the_screen(tmp_path: Path, end: str) -> None:
+    """Neither as the output nor as the reason, which is its last line, nor in the log that a person reads."""
+    plan = write(tmp_path, f"tasks: {{a: {{shell: \"printf 'begin%0500000d' 0; echo end; {end}\"}}}}\n")
+    result = asterism("run", plan, "--plain", "--result-limit", "100k")
+    assert result.exit_code == 1
+    assert len(result.output) < 6000
+    assert "begin000" in result.output
+    assert "000end" in result.output
+    assert (" has 500,009 bytes, and the limit is 102,400" in result.output) == (end == ":")

@@ -23,14 +23,16 @@ from asterism.base.durations import format_duration
 from asterism.base.text import clean, plural, shorten, shorten_middle
 from asterism.cli.plan_progress import OUTPUT_LINES, NewestOutput, OutputSource, OutputTail, PendingGroup, Progress
 from asterism.cli.screen import Screen, forget_output
+from asterism.core.errors import truncate
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.node import Node
 from asterism.core.plan.plan_end import opened_at
 from asterism.core.plan.status import PENDING, RUNNING, TaskStatus
-from asterism.orchestrator.events import Event
+from asterism.orchestrator.events import Event, TaskEvent
 from asterism.orchestrator.orchestrator import PlanCommands
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.report.event_text import names, reason, sentence
+from asterism.report.log_text import LONGEST_LINE
 from asterism.report.result_summary import state_tone
 from asterism.report.status_style import BOLD, DIM, mark, tone
 
@@ -82,6 +84,7 @@ class _Lines:
             self._since = self._since or opened_at(self._plan) or event.at
             since = event.at - self._since
             text = self._secrets.shown(sentence(event, self._plan))
+            text = truncate(text, LONGEST_LINE) if isinstance(event, TaskEvent) else text  # the last line of a command
             self._lines.append(f"{max(0.0, since):8.2f}  {clean(text)}\n")
             self._wake.set()
 

@@ -179,7 +179,7 @@ class RecordedError(AsterismError):
 
 SENTENCE_ERRORS = frozenset(
     {
-        *("CommandFailed", "RequestFailed", "LimitReached", "MissingInput", "NotJson"),
+        *("CommandFailed", "RequestFailed", "LimitReached", "MissingInput", "NotJson", "TooLarge"),
         *("NoDevice", "DeviceLost", "NotExpandable", "ElementsFailed"),
     }
 )
@@ -198,12 +198,12 @@ MAX_TEXT = 10_000
 """The longest text that a record keeps of an error or a reason, in characters."""
 
 
-def truncate(text: str) -> str:
-    """A text as a record keeps it: all of it, or its beginning and its end. Errors of work may have any length, and a
-    record contains them several times."""
-    if len(text) <= MAX_TEXT:
+def truncate(text: str, most: int = MAX_TEXT) -> str:
+    """A text as a record keeps it, or as people see it: all of it, or its beginning and its end. Errors of work and
+    lines of output may have any length, and a record contains an error several times."""
+    if len(text) <= most:
         return text
-    part = MAX_TEXT // 2 - 50
+    part = most // 2 - 50
     return f"{text[:part]} … ({len(text) - 2 * part:,} characters are left out) … {text[-part:]}"
 
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from asterism.base.durations import format_duration
 from asterism.base.text import clean, json_text, plural, shorten
-from asterism.core.errors import error_text
+from asterism.core.errors import error_text, truncate
 from asterism.core.json_values import plain_json
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.node import Node, handler_of
@@ -20,6 +20,7 @@ from asterism.core.plan.topological_order import parents_first
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.orchestrator.result import Result
 from asterism.report.event_text import reason
+from asterism.report.log_text import LONGEST_LINE
 from asterism.report.status_style import DIM, tone
 
 MOST_NAMES = 8
@@ -120,10 +121,9 @@ def failure_reasons(result: Result) -> list[str]:
     secrets = PlanMask(result.plan)
     cancelled = {entry.task: entry.why for entry in result.story() if entry.what == "cancelled"}
     ends = [node for node in result.plan.nodes.values() if node.status in (TaskStatus.FAILED, TaskStatus.CANCELLED)]
-    shown = [
-        clean(secrets.shown(f"{node.id} {_end(node)}: {reason(node.error) or cancelled.get(node.id, '')}"))
-        for node in ends[:MOST_REASONS]
-    ]
+    first = ends[:MOST_REASONS]
+    texts = [f"{node.id} {_end(node)}: {reason(node.error) or cancelled.get(node.id, '')}" for node in first]
+    shown = [clean(truncate(secrets.shown(text), LONGEST_LINE)) for text in texts]
     return [*shown, *([f"and {len(ends) - MOST_REASONS:,} more"] if len(ends) > MOST_REASONS else [])]
 
 
