@@ -1,9 +1,8 @@
 """Variables in shell lines: those that a line reads and nobody sets, although a task, input or parameter has the name.
 
-A shell gives such a variable an empty value, and the task completes. A line is read as ``sh`` reads it, as far as that
-is needed to tell what it expands: not in single quotes, comments and quoted here-documents, and not after a backslash.
-A line that sets the variable itself, or gives a default (``${name:-none}``), means it. So does a name that the
-environment has, or that shells and programs know.
+A shell gives such a variable an empty value, and the task completes. A line that sets the variable before it reads it,
+or gives a default (``${name:-none}``), means it. So does a name that the environment has, or that shells and programs
+know.
 """
 
 from __future__ import annotations
@@ -16,22 +15,13 @@ from difflib import get_close_matches
 from asterism.base.command_inputs import FILE_PREFIX
 from asterism.base.task_inputs import VARIABLE_PREFIX, is_reserved
 from asterism.planfile import models
+from asterism.planfile.shell_reader import read_variables
 
 SHORTEST = 4
 """The length from which on a name that is only close to another is taken for a slip."""
 
 CLOSE = 0.75
 """How similar such a name has to be: one letter of four may differ."""
-
-_EXPANSION = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{[#!]?([A-Za-z_][A-Za-z0-9_]*)([^}]?))")
-_ASSIGNED = re.compile(r"(?<![A-Za-z0-9_$])([A-Za-z_][A-Za-z0-9_]*)(?:\[[^\]]*\])?\+?=")
-_NAMED = re.compile(
-    r"(?<![\w$])(?:for|select|read|export|readonly|local|declare|typeset|unset|mapfile|readarray|getopts|printf\s+-v|let)"
-    r"((?:\s+[^\s;&|<>()]+)+)"
-)
-_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_SETS_ANYTHING = re.compile(r"(?:^|[;&|({]|\b(?:then|do|else)\s)\s*(?:eval|source|\.)\s", re.MULTILINE)
-_LITERAL_DOCUMENT = re.compile(r"<<-?\s*(?:'(\w+)'|\"(\w+)\"|\\(\w+)).*?^\s*(?:\1|\2|\3)\s*$", re.DOTALL | re.MULTILINE)
 
 
 def unset_variables(
@@ -44,7 +34,7 @@ def unset_variables(
     for name in task.inputs or ():
         if re.search(rf"(?<!\$)\{{{re.escape(name)}\}}", line):
             yield f'a shell line takes inputs as variables: write "${name}" instead of {{{name}}}'
-    if "$" not in line or _SETS_ANYTHING.search(line):
+    if "$" not in line:
         return
     given = {*(task.inputs or ()), *(task.env or ()), *names}
     for variable in read_variables(line):
@@ -84,48 +74,3 @@ def _unpassed(variable: str, name: str, task: str, follows: bool) -> str:
         f"the line uses ${variable}, but the result of task {task!r} is not passed to it, so the variable is empty; "
         f"add inputs: {{{name}: {{from: {task}}}}}{after}"
     )
-
-
-def read_variables(line: str) -> list[str]:
-    """The variables that a shell line reads without setting them, in the order of their first use."""
-    line = _LITERAL_DOCUMENT.sub("", line)
-    set_here = set(_ASSIGNED.findall(line))
-    for words in _NAMED.findall(line):
-        set_here.update(_WORD.findall(words))
-    found: dict[str, None] = {}
-    for match in _expansions(line):
-        name, modifier = match[1] or match[2], match[3] or ""
-        if name not in set_here and modifier not in tuple(":-=+?"):
-            found[name] = None
-    return list(found)
-
-
-def _expansions(line: str) -> Iterator[re.Match[str]]:
-    """What a shell expands in a line: nothing in single quotes, comments, or after a backslash."""
-    within: list[str] = []  # open double quotes and brackets, the innermost last
-    at = 0
-    while at < len(line):
-        letter, quoted = line[at], bool(within) and within[-1] == '"'
-        if letter == "\\":
-            at += 1
-        elif letter == '"':
-            within.pop() if quoted else within.append('"')
-        elif letter == "'" and not quoted:
-            at = _end(line, "'", at + 1)
-        elif letter == "#" and not quoted and (at == 0 or line[at - 1] in " \t\n;&|("):
-            at = _end(line, "\n", at)
-        elif line.startswith("$(", at) or (letter == "(" and not quoted):
-            within.append("(")
-            at += letter == "$"
-        elif letter == ")" and within and within[-1] == "(":
-            within.pop()
-        elif line.startswith("$$", at):
-            at += 1
-        elif (match := _EXPANSION.match(line, at)) is not None:
-            yield match
-        at += 1
-
-
-def _end(line: str, letter: str, start: int) -> int:
-    found = line.find(letter, start)
-    return len(line) if found < 0 else found
