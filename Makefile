@@ -9,6 +9,7 @@ RUNS ?= 5000
 WORKERS ?= 4
 SEED ?= $(shell date +%s)
 ARGS ?=
+BASE ?=
 
 # Each of some thousand processes that the tests start would compile its modules anew without this.
 export PYTHONDONTWRITEBYTECODE =
@@ -16,7 +17,7 @@ export PYTHONDONTWRITEBYTECODE =
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-long lint types races sim chaos bench bench-env series-million coverage chromium github-schema acp-examples modules repin clean
+.PHONY: help demo test test-changed test-long lint types races sim chaos bench bench-env series-million coverage chromium github-schema acp-examples modules repin clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -34,6 +35,12 @@ PYTEST = .venv/bin/python -m pytest -n $(WORKERS) --dist worksteal
 
 test: .venv/.test ## Run all tests but the long ones
 	$(PYTEST) -m "not long" $(ARGS)
+
+test-changed: .venv/.test ## Run the tests that a change since main can reach by imports: make test-changed BASE=HEAD
+	@files=$$(BASE=$(BASE) .venv/bin/python -m tests.changed_tests) || exit 1; \
+	if [ -z "$$files" ]; then echo "No test is reached by the change."; exit 0; fi; \
+	echo "The change reaches $$(echo "$$files" | wc -l) test files."; \
+	$(PYTEST) -m "not long" $(ARGS) $$files
 
 test-long: .venv/.test ## Run the long tests (many seeds, large plans, storms), and all properties with new examples
 	$(PYTEST) -m "long or hypothesis" --hypothesis-profile=random --hypothesis-seed=$(SEED) $(ARGS)

@@ -141,7 +141,8 @@ def test_a_url_that_inputs_complete_is_none(tmp_path: Path, url: str) -> None:
     ],
 )
 def test_no_address_of_a_store_shows_its_password(tmp_path: Path, url: str) -> None:
-    for words in (("runs", "list"), ("store", "info"), ("device", "join", "laptop"), ("series", "status")):
+    device = ("device", "join", "laptop", "--store-wait", "0s")
+    for words in (("runs", "list"), ("store", "info"), device, ("series", "status")):
         result = Scene(tmp_path).run(*words, "--store", url)
         assert result.exit_code != 0
         assert "hunter2" not in result.output
