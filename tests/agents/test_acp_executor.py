@@ -11,6 +11,7 @@ from typing import Any
 import acp  # noqa: F401  before the first test: it takes a second
 import pytest
 
+from asterism.agents import acp_executor
 from asterism.agents.acp_executor import AcpAgent
 from asterism.agents.agent_prompt import AgentFailed, InvalidAgentResult
 from asterism.core.errors import DeviceUnavailable
@@ -309,6 +310,15 @@ async def test_an_agent_that_ends_while_a_file_is_read_for_it_fails_the_run(
     with pytest.raises(AgentFailed, match="the agent ended before its work was done"):
         await Scene(policy(tmp_path, "read")).run({"ask_and_exit": str(tmp_path / "a.txt")})
     assert not caplog.records
+
+
+async def test_an_answer_to_an_agent_that_has_ended_is_dropped_and_a_request_fails() -> None:
+    """The SDK logs a traceback of each answer that cannot be sent."""
+    work: Any = None  # a process that has not started answers as one that has ended
+    process = acp_executor._AgentProcess(work, PLAIN)
+    await process.send({"jsonrpc": "2.0", "id": 1, "result": {}})
+    with pytest.raises(ConnectionResetError):
+        await process.send({"jsonrpc": "2.0", "id": 1, "method": "session/prompt"})
 
 
 async def test_two_commands_of_an_agent_run_at_once(tmp_path: Path) -> None:

@@ -439,10 +439,14 @@ class _AgentProcess:
     # -- transport -----------------------------------------------------------------------------------------------------
 
     async def send(self, message: dict[str, Any]) -> None:
-        if self._writer is None or self._running.done():
-            raise ConnectionResetError("the agent has ended")
-        self._writer.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
-        await self._writer.drain()
+        try:
+            if self._writer is None or self._running.done():
+                raise ConnectionResetError("the agent has ended")
+            self._writer.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+            await self._writer.drain()
+        except ConnectionError:
+            if "method" in message:  # an answer, in contrast, is dropped: nobody waits for it any more
+                raise
 
     async def receive(self) -> dict[str, Any] | None:
         while not self._flooded:
