@@ -112,7 +112,7 @@ class PlanWorld(FleetWorld):
         self.first_wire = self.first_wire or wire
         fleet = Fleet(wire, by="boss", clock=machine, chance=self.chance)
         host = f"boss-{self._host}"
-        local = self.chance.choice([0, 1, 2])
+        local = self._local_slots()
 
         def agent(*arguments: Any, **terms: Any) -> DeviceAgent:
             terms |= {"grace": 0.5, "monitor_every": self._watches_every, "lease": 6.0, "measure": dict}
@@ -136,6 +136,10 @@ class PlanWorld(FleetWorld):
         self.boss = orchestrator
         self.bosses.append(orchestrator)
         return asyncio.create_task(self._boss(orchestrator))
+
+    def _local_slots(self) -> int:
+        """How many tasks the next orchestrator executes itself at once."""
+        return self.chance.choice([0, 1, 2])
 
     async def _boss(self, orchestrator: DurableOrchestrator) -> None:
         with contextlib.suppress(AsterismError):

@@ -216,6 +216,7 @@ WORLDS: Mapping[str, str] = {
     "moves": f"{_HERE}move_world:MoveWorld",
     "plans": f"{_HERE}plan_world:PlanWorld",
     "retries": f"{_HERE}retry_world:RetryWorld",
+    "cancellations": f"{_HERE}cancel_world:CancelWorld",
     "peers": f"{_HERE}peer_world:PeerWorld",
     "forgetful-peers": f"{_HERE}peer_world:ForgetfulWorld",
     "jumping-peers": f"{_HERE}peer_world:JumpingWorld",
