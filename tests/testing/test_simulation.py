@@ -18,6 +18,7 @@ from asterism.peers.record_decisions import BatchDecisions
 from asterism.store.protocol import Write
 from asterism.testing.simulator import peer_world, simulate
 from asterism.testing.simulator.__main__ import main
+from asterism.testing.simulator.cancel_world import CancelWorld
 from asterism.testing.simulator.fleet_world import BatteryWorld, FleetWorld, WallClockWorld
 from asterism.testing.simulator.gateway_world import GatewayWorld
 from asterism.testing.simulator.move_world import MoveWorld
@@ -166,6 +167,7 @@ def test_every_world_is_found_by_its_name() -> None:
         MoveWorld,
         PlanWorld,
         RetryWorld,
+        CancelWorld,
         PeerWorld,
         ForgetfulWorld,
         JumpingWorld,
