@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -17,10 +18,12 @@ from opentelemetry.trace import StatusCode
 from asterism import Constellation, Event, LocalDevice, Orchestrator, Task
 from asterism.base import trace_context
 from asterism.orchestrator.devices import _with_traceparent
-from asterism.orchestrator.plan_trace import PlanTrace
+from asterism.orchestrator.plan_trace import MOST_LISTED, PlanTrace
 from tests.orchestrator.orchestrator_scenes import after, chain, failing, independent, orchestrate
 from tests.process_scenes import PATIENCE
 from tests.trace_scenes import Spans, attributes, ids, parent, seconds, traceparent
+
+TRACES = Path(__file__).parents[2] / "docs" / "how-to" / "traces.md"
 
 
 @pytest.fixture
@@ -87,7 +90,7 @@ def test_each_attempt_is_a_span_and_a_failure_is_an_error(spans: Spans) -> None:
 
 def test_cycles_editor_calls_and_holds_have_spans_with_the_names_of_models(spans: Spans) -> None:
     orchestrate(chain(Task("a", call=after(1)), Task("b", call=after(1))), editor=ScriptedModel())
-    cycle, call = spans.one("edit cycle 1"), spans.named("chat large-1")[0]
+    cycle, call = spans.named("edit cycle")[0], spans.named("chat large-1")[0]
     assert (seconds(cycle), seconds(call)) == (2, 2)
     assert parent(call) == ids(cycle)[1]
     assert parent(spans.named("http")[0]) == ids(call)[1]  # what the client traces lies below the call
@@ -97,6 +100,36 @@ def test_cycles_editor_calls_and_holds_have_spans_with_the_names_of_models(spans
     assert attributes(cycle)["asterism.cycle.outcome"] == "empty"
     assert [link.context.span_id for link in cycle.links] == [ids(spans.one("task a"))[1]]
     assert seconds(spans.one("hold b")) == 2
+
+
+def test_names_attributes_and_values_of_spans_are_few_however_large_the_plan(spans: Spans) -> None:
+    """Backends make an index of names and attributes: those come from the documentation, never from the work."""
+
+    async def fails_at_length() -> None:
+        raise ValueError("x" * 1_000_000)
+
+    many = 400
+    plan = Constellation("nightly")
+    for number in range(many):
+        plan.add(Task(f"t{number}", call=after(1), inputs={f"input-{number}": number}))
+    plan.add(Task("last", call=fails_at_length), after=[f"t{number}" for number in range(many)])
+    orchestrate(plan, editor=ScriptedModel(), max_cycles=1)
+    documented = set(re.findall(r"`(asterism[.a-z]+)`", TRACES.read_text("utf-8")))
+    documented |= {f"asterism.plan.{name}" for name in ("version", "tasks")}
+    documented |= {f"asterism.cycle.{name}" for name in ("outcome", "edits", "rejections")}
+    found = [span for span in spans.all() if span.name != "http"]  # that of the client
+    assert {name for span in found for name in attributes(span) if not name.startswith("gen_ai.")} <= documented
+    tasks = {f"{kind} {task.id}" for task in plan for kind in ("task", "hold")}
+    assert {span.name for span in found} - tasks == {"plan nightly", "edit cycle", "chat large-1"}
+    assert len(spans.named("edit cycle")) > 1
+    for span in found:
+        assert len(span.links) <= MOST_LISTED
+        assert len(span.status.description or "") <= trace_context.LONGEST_ERROR
+        for value in attributes(span).values():
+            assert not isinstance(value, tuple) or len(value) <= MOST_LISTED
+    assert len(spans.one("task last").links) == MOST_LISTED
+    assert spans.one("task last").status.description is not None
+    assert max(len(attributes(span)["asterism.cycle.tasks"]) for span in spans.named("edit cycle")) == MOST_LISTED
 
 
 def test_an_editor_whose_attributes_fail_changes_nothing(spans: Spans) -> None:

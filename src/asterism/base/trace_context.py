@@ -23,6 +23,9 @@ VARIABLE = "TRACEPARENT"
 HEADER = "traceparent"
 """The header in which a request carries it."""
 
+LONGEST_ERROR = 4000
+"""How much of an error the status of a span has, in characters."""
+
 _API = "opentelemetry.trace"
 _PATTERN = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 
@@ -88,7 +91,7 @@ def set_error(span: Span, error: str) -> None:
     """Mark a span as failed."""
     from opentelemetry.trace import Status, StatusCode
 
-    span.set_status(Status(StatusCode.ERROR, error))
+    span.set_status(Status(StatusCode.ERROR, error[:LONGEST_ERROR]))
 
 
 def without_none(attributes: Mapping[str, Any]) -> dict[str, Any]:

@@ -267,7 +267,7 @@ def check_backup(path: Path, limit: int) -> None:
 
 def read_backup(path: Path, limit: int = LONGEST_LINE) -> Iterator[Mapping[str, Any]]:
     """The lines of a backup, without the last. Raises StoreCorrupt at the first damage, and for a line of more than
-    ``limit`` characters, of which no more is kept in memory."""
+    ``limit`` characters; memory holds no more than that."""
     count = 0
     ended = False
     try:
@@ -297,7 +297,8 @@ def read_backup(path: Path, limit: int = LONGEST_LINE) -> Iterator[Mapping[str, 
 
 
 def _length(file: TextIO, read: int) -> str:
-    """The length of a line of which some was read, in words. A compressed one may be endless, so not all is counted."""
+    """The length of a line in words; ``read`` characters were read. Not all is counted: a compressed line may be
+    endless."""
     most = 4 * read
     while read < most:
         part = file.readline(_PART)

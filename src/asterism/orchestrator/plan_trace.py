@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from asterism.base import trace_context
@@ -24,9 +25,12 @@ from asterism.orchestrator.result import Result
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
-    from opentelemetry.trace import Span, SpanContext, Tracer
+    from opentelemetry.trace import Link, Span, SpanContext, Tracer
 
 NANOSECONDS = 1_000_000_000
+
+MOST_LISTED = 128
+"""How many other spans a span links to, and how many tasks it lists: what the SDK keeps by default."""
 
 
 class PlanTrace:
@@ -57,6 +61,11 @@ class PlanTrace:
     def _at(self, seconds: float) -> int:
         return self._offset + int(seconds * NANOSECONDS)
 
+    def _links(self, tasks: Iterable[str]) -> list[Link]:
+        """Links to the last spans of tasks."""
+        known = (self._tasks[task] for task in tasks if task in self._tasks)
+        return [self._api.Link(context) for context in islice(known, MOST_LISTED)]
+
     # -- tasks ---------------------------------------------------------------------------------------------------------
 
     @contextmanager
@@ -64,8 +73,7 @@ class PlanTrace:
         self, work: Work, device: str, sources: Iterable[str]
     ) -> Iterator[Callable[[BaseException | None], None]]:
         """The span of an execution, current within the block. Yields the function that notes its error."""
-        before = (*sources, work.task.id)  # its last attempt too
-        links = [self._api.Link(self._tasks[task]) for task in before if task in self._tasks]
+        links = self._links((work.task.id, *sources))  # its last attempt too
         attributes: dict[str, str | int] = {
             "asterism.plan": work.constellation,
             "asterism.task": work.task.id,
@@ -90,12 +98,11 @@ class PlanTrace:
     # -- edit cycles ---------------------------------------------------------------------------------------------------
 
     def cycle_opened(self, cycle: EditCycle) -> None:
-        links = [self._api.Link(self._tasks[task]) for task in cycle.tasks if task in self._tasks]
         self._cycles[cycle.id] = self._tracer.start_span(
-            f"edit cycle {cycle.id}",
+            "edit cycle",  # without its number: backends expect few names
             self._context,
-            attributes={"asterism.cycle": cycle.id, "asterism.cycle.tasks": list(cycle.tasks)},
-            links=links,
+            attributes={"asterism.cycle": cycle.id, "asterism.cycle.tasks": list(cycle.tasks[:MOST_LISTED])},
+            links=self._links(cycle.tasks),
             start_time=self._at(self._now()),
         )
 
