@@ -11,7 +11,8 @@ import pytest
 from asterism.core.errors import AsterismError
 from asterism.core.run import transitions
 from asterism.core.run.run import Progress, Run
-from asterism.store.protocol import PutRegister, TakeRequest
+from asterism.fleet.monitor import Monitor
+from asterism.store.protocol import TakeRequest
 from tests.fleet.fleet_scenes import WORK, Device, Stage
 
 pytestmark = pytest.mark.virtual_time
@@ -221,14 +222,15 @@ async def test_a_device_has_a_name_that_can_be_shown(stage: Stage, name: str) ->
 
 
 async def test_a_mistake_while_it_watches_over_the_others_does_not_end_the_work_of_a_device(
-    stage: Stage, caplog: pytest.LogCaptureFixture
+    stage: Stage, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    async def mistaken(self: Monitor) -> None:
+        raise KeyError("session")
+
     laptop = await stage.device("laptop", monitor_every=1.0)
     run = await stage.person.create(WORK)
     await stage.at_work(laptop, run)
-    found = await stage.store.register("coordinator")
-    assert found is not None
-    await stage.store.commit([PutRegister("coordinator", {"not": "what it was"}, found.revision)])
+    monkeypatch.setattr(Monitor, "run_pass", mistaken)
     await stage.until(lambda: "a bug in Asterism" in caplog.text)
     await asyncio.sleep(200.0)
     assert not laptop.task.done()
