@@ -119,6 +119,8 @@ async def test_a_stored_journal_of_every_version_can_be_read(stage: Stage, path:
 
     stored = json.loads(path.read_text("utf-8"))
     await stage.store.commit([PutRegister(key, value, None) for key, value in stored["registers"].items()])
+    for text in stored.get("blobs", ()):
+        await stage.store.put_blob(text.encode())
     found = await stage.load(stored["name"])
     assert {node.id: str(node.status) for node in found.plan.nodes.values()} == stored["tasks"]
     assert (found.plan.version, str(found.plan.state)) == (stored["version"], stored["state"])

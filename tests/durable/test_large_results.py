@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,17 +15,24 @@ from starlette.applications import Starlette
 
 from asterism import Constellation, LocalDevice, Orchestrator, Task
 from asterism.base.http_limits import Bodies
+from asterism.core.plan.journal import UnreadableJournal
+from asterism.durable import compaction
 from asterism.durable.durable_orchestrator import DurableOrchestrator
+from asterism.durable.journal_store import load, read_head
+from asterism.durable.plan_history import PlanFollower, Position
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.device.device_key import DeviceKey
 from asterism.fleet.device.gateway_connection import GatewayAccess
 from asterism.fleet.device.gateway_transport import HttpTransport, enrol
 from asterism.fleet.device.outbox import MemoryOutbox
 from asterism.fleet.fleet import Fleet
+from asterism.fleet.retention import prune
 from asterism.orchestrator.result import Result
 from asterism.server.enrolment import invite
 from asterism.server.gateway_routes import GatewayRoutes
 from asterism.server.request_guard import SERVER_LIMITS
+from asterism.store.memory import MemoryStore
+from asterism.store.protocol import BLOB_USES, Store
 
 PRINT_ROWS = "python3 -c \"import json; print(json.dumps({'rows': ['x'*100]*20000}))\""
 """A command whose output has 2 MB."""
@@ -91,7 +99,7 @@ everywhere = pytest.mark.parametrize("run", [in_memory, in_this_process, on_a_de
 async def test_a_large_result_is_whole_and_stays_json(run: Any, tmp_path: Path) -> None:
     result = await run(plan(), 64 << 20, tmp_path)
     assert result["count"].value == "20000"
-    assert result["big"].value == {"rows": ["x" * 100] * 20_000}
+    assert result["big"].value == ROWS
 
 
 @everywhere
@@ -118,3 +126,69 @@ async def test_output_that_is_not_text_fails_and_is_not_changed(run: Any, tmp_pa
     ) in str(result["up"].error)
     assert result["down"].status == "cancelled"
     assert result["encoded"].value == "Y2Fm6Q=="
+
+
+ROWS = {"rows": ["x" * 100] * 20_000}
+FAR = 1e12
+
+
+def large_plan() -> Constellation:
+    """``small`` uses a part of the result of ``big`` in a condition, so that a replay needs the result, too."""
+    made = Constellation("large")
+    made.add(Task("big", shell=PRINT_ROWS))
+    made.add(Task("small", shell="echo small"))
+    made.connect("big", "small", when="size(result.rows) == 20000")
+    return made
+
+
+async def journal_size(store: Store) -> int:
+    """How many bytes of JSON all registers of plans have, with archive and snapshots."""
+    return sum(len(json.dumps(one.value)) for one in await store.registers(""))
+
+
+async def test_the_journal_refers_to_a_large_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also after a compaction, which writes a snapshot and archives the records. Loading, a retry and the history read
+    the result from its blob."""
+    async with await Fleet.open(f"sqlite:///{tmp_path}/fleet.db") as fleet:
+        result = await DurableOrchestrator(fleet, local=2).run(large_plan())
+        assert result["small"].value == "small"
+        assert await journal_size(fleet.store) < 50_000
+        assert (await load(fleet.store, "large")).plan.node("big").value == ROWS
+        monkeypatch.setattr(compaction, "LONG_JOURNAL", 1)
+        monkeypatch.setattr(compaction, "STEPS_PER_TASK", 0)
+        again = await DurableOrchestrator(fleet, local=2).retry("large", from_tasks=["small"])
+        assert again["big"].value == ROWS
+        assert (await read_head(fleet.store, "large"))[0].snapshot is not None
+        assert await journal_size(fleet.store) < 50_000
+        loaded = await load(fleet.store, "large")
+        assert loaded.plan.node("big").value == ROWS
+        assert [entry.what for entry in loaded.plan.story("small")].count("completed") == 2
+        follower = await PlanFollower.open(fleet.store, "large", Position(loaded.head.began))  # reads the archive
+        assert [event.kind for event in await follower.read()].count("task") > 2
+        assert follower.plan.node("big").value == ROWS
+        assert await fleet.store.check() == []
+
+
+async def test_a_large_result_is_kept_as_long_as_its_plan_and_restored_with_it(tmp_path: Path) -> None:
+    """Runs are removed before their plan: the first one may have ended long before it."""
+    store = MemoryStore()
+    async with Fleet(store) as fleet:
+        await DurableOrchestrator(fleet, local=2).run(large_plan())
+        assert await store.prune(FAR, 10) == 2
+        assert await store.prune(FAR, 10, blobs_before=FAR) == 0
+        copy = MemoryStore()
+        await copy.load(store.dump())
+        for one in (store, copy):
+            assert (await load(one, "large")).plan.node("big").value == ROWS
+            assert await prune(one, FAR, 10) == 0
+            assert await one.registers(BLOB_USES) == []
+            await one.prune(FAR, 10, blobs_before=FAR)
+            assert one._blobs == {}
+
+
+async def test_a_lost_blob_of_a_result_is_named() -> None:
+    async with Fleet(MemoryStore()) as fleet:
+        await DurableOrchestrator(fleet, local=2).run(large_plan())
+        fleet.store._blobs.clear()  # type: ignore[attr-defined]
+        with pytest.raises(UnreadableJournal, match=r"the blob \w{64} with the result of task 'big' is missing"):
+            await load(fleet.store, "large")

@@ -163,6 +163,25 @@ async def test_blobs_arrive_before_their_record_in_both_directions() -> None:
     assert await laptop.fleet.blobs.fetch((await laptop.run(theirs.id)).input) == {"text": "y" * 100}
 
 
+async def test_the_limit_of_a_value_is_that_of_each_result_in_an_input() -> None:
+    """In both directions; a result has the limit as a whole, whatever it is made of."""
+    laptop, kitchen = await two()
+    for one in (laptop, kitchen):
+        await one.fleet.configure(large=10, most=1000)
+    for one, other in ((laptop, kitchen), (kitchen, laptop)):
+        given = {"a": f"{one.name} " + "x" * 900, "b": "y" * 900}
+        many = {f"{one.name} {number}": "x" * 900 for number in range(9)}
+        whole, large = [
+            await one.create(given=await one.fleet.blobs.keep(value, "it", results=True)) for value in (given, many)
+        ]
+        await laptop.sync_with(kitchen)
+        assert await other.fleet.blobs.fetch((await other.run(whole.id)).input) == given
+        assert await other.store.run(large.id) is None
+    data = await laptop.store.blob(whole.input["$blob"]) or b""
+    with pytest.raises(PeerRefused, match=r"it has 1,8\d\d bytes, and the limit of this fleet is 1,000"):
+        await laptop.exchange._keep_blob(whole.input["$blob"], data, is_input=False)
+
+
 async def test_only_the_record_with_an_unavailable_blob_is_refused() -> None:
     laptop, kitchen = await two()
     gone = await laptop.create(given={"$blob": "0" * 64, "size": 3})

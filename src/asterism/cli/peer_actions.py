@@ -82,7 +82,7 @@ async def sync_with(fleet: Fleet, name_or_url: str, *, as_json: bool) -> None:
     exchange = Exchange(fleet)
     peer = await peer_client.find_peer(exchange.peers, name_or_url)
     refusals = await RefusalLog(fleet.store).begin()
-    async with peer_client.client_for(fleet.store, peer, most=(await fleet.settings()).most) as client:
+    async with peer_client.client_for(fleet.store, peer, most=(await fleet.settings()).largest_blob) as client:
         result = await exchange.sync(peer.name, client)
     await _print_result(peer.name, result, refusals, as_json)
 

@@ -22,6 +22,7 @@ from typing import Any
 
 from asterism.base import expressions, function_calls
 from asterism.base.expressions import Conditions
+from asterism.base.large_values import call_apart
 from asterism.core.errors import AsterismError, NotJson, PlanError
 from asterism.core.json_values import NOTHING
 from asterism.core.plan.constellation import Constellation
@@ -35,11 +36,13 @@ from asterism.core.plan.journal import (
     lock_to_json,
     replay,
 )
+from asterism.core.plan.plan_codec import StoredValue
 from asterism.core.plan.status import ConstellationState
 from asterism.core.plan.task import import_path
+from asterism.fleet.ledger import is_small, put_large
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.store.optimistic_update import try_commit
-from asterism.store.protocol import PutRegister, Register, Store, Write
+from asterism.store.protocol import BLOB_USES, PutRegister, Register, Store, Write
 from asterism.store.store_errors import Conflict, StoreBusy
 
 PART_LENGTH = 200_000
@@ -47,6 +50,12 @@ PART_LENGTH = 200_000
 
 NUMBERS_PER_SECOND = 1_000_000
 """More records than a process can write in a second, so that a first number derived from the time is always new."""
+
+LARGEST_INLINE = 64 * 1024
+"""How many bytes of JSON a result has at most in a record. A larger one is in a blob, as in the record of its run."""
+
+FINISH_LENGTH = 7
+"""How many elements the step of an end has without the reference to a result."""
 
 LOAD_ATTEMPTS = 5
 """How often a journal is read if it is compacted meanwhile."""
@@ -302,7 +311,7 @@ async def load(store: Store, name: str, conditions: Conditions = expressions) ->
         again, _ = await read_head(store, name)
         if again.first == head.first:  # else it was compacted between the two reads
             try:
-                return _decode(head, revision, records, parts, conditions)
+                return await _decode(store, head, revision, records, parts, conditions)
             except AsterismError:
                 raise
             except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -318,10 +327,15 @@ def record_number(register: Register) -> int:
         raise UnreadableJournal(f"{register.key} is not a record of a journal") from None
 
 
-def _decode(
-    head: Head, revision: int, records: Mapping[int, Any], parts: Mapping[str, Any], conditions: Conditions
+async def _decode(
+    store: Store,
+    head: Head,
+    revision: int,
+    records: Mapping[int, Any],
+    parts: Mapping[str, Any],
+    conditions: Conditions,
 ) -> StoredConstellation:
-    plan, lock, rest = decode_journal(head, records, parts, conditions)
+    plan, lock, rest = await decode_journal(store, head, records, parts, conditions)
     steps = [step for _, some in rest for step in some]
     replay(plan, lock, steps)
     garbage = [record_key(head.name, number) for number in sorted(records) if number < head.first]
@@ -330,8 +344,8 @@ def _decode(
     return StoredConstellation(head, revision, plan, lock, last, len(steps), garbage)
 
 
-def decode_journal(
-    head: Head, records: Mapping[int, Any], parts: Mapping[str, Any], conditions: Conditions
+async def decode_journal(
+    store: Store, head: Head, records: Mapping[int, Any], parts: Mapping[str, Any], conditions: Conditions
 ) -> tuple[RecordedConstellation, RecordedLock, list[tuple[int, Sequence[Step]]]]:
     """The plan and the lock of the snapshot that a head names, and the steps since, by record. Raises
     UnreadableJournal, or what the errors of a damaged record are."""
@@ -345,11 +359,15 @@ def decode_journal(
     rest: Sequence[Mapping[str, Any]] = [checked_record(head.name, number, records[number]) for number in numbers]
     named = _named_parts(head)
     data, rest = (_snapshot_in_parts(head.name, named, parts), rest) if named else _snapshot_in_journal(head.name, rest)
+    steps = list(map(steps_of, rest))
+    stored = await _fetch_values(store, data["plan"]["tasks"])
+    await fetch_results(store, [step for some in steps for step in some])
     plan = RecordedConstellation.from_json(data["plan"])
+    plan.stored = {task: (plan.node(task).value, StoredValue(reference)) for task, reference in stored.items()}
     plan.evaluate, plan.check_condition = PlanMask(plan).over(conditions.evaluate), conditions.check
     lock = RecordedLock(plan, **{name: head.terms[name] for name in LOCK_TERMS})
     lock_from_json(lock, data["lock"])
-    return plan, lock, list(zip(numbers[len(numbers) - len(rest) :], map(steps_of, rest), strict=True))
+    return plan, lock, list(zip(numbers[len(numbers) - len(rest) :], steps, strict=True))
 
 
 def _named_parts(head: Head) -> list[str]:
@@ -399,6 +417,52 @@ def steps_of(value: Mapping[str, Any]) -> Sequence[Step]:
     if not isinstance(steps, list):
         raise UnreadableJournal(f"a record of a journal has no steps: {str(value)[:80]}")
     return steps
+
+
+# -- large results -----------------------------------------------------------------------------------------------------
+
+
+async def store_results(
+    store: Store, plan: RecordedConstellation, number: int, steps: Sequence[Step]
+) -> list[PutRegister]:
+    """Put the large results of the steps of record ``number`` into blobs; the steps then have references to them, and
+    so has the next snapshot. Returns the writes that keep the blobs for as long as the plan: they belong to the commit
+    of the record."""
+    for step in steps:
+        if step[0] == "finish" and len(step) == FINISH_LENGTH and not is_small(step[4]):
+            reference = await put_large(store, step[4], LARGEST_INLINE)
+            if reference is not None:
+                plan.stored[step[1]] = step[4], StoredValue(reference)
+                step[4:] = [None, *step[5:], reference]
+    references = [step[FINISH_LENGTH] for step in steps if _is_stored(step)]
+    keys = (f"{BLOB_USES}plan/{plan.id}/{number:012d}/{index:06d}" for index in range(len(references)))
+    return [PutRegister(key, reference, None) for key, reference in zip(keys, references, strict=True)]
+
+
+async def fetch_results(store: Store, steps: Sequence[Step]) -> None:
+    """Put the results that are in blobs into their steps, beside the references. Raises UnreadableJournal."""
+    for step in steps:
+        if _is_stored(step):
+            step[4] = await _fetch(store, step[FINISH_LENGTH], step[1])
+
+
+def _is_stored(step: Step) -> bool:
+    return step[0] == "finish" and len(step) > FINISH_LENGTH
+
+
+async def _fetch_values(store: Store, tasks: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Put the results that are in blobs into the tasks of a snapshot. Returns the references by task."""
+    stored = {item["task"]["id"]: item for item in tasks if "stored" in item}
+    for task, item in stored.items():
+        item["value"] = await _fetch(store, item["stored"], task)
+    return {task: item["stored"] for task, item in stored.items()}
+
+
+async def _fetch(store: Store, reference: Mapping[str, Any], task: str) -> Any:
+    data = await store.blob(reference["$blob"])
+    if data is None:
+        raise UnreadableJournal(f"the blob {reference['$blob']} with the result of task {task!r} is missing")
+    return await call_apart(json.loads, data)
 
 
 def step_record(name: str, number: int, epoch: int, steps: Sequence[Step], mark: str) -> Write:

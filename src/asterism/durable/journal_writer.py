@@ -30,6 +30,7 @@ from asterism.durable.journal_store import (
     head_key,
     record_key,
     step_record,
+    store_results,
 )
 from asterism.fleet.retention import PREFIX
 from asterism.orchestrator.events import Event
@@ -242,7 +243,6 @@ class JournalWriter:
         fences: list[Write] = [ExpectRegister(record_key(new.name, stored.number), 1)]
         if changes:
             fences.append(PutRegister(head_key(new.name), new.to_json(), stored.revision))
-        record = step_record(new.name, number, new.epoch, steps, self._mark)
         pause, longest = COMMIT_RETRY_PAUSES
         tried = False
         refused: Conflict | None = None
@@ -253,9 +253,11 @@ class JournalWriter:
                     break  # by an earlier attempt whose answer was lost
                 if refused is not None and not any(refused.concerns("run", one) for one in _runs_of(prioritised)):
                     raise self._refusal(refused)
+                results = await store_results(self._store, self.plan, number, steps)
+                record = step_record(new.name, number, new.epoch, steps, self._mark)
                 tried, refused = True, None
                 prioritised = await self._prioritised(urged, writes) if urged else []
-                await self._store.commit([*fences, record, *writes, *prioritised])
+                await self._store.commit([*fences, record, *results, *writes, *prioritised])
                 break
             except Conflict as conflict:
                 refused = conflict

@@ -33,6 +33,7 @@ from asterism.durable.journal_store import (
     UnknownConstellation,
     checked_record,
     decode_journal,
+    fetch_results,
     read_head,
     record_key,
     record_number,
@@ -279,7 +280,9 @@ class _History(_Replay):
                 parts = {one.key: one.value for one in await store.registers(f"snapshot/{name}/")}
             if whole or (await read_head(store, name))[0].first == head.first:  # else it was compacted meanwhile
                 try:
-                    return cls(head, max(records, default=0), *decode_journal(head, records, parts, conditions))
+                    return cls(
+                        head, max(records, default=0), *await decode_journal(store, head, records, parts, conditions)
+                    )
                 except AsterismError:
                     raise
                 except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -351,6 +354,7 @@ class PlanFollower:
                 break
             for number, value in records:
                 steps = steps_of(checked_record(self.name, number, value))
+                await fetch_results(self._store, steps)
                 await self._replay.record(number, steps, events.append)
         self._pending = []
         return events

@@ -361,6 +361,21 @@ def blob_of(value: Any) -> str | None:
     return None
 
 
+async def put_large(store: Store, value: Any, inside: int) -> dict[str, Any] | None:
+    """Store a JSON value as a blob if its JSON has more than ``inside`` bytes. Returns the reference; None for a value
+    that is small, or that cannot be written as JSON after all."""
+    try:
+        text = await call_apart(_compact, value)
+    except ValueError:
+        return None
+    return await _put(store, text) if len(text) > inside else None
+
+
+async def _put(store: Store, text: str) -> dict[str, Any]:
+    data = text.encode()
+    return {"$blob": await store.put_blob(data), "size": len(data)}
+
+
 class RunBlobs:
     """``settings`` reads the settings of the fleet, which say what is large."""
 
@@ -385,13 +400,12 @@ class RunBlobs:
             if blob_of(value) is not None:
                 raise NotJson(f"{what} looks like a reference to a blob; put it into another object")
             return value
-        data = text.encode()
         if not results:
-            settings.value_limit.check(len(data), what)
-        elif len(data) > settings.most:
+            settings.value_limit.check(len(text), what)
+        elif len(text) > settings.most:
             for name, part in value.items():
                 settings.value_limit.check(len(await call_apart(_compact, part)), f"{name!r} in {what}")
-        return {"$blob": await self._store.put_blob(data), "size": len(data)}
+        return await _put(self._store, text)
 
     async def copy(self, value: Any) -> Any:
         """The value for another run: its blob is stored anew, since the first run may be pruned with its own."""

@@ -14,7 +14,17 @@ from typing import Any
 from asterism.core.run.run_label import PLAN_PREFIX
 from asterism.fleet.workflows import OF_PEERS, UNUSED_AGE, VERSIONS
 from asterism.store.optimistic_update import try_commit
-from asterism.store.protocol import ExpectRegister, PutRegister, Query, Register, Store, Write, feed_of, has_feed
+from asterism.store.protocol import (
+    BLOB_USES,
+    ExpectRegister,
+    PutRegister,
+    Query,
+    Register,
+    Store,
+    Write,
+    feed_of,
+    has_feed,
+)
 
 PREFIX = PLAN_PREFIX
 """Prefix of the keys of runs, and of the names of workflows, that belong to a plan."""
@@ -102,7 +112,7 @@ async def _remove_plan(store: Store, head: Register) -> None:
     parts = [
         f"{kind}/{name}/" for kind in ("journal", "snapshot", "archive", "request", "rejected", "approval", "exchange")
     ]
-    parts.append(f"workflow-version/{PREFIX}{name}@")
+    parts += [f"workflow-version/{PREFIX}{name}@", f"{BLOB_USES}plan/{name}/"]
     registers = [one for prefix in parts for one in await store.registers(prefix)]
     requests = [await store.register(f"{kind}/{name}") for kind in ("paused", "cancel", "budget")]
     registers += [request for request in requests if request is not None]

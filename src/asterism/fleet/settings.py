@@ -31,6 +31,10 @@ class InvalidSettings(AsterismError, ValueError):
     """A setting that does not exist, or a value that it cannot have."""
 
 
+RESULTS_PER_INPUT = 8
+"""How many results of the largest size a peer accepts in one input."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """Times are in seconds, sizes in bytes.
@@ -91,6 +95,11 @@ class Settings:
     def value_limit(self) -> SizeLimit:
         """How large inputs and outputs may be."""
         return value_limit(self.most)
+
+    @property
+    def largest_blob(self) -> int:
+        """How many bytes a blob of another store may have. An input may have several results, each up to ``most``."""
+        return int(self.most) * RESULTS_PER_INPUT
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

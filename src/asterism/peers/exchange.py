@@ -23,16 +23,19 @@ before the next message.
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from asterism.base.large_values import call_apart
 from asterism.core.errors import AsterismError
 from asterism.core.run.session import OPEN
 from asterism.fleet.device.membership import store_identity
 from asterism.fleet.fleet import Fleet
+from asterism.fleet.ledger import blob_of
 from asterism.fleet.monitor import Monitor
 from asterism.peers import forgotten_runs, peer_notices, remote_devices
 from asterism.peers.ingest import Ingest, IngestResult, ingestible_part, read_cursor
@@ -185,7 +188,8 @@ class Exchange:
         self._forgotten_runs = forgotten_runs.ForgottenRunCheck(fleet, check_interval)
         self._monitor = Monitor(fleet, fleet.by)  # assigns waiting runs while no other monitor does
         self._peer_cursors: dict[str, Cursor] = {}  # the last cursor of each peer in our feed
-        self._requested_blobs: dict[str, dict[str, int]] = {}  # the blobs each peer was asked for, with their sizes
+        # the blobs that each peer was asked for: their sizes, and whether they are inputs
+        self._requested_blobs: dict[str, dict[str, tuple[int, bool]]] = {}
 
     # -- the client --------------------------------------------------------------------------------------------------
 
@@ -267,7 +271,8 @@ class Exchange:
         needed = {name: run for run, names in missing for name in names}
         for name in sorted(needed):
             try:
-                await self._keep_blob(name, await transport.fetch_blob(name, needed[name]))
+                data = await transport.fetch_blob(name, needed[name])
+                await self._keep_blob(name, data, is_input=name in _input_blobs(message))
             except PeerRefused as error:
                 log.warning("cannot fetch blob %s: %s", name, error)
                 unavailable.add(name)
@@ -310,7 +315,9 @@ class Exchange:
         for reason in ingested.lost:
             log.warning("%s", reason)
         before = self._requested_blobs.get(peer, {})  # perhaps of another message that is answered at the same time
-        self._requested_blobs[peer] = before | wants if len(before) < MAX_BLOBS_WANTED else wants
+        inputs = _input_blobs(received)
+        requested = {name: (size, name in inputs) for name, size in wants.items()}
+        self._requested_blobs[peer] = before | requested if len(before) < MAX_BLOBS_WANTED else requested
         batch = await outgoing.next_batch(known, received.cursor or Cursor(feed, 0))
         if received.anew or batch.anew:
             await self._forgotten_runs.reset(known)
@@ -336,17 +343,20 @@ class Exchange:
 
     def wanted_size(self, peer: str, blob: str) -> int:
         """The size of a blob that a peer was asked for. Raises PeerRefused if it was not."""
-        size = self._requested_blobs.get(peer, {}).get(blob)
-        if size is None:
+        return self._requested(peer, blob)[0]
+
+    def _requested(self, peer: str, blob: str) -> tuple[int, bool]:
+        requested = self._requested_blobs.get(peer, {}).get(blob)
+        if requested is None:
             raise PeerRefused("this store did not ask for this blob")
-        return size
+        return requested
 
     async def receive_blob(self, peer: str, blob: str, data: bytes) -> None:
         """Store the blob of PUT /v1/blobs/NAME. Raises PeerRefused if its name is not the hash of its bytes, if it is
         too large, or if the peer was not asked for it."""
         await self.peers.get(peer)
-        self.wanted_size(peer, blob)
-        await self._keep_blob(blob, data)
+        _, is_input = self._requested(peer, blob)
+        await self._keep_blob(blob, data, is_input=is_input)
         self._requested_blobs[peer].pop(blob, None)
 
     # -- both sides --------------------------------------------------------------------------------------------------
@@ -427,10 +437,30 @@ class Exchange:
         if message.store != peer.store:
             raise PeerRefused(f"peer {peer.name} is store {(peer.store or '?')[:8]}…, but the message is from another")
 
-    async def _keep_blob(self, name: str, data: bytes) -> None:
-        most = (await self.fleet.settings()).most
-        if len(data) > most:
-            raise PeerRefused(f"it has {len(data):,} bytes, and the limit of this fleet is {most:,}")
+    async def _keep_blob(self, name: str, data: bytes, *, is_input: bool) -> None:
+        """Store a blob of a peer. The limit is that of a value; an input may have several. Raises PeerRefused."""
+        settings = await self.fleet.settings()
+        if len(data) > settings.largest_blob:
+            raise PeerRefused(f"it has {len(data):,} bytes, and this fleet takes {settings.largest_blob:,} at most")
+        size = await call_apart(_largest_result, data) if is_input and len(data) > settings.most else len(data)
+        if size > settings.most:
+            raise PeerRefused(f"it has {size:,} bytes, and the limit of this fleet is {settings.most:,}")
         if hashlib.sha256(data).hexdigest() != name:
             raise PeerRefused("its name is not the hash of its bytes")
         await self.fleet.store.put_blob(data)
+
+
+def _input_blobs(message: Message) -> set[str | None]:
+    """The blobs that are inputs of runs, not results."""
+    return {blob_of(item.run.input) for item in message.items if item.run is not None}
+
+
+def _largest_result(data: bytes) -> int:
+    """The size of the largest result in an input, as JSON; that of the whole if it is no object."""
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        return len(data)
+    if not isinstance(value, dict):
+        return len(data)
+    return max((len(json.dumps(part, separators=(",", ":"))) for part in value.values()), default=0)

@@ -244,7 +244,7 @@ async def accept_invitation(exchange: Exchange, invitation: Invitation, name: st
     tokens = TokenFile(store)
     await _prepare(exchange.peers, tokens, invitation, called)
     try:
-        most = (await exchange.fleet.settings()).most
+        most = (await exchange.fleet.settings()).largest_blob
         async with client_for(store, await exchange.peers.get(called), most=most) as caller:
             return await exchange.sync(called, caller)
     except (PeerUnreachable, StoreError):

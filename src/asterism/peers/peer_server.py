@@ -157,7 +157,7 @@ class _Handlers:
     async def _put_blob(self, request: Request, peer: Peer) -> Response:
         _check_store(request, peer)
         name = request.path_params["name"]
-        most = (await self._exchange.fleet.settings()).most
+        most = (await self._exchange.fleet.settings()).largest_blob
         length, size = length_of(request, most), self._exchange.wanted_size(peer.name, name)
         if length != size:
             raise RequestRefused(409, f"the blob has to have {size:,} bytes, not {length:,}")
@@ -167,7 +167,7 @@ class _Handlers:
 
     async def _each(self) -> int:
         """How many bytes of large requests a peer may have in progress: a blob and a message."""
-        return int((await self._exchange.fleet.settings()).most) + MAX_MESSAGE_BYTES
+        return (await self._exchange.fleet.settings()).largest_blob + MAX_MESSAGE_BYTES
 
     async def _admitted(self, request: Request, answer: Answer) -> Any:
         """The response to an authenticated peer, or the refusal."""

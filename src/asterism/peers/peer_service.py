@@ -176,7 +176,7 @@ async def _callable_peer(exchange: Exchange, text: str) -> str:
 
 @contextlib.asynccontextmanager
 async def _run_sync_loop(exchange: Exchange, names: Sequence[str]) -> AsyncIterator[None]:
-    async with ClientPool(exchange.fleet.store, most=(await exchange.fleet.settings()).most) as clients:
+    async with ClientPool(exchange.fleet.store, most=(await exchange.fleet.settings()).largest_blob) as clients:
         sync_loop = SyncLoop(exchange, clients.client, names=frozenset(names), on_sync=_SyncLog().synced)
         task = asyncio.create_task(sync_loop.run())
         try:

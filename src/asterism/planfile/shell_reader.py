@@ -327,8 +327,8 @@ class _Reader:
             self._at += 2 if self._text[self._at] == "\\" else 1
 
     def _read_arithmetic(self, start: int) -> bool:
-        """Read an arithmetic expression that begins at ``start``, and its brackets. Returns False if the brackets are those of
-        commands."""
+        """Read an arithmetic expression that begins at ``start``, and its brackets. Returns False if the brackets are
+        those of commands."""
         end = _arithmetic_end(self._text, start)
         if end is None:
             return False

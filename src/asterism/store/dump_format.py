@@ -109,8 +109,8 @@ def blob_sizes(run: Run) -> dict[str, Any]:
     }
 
 
-def blobs_of_logs(values: Iterable[Any]) -> Iterator[str]:
-    """The names of the blobs that chunks of logs refer to."""
+def blobs_of_values(values: Iterable[Any]) -> Iterator[str]:
+    """The names of the blobs that values refer to: chunks of logs, or registers that keep a blob."""
     for value in values:
         if isinstance(value, Mapping) and isinstance(value.get("$blob"), str):
             yield value["$blob"]

@@ -22,6 +22,7 @@ from asterism.core.run.session import ABROAD, ENDED, OPEN, Session
 from asterism.store import dump_format, row_codec
 from asterism.store.memory_change_feed import MemoryChangeFeed
 from asterism.store.protocol import (
+    BLOB_USES,
     Contribution,
     ExpectRegister,
     ExpectSession,
@@ -362,11 +363,18 @@ class MemoryStore(MemoryChangeFeed):
                 self._owned.pop(session.id, None)
         self._notices = {number: notice for number, notice in self._notices.items() if notice.at >= before}
         used = {name for run in self._runs.values() for name in dump_format.blobs_of(run)}
-        used |= set(dump_format.blobs_of_logs(chunk.value for log in self._logs.values() for chunk in log.values()))
+        used |= set(dump_format.blobs_of_values(chunk.value for log in self._logs.values() for chunk in log.values()))
+        used |= set(dump_format.blobs_of_values(self._blob_uses().values()))
         self._blobs = {
             name: (data, kept_at)
             for name, (data, kept_at) in self._blobs.items()
             if name in used or kept_at >= kept_before
+        }
+
+    def _blob_uses(self) -> dict[str, Any]:
+        """The values of the registers that keep a blob, by key."""
+        return {
+            key: row_codec.from_text(text) for key, (text, _) in self._registers.items() if key.startswith(BLOB_USES)
         }
 
     async def check(self) -> list[str]:
@@ -386,9 +394,13 @@ class MemoryStore(MemoryChangeFeed):
         for run_id, log in self._logs.items():
             if run_id not in self._runs:
                 yield f"the log of run {run_id} is there, but the run does not exist"
-            for name in dump_format.blobs_of_logs(chunk.value for chunk in log.values()):
+            for name in dump_format.blobs_of_values(chunk.value for chunk in log.values()):
                 if name not in self._blobs:
                     yield f"the log of run {run_id} refers to blob {name}, which does not exist"
+        for key, value in self._blob_uses().items():
+            for name in dump_format.blobs_of_values([value]):
+                if name not in self._blobs:
+                    yield f"register {key} refers to blob {name}, which does not exist"
         if set().union(*self._owned.values()) != {run.id for run in self._runs.values() if run.session is not None}:
             yield "the index of owned runs does not match the runs"
         if self._keys != {run.key: run.id for run in self._runs.values() if run.key is not None}:

@@ -78,6 +78,10 @@ class PutRegister:
     expected: int | None
 
 
+BLOB_USES = "uses-blob/"
+"""Prefix of the keys of registers that keep a blob for as long as they exist. The value is the reference to it."""
+
+
 @dataclass(frozen=True, slots=True)
 class ExpectSession:
     """Write nothing: the commit happens only if no heartbeat of this session arrived since ``revision``."""
@@ -410,7 +414,7 @@ class Store(Protocol):
         self, ended_before: float, limit: int, *, blobs_before: float | None = None, keep: Sequence[str] = ()
     ) -> int:
         """Delete old runs, and return how many. If there was none, delete ended sessions and notices of that age, and
-        blobs to which no run refers.
+        blobs to which no run, log or register (BLOB_USES) refers.
 
         :param ended_before: the time before which a run must have ended. For a copy, the time when this store first saw
             the end counts.

@@ -234,9 +234,29 @@ def test_a_step_that_cannot_be_taken_is_named(step: Any) -> None:
 def test_every_step_that_can_be_recorded_can_be_taken() -> None:
     """The table in the docstring, the one that replays and the classes that record name the same steps."""
     assert journal.__doc__ is not None
-    table = journal.__doc__.partition("::\n\n")[2].partition("\n\nA ``Recorded")[0]
+    table = journal.__doc__.partition("::\n\n")[2].partition("\n\nA store")[0]
     named = {line.split()[0] for line in table.splitlines()}
     assert named == set(journal._REPLAY)
+
+
+def test_a_snapshot_names_the_place_of_a_result_that_a_store_keeps() -> None:
+    plan, _, steps = recorded("a", "b")
+    plan.begin(1.0)
+    for node in list(plan.nodes.values()):
+        plan.start(plan.queue.pop(next(iter(plan.queue.lanes))), "kitchen", 2.0)
+        plan.finish(node, COMPLETED, 3.0, {"rows": [node.id]})
+    place = {"$blob": "ab", "size": 1}
+    again, other, _ = recorded("a", "b")
+    replay(again, other, [[*step, place] if step[:2] == ["finish", "a"] else step for step in steps])
+    snapshot = again.take_snapshot()
+    snapshot.copy_nodes()
+    first, second = json.loads("".join(snapshot.chunks()))["tasks"]
+    assert (first["stored"], "value" in first) == (place, False)
+    assert ("stored" in second, second["value"]) == (False, {"rows": ["b"]})
+    again.node("a").value = {"rows": ["of another attempt"]}
+    later = again.take_snapshot()
+    later.copy_nodes()
+    assert "of another attempt" in "".join(later.chunks())
 
 
 def test_an_answer_that_is_rejected_after_its_cycle_was_closed_leaves_a_journal_that_can_be_read() -> None:

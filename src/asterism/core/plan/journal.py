@@ -22,6 +22,9 @@
     cancelling  now, reason                               the plan is cancelled: only teardowns start from here on
     close       now, cancelled                            the plan ends, unless that makes tasks ready (``always``)
 
+A store may keep a large value elsewhere: the value of ``finish`` is then None, and ``stored``, after ``review``, says
+where it is. Who replays the step puts the value back.
+
 A ``RecordedConstellation`` and its ``RecordedLock`` call ``record`` after each step. A step depends only on the plan,
 the lock policy and its own arguments. So ``replay`` of the same steps gives the same plan, to the byte.
 
@@ -43,11 +46,11 @@ from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.editor_cost import EditorCost
 from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.node import Node, provisional_below
-from asterism.core.plan.plan_codec import PlanSnapshot, clone
+from asterism.core.plan.plan_codec import PlanSnapshot, StoredValue, clone
 from asterism.core.plan.status import CANCELLED, ENDED_STATES, RUNNING, ConstellationState, TaskStatus
 from asterism.core.plan.undo_stack import UndoStack
 
-SCHEMA = 3
+SCHEMA = 4
 """The version of steps and snapshots. Every version reads all earlier ones."""
 
 Step = list[Any]
@@ -70,6 +73,7 @@ class RecordedConstellation(Constellation):
         super().__init__(id)
         self.record: Record = _discard
         self.snapshot: PlanSnapshot | None = None  # must know of every node before it changes
+        self.stored: dict[str, tuple[Any, StoredValue]] = {}  # results that the store keeps, by task
         self._editing = False
         self.undo_stack = UndoStack()
         self.on_rejected: Callable[[int, EditBatch, EditRejected], None] | None = None  # (version, batch, why)
@@ -81,7 +85,7 @@ class RecordedConstellation(Constellation):
 
     def take_snapshot(self) -> PlanSnapshot:
         """Start a snapshot of the plan as it is now. One at a time."""
-        self.snapshot = PlanSnapshot(self)
+        self.snapshot = PlanSnapshot(self, self.stored)
         return self.snapshot
 
     def begin(self, now: float) -> None:
@@ -298,7 +302,7 @@ def replay(plan: RecordedConstellation, lock: AssignmentLock, steps: Iterable[St
 
 
 def _finish(
-    plan: Constellation,
+    plan: RecordedConstellation,
     lock: AssignmentLock,
     task: str,
     status: str,
@@ -306,9 +310,12 @@ def _finish(
     value: Any,
     error: list[str] | None,
     review: bool,
+    stored: Any = None,
 ) -> None:
     node = plan.node(task)
     plan.finish(node, TaskStatus(status), now, value, None if error is None else RecordedError(*error), review)
+    if stored is not None:
+        plan.stored[task] = node.value, StoredValue(stored)
     if review:
         lock.waiting.append((node.id, node.epoch))
 

@@ -20,7 +20,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
 from asterism.core.errors import DuplicateTask, NotJson, PlanError, RecordedError
-from asterism.core.json_values import plain_json
+from asterism.core.json_values import NOTHING, plain_json
 from asterism.core.plan.attempt_times import AttemptTimes
 from asterism.core.plan.edits import Key
 from asterism.core.plan.graph import Graph
@@ -127,7 +127,9 @@ def _progress(node: Node | NodeState) -> dict[str, Any]:
         progress = {}
     else:
         progress = {name: value for name, value in zip(PROGRESS, values, strict=True) if value != PROGRESS[name]}
-    if node.value is not None:
+    if isinstance(node.value, StoredValue):
+        progress["stored"] = node.value.reference
+    elif node.value is not None:
         try:
             progress["value"] = plain_json(node.value)
         except NotJson as error:
@@ -274,10 +276,19 @@ class NodeState(NamedTuple):
 _node_state = attrgetter(*NodeState._fields[2:])
 
 
-class PlanSnapshot:
-    """See the module. Shares with the plan only data that is append-only or copied at once."""
+class StoredValue(NamedTuple):
+    """Where a store keeps the result of a task that is too large for the journal. A snapshot has it in place of the
+    result."""
 
-    def __init__(self, graph: Graph) -> None:
+    reference: Any
+
+
+class PlanSnapshot:
+    """See the module. Shares with the plan only data that is append-only or copied at once. ``stored`` are results that
+    a store keeps, by the id of their task, and where."""
+
+    def __init__(self, graph: Graph, stored: Mapping[str, tuple[Any, StoredValue]] = NOTHING) -> None:
+        self._stored = stored
         self._header = encode_header(graph)
         self._touched = dict(graph.touched)
         self._story, self._story_length = graph._story, len(graph._story)
@@ -304,13 +315,19 @@ class PlanSnapshot:
             verdicts = dict(node.verdicts) if node.verdicts else None
             self._copied[node.number] = NodeState(tuple(node.parents.values()), verdicts, *_node_state(node))
 
+    def _state(self, number: int) -> NodeState:
+        """The copy of a node, with the place of its result if a store keeps that."""
+        state = self._copied[number]
+        value, place = self._stored.get(state.id, (None, None))
+        return state if value is None or value is not state.value else state._replace(value=place)
+
     def chunks(self) -> Iterator[str]:
         """The text in chunks, once; all nodes must be copied. Copies are released as they are written: to release
         all at once would take long."""
         assert self.complete
         yield _to_text(self._header)[:-1]
         numbers = sorted(self._copied)
-        yield from _list_chunks("tasks", map(encode_task, map(self._copied.__getitem__, numbers)), TASKS_PER_CHUNK)
+        yield from _list_chunks("tasks", map(encode_task, map(self._state, numbers)), TASKS_PER_CHUNK)
         edges = (encode_dependency(edge, facts) for facts in map(self._copied.pop, numbers) for edge in facts.parents)
         yield from _list_chunks("dependencies", edges, ENTRIES_PER_CHUNK)
         runs: list[Sequence[list[Any]]] = []  # each sorted, since sorting everything at once would take long

@@ -22,7 +22,7 @@ from typing import Any
 import asyncpg
 
 from asterism.core.run.run import Run
-from asterism.store.dump_format import blobs_of, blobs_of_logs
+from asterism.store.dump_format import blobs_of, blobs_of_values
 from asterism.store.postgres.connection import ConnectionPool
 from asterism.store.postgres.copy_format import COLUMNS as COPIED_COLUMNS
 from asterism.store.postgres.copy_format import copy_lines
@@ -325,7 +325,7 @@ def logs_text(logs: Sequence[PutLog]) -> str:
     """The argument of ``put_logs``."""
     chunks = [(log, chunk) for log in logs for chunk in log.chunks]
     drops = [(log, *log.drop) for log in logs if log.drop is not None]
-    uses = [(log.run, name) for log, chunk in chunks for name in blobs_of_logs([chunk.value])]
+    uses = [(log.run, name) for log, chunk in chunks for name in blobs_of_values([chunk.value])]
     return to_text(
         {
             "chunks": [

@@ -166,6 +166,10 @@ DELETE FROM notices WHERE at < $1
 -- A young blob may belong to a run that is not committed yet.
 DELETE FROM blobs
 WHERE kept_at < $1 AND NOT EXISTS (SELECT 1 FROM blob_uses WHERE blob_uses.name = blobs.name)
+    AND name NOT IN (
+        SELECT coalesce(substring(value FROM '"\$blob": ?"([0-9a-f]+)"'), '')
+        FROM registers WHERE starts_with(key, 'uses-blob/')
+    )
 
 -- name: all_runs
 SELECT {run} FROM runs ORDER BY id
@@ -197,6 +201,14 @@ WHERE runs.session IS NOT NULL AND sessions.id IS NULL ORDER BY runs.id
 
 -- name: missing_blobs
 SELECT run, name FROM blob_uses WHERE NOT EXISTS (SELECT 1 FROM blobs WHERE blobs.name = blob_uses.name) ORDER BY run
+
+-- name: missing_blobs_of_registers
+SELECT key, name
+FROM (
+    SELECT key, substring(value FROM '"\$blob": ?"([0-9a-f]+)"') AS name
+    FROM registers WHERE starts_with(key, 'uses-blob/')
+) AS uses
+WHERE name IS NOT NULL AND NOT EXISTS (SELECT 1 FROM blobs WHERE blobs.name = uses.name) ORDER BY key
 
 -- name: sums_of_blobs
 SELECT name, encode(sha256(data), 'hex') FROM blobs ORDER BY name

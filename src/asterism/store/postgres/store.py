@@ -287,4 +287,5 @@ _CONTRADICTIONS = {
     "runs_of_missing_sessions": "run {0} belongs to session {1}, which does not exist",
     "logs_without_runs": "the log of run {0} is there, but the run does not exist",
     "missing_blobs": "run {0} refers to blob {1}, which does not exist",
+    "missing_blobs_of_registers": "register {0} refers to blob {1}, which does not exist",
 }

@@ -14,6 +14,7 @@ from asterism.core.run.run import OWNED, Run
 from asterism.core.run.session import ABROAD, ENDED, OPEN, REPLACED, REVOKED
 from asterism.core.series.machine import Series, UnreadableSeries
 from asterism.store import dump_format, row_codec
+from asterism.store.protocol import BLOB_USES
 from asterism.store.sqlite import reads
 from asterism.store.sqlite.blob_files import Blobs
 from asterism.store.sqlite.schema import STATEMENTS, foreign_object
@@ -156,6 +157,9 @@ def _others(cursor: sqlite3.Cursor, blobs: Blobs) -> Iterator[str]:
     for name in _blobs_of_logs(cursor):
         if (wrong := _wrong_with(name, blobs)) is not None:
             yield f"a log refers to blob {name}, {wrong}"
+    for key, name in _blob_uses(cursor):
+        if (wrong := _wrong_with(name, blobs)) is not None:
+            yield f"register {key} refers to blob {name}, {wrong}"
     for row in _rows(cursor, "all_reports"):
         yield from _read("reports", row, reads.report_of)
 
@@ -178,13 +182,19 @@ def pages(cursor: sqlite3.Cursor) -> Iterator[list[Mapping[str, Any]]]:
 
 
 def referenced_blobs(cursor: sqlite3.Cursor) -> set[str]:
-    """Return the names of the blobs to which runs refer."""
+    """Return the names of the blobs to which runs, logs or registers refer."""
     rows = iter(lambda: cursor.fetchmany(PAGE), [])
     cursor.execute(STATEMENTS["runs_with_blobs"])
     used = {name for row in chain.from_iterable(rows) for name in dump_format.blobs_of(row_codec.run_of(row))}
-    return used | _blobs_of_logs(cursor)
+    return used | _blobs_of_logs(cursor) | {name for _, name in _blob_uses(cursor)}
 
 
 def _blobs_of_logs(cursor: sqlite3.Cursor) -> set[str]:
     rows = cursor.connection.execute(STATEMENTS["logs_with_blobs"])
-    return set(dump_format.blobs_of_logs(row_codec.from_text(said) for (said,) in rows))
+    return set(dump_format.blobs_of_values(row_codec.from_text(said) for (said,) in rows))
+
+
+def _blob_uses(cursor: sqlite3.Cursor) -> list[tuple[str, str]]:
+    """Return the registers that keep a blob, each with the name of the blob."""
+    rows = cursor.connection.execute(STATEMENTS["registers"], (BLOB_USES, BLOB_USES))
+    return [(key, name) for key, text, _ in rows for name in dump_format.blobs_of_values([row_codec.from_text(text)])]

@@ -12,7 +12,7 @@ from typing import Any
 from asterism.core.run import transitions
 from asterism.core.run.run import Run, RunStatus
 from asterism.core.run.session import ENDED, REPLACED
-from asterism.store.protocol import Notice, PutRegister, PutSession, Query, Store, WaitingRuns
+from asterism.store.protocol import BLOB_USES, Notice, PutRegister, PutSession, Query, Store, WaitingRuns
 from asterism.testing.conformance import StoreTests
 from asterism.testing.store_conformance.sample_records import (
     FAR,
@@ -309,6 +309,21 @@ class RetentionTests(StoreTests):
         await store.commit([after(both, transitions.cancel(both, 300.0, "ann"))])
         assert await _pruned(store, FAR) == 2
         assert [await store.blob(name) for name in names.values()] == [None] * 5
+
+    async def test_a_register_keeps_a_blob(self, store: Store) -> None:
+        names = [await store.put_blob(data) for data in (b"kept", b"missing", b"nobody's")]
+        kept, missing = (PutRegister(f"{BLOB_USES}plan/{name}", _reference(name, b"kept"), None) for name in names[:2])
+        named = PutRegister("other", _reference(names[2], b"nobody's"), None)
+        await store.commit([kept, named])
+        assert await _pruned(store, FAR) == 0
+        assert [await store.blob(name) for name in names] == [b"kept", None, None]
+        assert await store.check() == []
+        await store.commit([missing])
+        (problem,) = await store.check()
+        assert problem == f"register {missing.key} refers to blob {names[1]}, which does not exist"
+        await store.commit([PutRegister(one.key, None, 1) for one in (kept, missing)])
+        assert await _pruned(store, FAR) == 0
+        assert await store.blob(names[0]) is None
 
     async def test_a_blob_of_a_run_that_is_not_written_yet_is_not_pruned(self, store: Store) -> None:
         """A blob is put before the run that refers to it is written."""
