@@ -125,8 +125,16 @@ FORMATS = {"OpenAI": CHAT, "Anthropic": "anthropic:claude-sonnet-5-5"}
 each_format = pytest.mark.parametrize("model", FORMATS.values(), ids=FORMATS)
 
 
-@each_format
-@pytest.mark.parametrize("script", MISBEHAVIOUR.values(), ids=MISBEHAVIOUR)
+@pytest.mark.parametrize(
+    ("script", "model"),
+    [
+        *(pytest.param(script, CHAT, id=name) for name, script in MISBEHAVIOUR.items()),
+        *(
+            pytest.param(script, FORMATS["Anthropic"], id=f"{name}, Anthropic", marks=pytest.mark.long)
+            for name, script in MISBEHAVIOUR.items()
+        ),
+    ],
+)
 async def test_the_plan_ends_in_an_explained_state_whatever_the_model_does(script, model):
     silent = isinstance(script[0], Reply) and script[0].hang is not None
     async with served(*script) as server:

@@ -83,6 +83,7 @@ def maintain(question: Question) -> Reply:
     return Reply.edits(*changes, reason="as the goal says")
 
 
+@pytest.mark.long
 def test_a_model_edits_the_demonstration(tmp_path: Path) -> None:
     with served(ModelServer(maintain)) as server:
         done = python("release_demo.py", tmp_path, ASTERISM_MODEL="openai-chat:gpt-5", **server.environment)
@@ -98,6 +99,7 @@ def test_a_model_edits_the_demonstration(tmp_path: Path) -> None:
     assert "a-key-that-nobody-may-see" not in page + done.stdout + "".join(one.text for one in server.questions)
 
 
+@pytest.mark.long
 def test_a_model_that_cannot_be_asked_is_named_without_a_traceback(tmp_path: Path) -> None:
     done = python("release_demo.py", tmp_path, ASTERISM_MODEL="nobody:knows")
     assert done.returncode == 1

@@ -452,25 +452,35 @@ def test_every_command_has_a_scene(fleet: HostileFleet) -> None:
     assert set(scenes(fleet)) == set(COMMANDS)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_no_command_lets_text_act_on_the_terminal(name: str, fleet: HostileFleet) -> None:
+WITH_JSON = [name for name, command in COMMANDS.items() if any("--json" in option.opts for option in command.params)]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        *((name, []) for name in COMMANDS),
+        *(pytest.param(name, ["--json"], marks=pytest.mark.long) for name in WITH_JSON),
+    ],
+    ids=lambda value: "".join(value),
+)
+def test_no_command_lets_text_act_on_the_terminal(name: str, words: list[str], fleet: HostileFleet) -> None:
     """In the order of the command line, in one store: what they change is theirs to change."""
     wrong = []
     for one in scenes(fleet).get(name, []):
-        with_json = one.json and any("--json" in option.opts for option in COMMANDS[name].params)
-        for words in ((), ("--json",)) if with_json else ((),):
-            called = [*name.split(), *words, *one.words]
-            told, code = in_terminal(fleet.plans if name in OF_PLANS else fleet, called, one.until)
-            problems = acts(told, live=one.live, lines=one.data)
-            if b"Traceback" in told or code == 70:
-                problems.append("a traceback")
-            if code == -signal.SIGKILL:
-                problems.append("it did not end")
-            if MARK.encode() not in told and not one.quiet and not words:
-                problems.append("nothing hostile was shown: is the scene any good?")
-            if problems:
-                shown = [repr(word)[:60] for word in called]
-                wrong.append("\n  ".join([f"{' '.join(shown)} ({code})", *problems, repr(told[-300:])]))
+        if words and not one.json:
+            continue
+        called = [*name.split(), *words, *one.words]
+        told, code = in_terminal(fleet.plans if name in OF_PLANS else fleet, called, one.until)
+        problems = acts(told, live=one.live, lines=one.data)
+        if b"Traceback" in told or code == 70:
+            problems.append("a traceback")
+        if code == -signal.SIGKILL:
+            problems.append("it did not end")
+        if MARK.encode() not in told and not one.quiet and not words:
+            problems.append("nothing hostile was shown: is the scene any good?")
+        if problems:
+            shown = [repr(word)[:60] for word in called]
+            wrong.append("\n  ".join([f"{' '.join(shown)} ({code})", *problems, repr(told[-300:])]))
     assert not wrong, "\n\n".join(wrong)
 
 

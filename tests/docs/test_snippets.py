@@ -21,8 +21,12 @@ from tests.docs.docs_pages import ROOT, Block, Page, blocks, commands
 from tests.forked_commands import ForkedCommand, shared_server
 
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
-LONG = ("write-a-store.md", "durable-constellations.md")
-"""Pages that take long: a whole conformance suite, a plan that is continued by processes one after the other."""
+LONG = (
+    *("write-a-store.md", "durable-constellations.md"),  # a conformance suite; processes one after the other
+    *("backup-and-retention.md", "fleet-on-postgresql.md", "mcp.md", "peers.md", "runs.md", "schedules.md"),
+    "simulate-a-fleet.md",
+)
+"""Pages that take seconds: ``make test-long`` runs them."""
 LIMIT = 900
 """Seconds after which a page hangs."""
 

@@ -148,7 +148,7 @@ def test_an_anchor_can_be_used_twice() -> None:
     assert found["a"].task.env == found["b"].task.env == {"LEVEL": 1}
 
 
-@pytest.mark.parametrize("tasks", [10_000, pytest.param(100_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("tasks", [3_000, pytest.param(100_000, marks=pytest.mark.long)])
 def test_a_plan_of_very_many_tasks_loads(tasks: int) -> None:
     body = "".join(f"  t{n}: {{shell: x, after: t{n // 2}}}\n" for n in range(1, tasks))
     found = plan("  t0: {shell: x}\n" + body)
@@ -157,7 +157,7 @@ def test_a_plan_of_very_many_tasks_loads(tasks: int) -> None:
     assert gc.isenabled()
 
 
-@pytest.mark.parametrize("tasks", [5_000, pytest.param(20_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("tasks", [2_000, pytest.param(20_000, marks=pytest.mark.long)])
 def test_a_large_plan_loads_whatever_the_order_of_parents(tasks: int) -> None:
     """Three parents each, far and near and in any order: what would be slow if each had to repair the order."""
     chance = random.Random(1)
@@ -170,8 +170,9 @@ def test_a_large_plan_loads_whatever_the_order_of_parents(tasks: int) -> None:
     assert found.topological()[-1] == f"t{tasks - 1}"
 
 
-def test_a_plan_in_reverse_order_loads_as_well() -> None:
-    body = "".join(f"  t{n}: {{shell: x, after: t{n - 1}}}\n" for n in range(9_999, 0, -1))
+@pytest.mark.parametrize("tasks", [3_000, pytest.param(10_000, marks=pytest.mark.long)])
+def test_a_plan_in_reverse_order_loads_as_well(tasks: int) -> None:
+    body = "".join(f"  t{n}: {{shell: x, after: t{n - 1}}}\n" for n in range(tasks - 1, 0, -1))
     found = plan(body + "  t0: {shell: x}\n")
     assert [task.id for task in found][:3] == ["t0", "t1", "t2"]
 

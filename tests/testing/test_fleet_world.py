@@ -31,7 +31,7 @@ ABLATED = 400
 """The number of worlds in which a missing safeguard has to show."""
 
 
-@pytest.mark.hunt(few=20, many=80)
+@pytest.mark.hunt(few=10, many=80)
 def test_no_world_breaks_a_promise(seeds: range) -> None:
     for seed in seeds:
         simulate(seed)
@@ -117,7 +117,7 @@ def hunt_with_wall_clocks(seeds: range) -> None:
         simulate(seed, world=fleet_world.WallClockWorld)
 
 
-@pytest.mark.hunt(few=10, many=60)
+@pytest.mark.hunt(few=5, many=60)
 def test_no_jump_of_a_wall_clock_shows_in_the_records(seeds: range) -> None:
     hunt_with_wall_clocks(seeds)
 

@@ -25,7 +25,7 @@ def hunt(seeds: range) -> None:
         simulate(seed, world=ScheduleWorld)
 
 
-@pytest.mark.hunt(few=6, many=20)
+@pytest.mark.hunt(few=3, many=20)
 def test_each_tick_is_created_once_and_schedules_go_on(seeds: range) -> None:
     hunt(seeds)
 
