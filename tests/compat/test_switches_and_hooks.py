@@ -20,8 +20,9 @@ from asterism.compat.galaxy import (
     TaskStar,
     TaskStarLine,
 )
-from asterism.core.plan import diff
+from asterism.core.plan import diff, node_records
 from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.node_records import SharedNodes
 from tests.compat.compat_scenes import DIALECTS, GALAXY, Agent, Devices, Dialect, Session, at, run
 
 pytestmark = pytest.mark.virtual_time
@@ -320,6 +321,40 @@ def _lines_made(dialect: Dialect, count: int, monkeypatch: pytest.MonkeyPatch) -
 def test_copies_share_the_lines_that_nobody_asks_for(dialect: Dialect, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twice the answers make twice the lines, not four times: two for each line that the agent adds."""
     assert [_lines_made(dialect, count, monkeypatch) for count in (10, 20, 40)] == [20, 40, 80]
+
+
+def _nodes_made(dialect: Dialect, count: int, idle: int, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
+    """How many nodes the agent's copies make, and how many records the plan and its copies make after the first copy,
+    in a run in which an agent adds a task and a line after each of ``count`` ends, and nothing after those of ``idle``
+    other tasks."""
+    thawed, recorded = [], []
+    thaw, record_of = SharedNodes._thaw, node_records.record_of
+
+    def add(mine: Any, event: Any) -> None:
+        if event.task_id.startswith("t"):
+            mine.add_task(TaskStar(f"after {event.task_id}"))
+            mine.add_dependency(TaskStarLine(event.task_id, f"after {event.task_id}"))
+
+    session = Session(dialect, Devices(*(f"d{number}" for number in range(count))))
+    session.agent(add)
+    names = [f"t{number}" for number in range(count)]
+    plan = dialect.plan(*names, *(f"x{number}" for number in range(idle)), lines=[f"t0>x{n}" for n in range(idle)])
+    copy_module.deepcopy(plan)
+    with monkeypatch.context() as patch:
+        patch.setattr(SharedNodes, "_thaw", lambda nodes, name: thawed.append(name) or thaw(nodes, name))
+        patch.setattr(node_records, "record_of", lambda node: recorded.append(node.id) or record_of(node))
+        session.run(plan)
+    assert len(session.devices.started) == 2 * count + idle
+    return len(thawed), len(recorded)
+
+
+@each_dialect
+def test_an_answer_makes_the_nodes_that_it_changes(dialect: Dialect, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One node for each line that the agent adds, and a few records for each end, however many tasks the plan has."""
+    for count, idle in ((10, 0), (20, 0), (40, 0), (10, 80)):
+        nodes, records = _nodes_made(dialect, count, idle, monkeypatch)
+        assert nodes == count
+        assert records <= 8 * count + 2 * idle, "the records of a task are made when it starts, ends or is edited"
 
 
 @each_dialect

@@ -128,6 +128,7 @@ def write(plan: Constellation, node: Node, facts: dict[str, Any]) -> None:
         setattr(node, name, value)
     plan.counts[node.status] += 1
     node.reviewed, node.unsettled = True, False
+    plan.records.mark(node)
     if node.status is core.PENDING:
         node.epoch = 0
     if "worked" not in facts and node.started_at is not None and node.ended_at is not None:

@@ -318,9 +318,10 @@ def merge_copy(
     ``seen`` is the plan as it was when the copy's author was asked. Raises ModificationRejected and changes nothing."""
     if copy.follows(live):
         return  # it was merged before, and nobody has used it since
-    _warn_of_claims(live.plan, copy.plan, logger)
     base, base_version = _base(live, copy, seen)
-    wanted, overtaken = merge(live.plan, base, copy.plan)
+    new = Outline.of(copy.plan)
+    _warn_of_claims(live.plan, new.without(base), logger)
+    wanted, overtaken = merge(live.plan, base, new)
     if overtaken:
         left_out = "; ".join(map(str, overtaken))
         logger.warning("%s: left out, because the tasks have started or ended: %s", live.plan_id, left_out)
@@ -365,11 +366,12 @@ def _in_effect(live: Constellation, edit: Edit) -> bool:
     return edit.task_id in nodes and nodes[edit.task_id].status is CANCELLED
 
 
-def _warn_of_claims(live: Constellation, copy: Constellation, logger: logging.Logger) -> None:
-    for task_id, node in copy.nodes.items():
+def _warn_of_claims(live: Constellation, changed: Outline, logger: logging.Logger) -> None:
+    """Warn of progress that only a copy knows of, in the part of it that its author has changed."""
+    for task_id, record in changed.records.items():
         there = live.nodes.get(task_id)
-        if there is None or there.status is node.status:
+        if there is None or there.status is record.state.status:
             continue
-        claimed, known = TaskStatus(node.status), TaskStatus(there.status)
+        claimed, known = TaskStatus(record.state.status), TaskStatus(there.status)
         if claimed is not TaskStatus.CANCELLED and is_more_advanced(claimed, known):  # that is a wish, not a claim
             logger.warning("%s: the copy says that %r is %s; it is %s", live.id, task_id, claimed, known)

@@ -110,6 +110,7 @@ class Options:
         ]
         for node, task in assigned:
             node.task = task
+            plan.records.mark(node)
         plan.ranks = None  # those of an earlier run may be outdated
         self.add_ranks(plan)
         plan.state = ConstellationState.READY

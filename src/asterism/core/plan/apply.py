@@ -191,11 +191,13 @@ class Attempt:
 
     def _delete(self, node: Node) -> None:
         del self.graph.nodes[node.id]
+        self.graph.records.remove(node)
         self.removed.append(node)  # it leaves the counts when the batch is accepted: it may still have to be revoked
         joins.discount_task(self.graph, node.task)
 
         def undo() -> None:
             self.graph.nodes[node.id] = node
+            self.graph.records.add(node)
             joins.count_task(self.graph, node.task)
 
         self.undo.append(undo)
@@ -205,6 +207,7 @@ class Attempt:
 
     def _replace(self, node: Node, task: Task) -> None:
         before, node.task = node.task, task
+        self.graph.records.mark(node)
         if (before.priority, lane_of(before)) != (task.priority, lane_of(task)):
             self.moved.add(node)
         self._ranked(node, before)
@@ -216,6 +219,7 @@ class Attempt:
 
         def undo() -> None:
             node.task = before
+            self.graph.records.mark(node)
             self._ranked(node, task)
             joins.replaced(self.graph, node, task)
 

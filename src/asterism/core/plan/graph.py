@@ -16,7 +16,7 @@ not 0, and is then provisional:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, MutableMapping
 from operator import attrgetter
 from typing import Any, NoReturn
 
@@ -26,6 +26,7 @@ from asterism.core.plan import inherited_priority, joins, plan_end, teardowns
 from asterism.core.plan.edits import Key
 from asterism.core.plan.group_elements import is_marked
 from asterism.core.plan.node import Node, outcome_fits, provisional_below
+from asterism.core.plan.node_records import NodeRecords
 from asterism.core.plan.ready_queue import CriticalPathRanks, ReadyQueue
 from asterism.core.plan.status import (
     COMPLETED,
@@ -95,7 +96,8 @@ class Graph:
         self.cancel_reason = ""  # who cancelled it and why, such as ``by ann: too slow``
         self.rejoined: dict[Node, None] = {}  # nodes that may have to be queued or dequeued, see joins.py
         self.provisionals = 0
-        self.nodes: dict[str, Node] = {}
+        self.nodes: MutableMapping[str, Node] = {}
+        self.records = NodeRecords()  # what copies share; every step marks there which nodes it changes
         self.order = TopologicalOrder(self.nodes)
         self.touched: dict[Key, int] = {}  # what accepted edits changed, with the version: decides staleness
         self._placed = 0
@@ -156,6 +158,7 @@ class Graph:
                 node.provisional = True
                 self.provisionals += 1
         self.epochs += 1
+        self.records.mark(node)
         node.epoch = self.epochs
         node.attempts += 1
         node.device, node.begun_at, node.times, self._last_at = device, now, None, now
@@ -211,6 +214,7 @@ class Graph:
         if child.verdicts is None:
             child.verdicts = {}
         child.verdicts[node.id] = verdict
+        self.records.mark(child)
         return verdict
 
     def retry(self, node: Node, now: float, why: str) -> None:
@@ -218,6 +222,7 @@ class Graph:
         attempt."""
         if node.status is not RUNNING or node.device is None or node.tentative is not None:
             self.refuse(node, "retry")
+        self.records.mark(node)
         node.device = None
         node.worked += step_time(self._last_at, now) - node.begun_at
         self.add_entry(now, "attempt failed", node.id, why)
@@ -225,6 +230,7 @@ class Graph:
     def count_loss(self, node: Node) -> None:
         """Count that a device vanished. Losses are counted apart from failures of the work."""
         node.losses += 1
+        self.records.mark(node)
 
     def release(self, node: Node, now: float, why: str) -> None:
         """Put a task back because its device left before the work began. That is not counted as an attempt."""
@@ -234,6 +240,7 @@ class Graph:
         if node.attempts - node.spent > 1:  # it has run before: it stays running, so that no edit may change it
             node.attempts -= 1
             node.device = None
+            self.records.mark(node)
             self.queue.push(node)
         else:
             self._reset(node)
@@ -309,6 +316,7 @@ class Graph:
     def _confirm(self, node: Node, now: float) -> bool:
         """Confirm a provisional task. Returns whether that settles it."""
         node.provisional = False
+        self.records.mark(node)
         self.provisionals -= 1
         self.add_entry(now, "confirmed", node.id)
         if node.tentative is None:
@@ -341,6 +349,7 @@ class Graph:
                     child.met -= 1
                 if child.verdicts:
                     child.verdicts.pop(node.id, None)
+                    self.records.mark(child)
                 child.held -= 1
                 if self.deciders:
                     joins.refresh(self, [child])
@@ -444,6 +453,7 @@ class Graph:
         self._placed += 1
         node.number = self._placed
         self.nodes[node.id] = node
+        self.records.add(node)
         if node.task.join == "any":
             joins.count_task(self, node.task)
         if is_marked(node.task):
@@ -452,7 +462,8 @@ class Graph:
     def link(self, dependency: Dependency, verdict: bool | str | None = None) -> None:
         """Add an edge. Raises CycleFound, with nothing changed. ``verdict`` is the known result of its condition."""
         source, target = self.node(dependency.source), self.node(dependency.target)
-        self.order.connect(source, target)
+        for node in (source, target, *self.order.connect(source, target)):
+            self.records.mark(node)
         source.children[target.id] = target
         target.parents[source.id] = dependency
         if verdict is not None:
@@ -489,6 +500,8 @@ class Graph:
             target.met -= holds
             target.lost -= joins.is_lost(source, dependency, target)
         del source.children[target.id], target.parents[source.id]
+        self.records.mark(source)
+        self.records.mark(target)
         if dependency.on == "teardown":
             teardowns.unpair(self, source, target)
             self.deciders -= 1
@@ -543,6 +556,7 @@ class Graph:
         self.counts[node.status] -= 1
         self.counts[status] += 1
         node.status = status
+        self.records.mark(node)
 
     def refuse(self, node: Node, event: str) -> NoReturn:
         """Raise InvalidTransition: the state of a task does not allow a step."""

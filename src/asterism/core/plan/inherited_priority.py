@@ -109,6 +109,7 @@ def _raise(graph: Graph, node: Node, urgency: Priority) -> None:
 
 def _set(graph: Graph, node: Node, urgency: Priority) -> None:
     node.urgency = urgency
+    graph.records.mark(node)
     if node.entry is not None:
         graph.queue.push(node)
     if node.status is RUNNING:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable
 from asterism.core.plan import joins
 from asterism.core.plan.graph import Graph
 from asterism.core.plan.node import Node
+from asterism.core.plan.node_records import record_of
 from asterism.core.plan.status import PENDING, RUNNING, TERMINAL, ConstellationState
 from asterism.core.plan.task import Dependency
 from asterism.core.plan.teardowns import is_due, is_torn_down, teardowns_of
@@ -24,6 +25,7 @@ def check_invariants(graph: Graph, outside: Collection[Node] = ()) -> None:
         if node not in outside:
             _verify_queue(graph, node, queued)
     _verify_urgencies(graph)
+    _verify_records(graph)
     for status, count in graph.counts.items():
         assert count == sum(node.status is status for node in graph.nodes.values()), f"count of {status}"
     nodes = graph.nodes.values()
@@ -33,6 +35,14 @@ def check_invariants(graph: Graph, outside: Collection[Node] = ()) -> None:
     assert graph.provisionals == sum(node.provisional for node in graph.nodes.values()), "count of provisional tasks"
     epochs = [node.epoch for node in graph.nodes.values() if node.epoch]
     assert len(epochs) == len(set(epochs)), "I1: two tasks share an epoch"
+
+
+def _verify_records(graph: Graph) -> None:
+    """Every step has marked the nodes that it has changed since the records were last asked for."""
+    table = graph.records.table(graph.nodes)
+    assert list(table) == list(graph.nodes), "order of the records"
+    for node in graph.nodes.values():
+        assert table[node.id] == record_of(node), f"record of {node.id}"
 
 
 def _verify_urgencies(graph: Graph) -> None:

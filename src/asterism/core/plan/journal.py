@@ -136,6 +136,7 @@ class RecordedConstellation(Constellation):
         if self.snapshot is not None:
             self.snapshot.preserve(node)
         node.device = device
+        self.records.mark(node)
         self.record(["locate", node.id, device])
 
     def set_attempts(self, node: Node, attempts: int, losses: int) -> None:
@@ -145,6 +146,7 @@ class RecordedConstellation(Constellation):
         if self.snapshot is not None:
             self.snapshot.preserve(node)
         node.attempts, node.losses = attempts, losses
+        self.records.mark(node)
         self.record(["tried", node.id, attempts, losses])
 
     def record_run(self, task_id: str, epoch: int, now: float, times: AttemptTimes, why: str) -> None:
@@ -155,6 +157,7 @@ class RecordedConstellation(Constellation):
             if self.snapshot is not None:
                 self.snapshot.preserve(node)
             node.times = times
+            self.records.mark(node)
             if times.begun is not None and times.ended is not None:
                 node.worked += max(0.0, times.ended - times.begun)
         self.add_entry(now, "run ended", task_id, why)

@@ -9,6 +9,7 @@ counts the dependencies that are not decided, and one more if none holds; see jo
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
 from operator import attrgetter
 from typing import Any
 
@@ -67,7 +68,7 @@ class Node:
         self.label = label  # position in the topological order, see topological_order.py
         self.number = 0  # counts the tasks of the plan in the order in which they were added
         self.parents: dict[str, Dependency] = {}
-        self.children: dict[str, Node] = {}
+        self.children: MutableMapping[str, Node] = {}
         self.open = 0
         self.held = 0
         self.met = self.lost = 0  # see joins.py: kept only while the plan has a task with join="any"
@@ -114,9 +115,14 @@ class Node:
         status = self.tentative or self.status
         if dependency.on == "teardown":
             return status in TERMINAL and self.started_at is not None and not self.below
-        if not outcome_fits(dependency.on, status):
-            return False
-        return dependency.when is None or (child.verdicts is not None and child.verdicts.get(self.id) is True)
+        return holds(dependency, status, child)
+
+
+def holds(dependency: Dependency, status: TaskStatus, child: Node) -> bool:
+    """Whether a source with ``status`` satisfies ``dependency`` of ``child``, which is not that of a teardown."""
+    if not outcome_fits(dependency.on, status):
+        return False
+    return dependency.when is None or (child.verdicts is not None and child.verdicts.get(dependency.source) is True)
 
 
 def outcome_fits(on: str, status: TaskStatus) -> bool:

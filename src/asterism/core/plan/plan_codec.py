@@ -26,7 +26,8 @@ from asterism.core.plan.edits import Key
 from asterism.core.plan.graph import Graph
 from asterism.core.plan.joins import is_over
 from asterism.core.plan.node import Node
-from asterism.core.plan.status import PENDING, ConstellationState, TaskStatus
+from asterism.core.plan.node_records import NodeRecords, NodeState, SharedNodes, state_of
+from asterism.core.plan.status import PENDING, RUNNING, ConstellationState, TaskStatus
 from asterism.core.plan.task import Dependency, Task
 
 SCHEMA = 1
@@ -218,6 +219,24 @@ def copy(graph: Graph, into: AnyGraph) -> AnyGraph:
     """Copy the plan and its progress into another graph. Provisional tasks become pending there."""
     into.version, into.epochs, into.tainted = graph.version, graph.epochs, set(graph.tainted)
     into.edited, into.source, into.author = dict(graph.edited), graph.source, graph.author
+    if graph.deciders:
+        _copy_nodes(graph, into)
+    else:
+        _share_nodes(graph, into)
+    return into
+
+
+def _share_nodes(graph: Graph, into: Graph) -> None:
+    table = graph.records.table(graph.nodes)
+    into.nodes, into.records = SharedNodes(table), NodeRecords(table)
+    into.order, into._placed = graph.order.of_copy(into.nodes), graph._placed
+    into.untrusted, into.counts = dict(graph.untrusted), dict(graph.counts)
+    into.counts[RUNNING] -= graph.provisionals
+    into.counts[PENDING] += graph.provisionals
+
+
+def _copy_nodes(graph: Graph, into: Graph) -> None:
+    """Make all nodes: the counters of joins and teardowns follow from nodes far away."""
     for node in graph.nodes.values():
         clone = Node(node.task, into.order.fresh())
         if not node.provisional:
@@ -231,7 +250,6 @@ def copy(graph: Graph, into: AnyGraph) -> AnyGraph:
             verdict = node.verdicts.get(dependency.source) if node.verdicts and not provisional else None
             into.link(dependency, verdict)
     into.rescope()
-    return into
 
 
 # -- snapshots ---------------------------------------------------------------------------------------------------------
@@ -244,36 +262,6 @@ ENTRIES_PER_CHUNK = 500
 
 CHUNK_LENGTH = 100_000
 """A chunk ends early when it is this long, in characters: results may be large."""
-
-
-class NodeState(NamedTuple):
-    """The fields of a node that are written, by the same names."""
-
-    parents: tuple[Dependency, ...]
-    verdicts: dict[str, bool | str] | None
-    id: str
-    task: Task
-    value: Any
-    error: BaseException | None
-    status: TaskStatus
-    provisional: bool
-    tentative: TaskStatus | None
-    reviewed: bool
-    needless: bool
-    epoch: int
-    device: str | None
-    attempts: int
-    losses: int
-    started_at: float | None
-    ended_at: float | None
-    reason: str
-    begun_at: float
-    worked: float
-    times: AttemptTimes | None
-    spent: int
-
-
-_node_state = attrgetter(*NodeState._fields[2:])
 
 
 class StoredValue(NamedTuple):
@@ -312,8 +300,7 @@ class PlanSnapshot:
 
     def _copy(self, node: Node) -> None:
         if node.number not in self._copied:
-            verdicts = dict(node.verdicts) if node.verdicts else None
-            self._copied[node.number] = NodeState(tuple(node.parents.values()), verdicts, *_node_state(node))
+            self._copied[node.number] = state_of(node)
 
     def _state(self, number: int) -> NodeState:
         """The copy of a node, with the place of its result if a store keeps that."""

@@ -201,6 +201,7 @@ def reopen(graph: Graph, tasks: Iterable[str], now: float, why: str) -> Callable
     undo = _undo(graph)
     graph.state, graph.ended_at = ConstellationState.EXECUTING, None
     graph.add_entry(now, "reopened", None, why)
+    graph.records.reset()
     again = set(chosen)
     for node in parents_first(graph.nodes.values()):  # the order of ``nodes`` depends on rejected edits
         if node in again:
@@ -254,5 +255,6 @@ def _undo(graph: Graph) -> Callable[[], None]:
             for name, value in zip(_KEPT, values, strict=True):
                 setattr(node, name, value)
             node.verdicts = verdicts
+        graph.records.reset()
 
     return restore

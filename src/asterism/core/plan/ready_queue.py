@@ -13,6 +13,7 @@ only as far as they change, and never for tasks that have started.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from heapq import heappop, heappush
 
 from asterism.core.plan.node import Node
@@ -98,12 +99,12 @@ class CriticalPathRanks:
     def __init__(self, default: float = 1.0) -> None:
         self.default = default
 
-    def all(self, nodes: dict[str, Node]) -> None:
+    def all(self, nodes: Mapping[str, Node]) -> None:
         """Compute the rank of every node, children first."""
         for node in sorted(nodes.values(), key=lambda node: node.label, reverse=True):
             node.rank = self._rank(node)
 
-    def refresh(self, nodes: dict[str, Node], node: Node) -> list[Node]:
+    def refresh(self, nodes: Mapping[str, Node], node: Node) -> list[Node]:
         """Update the rank of a changed node and of those above it. Returns the nodes whose rank changed."""
         changed = []
         heap = [(-node.label, node.id)]

@@ -10,7 +10,7 @@ large plan would move all tasks behind it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from heapq import heapify, heappop, heappush
 
 from asterism.core.errors import CycleFound
@@ -24,9 +24,15 @@ class TopologicalOrder:
 
     __slots__ = ("_labels", "_nodes")
 
-    def __init__(self, nodes: dict[str, Node]) -> None:
+    def __init__(self, nodes: Mapping[str, Node]) -> None:
         self._nodes = nodes
         self._labels = 0
+
+    def of_copy(self, nodes: Mapping[str, Node]) -> TopologicalOrder:
+        """The order of the same nodes in a copy of the plan, with the same labels."""
+        order = TopologicalOrder(nodes)
+        order._labels = self._labels
+        return order
 
     def fresh(self) -> int:
         """A label greater than all others."""
@@ -37,8 +43,9 @@ class TopologicalOrder:
         self._labels += 1
         return (label >> _BITS) + step << _BITS | self._labels
 
-    def connect(self, source: Node, target: Node) -> None:
-        """Adjust the labels for an edge that is about to be added. Raises CycleFound, with nothing changed."""
+    def connect(self, source: Node, target: Node) -> Iterable[Node]:
+        """Adjust the labels for an edge that is about to be added. Returns the nodes between its ends whose labels have
+        changed. Raises CycleFound, with nothing changed."""
         if not target.parents and not target.children:
             target.label = self._near(source.label, +1)
         elif not source.parents and not source.children:
@@ -49,14 +56,16 @@ class TopologicalOrder:
             elif not source.parents:
                 source.label = self._near(target.label, -1)
             else:
-                self._repair(source, target)
+                return self._repair(source, target)
+        return ()
 
-    def _repair(self, source: Node, target: Node) -> None:
+    def _repair(self, source: Node, target: Node) -> list[Node]:
         forward = _reach_forward(target, source)
         backward = self._reach_backward(source, target.label)
         moved = sorted(backward, key=_label) + sorted(forward, key=_label)
         for label, node in zip(sorted(node.label for node in moved), moved, strict=True):
             node.label = label
+        return moved
 
     def _reach_backward(self, start: Node, floor: int) -> list[Node]:
         """The nodes above ``start`` with a label greater than ``floor``."""

@@ -1,0 +1,186 @@
+"""Copies of a plan that share what nobody changes (copy-on-write).
+
+A plan that is copied keeps an immutable record of each node (``NodeRecords``). Every step marks the nodes that it
+changes, and only their records are made anew for the next copy. A copy shares the records, and makes a node when
+somebody asks for it (``SharedNodes``). So a copy costs two copies of a dictionary, whatever it contains, and each node
+is paid for by who reads or changes it. Two records that are the same object say the same: ``diff`` looks at no others.
+
+Counters of joins and teardowns follow from nodes far away, so a plan that has any of these is copied as a whole
+(``plan_codec.copy``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from asterism.core.plan.attempt_times import AttemptTimes
+from asterism.core.plan.node import Node, holds
+from asterism.core.plan.status import PENDING, TERMINAL, TaskStatus
+from asterism.core.plan.task import Dependency, Priority, Task
+
+
+class NodeState(NamedTuple):
+    """The fields of a node that are facts, by the same names."""
+
+    parents: tuple[Dependency, ...]
+    verdicts: dict[str, bool | str] | None
+    id: str
+    task: Task
+    value: Any
+    error: BaseException | None
+    status: TaskStatus
+    provisional: bool
+    tentative: TaskStatus | None
+    reviewed: bool
+    needless: bool
+    epoch: int
+    device: str | None
+    attempts: int
+    losses: int
+    started_at: float | None
+    ended_at: float | None
+    reason: str
+    begun_at: float
+    worked: float
+    times: AttemptTimes | None
+    spent: int
+
+
+class NodeRecord(NamedTuple):
+    """A node as a copy of its plan sees it: a provisional task is pending there, and every end is reviewed."""
+
+    state: NodeState
+    children: tuple[str, ...]
+    label: int
+    number: int
+    urgency: Priority
+
+
+_OWN_FIELDS = NodeState._fields[2:]
+_own_fields = attrgetter(*_OWN_FIELDS)
+
+
+def state_of(node: Node) -> NodeState:
+    return NodeState(tuple(node.parents.values()), dict(node.verdicts) if node.verdicts else None, *_own_fields(node))
+
+
+def record_of(node: Node) -> NodeRecord:
+    state = state_of(node)
+    if node.provisional:
+        state = NodeState(state.parents, state.verdicts, *_own_fields(Node(node.task, node.label)))
+    elif not node.reviewed:
+        state = state._replace(reviewed=True)
+    return NodeRecord(state, tuple(node.children), node.label, node.number, node.urgency)
+
+
+class NodeRecords:
+    """The records of the nodes of a plan, in their order. They exist once somebody has asked for them."""
+
+    __slots__ = ("_shared", "_stale", "_table")
+
+    def __init__(self, table: dict[str, NodeRecord] | None = None) -> None:
+        self._table = table
+        self._shared = True  # somebody else has the table: it must not change
+        self._stale: dict[str, None] = {}  # nodes whose records have to be made anew
+
+    def mark(self, node: Node) -> None:
+        """A node has changed, or is changing in the same step."""
+        if self._table is not None:
+            self._stale[node.id] = None
+
+    def add(self, node: Node) -> None:
+        """A node is now the last one of the plan."""
+        self.remove(node)
+        self.mark(node)
+
+    def remove(self, node: Node) -> None:
+        """A node has left the plan."""
+        if self._table is not None:
+            self._stale.pop(node.id, None)
+            if node.id in self._table:
+                del self._own_table(self._table)[node.id]
+
+    def reset(self) -> None:
+        """Any node may have changed."""
+        self._table = None
+        self._stale.clear()
+
+    def table(self, nodes: Mapping[str, Node]) -> dict[str, NodeRecord]:
+        """The records of all nodes. The table never changes: who changes a node afterwards makes another."""
+        if self._table is None:
+            self._table = {node.id: record_of(node) for node in nodes.values()}
+        elif self._stale:
+            table = self._own_table(self._table)
+            for node in filter(None, map(nodes.get, self._stale)):  # a removed one may have been marked since
+                table[node.id] = record_of(node)
+            self._stale.clear()
+        self._shared = True
+        return self._table
+
+    def _own_table(self, table: dict[str, NodeRecord]) -> dict[str, NodeRecord]:
+        if self._shared:
+            self._table, self._shared = table.copy(), False
+            return self._table
+        return table
+
+
+class LazyNodes(MutableMapping[str, Node]):
+    """Nodes by their ids, each made when somebody asks for it."""
+
+    __slots__ = ("_items", "_make")
+
+    def __init__(self, items: dict[str, Any], make: Callable[[str], Node]) -> None:
+        self._items, self._make = items, make  # anything but a node is a place for one
+
+    def __getitem__(self, task_id: str) -> Node:
+        item = self._items[task_id]
+        if isinstance(item, Node):
+            return item
+        node = self._items[task_id] = self._make(task_id)
+        return node
+
+    def __setitem__(self, task_id: str, node: Node) -> None:
+        self._items[task_id] = node
+
+    def __delitem__(self, task_id: str) -> None:
+        del self._items[task_id]
+
+    def __contains__(self, task_id: object) -> bool:
+        return task_id in self._items
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+
+class SharedNodes(LazyNodes):
+    """The nodes of a copy. Who changes a counter of a node asks for that node first, so what its neighbours were when
+    the plan was copied decides its counters."""
+
+    __slots__ = ("_records",)
+
+    def __init__(self, records: dict[str, NodeRecord]) -> None:
+        super().__init__(records.copy(), self._thaw)
+        self._records = records
+
+    def _thaw(self, task_id: str) -> Node:
+        record = self._records[task_id]
+        state, statuses = record.state, {edge.source: self._status(edge.source) for edge in record.state.parents}
+        node = Node(state.task, record.label)
+        for name, value in zip(_OWN_FIELDS, state[2:], strict=True):
+            setattr(node, name, value)
+        node.number, node.urgency, node.over = record.number, record.urgency, state.status in TERMINAL
+        node.parents = {edge.source: edge for edge in state.parents}
+        node.children = LazyNodes(dict.fromkeys(record.children), self.__getitem__)
+        if state.verdicts:  # a verdict on an end that was only provisional is dropped
+            kept = {source: said for source, said in state.verdicts.items() if statuses[source] is not PENDING}
+            node.verdicts = kept or None
+        node.open = sum(not holds(edge, statuses[edge.source], node) for edge in state.parents)
+        return node
+
+    def _status(self, task_id: str) -> TaskStatus:
+        return self._records[task_id].state.status
