@@ -47,7 +47,13 @@ def scene(tmp_path: Path) -> Scene:
 
 def elect(scene: Scene, name: str) -> None:
     async def write(fleet: Fleet) -> None:
-        value = {"device": name, "session": f"session-{name}", "epoch": 1, "until": fleet.store.clock() + 1000}
+        value = {
+            "device": name,
+            "session": f"session-{name}",
+            "epoch": 1,
+            "until": fleet.store.clock() + 1000,
+            "lease": 1000,
+        }
         await fleet.store.commit([PutRegister("coordinator", value, None)])
 
     scene.ask(write)

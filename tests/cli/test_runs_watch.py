@@ -51,7 +51,7 @@ def busy_fleet(scene: Scene) -> list[Run]:
 
     async def tell(fleet: Fleet) -> None:
         await fleet.store.heartbeat("session-kitchen-pc", {}, [ProgressReport(runs[2].id, 1, Progress(3, 10), "")])
-        value = {"device": "laptop", "session": "x", "epoch": 1, "until": fleet.store.clock() + 1000}
+        value = {"device": "laptop", "session": "x", "epoch": 1, "until": fleet.store.clock() + 1000, "lease": 1000}
         await fleet.store.commit([PutRegister("coordinator", value, None)])
 
     scene.ask(tell)

@@ -226,7 +226,7 @@ def test_a_silent_owner_without_a_coordinator_is_named(scene: Scene) -> None:
 
 def elect(scene: Scene, name: str) -> None:
     async def write(fleet: Fleet) -> None:
-        value = {"device": name, "session": "x", "epoch": 1, "until": fleet.store.clock() + 1000}
+        value = {"device": name, "session": "x", "epoch": 1, "until": fleet.store.clock() + 1000, "lease": 1000}
         await fleet.store.commit([PutRegister("coordinator", value, None)])
 
     scene.ask(write)

@@ -293,7 +293,7 @@ async def test_a_sync_assigns_nothing_while_a_device_or_coordinator_is_there() -
     await laptop.sync_with(kitchen)
     assert (await laptop.run(run.id)).status is CREATED
     laptop.clock.now += 3600
-    office = {"device": "laptop", "session": "laptop-1", "until": laptop.store.clock() + 60}
+    office = {"device": "laptop", "session": "laptop-1", "epoch": 1, "until": laptop.store.clock() + 60, "lease": 60}
     await laptop.store.commit([PutRegister("coordinator", office, None)])
     await kitchen.beat()
     await laptop.sync_with(kitchen)
