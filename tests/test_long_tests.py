@@ -23,18 +23,38 @@ def test_long():
 
 @pytest.mark.hunt(few=2, many=5)
 def test_hunt(seeds):
-    assert seeds in (range(2), range(2, 5))
+    assert seeds in (range(2), range(2, 5), range(2, 5, 2))
 """
 
 
 @pytest.mark.parametrize(
-    ("marks", "selected"), [("not long", ["test_hunt[2 seeds]"]), ("long", ["test_long", "test_hunt[3 more seeds]"])]
+    ("marks", "every", "selected"),
+    [
+        ("not long", "1", ["test_hunt[2 seeds]"]),
+        ("long", "1", ["test_long", "test_hunt[3 more seeds]"]),
+        ("long", "2", ["test_long", "test_hunt[2 more seeds]"]),
+    ],
 )
-def test_a_hunt_goes_on_in_make_test_long_where_make_test_ends(marks: str, selected: list[str], tmp_path: Path) -> None:
+def test_a_hunt_goes_on_in_make_test_long_where_make_test_ends(
+    marks: str, every: str, selected: list[str], tmp_path: Path
+) -> None:
     (tmp_path / "test_some.py").write_text(TESTS, encoding="utf-8")
     if marks == "long":
         (tmp_path / "test_without.py").write_text("assert False, 'a file without long tests is imported'")
-    words = ["-q", "-rA", "-p", "no:cacheprovider", "-p", "tests.long_tests", "-c", "/dev/null", "-m", marks]
+    words = [
+        "-q",
+        "-rA",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "tests.long_tests",
+        "-c",
+        "/dev/null",
+        "-m",
+        marks,
+        "--every-seed",
+        every,
+    ]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *words, "--rootdir", str(tmp_path), str(tmp_path)],
         cwd=ROOT,
