@@ -10,7 +10,7 @@ import pytest
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import AddDependency, AddTask, CancelTask, EditBatch
 from asterism.core.plan.task import Priority
-from asterism.core.run.run import CREATED, Run
+from asterism.core.run.run import CLAIMED, CREATED, Run
 from asterism.durable.journal_writer import JournalWriter
 from asterism.durable.plan_requests import edit_plan
 from asterism.store.protocol import PutRegister, PutRun, Query
@@ -22,9 +22,9 @@ pytestmark = pytest.mark.virtual_time
 URGENT = EditBatch((AddTask(task("urgent", priority="critical")), AddDependency("low", "urgent")), "ann")
 
 
-async def queued(stage: Stage) -> asyncio.Task[Any]:
+async def queued(stage: Stage, backlog: int = 0) -> asyncio.Task[Any]:
     """A plan whose task "low" is a run that waits behind "busy" on the only device."""
-    await stage.device("only", slots=1)
+    await stage.device("only", slots=1, backlog=backlog)
     plan = Constellation("nightly")
     plan.add(task("busy", "wait", priority="critical"))
     plan.add(task("low", priority="low"))
@@ -77,6 +77,19 @@ async def test_the_run_that_critical_work_waits_for_goes_first(stage: Stage) -> 
     durable_work.gate("busy").set()
     await job
     assert list(DONE)[:2] == ["busy", "low"]
+
+
+async def test_a_run_that_was_claimed_in_advance_becomes_urgent_too(stage: Stage) -> None:
+    """In the record, and for the device that holds it."""
+    job = await queued(stage, backlog=3)
+    assert (await run_of(stage, "low")).status == CLAIMED
+    await edit_plan(stage.fleet(), "nightly", URGENT)
+    run = await run_of(stage, "low")
+    assert (run.status, run.priority) == (CLAIMED, Priority.CRITICAL)
+    durable_work.gate("busy").set()
+    await job
+    assert list(DONE)[:2] == ["busy", "low"]
+    assert (await run_of(stage, "low")).previous == ()
 
 
 async def test_without_the_change_of_queued_runs_critical_work_is_last(

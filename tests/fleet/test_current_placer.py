@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from asterism.core.run.run import Run
 from asterism.fleet import current_placer
 from asterism.fleet.device.executor import RunWork
+from asterism.fleet.device.worker import Worker
 from tests.fleet.fleet_scenes import WORK, Hands, Line, Stage
 
 pytestmark = pytest.mark.virtual_time
@@ -41,6 +43,54 @@ async def test_a_burst_of_creates_gives_each_slot_one_run(stage: Stage) -> None:
     ended = [await stage.end_of(run) for run in created]
     assert [run.status for run in ended] == ["completed"] * 60
     assert sum(run.epoch for run in ended) == 60, "no run was assigned to a slot that another one had"
+
+
+class Counted(Quick):
+    """Counts the executions that overlap."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.running = self.most = 0
+
+    async def execute(self, work: RunWork) -> Any:
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            return await super().execute(work)
+        finally:
+            self.running -= 1
+
+
+async def burst_of_two_processes(stage: Stage) -> tuple[list[Counted], list[Run]]:
+    """Two fleets on one store, which know nothing of the slots that the other one has reserved."""
+    hands = []
+    for number in range(4):
+        device = await stage.device(f"device-{number}", slots=2)
+        device.hands = device.agent.worker.executor = Counted()
+        hands.append(device.hands)
+    flow = await stage.person.workflows.add(WORK)
+    people = [stage.fleet(name, SlowLine(stage.store)) for name in ("bob", "eve")]
+    created = await asyncio.gather(*(person.create(flow) for _ in range(30) for person in people))
+    return hands, [await stage.end_of(run) for run in created]
+
+
+async def test_bursts_of_two_processes_never_exceed_the_slots_of_a_device(stage: Stage) -> None:
+    """Both may assign a run to the last free slot: the device starts one, and declines the other at once. It waits
+    for a slot of any device, and nothing of it is counted."""
+    hands, ended = await burst_of_two_processes(stage)
+    assert [one.most for one in hands] == [2] * 4
+    assert [run.status for run in ended] == ["completed"] * 60
+    before = [(one.reason, one.detail) for run in ended for one in run.previous]
+    assert before == [("declined", "it is full")] * 8, "each slot was given twice, and started one run"
+    assert {(run.failures, run.losses, run.rounds) for run in ended} == {(0, 0, 0)}
+
+
+async def test_without_the_places_that_a_device_keeps_a_burst_exceeds_its_slots(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Worker, "reserve", lambda self, run_id, *, starts: True)
+    hands, _ = await burst_of_two_processes(stage)
+    assert max(one.most for one in hands) > 2
 
 
 async def test_a_slot_is_kept_for_a_run_while_it_is_written_and_the_devices_are_read_again(

@@ -21,6 +21,7 @@ from asterism.store.protocol import (
     ExpectSession,
     PutCopy,
     PutLog,
+    PutPriority,
     PutRegister,
     PutRun,
     PutSession,
@@ -93,12 +94,13 @@ class Watches:
 
 def topics_of(writes: Iterable[Write]) -> set[str]:
     """Return the topics of a batch."""
-    topics: set[str] = set()
+    writes, topics = list(writes), set[str]()
+    prioritised = {write.run for write in writes if type(write) is PutPriority}
     for write in writes:
         if type(write) is PutRun:
             run = write.run
             if run.session is not None:
-                if run.status is RunStatus.ASSIGNED or run.stop_request is not None:
+                if run.status is RunStatus.ASSIGNED or run.stop_request is not None or run.id in prioritised:
                     topics.add(for_device(run.device or ""))
             elif run.offered:
                 topics.add(OFFERED)

@@ -256,8 +256,8 @@ def test_every_word_of_a_person_is_in_the_story_with_its_time() -> None:
     ]
 
 
-@pytest.mark.parametrize("make", [new, assigned, lost])
-def test_the_priority_of_what_is_queued_changes(make: Make) -> None:
+@pytest.mark.parametrize("make", [new, assigned, claimed, lost])
+def test_the_priority_of_what_has_not_begun_changes(make: Make) -> None:
     run = make()
     after = transitions.prioritise(run, 7, 8.0, "somebody waits")
     assert (after.priority, after.revision, after.status) == (7, run.revision + 1, run.status)
@@ -266,7 +266,7 @@ def test_the_priority_of_what_is_queued_changes(make: Make) -> None:
     assert transitions.prioritise(after, 1, 9.0).story[-1].why == "from 7 to 1"
 
 
-@pytest.mark.parametrize("make", [claimed, processing, completed])
-def test_the_priority_of_what_a_device_has_claimed_stays(make: Make) -> None:
+@pytest.mark.parametrize("make", [processing, completed])
+def test_the_priority_of_what_has_begun_stays(make: Make) -> None:
     run = make()
     assert transitions.prioritise(run, 7, 8.0) is run

@@ -182,8 +182,9 @@ def take_back(run: Run, now: float, detail: str) -> Run:
 
 
 def prioritise(run: Run, priority: int, now: float, why: str = "") -> Run:
-    """Change the priority of a run that no device has claimed yet; any other stays as it is."""
-    if run.status not in {ASSIGNED, *UNOWNED} or run.priority == priority:
+    """Change the priority of a run that has not begun, also if a device has claimed it in advance; any other stays as
+    it is."""
+    if run.status not in {ASSIGNED, CLAIMED, *UNOWNED} or run.priority == priority:
         return run
     words = f"from {run.priority} to {priority}" + (f": {why}" if why else "")
     story = run.story_with(now, "prioritised", truncate(words))

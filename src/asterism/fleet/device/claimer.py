@@ -175,8 +175,12 @@ class Claimer:
         self._unclaimed.clear()
         for run in own:
             held = self.worker.held.get(run.id)
-            if held is not None and held.grant.epoch == run.epoch and run.stop_request is not None:
+            if held is None or held.grant.epoch != run.epoch:
+                continue
+            if run.stop_request is not None:
                 self.worker.stop(held, run.stop_request)
+            if not held.started and run.revision > held.run.revision:
+                held.run = run  # its priority may have changed while it waits for a slot
         assigned = [run for run in own if run.status is ASSIGNED]
         assigned.sort(key=queue_order)
         remembered = self._connection.remembered_workflow
