@@ -181,6 +181,7 @@ class Graph:
             self._story.append((now, status, node.id, why))
         elif node.tentative is None:
             node.tentative = status
+            self.records.mark(node)
             self._story.append((now, f"{status} provisionally", node.id, why))
         else:
             self.refuse(node, EVENTS[status])

@@ -5,8 +5,8 @@ changes, and only their records are made anew for the next copy. A copy shares t
 somebody asks for it (``SharedNodes``). So a copy costs two copies of a dictionary, whatever it contains, and each node
 is paid for by who reads or changes it. Two records that are the same object say the same: ``diff`` looks at no others.
 
-Counters of joins and teardowns follow from nodes far away, so a plan that has any of these is copied as a whole
-(``plan_codec.copy``).
+Counters of joins and teardowns follow from nodes far away, and a provisional task is pending in a copy, which changes
+the counters below it. So a plan that has any of these is copied as a whole (``plan_codec.copy``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from asterism.core.plan.attempt_times import AttemptTimes
 from asterism.core.plan.node import Node, holds
-from asterism.core.plan.status import PENDING, TERMINAL, TaskStatus
+from asterism.core.plan.status import TERMINAL, TaskStatus
 from asterism.core.plan.task import Dependency, Priority, Task
 
 
@@ -49,7 +49,7 @@ class NodeState(NamedTuple):
 
 
 class NodeRecord(NamedTuple):
-    """A node as a copy of its plan sees it: a provisional task is pending there, and every end is reviewed."""
+    """A node as a copy of its plan sees it: every end is reviewed there."""
 
     state: NodeState
     children: tuple[str, ...]
@@ -67,11 +67,7 @@ def state_of(node: Node) -> NodeState:
 
 
 def record_of(node: Node) -> NodeRecord:
-    state = state_of(node)
-    if node.provisional:
-        state = NodeState(state.parents, state.verdicts, *_own_fields(Node(node.task, node.label)))
-    elif not node.reviewed:
-        state = state._replace(reviewed=True)
+    state = state_of(node)._replace(reviewed=True)
     return NodeRecord(state, tuple(node.children), node.label, node.number, node.urgency)
 
 
@@ -169,18 +165,13 @@ class SharedNodes(LazyNodes):
 
     def _thaw(self, task_id: str) -> Node:
         record = self._records[task_id]
-        state, statuses = record.state, {edge.source: self._status(edge.source) for edge in record.state.parents}
+        state = record.state
         node = Node(state.task, record.label)
         for name, value in zip(_OWN_FIELDS, state[2:], strict=True):
             setattr(node, name, value)
         node.number, node.urgency, node.over = record.number, record.urgency, state.status in TERMINAL
         node.parents = {edge.source: edge for edge in state.parents}
         node.children = LazyNodes(dict.fromkeys(record.children), self.__getitem__)
-        if state.verdicts:  # a verdict on an end that was only provisional is dropped
-            kept = {source: said for source, said in state.verdicts.items() if statuses[source] is not PENDING}
-            node.verdicts = kept or None
-        node.open = sum(not holds(edge, statuses[edge.source], node) for edge in state.parents)
+        node.verdicts = dict(state.verdicts) if state.verdicts else None
+        node.open = sum(not holds(edge, self._records[edge.source].state.status, node) for edge in state.parents)
         return node
-
-    def _status(self, task_id: str) -> TaskStatus:
-        return self._records[task_id].state.status

@@ -27,7 +27,7 @@ from asterism.core.plan.graph import Graph
 from asterism.core.plan.joins import is_over
 from asterism.core.plan.node import Node
 from asterism.core.plan.node_records import NodeRecords, NodeState, SharedNodes, state_of
-from asterism.core.plan.status import PENDING, RUNNING, ConstellationState, TaskStatus
+from asterism.core.plan.status import PENDING, ConstellationState, TaskStatus
 from asterism.core.plan.task import Dependency, Task
 
 SCHEMA = 1
@@ -219,7 +219,7 @@ def copy(graph: Graph, into: AnyGraph) -> AnyGraph:
     """Copy the plan and its progress into another graph. Provisional tasks become pending there."""
     into.version, into.epochs, into.tainted = graph.version, graph.epochs, set(graph.tainted)
     into.edited, into.source, into.author = dict(graph.edited), graph.source, graph.author
-    if graph.deciders:
+    if graph.deciders or graph.provisionals:
         _copy_nodes(graph, into)
     else:
         _share_nodes(graph, into)
@@ -231,12 +231,10 @@ def _share_nodes(graph: Graph, into: Graph) -> None:
     into.nodes, into.records = SharedNodes(table), NodeRecords(table)
     into.order, into._placed = graph.order.of_copy(into.nodes), graph._placed
     into.untrusted, into.counts = dict(graph.untrusted), dict(graph.counts)
-    into.counts[RUNNING] -= graph.provisionals
-    into.counts[PENDING] += graph.provisionals
 
 
 def _copy_nodes(graph: Graph, into: Graph) -> None:
-    """Make all nodes: the counters of joins and teardowns follow from nodes far away."""
+    """Make all nodes and link them, which computes all counters."""
     for node in graph.nodes.values():
         clone = Node(node.task, into.order.fresh())
         if not node.provisional:
