@@ -23,6 +23,7 @@ from asterism.compat.galaxy import (
 from asterism.core.plan import diff, node_records
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.node_records import SharedNodes
+from asterism.orchestrator.options import Options
 from tests.compat.compat_scenes import DIALECTS, GALAXY, Agent, Devices, Dialect, Session, at, run
 
 pytestmark = pytest.mark.virtual_time
@@ -355,6 +356,20 @@ def test_an_answer_makes_the_nodes_that_it_changes(dialect: Dialect, monkeypatch
         nodes, records = _nodes_made(dialect, count, idle, monkeypatch)
         assert nodes == count
         assert records <= 8 * count + 2 * idle, "the records of a task are made when it starts, ends or is edited"
+
+
+@each_dialect
+def test_a_later_copy_shows_what_was_set_by_hand_and_assigned(dialect: Dialect) -> None:
+    plan = dialect.plan("A", "B")
+    first = copy_module.deepcopy(plan)
+    plan.get_task("A")._status = "running"
+    plan.get_task("A")._result = 7
+    second = copy_module.deepcopy(plan)
+    assert [copy.get_task("A").status.value for copy in (first, second)] == ["pending", "running"]
+    assert [copy.get_task("A").result for copy in (first, second)] == [None, 7]
+    Options().prepare(plan.plan, {"B": "two"})
+    third = copy_module.deepcopy(plan)
+    assert [copy.get_task("B").target_device_id for copy in (second, third)] == [None, "two"]
 
 
 @each_dialect

@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 
 from asterism.core.errors import AsterismError, EditRejected
 from asterism.core.plan import edits, plan_codec
+from asterism.core.plan.attempt_times import AttemptTimes
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.diff import Outline, diff, merge
 from asterism.core.plan.edits import AddDependency, AddTask, UpdateTask
 from asterism.core.plan.invariants import check_invariants
+from asterism.core.plan.journal import RecordedConstellation
 from asterism.core.plan.node import Node
 from asterism.core.plan.node_records import NodeRecords, SharedNodes
 from asterism.core.plan.status import COMPLETED, FAILED, PENDING, RUNNING, TERMINAL, TaskStatus
@@ -202,6 +204,22 @@ def test_without_a_part_of_the_marks_a_copy_is_wrong(part: str, ablated: bool, m
         monkeypatch.setattr(NodeRecords, part, lambda *given: None)
     STEPS[part](plan)
     assert (picture(plan.copy()) == picture(full_copy(plan))) is not ablated
+
+
+def test_a_copy_sees_what_a_fleet_says_of_a_task() -> None:
+    plan = RecordedConstellation("any")
+    plan.add(Task("a"))
+    plan.begin(0.0)
+    epoch = plan.start(plan.node("a"), "fleet", 1.0)
+    said: list[Callable[[], None]] = [
+        lambda: plan.set_device(plan.node("a"), "lab"),
+        lambda: plan.set_attempts(plan.node("a"), 3, 2),
+        lambda: plan.record_run("a", epoch, 3.0, AttemptTimes(1.0, 1.5, 2.0, 3.0), ""),
+    ]
+    for say in said:
+        before = picture(plan.copy())
+        say()
+        assert picture(plan.copy()) == picture(full_copy(plan)) != before
 
 
 def wide(count: int) -> Constellation:
