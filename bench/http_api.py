@@ -220,7 +220,7 @@ async def _positions(client: AsyncClient, name: str, after: str) -> list[str]:
     found: list[str] = []
     while True:
         page = await client.plan_events(name, after)
-        found += [one.position for one in page.items]
+        found += [event["position"] for event in page.items]
         if page.next is None:
             return found
         after = page.next
@@ -331,7 +331,7 @@ async def _minute(server: Running, client: AsyncClient, minute: int) -> int:
         await client.versions(name)
         await client.plan_events(name)
         await client.story(name)
-        await client.runs()
+        await client.list_runs()
         await client.devices()
         await _get(server.url, f"/api/v1/plans/{name}/layout", token)
     code = await Credentials(server.fleet.store).create_login("bench", ["admin"], by="bench")

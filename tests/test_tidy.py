@@ -28,7 +28,7 @@ ARROWS = {
     "durable": ("core", "base", "store", "orchestrator", "fleet"),
     "peers": ("core", "base", "store", "fleet"),
     "compat": ("core", "base", "store", "orchestrator"),
-    "client": ("core", "base"),
+    "api": ("core", "base", "store", "orchestrator", "fleet", "planfile", "series", "report", "durable", "peers"),
     "__init__": (
         "core",
         "base",
@@ -40,7 +40,7 @@ ARROWS = {
         "series",
         "planfile",
         "report",
-        "client",
+        "api",
     ),
 }
 """The rooms, and those that each may import from. What is not here, such as ``cli``, may import from all of these."""

@@ -14,7 +14,7 @@ Other names are one level below:
 ``asterism.report``     drawings, the HTML report, results as JSON
 ``asterism.series``     series of issues and their registers
 ``asterism.store``      stores and their errors
-``asterism.client``     errors of the clients of a server
+``asterism.api``     errors of the clients of a server
 ``asterism.peers``      invitations and synchronisation of stores
 ``asterism.testing``    virtual time, the simulator, conformance suites
 ``asterism.cli``        the live view and Ctrl-C handling of the command line, for scripts
@@ -32,10 +32,10 @@ from asterism.fleet.extensions import register as _register_fleet_extension
 from asterism.fleet.extensions import register_plans as _register_plans
 
 if TYPE_CHECKING:
+    from asterism.api.client import AsyncClient, Client
     from asterism.base.http_requests import NoAnswer, RequestFailed
     from asterism.base.processes import CommandFailed
     from asterism.base.task_inputs import MissingInput
-    from asterism.client.http_client import AsyncClient, Client
     from asterism.core.attempt_log import LogLine, TaskLog
     from asterism.core.errors import (
         AlreadyRunning,
@@ -187,7 +187,7 @@ __getattr__, __dir__ = lazy_names(
         "asterism.base.http_requests": ["NoAnswer", "RequestFailed"],
         "asterism.base.processes": ["CommandFailed"],
         "asterism.base.task_inputs": ["MissingInput"],
-        "asterism.client.http_client": ["AsyncClient", "Client"],
+        "asterism.api.client": ["AsyncClient", "Client"],
         "asterism.core.attempt_log": ["LogLine", "TaskLog"],
         "asterism.core.errors": [
             "AlreadyRunning",

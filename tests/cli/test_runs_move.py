@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from asterism.cli.cli_context import short
+from asterism.base.text import short
 from tests.cli.command_scenes import Scene
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from asterism import AsyncClient
 from asterism.agents import Budget, ModelEditor
-from asterism.client import documents
+from asterism.api import documents
 from asterism.core.plan.approval import ApprovalRule
 from asterism.core.plan.edits import RemoveTask
 from tests.agents.editor_scenes import REPAIR, ScriptedCaller, pipeline

@@ -12,9 +12,9 @@ import httpx
 import pytest
 
 from asterism import AsyncClient, Client, EditRejected, Task, edits
+from asterism.api import ApiError, NotAllowed, NotFound, ServerUnreachable, api_requests, documents
+from asterism.api.event_lines import EventLines
 from asterism.base.listen_address import ListenAddress
-from asterism.client import ApiError, NotAllowed, NotFound, ServerUnreachable, api_requests, documents
-from asterism.client.event_lines import EventLines
 from asterism.core.errors import AsterismError
 from asterism.core.run.workflow import Workflow
 from asterism.durable.journal_store import insert_plan

@@ -24,8 +24,8 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel, Field, ValidationError
 
+from asterism.api import documents
 from asterism.base.text import clean, join_names
-from asterism.client import documents
 from asterism.core.plan.approval import WAITING, ApprovalGone, WaitingEdit
 from asterism.durable.approval_requests import approve_edit, refuse_edit
 from asterism.durable.approval_store import list_approvals
@@ -58,6 +58,7 @@ class Decision(BaseModel):
     reason: str = Field("", max_length=1000, description="Why; the author of the edit reads it.")
 
 
+@dataclass(frozen=True, kw_only=True)
 class DecidedEdit(documents.Document):
     """What became of an edit that waits. ``state`` is ``waiting`` if the person has not decided."""
 

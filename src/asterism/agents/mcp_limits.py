@@ -18,14 +18,15 @@ resume a plan change nothing in it, and need the scope of the credential alone.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel, Field
 
 from asterism.agents.device_aliases import plain_capabilities
 from asterism.agents.fleet_surroundings import fleet_aliases, known_capabilities
+from asterism.api import documents
 from asterism.base.http_limits import RequestRefused
-from asterism.client import documents
 from asterism.core.plan.approval import ApprovalRule
 from asterism.core.plan.edit_scope import EditScope
 from asterism.core.plan.edits import CancelTask
@@ -33,9 +34,10 @@ from asterism.core.plan.rule_fields import fits
 from asterism.core.run.run_label import PLAN_PREFIX
 from asterism.durable.approval_store import rules_of, scopes_of
 from asterism.durable.stored_plans import find_plan, read_plan
-from asterism.server import plan_routes, run_routes
+from asterism.server import plan_routes
 from asterism.server.endpoint import Call, Endpoint, NoModel
 from asterism.server.fleet_routes import devices_of
+from asterism.server.operation_endpoint import system_of
 
 CANCEL = CancelTask.op
 
@@ -94,9 +96,10 @@ async def cancel_run(call: Call) -> Any:
     if run.workflow.startswith(PLAN_PREFIX):
         plan = run.workflow.removeprefix(PLAN_PREFIX)
         raise RequestRefused(403, f"run {run.id} is a task of plan {plan!r}: cancel it with edit_plan and {CANCEL}")
-    return await run_routes.cancel(call)
+    return await system_of(call).cancel_run(run.id)
 
 
+@dataclass(frozen=True, kw_only=True)
 class ShownDevice(documents.Document):
     """A device as a model reads it: ``name`` is its alias, and of its capabilities ``can`` has those that people of the
     fleet have written. Its host, what it accepts, its labels and its profile are texts that the machine wrote, so they
@@ -125,7 +128,7 @@ async def list_devices(call: Call) -> Any:
 def _shown_device(device: Mapping[str, Any], alias: str, known: Collection[str]) -> dict[str, Any]:
     can = [word for word in plain_capabilities(device["can"]) if word in known]
     own = {"name": alias, "can": can, "other_capabilities": len(device["can"]) - len(can)}
-    shown = {name: own[name] if name in own else device[name] for name in ShownDevice.model_fields}
+    shown = {name: own[name] if name in own else device[name] for name in ShownDevice.__dataclass_fields__}
     for name in ("load", "battery"):  # the machine reports them, as anything
         if type(shown[name]) not in (int, float):
             shown[name] = None

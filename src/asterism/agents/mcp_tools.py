@@ -8,18 +8,21 @@ object, and the output schema is that of the answer.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import cache
 from typing import Any
 
 from pydantic import TypeAdapter
+from pydantic_core import to_jsonable_python
 from starlette.requests import Request
 
 from asterism.agents import mcp_approvals, mcp_limits, mcp_waits
+from asterism.api.operations import OPERATIONS
 from asterism.base.http_limits import RequestRefused
 from asterism.core.plan.edits import EDITS, RemoveTaint
-from asterism.server import cycle_routes, fleet_routes, plan_routes, run_routes, series_routes
+from asterism.server import cycle_routes, fleet_routes, plan_routes, series_routes
 from asterism.server.endpoint import Call, Endpoint, ServerState, checked_parameter, shown_need
+from asterism.server.operation_endpoint import endpoint_of
 from asterism.server.request_guard import Caller
 
 LOCAL = "local"
@@ -56,7 +59,7 @@ _ENDPOINTS = {
     for one in (
         *plan_routes.ENDPOINTS,
         *cycle_routes.ENDPOINTS,
-        *run_routes.ENDPOINTS,
+        *map(endpoint_of, OPERATIONS.values()),
         *fleet_routes.ENDPOINTS,
         *series_routes.ENDPOINTS,
         *mcp_waits.ENDPOINTS,
@@ -344,7 +347,8 @@ async def call_tool(server: ServerState, caller: Caller, tool: McpTool, argument
     if endpoint.body is not None:
         body = {name: arguments[name] for name in _body_fields(endpoint) if name in arguments}
         call.body = endpoint.body.model_validate(body)
-    return await endpoint.handler(call)
+    answer = await endpoint.handler(call)
+    return to_jsonable_python(answer) if is_dataclass(answer) else answer
 
 
 def _path_value(tool: McpTool, name: str, arguments: Mapping[str, Any]) -> str:

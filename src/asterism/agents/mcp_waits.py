@@ -11,17 +11,19 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, create_model
+from pydantic_core import to_jsonable_python
 
+from asterism.api import documents, run_operations
+from asterism.api.local.run_handlers import run_document
 from asterism.base.http_limits import RequestRefused
-from asterism.client import documents
 from asterism.core.plan.approval import WaitingEdit
 from asterism.durable.journal_store import read_head
 from asterism.durable.plan_history import PlanFollower, VersionUnknown, versions
 from asterism.durable.stored_plans import find_plan, read_plan
-from asterism.fleet.fleet_json import run_in
-from asterism.server import plan_documents, plan_routes, run_routes
+from asterism.server import plan_documents, plan_routes
 from asterism.server.endpoint import Call, Endpoint, NoModel, ServerState
+from asterism.server.operation_endpoint import endpoint_of, system_of
 from asterism.server.plan_feed import LOOK_INTERVAL, parse_position
 from asterism.server.plan_routes import MAX_EVENTS, POSITION, READ
 
@@ -55,16 +57,14 @@ class FollowedSubmission(plan_routes.Submission):
     follow: bool = Field(False, description="Answer when the plan has ended.")
 
 
-class FollowedNewRun(run_routes.NewRun):
-    follow: bool = Field(False, description="Answer when the run has ended.")
+FollowedNewRun = create_model(
+    "FollowedNewRun",
+    __base__=endpoint_of(run_operations.create_run).body,
+    follow=(bool, Field(False, description="Answer when the run has ended.")),
+)
 
 
-class FollowedRun(documents.Run):
-    """A run; ``ended`` is false if it goes on: follow it with follow_run."""
-
-    ended: bool
-
-
+@dataclass(frozen=True, kw_only=True)
 class FollowedPlan(documents.Plan):
     """A plan without its tasks; ``ended`` is false if it goes on: follow it with follow_plan."""
 
@@ -155,8 +155,10 @@ async def follow_plan(call: Call) -> Work:
 
 
 async def create_run(call: Call) -> Any:
-    created = await run_routes.create(call)
-    return Work("run", created["id"], True, LONGEST_WAIT if call.body.follow else 0.0)
+    fields = vars(call.body)
+    follow = fields.pop("follow")
+    created = await system_of(call).create_run(**fields)
+    return Work("run", created.id, True, LONGEST_WAIT if follow else 0.0)
 
 
 async def submit_plan(call: Call) -> Any:
@@ -170,10 +172,10 @@ async def read_work(call: Call, work: Work) -> WorkState:
 
 
 async def _read_run(call: Call, name: str) -> WorkState:
-    run = await call.fleet.run(name)
-    document = {**await run_in(call.fleet, run), "ended": run.ended}
-    updated = max(at for at in (run.created_at, run.started_at, run.ended_at) if at is not None)
-    return WorkState(run.ended, f"run {run.id} is {run.reported_status}", run.created_at, updated, document)
+    found = await run_document(call.fleet, await call.fleet.run(name))
+    updated = max(at for at in (found.created_at, found.started_at, found.ended_at) if at is not None)
+    document = to_jsonable_python(found)
+    return WorkState(found.ended, f"run {found.id} is {found.status}", found.created_at, updated, document)
 
 
 async def _read_plan(call: Call, name: str) -> WorkState:
@@ -217,7 +219,7 @@ ENDPOINTS = (
     Endpoint("GET", "/plans/{plan}/wait", wait_for_events, "Events.", READ, EventFilter, answer=documents.Changes),
     Endpoint("GET", "/plans/{plan}/follow", follow_plan, "The end of a plan.", READ, Patience, answer=FollowedPlan),
     Endpoint("POST", "/plans/submit", submit_plan, "Submit.", "operate", NoModel, FollowedSubmission, FollowedPlan),
-    Endpoint("GET", "/runs/{run}/follow", follow_run, "The end of a run.", "observe", Patience, answer=FollowedRun),
-    Endpoint("POST", "/runs/create", create_run, "Create a run.", "operate", NoModel, FollowedNewRun, FollowedRun),
+    Endpoint("GET", "/runs/{run}/follow", follow_run, "The end of a run.", "observe", Patience, answer=documents.Run),
+    Endpoint("POST", "/runs/create", create_run, "Create a run.", "operate", NoModel, FollowedNewRun, documents.Run),
 )
 """Endpoints of tools only; the HTTP API has event streams for this."""

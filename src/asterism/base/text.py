@@ -91,7 +91,7 @@ def _visible(match: re.Match[str]) -> str:
 def json_text(document: Any, *, indent: int | None = None, encoding: str | None = None) -> str:
     """A JSON document in which every character that a terminal would act upon is escaped. Parsed, it is the same
     document. If ``encoding`` lacks a character, all characters outside ASCII are escaped."""
-    text = json.dumps(document, ensure_ascii=False, indent=indent)
+    text = json.dumps(document, ensure_ascii=False, indent=indent, default=vars)  # of documents, which are dataclasses
     text = text if text.isprintable() else _OUTSIDE_ASCII.sub(_escaped, text)
     try:
         text.encode(encoding or "utf-8")
@@ -163,6 +163,14 @@ def plural(count: int, noun: str) -> str:
     if count == 1:
         return f"1 {noun}"
     return f"{count:,} {noun[:-1]}ies" if noun.endswith("y") else f"{count:,} {noun}s"
+
+
+SHORT_ID = 8
+
+
+def short(run_id: str) -> str:
+    """The end of a run's id, for tables and messages: its last letters are random."""
+    return run_id[-SHORT_ID:]
 
 
 # -- URLs --------------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ import click
 
 from asterism.base import task_inputs
 from asterism.base.text import describe_value, json_text, plural
-from asterism.cli.cli_context import find_workflow, note
+from asterism.cli.cli_context import note
 from asterism.core.run.run import Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.bulk_creation import BATCH, Batch, BulkCreation, BulkProgress, InvalidInput, NotTheSameLines
@@ -65,7 +65,7 @@ async def create_each(fleet: Fleet, *, wanted: str | Workflow, each: Each, as_js
 
     Prints the ids to standard output, unless that is a terminal; with ``as_json`` a JSON object for each run. The
     totals go to standard error."""
-    flow = await fleet.workflows.add(wanted) if isinstance(wanted, Workflow) else await find_workflow(fleet, wanted)
+    flow = await fleet.workflows.add(wanted) if isinstance(wanted, Workflow) else await fleet.workflows.find(wanted)
     reader = _LineParser(flow, each)
     creation = BulkCreation(fleet, flow, label=each.label, key=each.key, **each.terms)
     progress: BulkProgress | None = None

@@ -17,21 +17,11 @@ from asterism.base.text import clean, json_text
 from asterism.cli.option_types import duration
 
 if TYPE_CHECKING:
-    from asterism.core.run.run import Run
-    from asterism.core.run.workflow import Workflow
+    from asterism.api.system import System
     from asterism.fleet.fleet import Fleet
 
 Value = TypeVar("Value")
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-MOST_CANDIDATES = 10
-"""How many runs an error lists if a part of an id matches several."""
-
-FEWEST_LETTERS = 4
-"""How many letters of a run's id are enough to name it: fewer match by chance."""
-
-SHORT_ID = 8
-"""How many letters of a run's id are shown in tables: the last ones, which are random."""
 
 HOW_TO_CREATE_A_STORE = (
     "`asterism workflow add`, `device join`, `series claim`, `serve` or `run --store URL` creates it; --store names "
@@ -53,10 +43,6 @@ class CommandGroup(click.Group):
 
             complete_names(command, ctx)
         return command
-
-
-class AmbiguousRun(click.ClickException):
-    """A text that is a part of no run's id, or of several."""
 
 
 def options(*several: Callable[[Any], Any]) -> Callable[[Function], Function]:
@@ -196,6 +182,32 @@ async def _reached_fleet(url: str | None, create: bool, wait: float) -> Fleet:
             return fleet
 
 
+def with_system(store: str | None, use: Callable[[System], Awaitable[Value]], *, create: bool = False) -> Value:
+    """Open a store or a server, use it, and close it. With ``create`` a missing store is created."""
+
+    async def use_system() -> Value:
+        async with await open_system(store, create=create) as system:
+            return await use(system)
+
+    return run_interruptible(use_system())
+
+
+async def open_system(store: str | None, *, create: bool = False) -> System:
+    """A store, or a server if it is the address of one. Raises as ``open_fleet`` does."""
+    if store is not None and is_server(store):
+        from asterism.api.client import AsyncClient
+
+        return AsyncClient(store)
+    from asterism.api.system import LocalSystem
+
+    return LocalSystem(await open_fleet(store, create=create))
+
+
+def is_server(store: str) -> bool:
+    """Whether the value of ``--store`` is the address of a server."""
+    return store.lower().startswith(("http://", "https://"))
+
+
 async def open_fleet(url: str | None, *, create: bool = False) -> Fleet:
     """Open the fleet of a store for a command. Raises as ``with_fleet`` does."""
     if url is not None and url.lower().startswith("memory:"):
@@ -256,59 +268,7 @@ def note(text: str) -> None:
     click.echo(clean(text), err=True)
 
 
-# -- runs and workflows by what people type ----------------------------------------------------------------------------
-
-
-async def find_run(fleet: Fleet, text: str) -> Run:
-    """The run with this id, or the only run with this text in its id. Raises AmbiguousRun."""
-    from asterism.store.protocol import Query
-
-    wanted = text.strip().lower()
-    if not wanted:
-        raise AmbiguousRun("the id of the run is empty")
-    exact = await fleet.store.run(wanted)
-    if exact is not None:
-        return exact
-    if len(wanted) < FEWEST_LETTERS:
-        raise AmbiguousRun(f"{text!r} is too short: give at least {FEWEST_LETTERS} letters of the run's id")
-    found = await fleet.runs(Query(id_like=wanted, newest=True, limit=MOST_CANDIDATES + 1))
-    if not found:
-        raise AmbiguousRun(f"no run has {text!r} in its id; list the runs with: asterism runs list")
-    if len(found) == 1:
-        return found[0]
-    more = f"\n  and more than {MOST_CANDIDATES} in all" if len(found) > MOST_CANDIDATES else ""
-    lines = "".join(
-        f"\n  {run.id}  {f'{run.label}  ' if run.label is not None else ''}{run.workflow}  {run.reported_status}"
-        for run in found[:MOST_CANDIDATES]
-    )
-    raise AmbiguousRun(f"several runs have {text!r} in their ids; give more letters:{lines}{more}")
-
-
-async def find_runs(fleet: Fleet, texts: tuple[str, ...]) -> list[Run]:
-    """Each run once, in the order in which they are named."""
-    found = [await find_run(fleet, text) for text in texts]
-    return list({run.id: run for run in found}.values())
-
-
-async def find_workflow(fleet: Fleet, text: str) -> Workflow:
-    """The latest version of a workflow, or the version in ``NAME@VERSION``. Raises UnknownWorkflow."""
-    from asterism.fleet.workflows import UnknownWorkflow
-
-    name, at, version = text.rpartition("@")
-    try:
-        return await fleet.workflows.latest(text)
-    except UnknownWorkflow:
-        if not at or not name or not (version.isascii() and version.isdigit()):
-            raise
-    return await fleet.workflows.get(name, int(version))
-
-
 # -- short forms -------------------------------------------------------------------------------------------------------
-
-
-def short(run_id: str) -> str:
-    """The end of a run's id, for tables and messages."""
-    return run_id[-SHORT_ID:]
 
 
 def format_time(at: float | None) -> str:

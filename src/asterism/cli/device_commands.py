@@ -12,8 +12,6 @@ from asterism.base.text import clean
 from asterism.cli.cli_context import (
     CommandGroup,
     Function,
-    find_run,
-    find_workflow,
     fleet_options,
     note,
     print_json,
@@ -240,7 +238,7 @@ def scores(subject: str, store: str | None, as_json: bool) -> None:
         from asterism.cli.fleet_tables import scores_lines
 
         run = await _run_or_workflow(fleet, subject)
-        flow = await (fleet.workflows.get(run.workflow, run.version) if run else find_workflow(fleet, subject))
+        flow = await (fleet.workflows.get(run.workflow, run.version) if run else fleet.workflows.find(subject))
         found = await scores_of(fleet, flow, run)
         if as_json:
             print_json(
@@ -358,16 +356,16 @@ def revoke(name: str, store: str | None, as_json: bool) -> None:
 
 async def _run_or_workflow(fleet: Fleet, subject: str) -> Run | None:
     """The run that the text names; None if it names a workflow. Raises AmbiguousRun if it names neither."""
-    from asterism.cli.cli_context import AmbiguousRun
+    from asterism.fleet.run_queries import AmbiguousRun, find_run
     from asterism.fleet.workflows import UnknownWorkflow
 
     try:
-        await find_workflow(fleet, subject)
+        await fleet.workflows.find(subject)
     except UnknownWorkflow:
         try:
             return await find_run(fleet, subject)
         except AmbiguousRun as error:
-            raise AmbiguousRun(f"there is no workflow {subject!r}, and {error.message}") from None
+            raise AmbiguousRun(f"there is no workflow {subject!r}, and {error}") from None
     return None
 
 

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from asterism.base.durations import format_age
-from asterism.base.text import clean, json_text, shorten
-from asterism.cli.cli_context import format_clock, short
+from asterism.base.text import clean, json_text, short, shorten
+from asterism.cli.cli_context import format_clock
 from asterism.core.errors import DeviceTrouble, DeviceUnavailable
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.executor import Executor, RunWork

@@ -1,4 +1,4 @@
-"""Tables of runs, devices, scores and workflows, and the settings of a fleet, for people."""
+"""Tables of devices, scores and workflows, and the settings of a fleet, for people."""
 
 from __future__ import annotations
 
@@ -8,37 +8,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rich.style import Style
 from rich.text import Text
 
-from asterism.base.durations import format_age, format_delay
-from asterism.base.status_colours import BOLD, DIM, mark, tone
+from asterism.base.durations import format_age
+from asterism.base.status_colours import BOLD, DIM, tone
 from asterism.base.text import clean, masked_url, masked_urls
-from asterism.cli.cli_context import format_size, short
+from asterism.cli.cli_context import format_size
 from asterism.cli.screen import Cell, Column, fact_lines, table
-from asterism.core.errors import SENTENCE_ERRORS
-from asterism.core.json_values import NOTHING, plain_json
+from asterism.core.json_values import plain_json
 from asterism.core.plan.task import import_path
 from asterism.core.run import transitions
-from asterism.core.run.run import ASSIGNED, CLAIMED, COMPLETED, CREATED, FAILED, PROCESSING, REASSIGNING, Run
+from asterism.core.run.run import Run
 from asterism.core.run.session import REACHABLE_STATES, Session
 from asterism.core.run.workflow import DEFAULTS, Workflow
-from asterism.fleet.device.functions import attempts_of
-from asterism.fleet.fleet import Fleet, reported_progress
-from asterism.fleet.fleet_json import state_of, took
+from asterism.fleet.fleet import Fleet
+from asterism.fleet.fleet_json import state_of
 from asterism.fleet.settings import Settings
-from asterism.store.protocol import ProgressReport
-
-_LOOKS = {
-    CREATED: "pending",
-    REASSIGNING: "pending",
-    ASSIGNED: "waiting",
-    CLAIMED: "waiting",
-    PROCESSING: "running",
-    COMPLETED: "completed",
-    FAILED: "failed",
-}
-"""The task status whose mark and colour a run status shares."""
 
 _DEVICE_LOOKS = {
     "busy": "running",
@@ -48,100 +33,6 @@ _DEVICE_LOOKS = {
     "silent": "failed",
     "suspended": "failed",
 }
-
-
-def look_of(run: Run) -> str:
-    return "cancelled" if run.cancelled else _LOOKS[run.status]
-
-
-def since_of(run: Run) -> float:
-    """When the run came into its present status."""
-    times = (run.ended_at, run.started_at, run.claimed_at, run.assigned_at, run.waiting_since)
-    return next((at for at in times if at is not None), run.created_at)
-
-
-def note_on(run: Run, now: float) -> str:
-    """The most important fact beside the status, in a few words."""
-    if run.error is not None:
-        return _error_note(run.error, run.cancelled)
-    if run.paused is not None:
-        return run.paused
-    if run.stop_request is not None:
-        return f"by {run.stop_requested_by}"
-    if run.held:
-        return f"series {run.series}"
-    if run.offered and run.not_before > now:
-        return f"again {format_delay(run.not_before - now)}"
-    if run.offered and run.declined:
-        return "; ".join(f"{device} declined: {text}" for device, text in run.declined.items())
-    if run.offered and run.pinned is not None:
-        return f"only on {run.pinned}"
-    attempts = attempts_of(run)
-    return f"attempt {attempts}" if attempts > 1 and not run.ended else ""
-
-
-def _error_note(error: str, cancelled: bool) -> str:
-    """The error without the words that the status shows, and without the class names of our own errors."""
-    if cancelled:
-        return error.removeprefix("cancelled ").removesuffix(" (cancel)")
-    kind, _, message = error.partition(": ")
-    return message if message and kind in SENTENCE_ERRORS else error
-
-
-RUN_COLUMNS = (
-    Column(""),
-    Column("RUN"),
-    Column("LABEL", least=8, needed=False, name=True),
-    Column("WORKFLOW", least=8, name=True),
-    Column("STATUS"),
-    Column("DEVICE", least=8, name=True),
-    Column("FOR", right=True),
-    Column("BEAT", right=True, needed=False),
-    Column("DONE", right=True, needed=False),
-    Column("NOTE", least=10, needed=False),
-)
-
-
-def run_row(
-    run: Run, label: str, now: float, sessions: Mapping[str, Session], reports: Mapping[str, ProgressReport]
-) -> list[Cell]:
-    style: Style = tone(look_of(run))
-    owner = sessions.get(run.session) if run.session is not None else None
-    progress = reported_progress(run, reports)
-    for_how_long = format_age(took(run)) if run.ended else format_age(now - since_of(run))
-    return [
-        Text(mark(look_of(run)), style),
-        Text(short(run.id)),
-        Text(clean(label), "" if run.label is not None else DIM),
-        run.workflow,
-        Text(run.reported_status, style),
-        Text(clean(run.device or ""), DIM if run.ended else ""),
-        for_how_long,
-        _beat(owner, run, now),
-        str(progress) if progress is not None else "",
-        Text(clean(note_on(run, now)), DIM),
-    ]
-
-
-def _beat(owner: Session | None, run: Run, now: float) -> Text:
-    """The age of the last heartbeat; red when more than half of the timeout has passed."""
-    if owner is None:
-        return Text("gone" if run.session is not None else "", tone("failed"))
-    age = now - owner.beat_at
-    return Text(format_age(age), tone("failed") if age > run.timeout / 2 else "")
-
-
-def runs_table(
-    runs: Sequence[Run],
-    now: float,
-    sessions: Mapping[str, Session],
-    reports: Mapping[str, ProgressReport],
-    width: int | None,
-    labels: Mapping[str, str] = NOTHING,
-) -> list[Text]:
-    """``labels`` are those to show, by run; see ``run_queries.labels_of``."""
-    rows = [run_row(run, labels.get(run.id, run.label or ""), now, sessions, reports) for run in runs]
-    return table(RUN_COLUMNS, rows, width)
 
 
 DEVICE_COLUMNS = (

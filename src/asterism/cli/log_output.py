@@ -10,8 +10,8 @@ from typing import Any
 import click
 from rich.text import Text
 
-from asterism.base.text import clean, echo_data, json_text
-from asterism.cli.cli_context import format_clock, note, short
+from asterism.base.text import clean, echo_data, json_text, short
+from asterism.cli.cli_context import format_clock, note
 from asterism.cli.screen import Screen
 from asterism.core.attempt_log import LogLine, LogReader
 from asterism.core.run.run import Run

@@ -165,7 +165,7 @@ async def _tasks(store: Store, context: click.Context, incomplete: str) -> Names
 
 async def _runs(store: Store, context: click.Context, incomplete: str) -> Names:
     """The short ids of runs, and the whole ones where their beginning was typed."""
-    from asterism.cli.cli_context import short
+    from asterism.base.text import short
     from asterism.store.protocol import Query
 
     typed = incomplete.lower() or None

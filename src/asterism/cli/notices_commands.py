@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from asterism.cli.cli_context import find_run, fleet_options, note, with_fleet
+from asterism.cli.cli_context import fleet_options, note, with_fleet
 from asterism.cli.option_types import duration
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ def notices(
 
     async def read(fleet: Fleet) -> None:
         from asterism.cli.notice_list import NoticeFilter, follow_notices, print_notices, read_notices
+        from asterism.fleet.run_queries import find_run
 
         about = await find_run(fleet, run) if run is not None else None
         start = None if since is None else fleet.store.clock() - since

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from asterism.base.text import clean, plural
-from asterism.cli.cli_context import CommandGroup, find_run, fleet_options, note, print_json, with_fleet
+from asterism.cli.cli_context import CommandGroup, fleet_options, note, print_json, with_fleet
 from asterism.cli.option_types import duration
 
 if TYPE_CHECKING:
@@ -210,6 +210,7 @@ def keep(run: str, store: str | None, as_json: bool) -> None:
 
     async def create_again(fleet: Fleet) -> None:
         from asterism.fleet.fleet_json import run_in
+        from asterism.fleet.run_queries import find_run
 
         old = await find_run(fleet, run)
         new = await fleet.keep_mine(old.id)

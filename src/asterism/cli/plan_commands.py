@@ -166,12 +166,12 @@ def why(name: str, task: str, store: str | None, as_json: bool) -> None:
     the fleet, what holds that run."""
 
     async def read(fleet: Fleet) -> None:
+        from asterism.api.local.run_handlers import run_advice
         from asterism.cli.plan_views import explanation_lines
-        from asterism.cli.run_actions import hints
         from asterism.cli.screen import print_lines
         from asterism.durable.stored_plans import explain_task, explanation_json
 
-        found = await explain_task(fleet, name, task, hints)
+        found = await explain_task(fleet, name, task, run_advice)
         if as_json:
             print_json(explanation_json(found))
         else:

@@ -8,30 +8,27 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from asterism.base.text import echo_data
+from asterism.api.pages import read_pages
+from asterism.api.run_operations import MOST_AT_ONCE, STATUSES
+from asterism.base.text import echo_data, plural, short
 from asterism.cli.cli_context import (
     CommandGroup,
     Function,
-    find_run,
-    find_runs,
     fleet_options,
     log_options,
     note,
     print_json,
     refuse_options,
-    short,
     with_fleet,
+    with_system,
 )
 from asterism.cli.option_types import duration, json_object
 
 if TYPE_CHECKING:
-    from asterism.core.run.run import Run
+    from asterism.api.documents import Page, Run
+    from asterism.api.system import System
     from asterism.fleet.fleet import Fleet
 
-STATUSES = (
-    *("created", "assigned", "claimed", "processing", "reassigning", "completed", "failed"),
-    *("paused", "pausing", "cancelling", "cancelled", "open", "ended"),
-)
 KEEPS = ("epoch", "original", "furthest")
 FAILED = 1
 REFUSED = 64
@@ -113,7 +110,7 @@ def create(
     terms["label"] = label_from(label, given or {})
     wanted = read_workflow(file, workflow, given or {}) if file is not None else workflow or ""
     make = partial(create_run, wanted=wanted, given=given or {}, terms=terms, wait=wait, as_json=as_json)
-    return with_fleet(store, make, create=file is not None)
+    return with_system(store, make, create=file is not None)
 
 
 def _create_each(
@@ -165,43 +162,43 @@ def _create_each(
 )
 @click.option("--newest", is_flag=True, help="List the newest first instead of last.")
 @fleet_options
-def list_(store: str | None, as_json: bool, **wanted: Any) -> None:
+def list_(limit: int, newest: bool, store: str | None, as_json: bool, **wanted: Any) -> None:
     """List the latest runs.
 
     LABEL is the label of the run; without one, the task of its plan or the values of its input.
     FOR is how long a run has had its status; for a run that has ended it is how long the work took. BEAT is the age of
     the last heartbeat of its device."""
 
-    async def read(fleet: Fleet) -> None:
-        from asterism.cli.fleet_tables import runs_table
-        from asterism.cli.screen import print_lines
-        from asterism.fleet.fleet_json import masks_of, run_json
-        from asterism.fleet.run_queries import list_runs
-        from asterism.peers.takeover import held_runs
+    if wanted["statuses"]:
+        wanted["status"] = ",".join(wanted["statuses"])
+    del wanted["statuses"]
 
-        found = await list_runs(fleet, **wanted)
-        held_for = await held_runs(fleet.store, [run.id for run in found.runs if not run.ended])
+    async def read(system: System) -> None:
+        page = await read_pages(system.list_runs, limit, MOST_AT_ONCE, **wanted)
+        if not newest:
+            page.items.reverse()
         if as_json:
-            masks = await masks_of(fleet, found.runs)
-            documents = [run_json(run, found.sessions, found.reports, masks[run.id]) for run in found.runs]
-            for document in documents:
-                if document["id"] in held_for:
-                    document["held_for"] = held_for[document["id"]]
-            print_json(documents)
-        elif found.runs:
-            now = fleet.store.clock()
-            print_lines(lambda width: runs_table(found.runs, now, found.sessions, found.reports, width, found.labels))
-            for peer in sorted(set(held_for.values())):
-                held = ", ".join(short(run_id) for run_id, name in held_for.items() if name == peer)
-                command = f"asterism peer remove {peer} --adopt"
-                note(f"Held because peer {peer} was removed: {held}. Run them here with: {command}")
+            print_json(page.items)
+        elif page.items:
+            _print_table(page)
         else:
             create = "There are no runs. Create one with: asterism runs create WORKFLOW"
-            note("No run matches." if found.filtered else create)
-        if found.more:
-            note(f"There are more than {len(found.runs)} runs; list all with: --limit 0")
+            note("No run matches." if any(wanted.values()) else create)
+        if page.next is not None:
+            note(f"There are more than {len(page.items)} runs; list all with: --limit 0")
 
-    with_fleet(store, read)
+    with_system(store, read)
+
+
+def _print_table(page: Page[Run]) -> None:
+    from asterism.cli.run_views import runs_table
+    from asterism.cli.screen import print_lines
+
+    print_lines(lambda width: runs_table(page.items, page.now or 0.0, width))
+    for peer in sorted({run.held_for for run in page.items if run.held_for is not None}):
+        held = ", ".join(short(run.id) for run in page.items if run.held_for == peer)
+        command = f"asterism peer remove {peer} --adopt"
+        note(f"Held because peer {peer} was removed: {held}. Run them here with: {command}")
 
 
 @runs.command(short_help="Show everything about a run.")
@@ -210,17 +207,17 @@ def list_(store: str | None, as_json: bool, **wanted: Any) -> None:
 def show(run: str, store: str | None, as_json: bool) -> None:
     """Show everything about a run: its status, progress, story and assignments."""
 
-    async def read(fleet: Fleet) -> None:
-        from asterism.cli.run_details import details, lines
+    async def read(system: System) -> None:
+        from asterism.cli.run_views import details_lines
         from asterism.cli.screen import print_lines
 
-        found = await details(fleet, await find_run(fleet, run))
+        details = await system.show_run(run)
         if as_json:
-            print_json(found.to_json())
+            print_json(details)
         else:
-            print_lines(lambda width: lines(found, width))
+            print_lines(lambda width: details_lines(details, width))
 
-    with_fleet(store, read)
+    with_system(store, read)
 
 
 @runs.command()
@@ -232,21 +229,17 @@ def why(run: str, store: str | None, as_json: bool) -> None:
     The answer names what holds the run: another run of its series, a pause, the delay before its next attempt, or the
     devices: none is capable, or they are busy, resting, silent or about to answer."""
 
-    async def read(fleet: Fleet) -> None:
-        from asterism.cli.run_actions import explanation_lines, hints
+    async def read(system: System) -> None:
+        from asterism.cli.run_views import explanation_lines
         from asterism.cli.screen import print_lines
-        from asterism.fleet.fleet_json import why_json
-        from asterism.fleet.run_explanation import explain_run
 
-        found = await find_run(fleet, run)
-        answer = await explain_run(fleet, found.id)
+        answer = await system.explain_run(run)
         if as_json:
-            print_json(why_json(answer))
-            return
-        commands = await hints(fleet, found, answer)
-        print_lines(lambda width: explanation_lines(answer, commands, width))
+            print_json(answer)
+        else:
+            print_lines(lambda width: explanation_lines(answer, width))
 
-    with_fleet(store, read)
+    with_system(store, read)
 
 
 @runs.command()
@@ -272,16 +265,16 @@ def watch(until_done: bool, store: str | None, as_json: bool) -> None:
 def wait(names: tuple[str, ...], store: str | None, as_json: bool) -> int:
     """Wait until runs have ended. Exits with 1 if one of them failed."""
 
-    async def wait_for_all(fleet: Fleet) -> int:
+    async def wait_for_all(system: System) -> int:
         from asterism.cli.run_actions import exit_code, wait_for_ends
-        from asterism.fleet.fleet_json import run_in
 
-        ended = await wait_for_ends(fleet, await find_runs(fleet, names), quiet=as_json)
+        runs = [await system.show_run(name) for name in names]
+        ended = await wait_for_ends(system, list({run.id: run for run in runs}.values()), quiet=as_json)
         if as_json:
-            print_json([await run_in(fleet, run) for run in ended])
+            print_json(ended)
         return exit_code(ended)
 
-    return with_fleet(store, wait_for_all)
+    return with_system(store, wait_for_all)
 
 
 @runs.command(short_help="Print the output of a completed run.")
@@ -292,37 +285,39 @@ def output(run: str, store: str | None, as_json: bool) -> int:
 
     Exits with 1 if the run failed, with 64 if it has not ended."""
 
-    async def read(fleet: Fleet) -> int:
-        found = await find_run(fleet, run)
-        if not found.ended:
+    async def read(system: System) -> int:
+        details = await system.show_run(run)
+        if not details.ended:
             note(
-                f"Run {found.id} is {found.reported_status} and has no output yet. "
-                f"Show its progress with: asterism runs show {short(found.id)}"
+                f"Run {details.id} is {details.status} and has no output yet. "
+                f"Show its progress with: asterism runs show {short(details.id)}"
             )
             return REFUSED
-        if found.error is not None:
-            note(f"Run {found.id} {'was ' if found.cancelled else 'failed: '}{found.error}")
+        if details.error is not None:
+            note(f"Run {details.id} {'was ' if details.cancelled else 'failed: '}{details.error}")
             return FAILED
-        value = await fleet.output(found)
+        value = (await system.read_output(details.id)).output
         if as_json or not isinstance(value, str):
             print_json(value)
         else:
             echo_data(value)
         return 0
 
-    return with_fleet(store, read)
+    return with_system(store, read)
 
 
 # -- requests ----------------------------------------------------------------------------------------------------------
 
-Request = Callable[["Fleet", "Run"], Awaitable["Run"]]
+Request = Callable[["System", str], Awaitable["Run"]]
+
+reason_option = click.option("--reason", default="", metavar="TEXT", help="The reason, for the story of the runs.")
 
 
 def _request(name: str, meaning: str, short: str | None = None) -> Callable[[Function], click.Command]:
     """A command that makes the same request for each run that it is given."""
 
     def decorate(function: Function) -> click.Command:
-        options = fleet_options(function)
+        options = reason_option(fleet_options(function))
         arguments = click.argument("names", metavar="RUN...", nargs=-1, required=True)(options)
         return runs.command(name, help=meaning, short_help=short)(arguments)
 
@@ -330,56 +325,53 @@ def _request(name: str, meaning: str, short: str | None = None) -> Callable[[Fun
 
 
 def _request_each(names: tuple[str, ...], store: str | None, as_json: bool, request: Request) -> int:
-    async def request_all(fleet: Fleet) -> int:
-        from asterism.cli.run_actions import describe_outcome
+    async def request_all(system: System) -> int:
+        from asterism.api.client_errors import TryLater
+        from asterism.cli.run_views import describe_outcome
         from asterism.core.errors import AsterismError, RunRefused
-        from asterism.fleet.fleet_json import run_in
         from asterism.store.store_errors import StoreError
 
         changed, refused = [], 0
-        for run in await find_runs(fleet, names):
+        before = {run.id: run for run in [await system.show_run(name) for name in names]}
+        for run in before.values():
             try:
-                after = await request(fleet, run)
-            except StoreError:
+                after = await request(system, run.id)
+            except (StoreError, TryLater):
                 raise
             except AsterismError as error:  # continue with the others
                 note(f"Run {error.run_id}: {error.why}." if isinstance(error, RunRefused) else _sentence(error))
                 refused += 1
                 continue
             if as_json:
-                changed.append(await run_in(fleet, after))
+                changed.append(after)
             else:
                 click.echo(describe_outcome(run, after))
         if as_json:
             print_json(changed)
         return REFUSED if refused else 0
 
-    return with_fleet(store, request_all)
+    return with_system(store, request_all)
 
 
 def _sentence(error: Exception) -> str:
     """The message as a sentence. A command at its end stays as it is to be typed."""
     text = str(error)
-    return text if ": asterism " in text else f"{text}."
+    return text if ": asterism " in text else f"{text[:1].upper()}{text[1:]}."
 
 
 @_request("cancel", "Cancel runs: at once, or when their devices have stopped them.")
-def cancel(names: tuple[str, ...], store: str | None, as_json: bool) -> int:
-    return _request_each(names, store, as_json, lambda fleet, run: fleet.cancel(run.id))
+def cancel(names: tuple[str, ...], reason: str, store: str | None, as_json: bool) -> int:
+    return _request_each(names, store, as_json, lambda system, run: system.cancel_run(run, reason))
 
 
-@runs.command(short_help="Pause runs until they are resumed.")
-@click.argument("names", metavar="RUN...", nargs=-1, required=True)
-@click.option("--reason", default="", metavar="TEXT", help="The reason, shown with the runs.")
-@fleet_options
+@_request("pause", "Pause runs until they are resumed. Their progress is kept.", "Pause runs until they are resumed.")
 def pause(names: tuple[str, ...], reason: str, store: str | None, as_json: bool) -> int:
-    """Pause runs until they are resumed. Their progress is kept."""
-    return _request_each(names, store, as_json, lambda fleet, run: fleet.pause(run.id, reason))
+    return _request_each(names, store, as_json, lambda system, run: system.pause_run(run, reason))
 
 
 @_request("resume", "Resume paused runs. A device that has not yet stopped a run for the pause continues it.")
-def resume(names: tuple[str, ...], store: str | None, as_json: bool) -> int:
-    return _request_each(names, store, as_json, lambda fleet, run: fleet.resume(run.id))
+def resume(names: tuple[str, ...], reason: str, store: str | None, as_json: bool) -> int:
+    return _request_each(names, store, as_json, lambda system, run: system.resume_run(run, reason))
 
 
 @_request(
@@ -387,21 +379,22 @@ def resume(names: tuple[str, ...], store: str | None, as_json: bool) -> int:
     "Run ended runs again: create new runs with the same input and print their ids.",
     "Run ended runs again, as new runs.",
 )
-def retry(names: tuple[str, ...], store: str | None, as_json: bool) -> int:
-    return _request_each(names, store, as_json, lambda fleet, run: fleet.retry(run.id))
+def retry(names: tuple[str, ...], reason: str, store: str | None, as_json: bool) -> int:
+    return _request_each(names, store, as_json, lambda system, run: system.retry_run(run, reason))
 
 
 @runs.command(short_help="Assign runs to another device.")
 @click.argument("names", metavar="RUN...", nargs=-1, required=True)
 @click.option("--to", "device", required=True, metavar="DEVICE", help="The device that gets the runs.")
 @click.option("--stop", is_flag=True, help="If a device works on a run, stop it there first; its progress is kept.")
+@reason_option
 @fleet_options
-def move(names: tuple[str, ...], device: str, stop: bool, store: str | None, as_json: bool) -> int:
+def move(names: tuple[str, ...], device: str, stop: bool, reason: str, store: str | None, as_json: bool) -> int:
     """Assign runs to another device: runs that wait, or that no device has started.
 
     A run on which a device works is refused; with --stop, that device is asked to hand it back first. If the new device
     declines the run, any device may take it again; use `runs create --device` to allow only one device."""
-    return _request_each(names, store, as_json, lambda fleet, run: fleet.move(run.id, device, stop=stop))
+    return _request_each(names, store, as_json, lambda system, run: system.move_run(run, device, stop, reason))
 
 
 @runs.command()
@@ -414,14 +407,14 @@ def prune(older_than: float, store: str | None, as_json: bool) -> None:
 
     The fleet also does this by itself: `asterism fleet set --keep` sets how long it keeps ended runs."""
 
-    async def forget(fleet: Fleet) -> None:
-        count = await fleet.prune(older_than)
+    async def forget(system: System) -> None:
+        pruned = await system.prune_runs(older_than)
         if as_json:
-            print_json({"pruned": count})
+            print_json(pruned)
         else:
-            click.echo(f"{count:,} run{'s' if count != 1 else ''} deleted.")
+            click.echo(f"{plural(pruned.pruned, 'run')} deleted.")
 
-    with_fleet(store, forget)
+    with_system(store, forget)
 
 
 @runs.command(short_help="Print what a run has printed.")
@@ -439,6 +432,7 @@ def logs(run: str, store: str | None, as_json: bool, **terms: Any) -> None:
 
     async def read(fleet: Fleet) -> None:
         from asterism.cli.log_output import LogOptions, print_run_log
+        from asterism.fleet.run_queries import find_run
 
         await print_run_log(fleet, await find_run(fleet, run), LogOptions(**terms, as_json=as_json))
 

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 
 from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from asterism.api import documents
+from asterism.api.local.run_handlers import run_documents
 from asterism.base.durations import format_age
 from asterism.base.status_colours import DIM, tone
-from asterism.base.text import clean, json_text, plural, shorten, shorten_middle
-from asterism.cli.cli_context import format_clock, note, short
-from asterism.cli.fleet_tables import runs_table
+from asterism.base.text import clean, json_text, plural, short, shorten, shorten_middle
+from asterism.cli.cli_context import format_clock, note
+from asterism.cli.run_views import runs_table
 from asterism.cli.screen import Screen
 from asterism.core.history import Entry
 from asterism.core.run.run import COMPLETED, FAILED, PROCESSING, Run, RunStatus
@@ -49,7 +51,7 @@ async def watch(fleet: Fleet, screen: Screen, *, until_done: bool, as_json: bool
     """Watch until cancelled, or with ``until_done`` until every run has ended. ``as_json`` prints JSON lines."""
     if screen.is_terminal and not screen.is_dumb_terminal and not as_json:
         with screen.live() as live:
-            writer = _FrameWriter(screen, live)
+            writer = _FrameWriter(fleet, screen, live)
             await _Watch(fleet, writer.show, lambda: screen.size.height, CancelledCount()).run(until_done)
     else:
         printer = _EventPrinter(screen, _object if as_json else _line)
@@ -97,13 +99,15 @@ class _Watch:
 class _FrameWriter:
     """Draws the view. A thread writes it, so that a stalled terminal stops nothing else."""
 
-    def __init__(self, screen: Screen, live: Live) -> None:
-        self._screen, self._live = screen, live
+    def __init__(self, fleet: Fleet, screen: Screen, live: Live) -> None:
+        self._fleet, self._screen, self._live = fleet, screen, live
 
     async def show(self, found: FleetSnapshot | StoreUnavailable) -> None:
         size = self._screen.size
         if isinstance(found, FleetSnapshot):
-            await asyncio.to_thread(self._live.update, fleet_frame(found, size.width, size.height - 1), refresh=True)
+            shown = {run.id: run for run in await run_documents(self._fleet, found.runs)}
+            frame = fleet_frame(found, shown, size.width, size.height - 1)
+            await asyncio.to_thread(self._live.update, frame, refresh=True)
         else:
             line = Text(shorten(f"The store cannot be reached: {found}", size.width), tone("failed"), no_wrap=True)
             await asyncio.to_thread(self._live.update, line, refresh=True)
@@ -174,8 +178,10 @@ MOST_BOXES = 12
 _ORDER = (PROCESSING, RunStatus.CLAIMED, RunStatus.ASSIGNED, RunStatus.REASSIGNING, RunStatus.CREATED)
 
 
-def fleet_frame(snapshot: FleetSnapshot, width: int, height: int) -> RenderableType:
-    """At most ``height`` lines of at most ``width`` cells."""
+def fleet_frame(
+    snapshot: FleetSnapshot, shown_runs: Mapping[str, documents.Run], width: int, height: int
+) -> RenderableType:
+    """At most ``height`` lines of at most ``width`` cells. ``shown_runs`` has their documents, by id."""
     above = [_heading(snapshot, width)]
     below = _devices(snapshot, width)
     room = height - len(above) - len(below) - 3  # two empty lines and the titles
@@ -184,7 +190,7 @@ def fleet_frame(snapshot: FleetSnapshot, width: int, height: int) -> RenderableT
         shown = _chosen(snapshot, room)
         middle = [
             Text(),
-            *runs_table(shown, snapshot.now, snapshot.sessions, snapshot.reports, width, snapshot.labels),
+            *runs_table([shown_runs[run.id] for run in shown], snapshot.now, width),
             Text(),
         ]
         if not shown:

@@ -12,7 +12,8 @@ from rich.text import Text
 
 from asterism.base.cron import InvalidCron, time_zone
 from asterism.base.durations import format_delay
-from asterism.cli.cli_context import format_time, short
+from asterism.base.text import short
+from asterism.cli.cli_context import format_time
 from asterism.cli.screen import Cell, Column, fact_lines, table
 from asterism.core.run.run_label import value_text
 from asterism.core.schedule.schedule import Schedule, interval_text

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from asterism.base.text import clean
-from asterism.cli.cli_context import short
+from asterism.api.system import LocalSystem
+from asterism.base.text import clean, short
 from asterism.cli.plan_execution import end_cancelled, reopened_line
 from asterism.cli.plan_views import paused_line, resume_command
-from asterism.cli.run_actions import describe_outcome
+from asterism.cli.run_views import describe_outcome
 from asterism.cli.top_listings import PLANS, RUNS, Subject
 from asterism.core.errors import AsterismError
 from asterism.durable import admin
@@ -49,8 +49,14 @@ async def question(fleet: Fleet, action: str, subject: Subject) -> Question:
 async def act(fleet: Fleet, action: str, subject: Subject) -> str:
     """Do what was asked, and return the outcome as a sentence. Raises AsterismError if it is refused."""
     if subject.kind == RUNS:
-        before = await fleet.run(subject.name)
-        request = {"pause": fleet.pause, "resume": fleet.resume, "cancel": fleet.cancel, "retry": fleet.retry}
+        system = LocalSystem(fleet)
+        before = await system.show_run(subject.name)
+        request = {
+            "pause": system.pause_run,
+            "resume": system.resume_run,
+            "cancel": system.cancel_run,
+            "retry": system.retry_run,
+        }
         return describe_outcome(before, await request[action](before.id))
     return clean(await _act_on_plan(fleet, action, subject.name))
 

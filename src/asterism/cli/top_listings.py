@@ -12,28 +12,30 @@ from typing import NamedTuple
 
 from rich.text import Text
 
+from asterism.api.documents import Run
+from asterism.api.local.run_handlers import run_documents
 from asterism.base.durations import format_age
 from asterism.base.status_colours import DIM, mark, tone
 from asterism.base.text import clean, plural
 from asterism.cli.cli_context import format_time
-from asterism.cli.fleet_tables import DEVICE_COLUMNS, RUN_COLUMNS, device_row, run_row, since_of
+from asterism.cli.fleet_tables import DEVICE_COLUMNS, device_row
 from asterism.cli.notice_list import NoticeFilter, read_notices
 from asterism.cli.plan_views import PLAN_COLUMNS, plan_row
+from asterism.cli.run_views import RUN_COLUMNS, run_row, since_of
 from asterism.cli.screen import Cell, Column
 from asterism.cli.series_views import SeriesView, status_columns, status_row
 from asterism.core.errors import AsterismError, error_text
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import PENDING
-from asterism.core.run.run import COMPLETED, FAILED, OWNED, PROCESSING, REPORTED_STATUSES, UNOWNED, Run
-from asterism.core.run.session import Session
+from asterism.core.run.run import COMPLETED, FAILED, OWNED, PROCESSING, REPORTED_STATUSES, UNOWNED
 from asterism.durable.journal_store import UnknownConstellation, decode_head
 from asterism.durable.stored_plans import HEADS, StoredPlan, UnreadablePlan, read_plan
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.fleet_json import sessions_of, took
+from asterism.fleet.fleet_json import sessions_of
 from asterism.fleet.run_queries import list_runs, take_snapshot
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.series.store_register import StoreRegister
-from asterism.store.protocol import ENDED, OFFERED, ProgressReport, Register
+from asterism.store.protocol import ENDED, OFFERED, Register
 from asterism.store.store_errors import StoreUnavailable
 
 PLANS, RUNS, DEVICES, SERIES, NOTICES = TABS = ("plans", "runs", "devices", "series", "notices")
@@ -215,14 +217,14 @@ class FleetListings:
             return await self._found_runs(wanted)
         snapshot = await take_snapshot(self.fleet, MOST_RUNS, self._open_runs)
         self._open_runs = [run.id for run in (*snapshot.owned, *snapshot.waiting)]
-        rows = _run_rows(snapshot.runs, snapshot.labels, snapshot.now, snapshot.sessions, snapshot.reports)
+        rows = _run_rows(await run_documents(self.fleet, snapshot.runs), snapshot.now)
         return Listing(RUN_COLUMNS, rows, _more(sum(snapshot.counts.values()), len(rows), "run"))
 
     async def _found_runs(self, wanted: Filter) -> Listing:
         terms = {name: wanted.fields.get(name) for name in ("workflow", "device", "series", "search")}
         statuses = (wanted.fields["status"],) if "status" in wanted.fields else ()
         found = await list_runs(self.fleet, statuses=statuses, limit=3 * MOST_RUNS, newest=True, **terms)
-        rows = _run_rows(found.runs, found.labels, self.fleet.store.clock(), found.sessions, found.reports)
+        rows = _run_rows(await run_documents(self.fleet, found.runs), self.fleet.store.clock())
         return Listing(RUN_COLUMNS, rows, f"the newest {len(rows)} of them" if found.more else "")
 
     async def _devices(self, wanted: Filter) -> Listing:
@@ -272,20 +274,13 @@ class FleetListings:
 # -- rows --------------------------------------------------------------------------------------------------------------
 
 
-def _run_rows(
-    runs: Iterable[Run],
-    labels: Mapping[str, str],
-    now: float,
-    sessions: Mapping[str, Session],
-    reports: Mapping[str, ProgressReport],
-) -> list[Row]:
+def _run_rows(runs: Iterable[Run], now: float) -> list[Row]:
     rows = []
     for run in runs:
-        for_how_long = took(run) if run.ended else now - since_of(run)
-        owner = sessions.get(run.session) if run.session is not None else None
-        order = {"FOR": -(for_how_long or 0.0), "BEAT": owner.beat_at - now if owner is not None else 0.0}
-        cells = run_row(run, labels.get(run.id, run.label or ""), now, sessions, reports)
-        rows.append(Row(Subject(RUNS, run.id), cells, order))
+        for_how_long = run.took if run.ended else now - since_of(run)
+        beat = run.last_heartbeat_at
+        order = {"FOR": -(for_how_long or 0.0), "BEAT": beat - now if beat is not None else 0.0}
+        rows.append(Row(Subject(RUNS, run.id), run_row(run, now), order))
     return rows
 
 

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 
 from rich.text import Text
 
+from asterism.api.local.run_handlers import run_advice
+from asterism.api.system import LocalSystem
 from asterism.base.status_colours import BOLD, DIM
 from asterism.base.text import clean
 from asterism.cli.cli_context import format_time
@@ -16,8 +18,7 @@ from asterism.cli.plan_review_views import review_lines
 from asterism.cli.plan_views import explanation_lines as task_explanation_lines
 from asterism.cli.plan_views import resume_command, story_lines
 from asterism.cli.plan_views import status_lines as plan_status_lines
-from asterism.cli.run_actions import explanation_lines, hints
-from asterism.cli.run_details import details, lines
+from asterism.cli.run_views import details_lines, explanation_lines
 from asterism.cli.screen import fact_lines, wrapped
 from asterism.cli.series_views import SeriesView, history_table, status_lines
 from asterism.cli.top_listings import DEVICES, NOTICES, PLANS, RUNS, SERIES, TASKS, Subject
@@ -25,7 +26,6 @@ from asterism.durable.stored_plans import explain_task, read_plan
 from asterism.durable.task_logs import story_tracebacks, task_runs
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.fleet_json import device_json
-from asterism.fleet.run_explanation import explain_run
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.report.log_text import log_text
 from asterism.series.store_register import StoreRegister
@@ -42,7 +42,7 @@ def has_log(subject: Subject) -> bool:
 async def page(fleet: Fleet, subject: Subject, width: int) -> list[Text]:
     """Everything about a subject, as lines for a terminal of this width."""
     if subject.kind == RUNS:
-        return _clean(lines(await details(fleet, await fleet.run(subject.name)), width))
+        return _clean(details_lines(await LocalSystem(fleet).show_run(subject.name), width))
     if subject.kind == TASKS:
         return await _task_page(fleet, subject, width)
     if subject.kind == DEVICES:
@@ -57,11 +57,9 @@ async def page(fleet: Fleet, subject: Subject, width: int) -> list[Text]:
 async def why_page(fleet: Fleet, subject: Subject, width: int) -> list[Text]:
     """Why a run or task does not run, and the state of anything else."""
     if subject.kind == RUNS:
-        run = await fleet.run(subject.name)
-        answer = await explain_run(fleet, run.id)
-        return _clean(explanation_lines(answer, await hints(fleet, run, answer), width))
+        return _clean(explanation_lines(await LocalSystem(fleet).explain_run(subject.name), width))
     if subject.kind == TASKS:
-        return _clean(task_explanation_lines(await explain_task(fleet, subject.plan, subject.name, hints), width))
+        return _clean(task_explanation_lines(await explain_task(fleet, subject.plan, subject.name, run_advice), width))
     if subject.kind == PLANS:
         stored = await read_plan(fleet, subject.name)
         told = plan_status_lines(stored, fleet.store.clock(), resume_command(fleet, subject.name))

@@ -10,7 +10,6 @@ import click
 from asterism.cli.cli_context import (
     CommandGroup,
     Function,
-    find_workflow,
     fleet_options,
     options,
     print_json,
@@ -229,7 +228,7 @@ def show(name: str, store: str | None, as_json: bool) -> None:
         from asterism.cli.screen import print_lines
         from asterism.fleet.fleet_json import workflow_json
 
-        flow = await find_workflow(fleet, name)
+        flow = await fleet.workflows.find(name)
         if as_json:
             print_json(workflow_json(flow))
         else:

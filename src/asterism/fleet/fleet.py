@@ -19,7 +19,7 @@ from asterism.base.clock import BootClock, Clock, new_id
 from asterism.base.expressions import holds
 from asterism.base.trace_context import current_traceparent
 from asterism.core.attempt_log import LogChunk, TaskLog
-from asterism.core.errors import AsterismError, NotJson, safe_repr
+from asterism.core.errors import AsterismError, NotJson, safe_repr, truncate
 from asterism.core.json_values import plain_json
 from asterism.core.run import transitions
 from asterism.core.run.placement import Placer
@@ -294,20 +294,26 @@ class Fleet:
         """A chunk of a log, fetched if it is stored as a blob."""
         return LogChunk.from_json(stored.first, await self.blobs.fetch(stored.value))
 
-    async def cancel(self, run_id: str) -> Run:
+    async def cancel(self, run_id: str, reason: str = "") -> Run:
         """Cancel a run: at once if no device holds it, else as soon as its device has stopped."""
-        return await self.ledger.request(run_id, lambda run, _: transitions.cancel(run, self.store.clock(), self.by))
+        by = self.by_whom(reason)
+        return await self.ledger.request(run_id, lambda run, _: transitions.cancel(run, self.store.clock(), by))
 
     async def pause(self, run_id: str, reason: str = "") -> Run:
         """Pause a run until it is resumed; its progress is kept."""
-        return await self.ledger.request(
-            run_id, lambda run, _: transitions.pause(run, self.store.clock(), self.by, reason)
-        )
+        by = self.by_whom(reason)
+        return await self.ledger.request(run_id, lambda run, _: transitions.pause(run, self.store.clock(), by))
 
-    async def resume(self, run_id: str) -> Run:
-        return await self.ledger.request(run_id, lambda run, _: transitions.resume(run, self.store.clock(), self.by))
+    async def resume(self, run_id: str, reason: str = "") -> Run:
+        """Resume a paused run."""
+        by = self.by_whom(reason)
+        return await self.ledger.request(run_id, lambda run, _: transitions.resume(run, self.store.clock(), by))
 
-    async def move(self, run_id: str, device: str, *, stop: bool = False) -> Run:
+    def by_whom(self, reason: str) -> str:
+        """Who, and why, for the story of a run."""
+        return truncate(f"{self.by}: {reason}" if reason else self.by)
+
+    async def move(self, run_id: str, device: str, *, stop: bool = False, reason: str = "") -> Run:
         """Assign a run to another device. If it declines the run or is lost, any device may take it as before.
 
         :param stop: if a device works on the run, ask it to stop and hand the run back first, with its progress, and
@@ -316,9 +322,9 @@ class Fleet:
         Raises UnknownDevice, RunRefused, and AsterismError if the device cannot take the run now."""
         from asterism.fleet.run_move import move_run
 
-        return await move_run(self, run_id, device, stop=stop)
+        return await move_run(self, run_id, device, stop=stop, by=self.by_whom(reason))
 
-    async def retry(self, run_id: str) -> Run:
+    async def retry(self, run_id: str, reason: str = "") -> Run:
         """Create a new run of the same work that names the old one, which stays as it is."""
         old = await self.run(run_id)
         if old.workflow.startswith(PREFIX):
@@ -330,7 +336,8 @@ class Fleet:
         if not old.ended:
             raise AsterismError(f"run {run_id} is {old.status}: only a run that has ended can be retried")
         # work that was completed begins anew
-        return await self._repeat(old, old.pinned, None if old.status is COMPLETED else old.progress)
+        progress = None if old.status is COMPLETED else old.progress
+        return await self._repeat(old, old.pinned, progress, reason=reason)
 
     async def keep_mine(self, run_id: str) -> Run:
         """Insist on a run that a device of this store lost to a peer: create a new run that names the old one, for that
@@ -345,7 +352,9 @@ class Fleet:
         key = f"kept: {run_id} of {device}, epoch {epoch}"
         return await self._repeat(old, device, None if reached is None else Progress(*reached), key)
 
-    async def _repeat(self, old: Run, device: str | None, progress: Progress | None, key: str | None = None) -> Run:
+    async def _repeat(
+        self, old: Run, device: str | None, progress: Progress | None, key: str | None = None, reason: str = ""
+    ) -> Run:
         flow = await self.workflows.get(old.workflow, old.version)
         now = self.store.clock()
         new = transitions.create(
@@ -363,7 +372,8 @@ class Fleet:
             label=old.label,
             traceparent=current_traceparent(),
         )
-        return await self.place(new.changed(progress=progress), flow)
+        story = new.story_with(now, "retried", f"by {self.by_whom(reason)}") if reason else new.story
+        return await self.place(new.changed(progress=progress, story=story), flow)
 
     async def prune(self, older_than: float) -> int:
         """Remove runs that ended more than so many seconds ago. Returns how many."""

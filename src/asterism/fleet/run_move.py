@@ -27,11 +27,11 @@ STOP_INTERVAL = 0.2
 """How often to look whether a device has stopped a run that is to be moved, in seconds."""
 
 
-async def move_run(fleet: Fleet, run_id: str, device: str, *, stop: bool) -> Run:
+async def move_run(fleet: Fleet, run_id: str, device: str, *, stop: bool, by: str) -> Run:
     """See ``Fleet.move``."""
     run = await fleet.ledger.read(run_id)
     if run.status is not PROCESSING or run.device == device:
-        return await _assign_to(fleet, run, device, None)
+        return await _assign_to(fleet, run, device, by)
     if not stop:
         raise RunRefused(run_id, f"{run.device} works on it; with --stop it is stopped there first", run.story)
     await _target(fleet, run, device)  # before anything is stopped
@@ -44,14 +44,14 @@ async def move_run(fleet: Fleet, run_id: str, device: str, *, stop: bool) -> Run
         await fleet.clock.sleep(STOP_INTERVAL)
     paused_for = f"by {fleet.by}: {reason}"
     try:
-        return await _assign_to(fleet, run, device, paused_for)
+        return await _assign_to(fleet, run, device, by, paused_for)
     except AsterismError:  # it was not moved, so it continues where it can; not if somebody else has paused it
         if (await fleet.ledger.read(run_id)).paused == paused_for:
             await fleet.resume(run_id)
         raise
 
 
-async def _assign_to(fleet: Fleet, run: Run, device: str, paused_for: str | None) -> Run:
+async def _assign_to(fleet: Fleet, run: Run, device: str, by: str, paused_for: str | None = None) -> Run:
     placer, session = await _target(fleet, run, device)
     settings = await fleet.settings()
 
@@ -60,7 +60,7 @@ async def _assign_to(fleet: Fleet, run: Run, device: str, paused_for: str | None
             run,
             session.owner,
             flow,
-            by=fleet.by,
+            by=by,
             now=fleet.store.clock(),
             scores={device: round(sum(placer.score_parts(session, flow).values()), 2)},
             within=time_to_answer(placer, session.owner, settings),

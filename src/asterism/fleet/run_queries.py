@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from asterism.core.errors import AsterismError
 from asterism.core.json_values import plain_json
 from asterism.core.run.run import FAILED, OWNED, REPORTED_STATUSES, TERMINAL, UNOWNED, Run, RunStatus
 from asterism.core.run.run_label import shown_label
@@ -18,11 +19,48 @@ from asterism.fleet.fleet import Fleet
 from asterism.fleet.fleet_json import masks_of, sessions_of
 from asterism.store.protocol import ProgressReport, Query
 
+MOST_CANDIDATES = 10
+"""How many runs an error lists if a part of an id matches several."""
+
+FEWEST_LETTERS = 4
+"""How many letters of a run's id are enough to name it: fewer match by chance."""
+
 PAGE = 250
 """How many runs are read at a time where the store cannot filter: each may have a large input."""
 
 MOST_FAILED_RUNS = 1000
 """How many failed runs are read to count the cancelled ones."""
+
+
+class AmbiguousRun(AsterismError):
+    """A text that is a part of several runs' ids, or too short to be one."""
+
+
+class NoSuchRun(AmbiguousRun):
+    """A text that is a part of no run's id."""
+
+
+async def find_run(fleet: Fleet, text: str) -> Run:
+    """The run with this id, or the only run with this text in its id. Raises AmbiguousRun."""
+    wanted = text.strip().lower()
+    if not wanted:
+        raise AmbiguousRun("the id of the run is empty")
+    exact = await fleet.store.run(wanted)
+    if exact is not None:
+        return exact
+    if len(wanted) < FEWEST_LETTERS:
+        raise AmbiguousRun(f"{text!r} is too short: give at least {FEWEST_LETTERS} letters of the run's id")
+    runs = await fleet.runs(Query(id_like=wanted, newest=True, limit=MOST_CANDIDATES + 1))
+    if not runs:
+        raise NoSuchRun(f"no run has {text!r} in its id; list the runs with: asterism runs list")
+    if len(runs) == 1:
+        return runs[0]
+    more = f"\n  and more than {MOST_CANDIDATES} in all" if len(runs) > MOST_CANDIDATES else ""
+    lines = "".join(
+        f"\n  {run.id}  {f'{run.label}  ' if run.label is not None else ''}{run.workflow}  {run.reported_status}"
+        for run in runs[:MOST_CANDIDATES]
+    )
+    raise AmbiguousRun(f"several runs have {text!r} in their ids; give more letters:{lines}{more}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from asterism.base import expressions
+from asterism.base import expressions, task_inputs
 from asterism.base.text import suggestion
 from asterism.core.errors import AsterismError, InvalidWorkflow
 from asterism.core.run.workflow import Workflow
@@ -36,6 +36,10 @@ RULES = ("requires", "prefers")
 
 class UnknownWorkflow(AsterismError):
     """No workflow has this name, or this version."""
+
+
+class MissingInput(AsterismError):
+    """A run lacks an input that its workflow names."""
 
 
 class Workflows:
@@ -143,6 +147,16 @@ class Workflows:
             version = int(pointer.value["version"])
         return await self.get(name, version)
 
+    async def find(self, text: str) -> Workflow:
+        """The latest version of a workflow, or the version in ``NAME@VERSION``. Raises UnknownWorkflow."""
+        name, at, version = text.rpartition("@")
+        try:
+            return await self.latest(text)
+        except UnknownWorkflow:
+            if not at or not name or not (version.isascii() and version.isdigit()):
+                raise
+        return await self.get(name, int(version))
+
     async def get(self, name: str, version: int) -> Workflow:
         """One version of a workflow. Raises UnknownWorkflow."""
         known = self._known.get((name, version))
@@ -205,3 +219,35 @@ def _key(name: str, version: int) -> str:
 
 def _mark(name: str, version: int) -> str:
     return f"{OF_PEERS}{name}@{version}"
+
+
+# -- inputs ------------------------------------------------------------------------------------------------------------
+
+
+def check_input(flow: Workflow, given: Mapping[str, Any]) -> None:
+    """Raise MissingInput if the command or the URL of a workflow names inputs that are not given."""
+    texts = flow.argv or ((str(flow.http["url"]),) if flow.http is not None else ())
+    inputs = _RecordingInputs(given)
+    for text in texts:
+        task_inputs.fill_template(text, inputs)
+    if inputs.missing:
+        missing = sorted(inputs.missing)
+        example = ", ".join(f'"{name}": …' for name in missing)
+        names = ", ".join(missing[:-1]) + f" and {missing[-1]}" if len(missing) > 1 else missing[0]
+        raise MissingInput(f"workflow {flow.name!r} needs {names}: give --input '{{{example}}}'")
+
+
+class _RecordingInputs(dict[str, Any]):
+    """Inputs that contain every name, and record the names that were not given."""
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        super().__init__(given)
+        self.missing: set[str] = set()
+
+    def __contains__(self, name: object) -> bool:
+        if not super().__contains__(name):
+            self.missing.add(str(name))
+        return True
+
+    def __missing__(self, name: str) -> str:
+        return ""

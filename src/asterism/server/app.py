@@ -14,6 +14,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Match, Route
 
+from asterism.api.operations import OPERATIONS
 from asterism.base.path_names import plain_name
 from asterism.server import (
     cycle_routes,
@@ -21,11 +22,11 @@ from asterism.server import (
     health_routes,
     layout_routes,
     plan_routes,
-    run_routes,
     series_routes,
 )
 from asterism.server.endpoint import Endpoint, EndpointApp, ServerState
 from asterism.server.openapi import openapi_endpoint
+from asterism.server.operation_endpoint import endpoint_of
 from asterism.server.page_routes import page_routes
 from asterism.server.problems import problem
 from asterism.server.request_guard import RequestGuard
@@ -43,7 +44,7 @@ def endpoints() -> list[Endpoint]:
         *plan_routes.ENDPOINTS,
         *cycle_routes.ENDPOINTS,
         *layout_routes.ENDPOINTS,
-        *run_routes.ENDPOINTS,
+        *map(endpoint_of, OPERATIONS.values()),
         *fleet_routes.ENDPOINTS,
         *series_routes.ENDPOINTS,
     ]

@@ -14,8 +14,8 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
+from asterism.api import documents
 from asterism.base.http_limits import RequestRefused
-from asterism.client import documents
 from asterism.core.plan.approval import WAITING, WaitingEdit
 from asterism.durable.approval_requests import approve_edit, refuse_edit
 from asterism.durable.approval_store import list_approvals

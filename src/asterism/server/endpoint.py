@@ -20,6 +20,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import to_json
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
@@ -213,6 +214,8 @@ class Endpoint:
     media: str = "application/json"
     edits: bool = False
     absolute: bool = False
+    name: str = ""
+    """That of its operation, if it has one."""
 
     @property
     def full_path(self) -> str:
@@ -228,6 +231,13 @@ class Endpoint:
     def parameters(self) -> list[str]:
         """The names of the parameters in the path."""
         return re.findall(r"{(\w+)}", self.path)
+
+
+class DocumentResponse(JSONResponse):
+    """A document as JSON."""
+
+    def render(self, content: Any) -> bytes:
+        return to_json(content)
 
 
 class EndpointApp:
@@ -279,7 +289,7 @@ class EndpointApp:
             return problem(422, "the request is not valid", "invalid-request", violations=request_violations(error))
         async with server.while_serving():
             result = await endpoint.handler(call)
-        return result if isinstance(result, Response) else JSONResponse(result, endpoint.status)
+        return result if isinstance(result, Response) else DocumentResponse(result, endpoint.status)
 
 
 def in_time(request: Request, send: Send) -> Send:

@@ -7,20 +7,20 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 from starlette.responses import PlainTextResponse, Response
 
+from asterism.api import documents
+from asterism.api.local.run_handlers import run_documents
 from asterism.base.http_limits import RequestRefused
 from asterism.base.openmetrics import CONTENT_TYPE, render
-from asterism.client import documents
 from asterism.core.run.run import OWNED
 from asterism.durable.plan_metrics import plan_families
 from asterism.fleet.fleet import Fleet, UnknownDevice
 from asterism.fleet.fleet_json import device_json, entry_json, notice_json, schedule_json
-from asterism.fleet.run_queries import RunList, labels_of, list_runs
+from asterism.fleet.run_queries import list_runs
 from asterism.fleet.scheduled_work import ScheduledWork
 from asterism.fleet.selection_metrics import MAX_RUNS, WINDOW, fleet_families
 from asterism.server.endpoint import Call, Endpoint, NoModel
 from asterism.server.event_stream import EventStream
 from asterism.server.plan_routes import WithReason, examined
-from asterism.server.run_routes import runs_json
 from asterism.store.protocol import Query
 
 METRICS_AGE = 5.0
@@ -60,13 +60,11 @@ async def show_device(call: Call) -> Any:
         limit=LATEST_RUNS,
         newest=True,
     )
-    owned = await call.fleet.store.find(Query(session=found["session"], limit=LATEST_RUNS * 10))
-    reports = await call.fleet.store.reports([run.id for run in owned])
-    held = RunList(owned, latest.sessions, reports, False, True, await labels_of(call.fleet, owned))
+    held = await call.fleet.store.find(Query(session=found["session"], limit=LATEST_RUNS * 10))
     return {
         **found,
-        "holds": [one for one in await runs_json(call.fleet, held) if one["status"] in map(str, OWNED)],
-        "latest": await runs_json(call.fleet, latest),
+        "holds": await run_documents(call.fleet, [run for run in held if run.status in OWNED]),
+        "latest": await run_documents(call.fleet, latest.runs),
     }
 
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from asterism import __version__
-from asterism.client import documents
+from asterism.api import documents
 from asterism.server.credentials import SESSION_LIFETIME, LoginRefused
 from asterism.server.endpoint import Call, Endpoint
 from asterism.server.request_guard import client_of, cookie_header

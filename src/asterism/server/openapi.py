@@ -7,11 +7,11 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from pydantic import BaseModel
-from pydantic.json_schema import JsonSchemaMode, models_json_schema
+from pydantic import BaseModel, TypeAdapter
+from pydantic.json_schema import JsonSchemaMode
 
 from asterism import __version__
-from asterism.client import documents
+from asterism.api import documents
 from asterism.server.endpoint import Call, Endpoint, NoModel
 from asterism.server.problems import MEDIA_TYPE
 
@@ -41,11 +41,13 @@ PROBLEMS = {
 
 def openapi_document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
     """The document of these endpoints."""
-    models: list[tuple[type[BaseModel], JsonSchemaMode]] = [(documents.Problem, "serialization")]
+    described: dict[tuple[Any, JsonSchemaMode], None] = {(documents.Problem, "serialization"): None}
     for one in endpoints:
-        models += [(one.answer, "serialization")] if _is_model(one.answer) else []
-        models += [(one.body, "validation")] if one.body is not None else []
-    named, definitions = models_json_schema(models, ref_template=REF)
+        described |= {(one.answer, "serialization"): None} if _is_document(one.answer) else {}
+        described |= {(one.body, "validation"): None} if one.body is not None else {}
+    adapters: list[tuple[Any, JsonSchemaMode, TypeAdapter[Any]]]
+    adapters = [(model, mode, TypeAdapter(model)) for model, mode in described]
+    named, definitions = TypeAdapter.json_schemas(adapters, ref_template=REF)
     paths: dict[str, dict[str, Any]] = {}
     for one in endpoints:
         paths.setdefault(one.full_path, {})[one.method.lower()] = _operation(one, named)
@@ -66,7 +68,7 @@ def openapi_document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
 
 def _operation(one: Endpoint, named: Any) -> dict[str, Any]:
     operation: dict[str, Any] = {
-        "operationId": re.sub(r"\W+", "_", f"{one.method.lower()} {one.path}").strip("_"),
+        "operationId": one.name or re.sub(r"\W+", "_", f"{one.method.lower()} {one.path}").strip("_"),
         "summary": one.summary,
         "parameters": [
             *({"name": name, "in": "path", "required": True, "schema": PARAMETER} for name in one.parameters),
@@ -87,7 +89,7 @@ def _operation(one: Endpoint, named: Any) -> dict[str, Any]:
 def _answer(one: Endpoint, named: Any) -> dict[str, Any]:
     if one.media != "application/json":
         return {"description": one.summary, "content": {one.media: {"schema": {"type": "string"}}}}
-    if _is_model(one.answer):
+    if _is_document(one.answer):
         schema = named[(one.answer, "serialization")]
         return {"description": one.summary, "content": {"application/json": {"schema": schema}}}
     if one.answer is None:
@@ -127,8 +129,8 @@ def _query_parameters(query: type[BaseModel]) -> list[dict[str, Any]]:
     return found
 
 
-def _is_model(answer: Any) -> bool:
-    return isinstance(answer, type) and issubclass(answer, BaseModel)
+def _is_document(answer: Any) -> bool:
+    return answer is not None and not isinstance(answer, dict)
 
 
 def openapi_endpoint(endpoints: Sequence[Endpoint]) -> Endpoint:

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, Field
 
+from asterism.api import documents
 from asterism.base.http_limits import RequestRefused
-from asterism.client import documents
 from asterism.core.attempt_log import LogReader, TaskLog
 from asterism.core.errors import InvalidTask, PlanError, UnknownTask
 from asterism.core.plan.approval import ApprovalRule

@@ -24,8 +24,9 @@ from asterism.durable.plan_history import VersionUnknown
 from asterism.durable.plan_requests import AnswerLost, NotAnswered
 from asterism.fleet.fleet import UnknownDevice
 from asterism.fleet.ledger import UnknownRun
+from asterism.fleet.run_queries import AmbiguousRun, NoSuchRun
 from asterism.fleet.schedules import ScheduleExists, UnknownSchedule
-from asterism.fleet.workflows import UnknownWorkflow
+from asterism.fleet.workflows import MissingInput, UnknownWorkflow
 from asterism.planfile.loader import BadPlan
 from asterism.series.register import BadSeriesName, RegisterUnavailable
 from asterism.server.credentials import LoginRefused, UnknownCredential
@@ -67,6 +68,9 @@ STATUSES: tuple[tuple[type[AsterismError], int, str], ...] = (
     (NotJson, 422, "invalid-value"),
     (RegisterUnavailable, 503, "store-unavailable"),
     (ConstellationExists, 409, "plan-exists"),
+    (NoSuchRun, 404, "unknown-run"),
+    (AmbiguousRun, 409, "ambiguous-run"),
+    (MissingInput, 422, "missing-input"),
     (ScheduleExists, 409, "schedule-exists"),
     (RunRefused, 409, "run-refused"),
     (NotAnswered, 504, "not-answered"),

@@ -6,8 +6,8 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
+from asterism.api import documents
 from asterism.base.http_limits import RequestRefused
-from asterism.client import documents
 from asterism.core.series.machine import LONGEST_LEASE, SHORTEST_LEASE, Series, UnreadableSeries
 from asterism.series.claims import Claim, Release, claim, release
 from asterism.series.register import Snapshot

@@ -380,20 +380,20 @@ def cancel(run: Run, now: float, by: str) -> Run:
     return mark_cancelled(run, now, by, "released", "")
 
 
-def pause(run: Run, now: float, by: str, reason: str = "") -> Run:
-    """Pause a run: no device may take it until it is resumed. An owner is asked to stop; its progress is kept."""
+def pause(run: Run, now: float, by: str) -> Run:
+    """Pause a run: no device may take it until it is resumed. An owner is asked to stop; its progress is kept. ``by``
+    says who, and may say why."""
     if run.ended:
         raise refused(run, "be paused")
     if run.stop_request == "cancel":
         raise refused(run, f"be paused: it is being cancelled by {run.stop_requested_by}")
     if run.stop_request == "pause" or run.paused is not None:
         return run
-    who = truncate(f"{by}: {reason}" if reason else by)
     if run.status in (CLAIMED, PROCESSING):
-        return request_stop(run, "pause", now, who)
+        return request_stop(run, "pause", now, by)
     if run.status is ASSIGNED:
-        return withdraw(run, now, who)
-    words = f"by {who}"
+        return withdraw(run, now, by)
+    words = f"by {by}"
     return run.changed(revision=run.revision + 1, paused=words, story=run.story_with(now, "paused", words))
 
 

@@ -61,7 +61,7 @@ async def _filled(store: Store) -> None:
         assigned_to(a_run(3), garage),
         working,
         transitions.cancel(held_by(a_run(5), kitchen), 60.0, "ann"),
-        transitions.pause(held_by(a_run(6), kitchen), 60.0, "ann", "for the night"),
+        transitions.pause(held_by(a_run(6), kitchen), 60.0, "ann: for the night"),
         completed(held_by(a_run(7), garage), {"ü": [1.5, None]}),
         transitions.lose(held_by(a_run(8), kitchen), FLOW, 80.0, "no heartbeat arrived"),
         transitions.cancel(held_by(transitions.release_hold(a_run(9, series="x"), 9.0), kitchen), 60.0, "ann"),

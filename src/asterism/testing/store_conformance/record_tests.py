@@ -259,7 +259,7 @@ class ValueTests(StoreTests):
 
 def _wordy(run: Run, session: Session, text: str) -> list[Run]:
     """Return a run with ``text`` in every free field."""
-    paused = transitions.pause(run, 2.0, text, text)
+    paused = transitions.pause(run, 2.0, text)
     resumed = transitions.resume(paused, 3.0, text)
     held = held_by(resumed, session)
     back = transitions.release(held, Grant(run.id, session.id, held.epoch), "released", text, 60.0)

@@ -280,7 +280,7 @@ STEPS: st.SearchStrategy[Step] = st.one_of(
     TEXTS.map(lambda words: lambda run, flow, now: transitions.lose(run, flow, now, words)),
     TEXTS.map(lambda words: lambda run, flow, now: transitions.give_up(run, now, words)),
     TEXTS.map(lambda by: lambda run, flow, now: transitions.cancel(run, now, by)),
-    st.builds(lambda by, why: lambda run, flow, now: transitions.pause(run, now, by, why), TEXTS, TEXTS),
+    st.builds(lambda by: lambda run, flow, now: transitions.pause(run, now, by), TEXTS),
     TEXTS.map(lambda by: lambda run, flow, now: transitions.resume(run, now, by)),
 )
 """Steps of a run. The core refuses those that its status does not allow."""

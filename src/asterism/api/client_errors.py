@@ -29,7 +29,7 @@ class ApiError(AsterismError):
         self.status, self.problem, self.retry_after = status, problem, retry_after
         self.violations = tuple(violations)
         lines = "".join(f"\n  - {one.message}" for one in self.violations)
-        super().__init__(f"{detail} ({status}){lines}")
+        super().__init__(f"{detail}{lines}")
 
 
 class NotFound(ApiError):

@@ -10,7 +10,7 @@
         for event in client.follow_plan(plan.name, plan.position):
             print(event.kind, event.position)
 
-Both have the operations of ``api_requests``. An error of the server is an ``ApiError``; a rejected edit is
+Both have the operations of ``requests``. An error of the server is an ``ApiError``; a rejected edit is
 ``EditRejected``, with every violation. A stream that breaks continues after its last event.
 """
 
@@ -35,18 +35,22 @@ except ImportError as missing:
     from asterism.core.errors import AsterismError
 
     raise AsterismError(f"a client of a server needs httpx: {install_hint('http')}") from missing
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
+from asterism.api import documents, requests
+from asterism.api.client_errors import ApiError, ServerUnreachable, error_of
+from asterism.api.event_lines import EventLines, ReceivedEvent
+from asterism.api.http_form import http_form
+from asterism.api.operation import Blocking, Operation
+from asterism.api.operations import Operations
+from asterism.api.requests import API, ApiRequest
 from asterism.base.http_answers import ACCEPTED, LARGEST_SERVER_ANSWER, AnswerRefused, bound_answer, bound_hook
 from asterism.base.path_names import path_part
-from asterism.client import api_requests, documents
-from asterism.client.api_errors import ApiError, ServerUnreachable, error_of
-from asterism.client.api_requests import API, ApiRequest
-from asterism.client.event_lines import EventLines, ReceivedEvent
 from asterism.core.errors import AsterismError
 
 Given = ParamSpec("Given")
 Answer = TypeVar("Answer")
+Request = TypeVar("Request")
 
 TIMEOUT = 60.0
 """How long a request may take, in seconds: an edit waits for the process that runs the plan."""
@@ -100,7 +104,7 @@ class _Connection:
         return f"{type(self).__name__}({self.url!r})"
 
 
-class Client(_Connection):
+class Client(_Connection, Operations, Blocking):
     """A client that blocks. ``url`` is the address of the server, ``token`` a token of ``asterism token create``, by
     default $ASTERISM_TOKEN. ``verify`` is the TLS context for a certificate that the system does not trust."""
 
@@ -126,6 +130,10 @@ class Client(_Connection):
         """Close all connections."""
         self._http.close()
 
+    def call(self, operation: Operation[Any, Request, Answer], request: Request, /) -> Answer:
+        """Do an operation at the server. Raises ApiError, EditRejected and ServerUnreachable."""
+        return self.send(_sent(operation, request))
+
     def send(self, request: ApiRequest[Answer]) -> Answer:
         """Send a request, and read its answer. Raises ApiError, EditRejected and ServerUnreachable."""
         try:
@@ -139,7 +147,7 @@ class Client(_Connection):
         breaks continues after its last event. After a ``reset``, read the plan again."""
         with closing(self._follow(_events_path(name), after)) as received:
             for one in received:
-                event = documents.PlanEvent.model_validate_json(one.data)
+                event = _plan_event(one)
                 yield event
                 if event.kind == "gone":
                     return
@@ -182,65 +190,52 @@ class Client(_Connection):
                     if _may_have_ended(event):
                         break
 
-    health = _sync(api_requests.health)
-    me = _sync(api_requests.me)
-    metrics = _sync(api_requests.metrics)
-    plans = _sync(api_requests.plans)
-    plan = _sync(api_requests.plan)
-    submit_plan = _sync(api_requests.submit_plan)
-    edit_plan = _sync(api_requests.edit_plan)
-    undo_edit = _sync(api_requests.undo_edit)
-    cycles = _sync(api_requests.cycles)
-    claim_cycle = _sync(api_requests.claim_cycle)
-    answer_cycle = _sync(api_requests.answer_cycle)
-    budget = _sync(api_requests.budget)
-    raise_budget = _sync(api_requests.raise_budget)
-    go_on_without_editor = _sync(api_requests.go_on_without_editor)
-    approvals = _sync(api_requests.approvals)
-    approve_edit = _sync(api_requests.approve_edit)
-    refuse_edit = _sync(api_requests.refuse_edit)
-    pause_plan = _sync(api_requests.pause_plan)
-    resume_plan = _sync(api_requests.resume_plan)
-    cancel_plan = _sync(api_requests.cancel_plan)
-    retry_plan = _sync(api_requests.retry_plan)
-    story = _sync(api_requests.story)
-    versions = _sync(api_requests.versions)
-    plan_at = _sync(api_requests.plan_at)
-    plan_events = _sync(api_requests.plan_events)
-    task = _sync(api_requests.task)
-    why = _sync(api_requests.why)
-    task_logs = _sync(api_requests.task_logs)
-    runs = _sync(api_requests.runs)
-    create = _sync(api_requests.create)
-    run = _sync(api_requests.run)
-    output = _sync(api_requests.output)
-    logs = _sync(api_requests.logs)
-    explain_run = _sync(api_requests.explain_run)
-    pause = _sync(api_requests.pause)
-    resume = _sync(api_requests.resume)
-    cancel = _sync(api_requests.cancel)
-    retry = _sync(api_requests.retry)
-    move = _sync(api_requests.move)
-    act_on_runs = _sync(api_requests.act_on_runs)
-    workflows = _sync(api_requests.workflows)
-    devices = _sync(api_requests.devices)
-    device = _sync(api_requests.device)
-    drain = _sync(api_requests.drain)
-    schedules = _sync(api_requests.schedules)
-    schedule = _sync(api_requests.schedule)
-    add_schedule = _sync(api_requests.add_schedule)
-    remove_schedule = _sync(api_requests.remove_schedule)
-    pause_schedule = _sync(api_requests.pause_schedule)
-    resume_schedule = _sync(api_requests.resume_schedule)
-    run_schedule = _sync(api_requests.run_schedule)
-    all_series = _sync(api_requests.all_series)
-    series = _sync(api_requests.series)
-    claim = _sync(api_requests.claim)
-    release = _sync(api_requests.release)
-    notices = _sync(api_requests.notices)
+    health = _sync(requests.health)
+    me = _sync(requests.me)
+    metrics = _sync(requests.metrics)
+    plans = _sync(requests.plans)
+    plan = _sync(requests.plan)
+    submit_plan = _sync(requests.submit_plan)
+    edit_plan = _sync(requests.edit_plan)
+    undo_edit = _sync(requests.undo_edit)
+    cycles = _sync(requests.cycles)
+    claim_cycle = _sync(requests.claim_cycle)
+    answer_cycle = _sync(requests.answer_cycle)
+    budget = _sync(requests.budget)
+    raise_budget = _sync(requests.raise_budget)
+    go_on_without_editor = _sync(requests.go_on_without_editor)
+    approvals = _sync(requests.approvals)
+    approve_edit = _sync(requests.approve_edit)
+    refuse_edit = _sync(requests.refuse_edit)
+    pause_plan = _sync(requests.pause_plan)
+    resume_plan = _sync(requests.resume_plan)
+    cancel_plan = _sync(requests.cancel_plan)
+    retry_plan = _sync(requests.retry_plan)
+    story = _sync(requests.story)
+    versions = _sync(requests.versions)
+    plan_at = _sync(requests.plan_at)
+    plan_events = _sync(requests.plan_events)
+    task = _sync(requests.task)
+    why = _sync(requests.why)
+    task_logs = _sync(requests.task_logs)
+    devices = _sync(requests.devices)
+    device = _sync(requests.device)
+    drain = _sync(requests.drain)
+    schedules = _sync(requests.schedules)
+    schedule = _sync(requests.schedule)
+    add_schedule = _sync(requests.add_schedule)
+    remove_schedule = _sync(requests.remove_schedule)
+    pause_schedule = _sync(requests.pause_schedule)
+    resume_schedule = _sync(requests.resume_schedule)
+    run_schedule = _sync(requests.run_schedule)
+    all_series = _sync(requests.all_series)
+    series = _sync(requests.series)
+    claim = _sync(requests.claim)
+    release = _sync(requests.release)
+    notices = _sync(requests.notices)
 
 
-class AsyncClient(_Connection):
+class AsyncClient(_Connection, Operations):
     """The same for asyncio: every operation is awaited. See ``Client``."""
 
     def __init__(
@@ -266,6 +261,10 @@ class AsyncClient(_Connection):
         """Close all connections."""
         await self._http.aclose()
 
+    async def call(self, operation: Operation[Any, Request, Answer], request: Request, /) -> Answer:
+        """See ``Client.call``."""
+        return await self.send(_sent(operation, request))
+
     async def send(self, request: ApiRequest[Answer]) -> Answer:
         """See ``Client.send``."""
         try:
@@ -280,7 +279,7 @@ class AsyncClient(_Connection):
         """See ``Client.follow_plan``."""
         async with aclosing(self._follow(_events_path(name), after)) as received:
             async for one in received:
-                event = documents.PlanEvent.model_validate_json(one.data)
+                event = _plan_event(one)
                 yield event
                 if event.kind == "gone":
                     return
@@ -321,62 +320,49 @@ class AsyncClient(_Connection):
                     if _may_have_ended(event):
                         break
 
-    health = _awaited(api_requests.health)
-    me = _awaited(api_requests.me)
-    metrics = _awaited(api_requests.metrics)
-    plans = _awaited(api_requests.plans)
-    plan = _awaited(api_requests.plan)
-    submit_plan = _awaited(api_requests.submit_plan)
-    edit_plan = _awaited(api_requests.edit_plan)
-    undo_edit = _awaited(api_requests.undo_edit)
-    cycles = _awaited(api_requests.cycles)
-    claim_cycle = _awaited(api_requests.claim_cycle)
-    answer_cycle = _awaited(api_requests.answer_cycle)
-    budget = _awaited(api_requests.budget)
-    raise_budget = _awaited(api_requests.raise_budget)
-    go_on_without_editor = _awaited(api_requests.go_on_without_editor)
-    approvals = _awaited(api_requests.approvals)
-    approve_edit = _awaited(api_requests.approve_edit)
-    refuse_edit = _awaited(api_requests.refuse_edit)
-    pause_plan = _awaited(api_requests.pause_plan)
-    resume_plan = _awaited(api_requests.resume_plan)
-    cancel_plan = _awaited(api_requests.cancel_plan)
-    retry_plan = _awaited(api_requests.retry_plan)
-    story = _awaited(api_requests.story)
-    versions = _awaited(api_requests.versions)
-    plan_at = _awaited(api_requests.plan_at)
-    plan_events = _awaited(api_requests.plan_events)
-    task = _awaited(api_requests.task)
-    why = _awaited(api_requests.why)
-    task_logs = _awaited(api_requests.task_logs)
-    runs = _awaited(api_requests.runs)
-    create = _awaited(api_requests.create)
-    run = _awaited(api_requests.run)
-    output = _awaited(api_requests.output)
-    logs = _awaited(api_requests.logs)
-    explain_run = _awaited(api_requests.explain_run)
-    pause = _awaited(api_requests.pause)
-    resume = _awaited(api_requests.resume)
-    cancel = _awaited(api_requests.cancel)
-    retry = _awaited(api_requests.retry)
-    move = _awaited(api_requests.move)
-    act_on_runs = _awaited(api_requests.act_on_runs)
-    workflows = _awaited(api_requests.workflows)
-    devices = _awaited(api_requests.devices)
-    device = _awaited(api_requests.device)
-    drain = _awaited(api_requests.drain)
-    schedules = _awaited(api_requests.schedules)
-    schedule = _awaited(api_requests.schedule)
-    add_schedule = _awaited(api_requests.add_schedule)
-    remove_schedule = _awaited(api_requests.remove_schedule)
-    pause_schedule = _awaited(api_requests.pause_schedule)
-    resume_schedule = _awaited(api_requests.resume_schedule)
-    run_schedule = _awaited(api_requests.run_schedule)
-    all_series = _awaited(api_requests.all_series)
-    series = _awaited(api_requests.series)
-    claim = _awaited(api_requests.claim)
-    release = _awaited(api_requests.release)
-    notices = _awaited(api_requests.notices)
+    health = _awaited(requests.health)
+    me = _awaited(requests.me)
+    metrics = _awaited(requests.metrics)
+    plans = _awaited(requests.plans)
+    plan = _awaited(requests.plan)
+    submit_plan = _awaited(requests.submit_plan)
+    edit_plan = _awaited(requests.edit_plan)
+    undo_edit = _awaited(requests.undo_edit)
+    cycles = _awaited(requests.cycles)
+    claim_cycle = _awaited(requests.claim_cycle)
+    answer_cycle = _awaited(requests.answer_cycle)
+    budget = _awaited(requests.budget)
+    raise_budget = _awaited(requests.raise_budget)
+    go_on_without_editor = _awaited(requests.go_on_without_editor)
+    approvals = _awaited(requests.approvals)
+    approve_edit = _awaited(requests.approve_edit)
+    refuse_edit = _awaited(requests.refuse_edit)
+    pause_plan = _awaited(requests.pause_plan)
+    resume_plan = _awaited(requests.resume_plan)
+    cancel_plan = _awaited(requests.cancel_plan)
+    retry_plan = _awaited(requests.retry_plan)
+    story = _awaited(requests.story)
+    versions = _awaited(requests.versions)
+    plan_at = _awaited(requests.plan_at)
+    plan_events = _awaited(requests.plan_events)
+    task = _awaited(requests.task)
+    why = _awaited(requests.why)
+    task_logs = _awaited(requests.task_logs)
+    devices = _awaited(requests.devices)
+    device = _awaited(requests.device)
+    drain = _awaited(requests.drain)
+    schedules = _awaited(requests.schedules)
+    schedule = _awaited(requests.schedule)
+    add_schedule = _awaited(requests.add_schedule)
+    remove_schedule = _awaited(requests.remove_schedule)
+    pause_schedule = _awaited(requests.pause_schedule)
+    resume_schedule = _awaited(requests.resume_schedule)
+    run_schedule = _awaited(requests.run_schedule)
+    all_series = _awaited(requests.all_series)
+    series = _awaited(requests.series)
+    claim = _awaited(requests.claim)
+    release = _awaited(requests.release)
+    notices = _awaited(requests.notices)
 
 
 # -- answers -----------------------------------------------------------------------------------------------------------
@@ -410,13 +396,18 @@ def _unreachable(url: str, error: Exception) -> ServerUnreachable:
     return ServerUnreachable(f"{url} does not answer: {error or type(error).__name__}")
 
 
+def _sent(operation: Operation[Any, Request, Answer], request: Request) -> ApiRequest[Answer]:
+    form = http_form(operation, request)
+    return ApiRequest(form.method, form.path, operation.answer, form.body, form.query)
+
+
 def _read(request: ApiRequest[Answer], answer: httpx.Response) -> Answer:
     if answer.status_code >= 300:
         raise _problem(answer)
     if request.model is str:
         return answer.text  # type: ignore[return-value]
     try:
-        return request.model.model_validate(answer.json())  # type: ignore[attr-defined,no-any-return]
+        return TypeAdapter(request.model).validate_python(answer.json())
     except (ValueError, ValidationError, RecursionError) as error:
         raise ApiError(answer.status_code, "", f"the answer cannot be read: {error}") from None
 
@@ -444,7 +435,13 @@ def _stream_error(answer: httpx.Response) -> Exception:
 
 
 def _fleet_event(received: ReceivedEvent) -> documents.FleetEvent:
-    return documents.FleetEvent.model_validate({"position": received.id, **json.loads(received.data)})
+    fields = json.loads(received.data)
+    return documents.FleetEvent(position=received.id, kind=fields["kind"], fields=fields)
+
+
+def _plan_event(received: ReceivedEvent) -> documents.PlanEvent:
+    fields = json.loads(received.data)
+    return documents.PlanEvent(position=fields["position"], at=fields["at"], kind=fields["kind"], fields=fields)
 
 
 def _may_have_ended(event: documents.PlanEvent) -> bool:

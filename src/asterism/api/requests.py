@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from asterism.api import documents
 from asterism.base.path_names import path_part
-from asterism.client import documents
 from asterism.core.plan.edits import Edit, EditBatch
 
 Answer = TypeVar("Answer")
@@ -223,100 +223,6 @@ def task_logs(
     """What a task printed; ``after`` is the ``next`` of an earlier answer."""
     path = _at("plans", name, "tasks", task, "logs")
     return _get(path, documents.Page[documents.LogEntry], after=after, attempt=attempt)
-
-
-# -- runs --------------------------------------------------------------------------------------------------------------
-
-
-def runs(
-    *,
-    status: str | None = None,
-    workflow: str | None = None,
-    device: str | None = None,
-    series: str | None = None,
-    search: str | None = None,
-    waiting: str | None = None,
-    after: str | None = None,
-    limit: int = 100,
-) -> ApiRequest[documents.Page[documents.Run]]:
-    """Runs that match, the newest first; ``after`` is the ``next`` of an earlier answer. ``waiting`` is what an open
-    run waits for: device, claim, turn, retry, person or peer."""
-    found = {"status": status, "workflow": workflow, "device": device, "series": series, "search": search}
-    return _get("/runs", documents.Page[documents.Run], **found, waiting=waiting, after=after, limit=limit)
-
-
-def create(
-    workflow: str,
-    given: Mapping[str, Any] | None = None,
-    *,
-    key: str | None = None,
-    series: str | None = None,
-    priority: int | None = None,
-    device: str | None = None,
-    keep: str | None = None,
-    label: str | None = None,
-) -> ApiRequest[documents.Run]:
-    """Create a run of a workflow; the terms are those of ``Fleet.create``."""
-    terms = {"key": key, "series": series, "priority": priority, "device": device, "keep": keep, "label": label}
-    return _post("/runs", documents.Run, workflow=workflow, input=dict(given or {}), **terms)
-
-
-def run(run_id: str) -> ApiRequest[documents.Run]:
-    """The record of a run."""
-    return _get(_at("runs", run_id), documents.Run)
-
-
-def output(run_id: str) -> ApiRequest[documents.RunOutput]:
-    """The output of a completed run."""
-    return _get(_at("runs", run_id, "output"), documents.RunOutput)
-
-
-def logs(
-    run_id: str, *, after: str | None = None, attempt: int | None = None
-) -> ApiRequest[documents.Page[documents.LogEntry]]:
-    """What a run printed."""
-    return _get(_at("runs", run_id, "logs"), documents.Page[documents.LogEntry], after=after, attempt=attempt)
-
-
-def explain_run(run_id: str) -> ApiRequest[documents.RunWhy]:
-    """Why a run does not run."""
-    return _get(_at("runs", run_id, "why"), documents.RunWhy)
-
-
-def pause(run_id: str, reason: str = "") -> ApiRequest[documents.Run]:
-    """Pause a run until it is resumed."""
-    return _post(_at("runs", run_id, "pause"), documents.Run, reason=reason)
-
-
-def resume(run_id: str) -> ApiRequest[documents.Run]:
-    """Resume a paused run."""
-    return _post(_at("runs", run_id, "resume"), documents.Run)
-
-
-def cancel(run_id: str) -> ApiRequest[documents.Run]:
-    """Cancel a run."""
-    return _post(_at("runs", run_id, "cancel"), documents.Run)
-
-
-def retry(run_id: str) -> ApiRequest[documents.Run]:
-    """Create a new run of the same work."""
-    return _post(_at("runs", run_id, "retry"), documents.Run)
-
-
-def move(run_id: str, device: str, *, stop: bool = False) -> ApiRequest[documents.Run]:
-    """Assign a run to another device."""
-    return _post(_at("runs", run_id, "move"), documents.Run, device=device, stop=stop)
-
-
-def act_on_runs(action: str, *, reason: str = "", **wanted: Any) -> ApiRequest[documents.BulkOutcome]:
-    """``pause``, ``resume``, ``cancel`` or ``retry`` all runs that match; ``wanted`` is as for ``runs``, or
-    ``all=True`` for every run."""
-    return _post("/runs/actions", documents.BulkOutcome, action=action, reason=reason, **wanted)
-
-
-def workflows() -> ApiRequest[documents.Page[documents.Workflow]]:
-    """All workflows."""
-    return _get("/workflows", documents.Page[documents.Workflow])
 
 
 # -- the fleet ---------------------------------------------------------------------------------------------------------

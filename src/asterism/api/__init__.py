@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 from asterism.base.startup import lazy_names
 
 if TYPE_CHECKING:
-    from asterism.client.api_errors import ApiError, NotAllowed, NotFound, ServerUnreachable, TryLater
-    from asterism.client.http_client import AsyncClient, Client
+    from asterism.api.client import AsyncClient, Client
+    from asterism.api.client_errors import ApiError, NotAllowed, NotFound, ServerUnreachable, TryLater
 
 __all__ = ["ApiError", "AsyncClient", "Client", "NotAllowed", "NotFound", "ServerUnreachable", "TryLater"]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "asterism.client.api_errors": ["ApiError", "NotAllowed", "NotFound", "ServerUnreachable", "TryLater"],
-        "asterism.client.http_client": ["AsyncClient", "Client"],
+        "asterism.api.client_errors": ["ApiError", "NotAllowed", "NotFound", "ServerUnreachable", "TryLater"],
+        "asterism.api.client": ["AsyncClient", "Client"],
     },
 )

@@ -1,0 +1,763 @@
+"""The documents of the API: what operations answer, as every door shows it.
+
+A client ignores fields that it does not know, so that a newer server may add some. Times are seconds since 1970 by the
+clock of the store, durations are seconds. They are plain dataclasses, so that a command on a store of its own does not
+load pydantic, which describes them (OpenAPI, MCP) and reads them from answers.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Generic, TypeVar
+
+Item = TypeVar("Item")
+
+
+class Doc:
+    """What a field means, for the schema: ``Annotated[int, Doc("How many edits wait for a person.")]``."""
+
+    def __init__(self, text: str, *examples: str) -> None:
+        self.text, self.examples = text, examples
+
+    def __get_pydantic_json_schema__(self, core: Any, handler: Any) -> dict[str, Any]:
+        schema = {**handler(core), "description": self.text}
+        return {**schema, "examples": list(self.examples)} if self.examples else schema
+
+
+class Document:
+    """A part of an answer. Its docstring describes it in the schema."""
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: Any, handler: Any) -> dict[str, Any]:
+        schema: dict[str, Any] = handler(core)
+        text = cls.__doc__ or ""
+        if not text.startswith(f"{cls.__name__}("):  # that of a dataclass without a docstring
+            handler.resolve_ref_schema(schema)["description"] = inspect.cleandoc(text)
+        return schema
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page(Document, Generic[Item]):
+    """A part of a list. ``next`` is the value of ``after`` for the part that follows; null at the end. ``now`` is the
+    clock of the store."""
+
+    items: list[Item]
+    next: str | None = None
+    now: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Violation(Document):
+    """One reason why a request was refused. ``edit`` is the index of the edit; null for the whole."""
+
+    edit: int | None
+    rule: str
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem(Document):
+    """An error (RFC 9457)."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    violations: list[Violation] | None = None
+    approval: Annotated[int | None, Doc("The number of an edit that waits for a person.")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Health(Document):
+    """``problem`` says what is wrong; it is absent if everything is well."""
+
+    status: Annotated[str, Doc("", "ok", "unavailable")]
+    version: str
+    problem: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Me(Document):
+    name: str
+    scopes: list[str]
+    kind: str
+    expires_at: float
+
+
+# -- editors -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cycle(Document):
+    """An open edit cycle: ``tasks`` are those whose ends it reviews."""
+
+    id: int
+    version: int
+    opened_at: float
+    expires_at: float | None
+    claimed_by: str | None
+    stuck: bool
+    rejections: int
+    tasks: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CycleEnd(Document):
+    """The end of a task under review."""
+
+    task: str
+    status: str | None
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusal(Document):
+    """An answer of an editor that a person refused since the cycle before it."""
+
+    approval: int
+    by: str
+    reason: str
+    edits: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CycleDetails(Cycle):
+    """An open edit cycle, with the ends under review. ``version`` is the base of its answer."""
+
+    claimed_until: float | None
+    ends: list[CycleEnd]
+    refusals: list[Refusal] = field(default_factory=list)
+    on_hold: Annotated[str, Doc("Why its editor waits for a person.")] = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cycles(Page[CycleDetails]):
+    """``answered_by`` is the process that runs the plan; null if the journal says what is open, without claims."""
+
+    items: list[CycleDetails]
+    answered_by: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EditorBudget(Document):
+    """What the model that edits a plan may spend, and has spent: ``dollars``, ``tokens``, ``calls``, ``seconds`` and
+    ``tasks``. ``held_since`` is when a spent budget began to hold the plan, and ``held_why`` what was spent; at
+    ``held_until`` the plan goes on without its editor. ``without_editor``: it does so already. ``unpriced`` names the
+    models whose price is unknown: their dollars are not counted."""
+
+    budget: dict[str, float]
+    spent: dict[str, float]
+    without_editor: bool = False
+    decided_by: str = ""
+    held_since: float | None = None
+    held_until: float | None = None
+    held_why: str = ""
+    unpriced: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EditorCost(Document):
+    """What a model has cost that edits a plan. ``model`` is the one that answered last; ``dollars`` is null if a price
+    is unknown; ``replayed`` calls were answered from a cassette."""
+
+    model: str = ""
+    calls: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    dollars: float | None = 0.0
+    seconds: float = 0.0
+    replayed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClosedCycle(Document):
+    """An edit cycle that is closed: ``tasks`` are those whose ends it reviewed. ``version`` is the version that its
+    answer made, null if it made none. ``cost`` is null if its editor tells nothing."""
+
+    id: int
+    opened_at: float
+    closed_at: float
+    tasks: list[str]
+    stuck: bool
+    rejections: int
+    outcome: str
+    version: int | None
+    cost: EditorCost | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaitingEdit(Document):
+    """An edit that waits for a person, or waited. ``reasons`` say which rules it matches; it holds ``tasks``.
+    ``state`` is ``waiting``, ``approved``, ``refused`` or ``expired``.
+
+    While it waits, ``cost`` is what the tasks cost that it adds or changes, and ``effects`` what the tasks do that it
+    concerns. At ``escalates_at`` people are told again: by a notice, and by the ``command`` or the ``url`` for
+    notifications of the fleet (``escalates_to``)."""
+
+    id: int
+    batch: dict[str, Any]
+    at: float
+    expires_at: float
+    reasons: list[str]
+    tasks: list[str]
+    cycle: int | None
+    state: str
+    decided_by: str
+    decided_at: float | None
+    why: str
+    version: int | None
+    escalated_at: float | None = None
+    cost: float = 0.0
+    effects: dict[str, list[str]] = field(default_factory=dict)
+    escalates_at: float | None = None
+    escalates_to: list[str] = field(default_factory=list)
+
+
+# -- plans -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanSummary(Document):
+    """A plan in a list. A plan that cannot be read has the state ``unreadable`` and an ``error``."""
+
+    name: str
+    state: Annotated[str, Doc("Its state; `at_rest` if it has begun, has not ended, and no process runs it.")]
+    state_text: Annotated[str, Doc("The state in words, such as `at rest` or `cancelling`.")]
+    version: int | None = None
+    created_at: float | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+    tasks: int = 0
+    done: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
+    owner: str | None = None
+    paused: str | None = None
+    waiting_edits: Annotated[int, Doc("How many edits wait for a person.")] = 0
+    budget_spent: Annotated[bool, Doc("Whether the budget of its editor is spent, and holds the plan.")] = False
+    error: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptTimes(Document):
+    """When an attempt was created, assigned to a device, begun and ended, as far as it has come."""
+
+    created_at: float
+    assigned_at: float | None
+    begun_at: float | None
+    ended_at: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanTask(Document):
+    """A task of a plan. ``phase`` says what a running one does: it is ``queued`` until a device has it, ``starting``
+    until it has begun there, then ``running``; null for others and in views of the past. ``attempt`` has the times of
+    its last attempt in the fleet; it worked from ``begun_at`` to ``ended_at``. ``held_by`` are the tasks under review
+    that hold it; ``group`` is the group that it is an element of; ``needless`` is whether it was cancelled because a
+    condition made it unnecessary."""
+
+    id: str
+    name: str
+    status: str
+    reason: str | None
+    device: str | None
+    phase: str | None = None
+    attempts: int
+    attempt: AttemptTimes | None = None
+    started_at: float | None
+    ended_at: float | None
+    provisional: bool
+    held_by: list[str]
+    needless: bool
+    group: str | None
+    estimate: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanDependency(Document):
+    source: str
+    target: str
+    on: str
+    when: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan(Document):
+    """A plan as it is now. ``position`` is its place in the journal: the events after it continue this view."""
+
+    name: str
+    state: str
+    state_text: str
+    version: int
+    position: str
+    owner: str | None
+    paused: str | None
+    created_at: float
+    started_at: float | None
+    ended_at: float | None
+    params: dict[str, Any]
+    counts: dict[str, int]
+    tasks: list[PlanTask]
+    dependencies: list[PlanDependency]
+    cycles: list[Cycle]
+    approvals: list[WaitingEdit] = field(default_factory=list)
+    budget: EditorBudget | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanEvent(Document):
+    """Something that happened to a plan; docs/reference/http-api.md lists the kinds. ``fields`` has everything
+    about it."""
+
+    position: str
+    at: float
+    kind: str
+    fields: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetEvent(Document):
+    """A change of a run or a device, or a new notice; docs/reference/http-api.md lists the kinds. ``position`` is what
+    ``follow_fleet`` continues after; ``fields`` has everything about the event."""
+
+    position: str
+    kind: str
+    fields: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changes(Page[dict[str, Any]]):
+    """The events after a position. With ``reset`` there are none: read the plan again, and continue after
+    ``position``."""
+
+    items: list[dict[str, Any]]
+    position: str
+    reset: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanVersion(Document):
+    """A version of a plan, and the edit that made it; version 0 is the plan as it was stored."""
+
+    version: int
+    at: float
+    position: str
+    author: str
+    reason: str
+    edits: list[dict[str, Any]]
+    diff: dict[str, Any] | None
+    triggers: list[str]
+    undoes: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RejectedEdit(Document):
+    """``edits`` is null if the batch was too long to be kept."""
+
+    number: int
+    at: float
+    version: int
+    author: str
+    reason: str
+    triggers: list[str]
+    edits: list[dict[str, Any]] | None
+    violations: list[Violation]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Versions(Page[PlanVersion]):
+    """``cycles`` are the edit cycles that are closed; ``cost`` is what their editors have cost together."""
+
+    items: list[PlanVersion]
+    rejected: list[RejectedEdit]
+    cycles: list[ClosedCycle] = field(default_factory=list)
+    cost: EditorCost | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PastPlan(Document):
+    """A plan as it was right after the edit that made a version."""
+
+    name: str
+    version: int
+    edit: PlanVersion
+    state: str
+    counts: dict[str, int]
+    tasks: list[PlanTask]
+    dependencies: list[PlanDependency]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoryEntry(Document):
+    at: float
+    what: str
+    why: str
+    task: str | None = None
+    traceback: str | None = None
+    """That of the function that failed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt(Document):
+    """One run of the fleet that executed a task."""
+
+    run: str
+    status: str
+    device: str | None
+    created_at: float
+    assigned_at: float | None = None
+    started_at: float | None
+    ended_at: float | None
+    error: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task(PlanTask):
+    """A task with everything that is known of it. ``definition`` is the task as an edit has it."""
+
+    definition: dict[str, Any]
+    result: Any = None
+    executions: list[Attempt]
+    story: list[StoryEntry]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reason(Document):
+    kind: str
+    name: str | None = None
+    text: str
+    at: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskWhy(Document):
+    """Why a task does not run. ``answered_by`` is the process that runs the plan, if it gave the answer."""
+
+    name: str
+    task: str
+    status: str
+    run: str | None
+    reasons: list[Reason]
+    answered_by: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogEntry(Document):
+    attempt: int
+    at: float
+    stream: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class EditOutcome(Document):
+    """An edit that was accepted. With ``dry_run`` nothing has changed. ``inverse`` undoes it."""
+
+    name: str
+    accepted: bool
+    dry_run: bool
+    version_before: int
+    version: int
+    edits: list[dict[str, Any]]
+    inverse: dict[str, Any] | None
+    applied_by: str | None
+    reopened: Annotated[bool, Doc("Whether the plan had ended: the edit opened it again.")] = False
+    rests: Annotated[str | None, Doc("If no process runs the plan, and none will: how to resume it.")] = None
+    waits: Annotated[list[str], Doc("In a dry run: why the edit would wait for a person.")] = field(
+        default_factory=list
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanState(Document):
+    """What became of a request about a plan. ``applied_by`` is the process that runs it and has obeyed."""
+
+    name: str
+    state: str
+    paused: str | None = None
+    owner: str | None = None
+    applied_by: str | None = None
+    tasks: Annotated[list[str] | None, Doc("The tasks that run again after a retry.")] = None
+    version: int | None = None
+
+
+# -- fleet -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step(Document):
+    """How far a run has come."""
+
+    step: int
+    total: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run(Document):
+    """A run of the fleet. ``status`` is one word for people: a run with a pause is ``paused``. ``shown_label`` is what
+    lists call it. ``waiting`` is what an open run waits for: device, claim, turn, retry, person or peer; ``held_for``
+    is the peer that may still execute it. ``took`` is how long its last execution took, ``waited`` how long it waited
+    for that. ``wish`` is what its device was asked for, such as to stop."""
+
+    id: str
+    workflow: str
+    version: int
+    status: str
+    label: str | None
+    shown_label: str
+    key: str | None
+    series: str | None
+    priority: int
+    pinned: str | None
+    retry_of: str | None
+    keep: str
+    timeout: float
+    created_at: float
+    created_by: str
+    revision: int
+    epoch: int
+    device: str | None
+    assigned_to: str | None
+    session: str | None
+    assigned_by: str | None
+    assigned_at: float | None
+    claimed_at: float | None
+    started_at: float | None
+    ended_at: float | None
+    ended: bool
+    due_at: float | None
+    waiting_since: float | None
+    not_before: float
+    last_heartbeat_at: float | None
+    assignment_expires_at: float | None
+    claim_expires_at: float | None
+    completed_at: float | None
+    failed_at: float | None
+    cancelled_at: float | None
+    held: bool
+    held_for: str | None
+    paused: str | None
+    wish: str | None
+    wished_by: str | None
+    waiting: str | None
+    attempts: int
+    failures: int
+    losses: int
+    rounds: int
+    avoid: list[str]
+    declined: dict[str, str]
+    scores: dict[str, float]
+    progress: Step | None
+    took: float | None
+    waited: float | None
+    error: str | None
+    cancelled: bool
+    input: Any
+    output: Any
+    previous_assignments: list[dict[str, Any]]
+    superseded: list[dict[str, Any]]
+    story: list[StoryEntry]
+    traceparent: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunDetails(Run):
+    """A run with its notices, why it does not run, and the last lines that it printed (``tail``); ``more_output`` is
+    whether its log has more. ``now`` is the clock of the store."""
+
+    now: float
+    tail: str
+    more_output: bool
+    notices: list[Notice]
+    why: list[Reason]
+    advice: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunWhy(Document):
+    """Why a run does not run. ``advice`` are sentences, each with a command that helps."""
+
+    run: str
+    status: str
+    reasons: list[Reason]
+    advice: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BulkOutcome(Document):
+    """What became of an action on several runs. ``refused`` has a sentence for each run that it was refused for."""
+
+    changed: list[str]
+    refused: dict[str, str]
+    next: Annotated[str | None, Doc("The value of `after` for the runs that follow; null if all were visited.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrunedRuns(Document):
+    """How many runs were deleted."""
+
+    pruned: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOutput(Document):
+    run: str
+    output: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workflow(Document):
+    """What runs execute: exactly one of ``call``, ``argv``, ``shell``, ``http`` and ``agent``, and its terms."""
+
+    name: str
+    version: int
+    call: str | None
+    argv: list[str] | None
+    shell: str | None
+    http: dict[str, Any] | None
+    agent: dict[str, Any] | None
+    env: dict[str, Any]
+    cwd: str | None
+    description: str
+    needs: list[str]
+    wants: list[str]
+    device: str | None
+    requires: str | None
+    prefers: str | None
+    strategy: str
+    orchestration: bool
+    priority: int
+    preemptible: bool
+    heartbeat: float
+    timeout: float
+    assignment_timeout: float
+    claim_timeout: float
+    no_device_timeout: float
+    limit: float | None
+    retries: int
+    losses: int
+    rounds: int
+    backoff: float
+    backoff_most: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device(Document):
+    """A device that has joined. ``state`` is one word for people; ``rank`` is how well it fits in general."""
+
+    name: str
+    state: str
+    coordinator: bool
+    session: str
+    host: str
+    peer: str | None
+    can: list[str]
+    slots: int
+    backlog: int
+    used: int
+    load: float | None
+    quality: float
+    rank: float
+    battery: float | None
+    labels: dict[str, Any]
+    accepts: str | None
+    draining: bool
+    resting: str | None
+    timeout: float
+    joined_at: float
+    last_heartbeat_at: float
+    profile: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceDetails(Device):
+    """A device with the runs that it holds, and those that it had."""
+
+    holds: list[Run]
+    latest: list[Run]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule(Document):
+    """When runs of a workflow, or plans, are created. ``due_in`` is how long until the next time, in seconds."""
+
+    name: str
+    workflow: str | None
+    input: dict[str, Any]
+    priority: int | None
+    device: str | None
+    plan: str | None
+    cron: str | None
+    every: int | None
+    timezone: str
+    catch_up: str
+    overlap: str
+    jitter: float
+    start: int
+    created_by: str
+    paused: str | None
+    after: float
+    next: int | None
+    due: float | None
+    open: list[str]
+    replaced: list[str]
+    made: int
+    due_in: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleDetails(Schedule):
+    """A schedule with its next times and its history."""
+
+    next_times: list[float]
+    history: list[Tick]
+    coordinator: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tick(Document):
+    """What became of one tick of a schedule."""
+
+    at: float
+    tick: int | None
+    outcome: str
+    what: str | None
+    why: str
+    number: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series(Document):
+    """A series of issues. ``why_not_promoted`` says why the head of the queue is not active."""
+
+    name: str
+    status: Annotated[str, Doc("", "active", "free", "paused", "unreadable")]
+    active: int | str | None = None
+    queue: list[int | str] = field(default_factory=list)
+    since: float | None = None
+    lease_until: float | None = None
+    by: str | None = None
+    paused: str | None = None
+    why_not_promoted: str | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeriesChange(Document):
+    at: float
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeriesDetails(Series):
+    changes: list[SeriesChange]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Notice(Document):
+    number: int
+    at: float
+    kind: str
+    message: str
+    run: str | None
+    device: str | None

@@ -1,0 +1,49 @@
+"""The HTTP form of an operation: which fields of its request are in the path, in the query and in the body."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from asterism.api.operation import Operation
+from asterism.base.path_names import path_part
+
+API = "/api/v1"
+
+
+class HttpForm(NamedTuple):
+    """A request of an operation as it is sent. ``body`` is None for one without a body."""
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+    body: Mapping[str, Any] | None
+
+
+def path_fields(path: str) -> list[str]:
+    """The names of the fields in a path."""
+    return re.findall(r"{(\w+)}", path)
+
+
+def http_form(operation: Operation[Any, Any, Any], request: Any) -> HttpForm:
+    """What to send for a request. Fields that have their default are left out: an older server need not know them."""
+    in_path = path_fields(operation.path)
+    path = operation.path.format(**{name: path_part(str(getattr(request, name))) for name in in_path})
+    given = {
+        one.name: getattr(request, one.name)
+        for one in dataclasses.fields(request)
+        if one.name not in in_path and getattr(request, one.name) != _default(one)
+    }
+    if operation.method in ("GET", "DELETE"):
+        return HttpForm(operation.method, API + path, {name: _text(value) for name, value in given.items()}, None)
+    return HttpForm(operation.method, API + path, {}, given)
+
+
+def _default(one: dataclasses.Field[Any]) -> Any:
+    return one.default_factory() if one.default_factory is not dataclasses.MISSING else one.default
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,280 @@
+"""Runs on a store: their documents, and what the operations of ``api/run`` do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shlex
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from asterism.api import documents
+from asterism.api import run_operations as declared
+from asterism.api.local.waiting_runs import list_waiting, waiting_for
+from asterism.api.operation import implements
+from asterism.api.system import LocalSystem
+from asterism.base.http_limits import RequestRefused
+from asterism.base.text import short
+from asterism.core.attempt_log import LogReader, TaskLog
+from asterism.core.errors import AsterismError, RunRefused
+from asterism.core.plan.task import AGENT_NEEDS
+from asterism.core.run.run import Run
+from asterism.fleet.device.functions import attempts_of
+from asterism.fleet.fleet import Fleet, check_terms
+from asterism.fleet.fleet_json import masks_of, notice_json, run_json, sessions_of, took, waited
+from asterism.fleet.run_explanation import RunExplanation
+from asterism.fleet.run_explanation import explain_run as explain
+from asterism.fleet.run_queries import RunList, find_run, labels_of
+from asterism.fleet.run_queries import list_runs as find_runs
+from asterism.fleet.workflows import check_input
+from asterism.peers.registry import PeerRegistry
+from asterism.peers.takeover import held_runs
+from asterism.store.store_errors import StoreError
+
+MOVE_TIMEOUT = 10.0
+"""How long a request waits until a device has handed back a run that is moved, in seconds."""
+
+TAIL = 20
+"""How many lines of the output of a run are shown with it."""
+
+MOST_LINES = 5_000
+"""How many lines of a log one answer has."""
+
+
+# -- documents ---------------------------------------------------------------------------------------------------------
+
+
+async def run_documents(fleet: Fleet, runs: Sequence[Run]) -> list[documents.Run]:
+    """Runs as every door shows them, with secrets masked."""
+    return [documents.Run(**one) for one in await _run_fields(fleet, runs)]
+
+
+async def run_document(fleet: Fleet, run: Run) -> documents.Run:
+    [document] = await run_documents(fleet, [run])
+    return document
+
+
+async def _run_fields(fleet: Fleet, runs: Sequence[Run]) -> list[dict[str, Any]]:
+    masks, labels = await masks_of(fleet, runs), await labels_of(fleet, runs)
+    held = await held_runs(fleet.store, [run.id for run in runs if not run.ended])
+    reports = await fleet.store.reports([run.id for run in runs if not run.ended])
+    sessions, now = await sessions_of(fleet), fleet.store.clock()
+    return [
+        {
+            **run_json(run, sessions, reports, masks[run.id]),
+            "shown_label": labels[run.id],
+            "waiting": waiting_for(run, run.id in held, now),
+            "held_for": held.get(run.id),
+            "ended": run.ended,
+            "attempts": attempts_of(run),
+            "took": took(run),
+            "waited": waited(run),
+        }
+        for run in runs
+    ]
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+@implements(declared.list_runs)
+async def list_runs(system: LocalSystem, request: declared.ListRuns) -> documents.Page[documents.Run]:
+    page = await _matches(system.fleet, request)
+    items = await run_documents(system.fleet, page.runs)
+    return documents.Page(items=items, next=_next(page), now=system.fleet.store.clock())
+
+
+async def _matches(fleet: Fleet, request: declared.ListRuns) -> RunList:
+    statuses = tuple(request.status.split(",")) if request.status else ()
+    unknown = [status for status in statuses if status not in declared.STATUSES]
+    if unknown:
+        raise RequestRefused(422, f"{unknown[0]!r} is not a status; they are: {', '.join(declared.STATUSES)}")
+    names = ("workflow", "device", "series", "search", "limit", "after")
+    conditions = {name: getattr(request, name) for name in names}
+    if request.waiting is not None:
+        return await list_waiting(fleet, request.waiting, statuses=statuses, **conditions)
+    return await find_runs(fleet, statuses=statuses, newest=True, **conditions)
+
+
+def _next(page: RunList) -> str | None:
+    return page.runs[-1].id if page.more else None
+
+
+@implements(declared.show_run)
+async def show_run(system: LocalSystem, request: declared.OneRun) -> documents.RunDetails:
+    fleet = system.fleet
+    run = await find_run(fleet, request.run)
+    [fields] = await _run_fields(fleet, [run])
+    report = (await fleet.store.reports([run.id])).get(run.id)
+    logs, why = await fleet.logs(run.id), await explain(fleet, run.id)
+    tail = "" if report is None else report.tail
+    if logs:
+        tail = "".join(f"{line.text}\n" for line in logs[-1].lines[-TAIL:])
+    notices = await fleet.store.notices(run=run.id)
+    return documents.RunDetails(
+        **fields,
+        now=fleet.store.clock(),
+        tail=tail,
+        more_output=bool(logs) and len(logs[-1].lines) > TAIL,
+        notices=[documents.Notice(number=number, **notice_json(notice)) for number, notice in notices],
+        why=_reasons(why),
+        advice=await run_advice(fleet, run, why),
+    )
+
+
+@implements(declared.explain_run)
+async def explain_run(system: LocalSystem, request: declared.OneRun) -> documents.RunWhy:
+    run = await find_run(system.fleet, request.run)
+    why = await explain(system.fleet, run.id)
+    advice = await run_advice(system.fleet, run, why)
+    return documents.RunWhy(run=why.run_id, status=why.status, reasons=_reasons(why), advice=advice)
+
+
+def _reasons(why: RunExplanation) -> list[documents.Reason]:
+    return [documents.Reason(kind=one.kind, name=one.name, text=one.text, at=one.at) for one in why.reasons]
+
+
+async def run_advice(fleet: Fleet, run: Run, why: RunExplanation) -> list[str]:
+    """A sentence with a command for each reason that has one."""
+    kinds = {reason.kind for reason in why.reasons}
+    lines = []
+    if "pause" in kinds:
+        lines.append(f"Resume it with: asterism runs resume {short(run.id)}")
+    for name in [reason.name for reason in why.reasons if reason.kind == "suspended"]:
+        lines.append(f"Look for the fault on {name}: it tries a run from time to time, and recovers when one succeeds.")
+    lines += [
+        f"Run it here, with the other runs of the peer: asterism peer remove {shlex.quote(str(one.name))} --adopt"
+        for one in why.reasons
+        if one.kind == "removed"
+    ]
+    there = run.pinned is not None and kinds & {"objection", "suspended"}  # the only device that may run it
+    if "no_device" in kinds and not there:
+        lines += await _device_advice(fleet, run)
+    if "unwatched" in kinds:
+        lines.append("Start a coordinator: asterism monitor, or any device: asterism device join NAME")
+    return lines
+
+
+async def _device_advice(fleet: Fleet, run: Run) -> list[str]:
+    """How to get a device that can execute a run."""
+    flow = await fleet.workflows.get(run.workflow, run.version)
+    name = shlex.quote(run.pinned) if run.pinned is not None else "NAME"
+    can = "".join(f" --can {shlex.quote(need)}" for need in sorted(flow.needs - AGENT_NEEDS))
+    can += " --agent COMMAND" if flow.agent is not None else ""
+    lines = [f"On any machine that reaches the store, start a capable device: asterism device join {name}{can}"]
+    called = [peer.name for peer in await PeerRegistry(fleet.store).all() if peer.url is not None]
+    if called:
+        peer = shlex.quote(called[0]) if len(called) == 1 else "NAME"
+        lines.append(f"Or offer it to the devices of a peer: asterism peer sync {peer}")
+    return lines
+
+
+@implements(declared.read_output)
+async def read_output(system: LocalSystem, request: declared.OneRun) -> documents.RunOutput:
+    run = await find_run(system.fleet, request.run)
+    if not run.ended or run.error is not None:
+        raise RequestRefused(409, f"run {run.id} is {run.reported_status}: it has no output")
+    masks = await masks_of(system.fleet, [run])
+    return documents.RunOutput(run=run.id, output=masks[run.id].result(await system.fleet.output(run)))
+
+
+@implements(declared.read_run_logs)
+async def read_run_logs(system: LocalSystem, request: declared.ReadRunLogs) -> documents.Page[documents.LogEntry]:
+    run = await find_run(system.fleet, request.run)
+    return log_page(await system.fleet.logs(run.id), request.after, request.attempt)
+
+
+def log_page(logs: Sequence[TaskLog], after: str | None, attempt: int | None) -> documents.Page[documents.LogEntry]:
+    """The lines of some attempts after a place ``ATTEMPT.LINE``, and the place where the next part begins."""
+    first, seen = map(int, after.split(".")) if after is not None else (0, 0)
+    items: list[documents.LogEntry] = []
+    for log in logs:
+        if log.attempt < first or attempt not in (None, log.attempt) or len(items) >= MOST_LINES:
+            continue
+        reader = LogReader(seen if log.attempt == first else 0)
+        for line in reader.read(log.chunks):
+            items.append(documents.LogEntry(attempt=log.attempt, **line._asdict()))
+            first, seen = log.attempt, reader.seen
+    return documents.Page(items=items, next=f"{first}.{seen}")
+
+
+@implements(declared.wait_run)
+async def wait_run(system: LocalSystem, request: declared.WaitRun) -> documents.Run:
+    run = await find_run(system.fleet, request.run)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(request.timeout):
+            run = await system.fleet.wait(run.id)
+    return await run_document(system.fleet, await system.fleet.run(run.id))
+
+
+# -- changing ----------------------------------------------------------------------------------------------------------
+
+
+@implements(declared.create_run)
+async def create_run(system: LocalSystem, request: declared.CreateRun) -> documents.Run:
+    names = ("key", "series", "priority", "device", "keep", "label")
+    terms = {name: getattr(request, name) for name in names}
+    check_terms(**terms)
+    flow = await system.fleet.workflows.find(request.workflow)
+    check_input(flow, request.input)
+    run = await system.fleet.create(flow, request.input, near=request.near, **terms)
+    return await run_document(system.fleet, run)
+
+
+@implements(declared.pause_run)
+async def pause_run(system: LocalSystem, request: declared.ChangeRun) -> documents.Run:
+    return await _change(system, request.run, lambda fleet, run: fleet.pause(run.id, request.reason))
+
+
+@implements(declared.resume_run)
+async def resume_run(system: LocalSystem, request: declared.ChangeRun) -> documents.Run:
+    return await _change(system, request.run, lambda fleet, run: fleet.resume(run.id, request.reason))
+
+
+@implements(declared.cancel_run)
+async def cancel_run(system: LocalSystem, request: declared.ChangeRun) -> documents.Run:
+    return await _change(system, request.run, lambda fleet, run: fleet.cancel(run.id, request.reason))
+
+
+@implements(declared.retry_run)
+async def retry_run(system: LocalSystem, request: declared.ChangeRun) -> documents.Run:
+    return await _change(system, request.run, lambda fleet, run: fleet.retry(run.id, request.reason))
+
+
+async def _change(system: LocalSystem, text: str, change: Callable[[Fleet, Run], Awaitable[Run]]) -> documents.Run:
+    return await run_document(system.fleet, await change(system.fleet, await find_run(system.fleet, text)))
+
+
+@implements(declared.move_run)
+async def move_run(system: LocalSystem, request: declared.MoveRun) -> documents.Run:
+    """If its device takes long to hand the run back, the answer is the run as it is, and the move goes on."""
+    fleet = system.fleet
+    run = await find_run(fleet, request.run)
+    work = system.spawn(fleet.move(run.id, request.device, stop=request.stop, reason=request.reason))
+    await asyncio.wait([work], timeout=MOVE_TIMEOUT)
+    return await run_document(fleet, work.result() if work.done() else await fleet.run(run.id))
+
+
+@implements(declared.prune_runs)
+async def prune_runs(system: LocalSystem, request: declared.PruneRuns) -> documents.PrunedRuns:
+    return documents.PrunedRuns(pruned=await system.fleet.prune(request.older_than))
+
+
+@implements(declared.act_on_runs)
+async def act_on_runs(system: LocalSystem, request: declared.ActOnRuns) -> documents.BulkOutcome:
+    """Act on the runs that match, each on its own: a refusal of one does not stop the others."""
+    if not request.all and not request.conditions:
+        names = ", ".join(("status", "workflow", "device", "series", "search", "waiting"))
+        raise RequestRefused(422, f'this would act on every run: give a condition ({names}), or "all"')
+    page, fleet = await _matches(system.fleet, request), system.fleet
+    action = {"pause": fleet.pause, "resume": fleet.resume, "cancel": fleet.cancel, "retry": fleet.retry}
+    changed: list[str] = []
+    refused: dict[str, str] = {}
+    for run in page.runs:
+        try:
+            changed.append((await action[request.action](run.id, request.reason)).id)
+        except StoreError:
+            raise
+        except AsterismError as error:
+            refused[run.id] = error.why if isinstance(error, RunRefused) else str(error)
+    return documents.BulkOutcome(changed=changed, refused=refused, next=_next(page))

@@ -1,0 +1,50 @@
+"""A system: where operations happen. A store opened here, or a server.
+
+``LocalSystem`` has a fleet and calls the functions in ``api/local``; ``AsyncClient`` (``client.py``) sends requests to
+a server, which has a ``LocalSystem`` for each caller. Both have every operation as a method, so a command is the same
+on both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from asterism.api.operation import Operation
+from asterism.api.operations import Operations
+
+if TYPE_CHECKING:
+    from asterism.api.client import AsyncClient
+    from asterism.fleet.fleet import Fleet
+
+Request = TypeVar("Request")
+Answer = TypeVar("Answer")
+
+
+System: TypeAlias = "LocalSystem | AsyncClient"
+
+
+@dataclass
+class LocalSystem(Operations):
+    """A store that is open in this process. ``fleet`` acts in the name of the caller. ``editor`` is the name of a
+    caller whose edits are those of an editor, which has a scope; None for a person."""
+
+    fleet: Fleet
+    editor: str | None = None
+    submitted: Callable[[], None] = lambda: None
+    """Called when there may be a plan to run."""
+
+    spawn: Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]] = asyncio.create_task
+    """Begins work that goes on when an operation is answered."""
+
+    async def __aenter__(self) -> LocalSystem:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.fleet.close()
+
+    async def call(self, operation: Operation[Any, Request, Answer], request: Request, /) -> Answer:
+        """Do an operation here. Raises what its function raises."""
+        return await operation.function(self, request)

@@ -1,0 +1,39 @@
+"""Operations on workflows: what runs execute."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from asterism.api import documents
+from asterism.api.documents import Doc
+from asterism.api.operation import Name, Operation, Reason
+
+
+@dataclass(frozen=True)
+class ListWorkflows:
+    """All workflows, each in its latest version."""
+
+
+@dataclass(frozen=True)
+class OneWorkflow:
+    workflow: Annotated[Name, Doc("Its name, or NAME@VERSION.")]
+
+
+@dataclass(frozen=True)
+class AddWorkflow:
+    """A workflow. If it differs from the latest version of its name, it becomes the next version."""
+
+    workflow: Annotated[dict[str, Any], Doc("Its fields, as `show_workflow` answers; those left out have defaults.")]
+    reason: Reason = ""
+
+
+list_workflows = Operation(
+    "list_workflows", ListWorkflows, documents.Page[documents.Workflow], "List workflows.", "GET /workflows"
+)
+show_workflow = Operation(
+    "show_workflow", OneWorkflow, documents.Workflow, "A workflow with all its fields.", "GET /workflows/{workflow}"
+)
+add_workflow = Operation(
+    "add_workflow", AddWorkflow, documents.Workflow, "Add a workflow.", "POST /workflows", needs="admin", status=201
+)

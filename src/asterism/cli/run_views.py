@@ -1,0 +1,343 @@
+"""Runs for people, made of their documents: a table, everything about one, and sentences about ends and requests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rich.style import Style
+from rich.text import Text
+
+from asterism.api.documents import Run, RunDetails, RunWhy
+from asterism.base.durations import format_age, format_delay
+from asterism.base.status_colours import BOLD, DIM, mark, tone
+from asterism.base.text import clean, short, shorten
+from asterism.cli.cli_context import format_clock, format_size, format_time
+from asterism.cli.screen import Cell, Column, table, wrapped
+from asterism.core.errors import SENTENCE_ERRORS
+
+LONGEST = 300
+"""How many letters of an input, output or reason to show."""
+
+MOST_SCORES = 20
+MOST_LINES = 20
+
+_LOOKS = {
+    "created": "pending",
+    "reassigning": "pending",
+    "assigned": "waiting",
+    "claimed": "waiting",
+    "processing": "running",
+    "pausing": "running",
+    "cancelling": "running",
+    "paused": "pending",
+    "completed": "completed",
+    "failed": "failed",
+    "cancelled": "cancelled",
+}
+"""The task status whose mark and colour a run status shares."""
+
+OWNED = ("assigned", "claimed", "processing", "pausing", "cancelling")
+
+
+def look_of(run: Run) -> str:
+    return _LOOKS.get(run.status, "pending")
+
+
+def since_of(run: Run) -> float:
+    """When the run came into its present status."""
+    times = (run.ended_at, run.started_at, run.claimed_at, run.assigned_at, run.waiting_since)
+    return next((at for at in times if at is not None), run.created_at)
+
+
+def note_on(run: Run, now: float) -> str:
+    """The most important fact beside the status, in a few words."""
+    if run.error is not None:
+        return _error_note(run.error, run.cancelled)
+    if run.paused is not None:
+        return run.paused
+    if run.wish is not None:
+        return f"by {run.wished_by}"
+    if run.held:
+        return f"series {run.series}"
+    offered = run.status in ("created", "reassigning")
+    if offered and run.not_before > now:
+        return f"again {format_delay(run.not_before - now)}"
+    if offered and run.declined:
+        return "; ".join(f"{device} declined: {text}" for device, text in run.declined.items())
+    if offered and run.pinned is not None:
+        return f"only on {run.pinned}"
+    return f"attempt {run.attempts}" if run.attempts > 1 and not run.ended else ""
+
+
+def _error_note(error: str, cancelled: bool) -> str:
+    """The error without the words that the status shows, and without the class names of our own errors."""
+    if cancelled:
+        return error.removeprefix("cancelled ").removesuffix(" (cancel)")
+    kind, _, message = error.partition(": ")
+    return message if message and kind in SENTENCE_ERRORS else error
+
+
+RUN_COLUMNS = (
+    Column(""),
+    Column("RUN"),
+    Column("LABEL", least=8, needed=False, name=True),
+    Column("WORKFLOW", least=8, name=True),
+    Column("STATUS"),
+    Column("DEVICE", least=8, name=True),
+    Column("FOR", right=True),
+    Column("BEAT", right=True, needed=False),
+    Column("DONE", right=True, needed=False),
+    Column("NOTE", least=10, needed=False),
+)
+
+
+def run_row(run: Run, now: float) -> list[Cell]:
+    style: Style = tone(look_of(run))
+    for_how_long = format_age(run.took) if run.ended else format_age(now - since_of(run))
+    return [
+        Text(mark(look_of(run)), style),
+        Text(short(run.id)),
+        Text(clean(run.shown_label), "" if run.label is not None else DIM),
+        run.workflow,
+        Text(run.status, style),
+        Text(clean(run.device or ""), DIM if run.ended else ""),
+        for_how_long,
+        _beat(run, now),
+        _progress(run),
+        Text(clean(note_on(run, now)), DIM),
+    ]
+
+
+def _progress(run: Run) -> str:
+    if run.progress is None:
+        return ""
+    return f"{run.progress.step}/{run.progress.total}" if run.progress.total is not None else str(run.progress.step)
+
+
+def _beat(run: Run, now: float) -> Text:
+    """The age of the last heartbeat; red when more than half of the timeout has passed."""
+    if run.last_heartbeat_at is None:
+        return Text("gone" if run.session is not None else "", tone("failed"))
+    age = now - run.last_heartbeat_at
+    return Text(format_age(age), tone("failed") if age > run.timeout / 2 else "")
+
+
+def runs_table(runs: Sequence[Run], now: float, width: int | None) -> list[Text]:
+    return table(RUN_COLUMNS, [run_row(run, now) for run in runs], width)
+
+
+# -- one run -----------------------------------------------------------------------------------------------------------
+
+
+def details_lines(run: RunDetails, width: int | None) -> Iterator[Text]:
+    """Everything about a run. No line is longer than ``width``, except lines of output."""
+    look = tone(look_of(run))
+    yield Text.assemble(
+        (f"{mark(look_of(run))} ", look), (run.id, BOLD), f"  {clean(run.workflow)}@{run.version}  ", (run.status, look)
+    )
+    facts = [(name, text) for name, text in _facts(run) if text]
+    wide = max(len(name) for name, _ in facts)
+    for name, text in facts:
+        yield Text(f"  {name:<{wide}}  ", DIM).append(shorten(text, LONGEST), "")
+    if not run.ended:
+        yield from _heading("Why it is not running" if run.started_at is None else "Now")
+        for reason in run.why:
+            yield from wrapped(reason.text, width, "  ")
+    yield from _story(run, width)
+    yield from _previous(run, width)
+    yield from _superseded(run, width)
+    yield from _scores(run, width)
+    yield from _tail(run)
+    if run.notices:
+        yield from _heading("Notices")
+        yield from (Text(f"  {format_clock(notice.at)}  {clean(notice.message)}") for notice in run.notices)
+
+
+def _heading(title: str) -> Iterator[Text]:
+    yield Text()
+    yield Text(title, BOLD)
+
+
+def _facts(run: RunDetails) -> Iterator[tuple[str, str]]:
+    now = run.now
+    yield "label", run.label or ""
+    yield "created", f"{format_time(run.created_at)} by {run.created_by}"
+    yield "device", _device(run)
+    if run.ended:
+        yield "ended", f"{format_time(run.ended_at)}, {format_age(now - (run.ended_at or now))} ago"
+        yield "waited", format_age(run.waited)
+        yield "took", format_age(run.took)
+    else:
+        yield "since", format_age(now - since_of(run))
+    yield "heartbeat", _heartbeat(run)
+    yield "progress", _progress(run)
+    yield "input", _value(run.input) if run.input else ""
+    yield "output", _value(run.output) if run.status == "completed" else ""
+    yield "error", run.error or ""
+    yield "paused", run.paused or ""
+    yield "request", f"to {run.wish}, by {run.wished_by}" if run.wish is not None else ""
+    yield "series", run.series or ""
+    yield "key", run.key or ""
+    yield "priority", str(run.priority) if run.priority else ""
+    yield "only on", run.pinned or ""
+    yield "retry of", run.retry_of or ""
+    yield "keep", run.keep if run.keep != "epoch" else ""
+    yield "attempts", _attempts(run)
+
+
+def _attempts(run: Run) -> str:
+    counts = {"failed": run.failures, "lost": run.losses, "declined by all": run.rounds}
+    counted = ", ".join(f"{number} {what}" for what, number in counts.items() if number)
+    if run.epoch <= 1 or (run.attempts <= 1 and not counted):
+        return ""
+    return f"{run.attempts} ({counted})" if counted else str(run.attempts)
+
+
+def _device(run: Run) -> str:
+    if run.device is None:
+        return ""
+    by = f", assigned by {run.assigned_by}" if run.assigned_by not in (None, run.device) else ""
+    return f"{run.device}, epoch {run.epoch}{by}"
+
+
+def _heartbeat(run: RunDetails) -> str:
+    if run.status not in OWNED:
+        return ""
+    if run.last_heartbeat_at is None:
+        return "its device has been forgotten"
+    age = format_age(run.now - run.last_heartbeat_at)
+    return f"{age} ago; the run is lost after {format_age(run.timeout)} without one"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, dict) and value.keys() == {"$blob", "size"}:
+        return f"{format_size(value['size'])}, stored apart"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _story(run: Run, width: int | None) -> Iterator[Text]:
+    yield from _heading("Story")
+    columns = (Column(""), Column(""), Column("", least=20))
+    rows: list[list[Cell]] = [
+        [Text(f"  {format_clock(entry.at)}", DIM), entry.what, Text(shorten(entry.why, LONGEST))] for entry in run.story
+    ]
+    yield from table(columns, rows, width)[1:]
+
+
+def _previous(run: Run, width: int | None) -> Iterator[Text]:
+    if not run.previous_assignments:
+        return
+    yield from _heading("Previous assignments")
+    columns = (
+        Column("  EPOCH", right=True),
+        Column("DEVICE", least=8),
+        Column("SCORE", right=True),
+        Column("AFTER", right=True),
+        Column("REASON"),
+    )
+    rows: list[list[Cell]] = [
+        [
+            str(one["epoch"]),
+            one["device"],
+            "" if one["score"] is None else f"{one['score']:.2f}",
+            format_age(one["ended_at"] - one["assigned_at"]),
+            one["reason"],
+            shorten(one["detail"], LONGEST),
+        ]
+        for one in run.previous_assignments
+    ]
+    yield from table((*columns, Column("DETAIL", least=16)), rows, width)
+
+
+def _superseded(run: Run, width: int | None) -> Iterator[Text]:
+    if not run.superseded:
+        return
+    yield from _heading("Results of peers that this one superseded")
+    columns = (Column("  EPOCH", right=True), Column("DEVICE", least=8), Column("ENDED"), Column("OUTPUT", least=16))
+    rows: list[list[Cell]] = [
+        [str(one["epoch"]), one["device"], format_time(one["ended_at"]), shorten(_value(one["output"]), LONGEST)]
+        for one in run.superseded
+    ]
+    yield from table(columns, rows, width)
+
+
+def _scores(run: Run, width: int | None) -> Iterator[Text]:
+    if not run.scores:
+        return
+    yield from _heading("Scores at its assignment")
+    best = sorted(run.scores.items(), key=lambda one: (-one[1], one[0]))
+    rows: list[list[Cell]] = [[f"  {name}", f"{score:.2f}"] for name, score in best[:MOST_SCORES]]
+    yield from table((Column("", least=8), Column("", right=True)), rows, width)[1:]
+    if len(best) > MOST_SCORES:
+        yield Text(f"  and {len(best) - MOST_SCORES:,} more", DIM)
+
+
+def _tail(run: RunDetails) -> Iterator[Text]:
+    lines = run.tail.splitlines()[-MOST_LINES:]
+    if not any(line.strip() for line in lines):
+        return
+    so_far = "" if run.ended else " so far"
+    yield from _heading(f"End of the output{so_far}")
+    for line in lines:
+        yield Text(f"  {clean(line)}")
+    if run.more_output:
+        yield Text(f"  all of it: asterism runs logs {short(run.id)}", DIM)
+
+
+# -- sentences ---------------------------------------------------------------------------------------------------------
+
+
+def describe_end(run: Run) -> str:
+    """How a run ended, in a sentence."""
+    after = f" after {format_age(run.took)}" if run.took is not None else ""
+    on = f" on {run.device}" if run.device is not None else ""
+    name = short(run.id) if run.label is None else f"{short(run.id)} ({run.label})"
+    if run.status == "completed":
+        return clean(f"{name} completed{on}{after}")
+    if run.cancelled:
+        error = (run.error or "").removesuffix(" (cancel)")  # a remark of the device that stopped it
+        return clean(f"{name} {error}")
+    return clean(f"{name} failed{on}{after}: {run.error}")
+
+
+def describe_outcome(before: Run, after: Run) -> str:
+    """The outcome of a request about a run, in a sentence."""
+    name = short(after.id)
+    if after.id != before.id:
+        return f"{after.id} is a retry of {short(before.id)}: {after.status}"
+    if after.revision == before.revision:
+        return f"{name} is unchanged: {after.status}"
+    if after.ended:
+        return clean(f"{name} {after.error or after.status}")
+    if after.status == "assigned" and after.epoch != before.epoch:
+        return clean(f"{name} is assigned to {after.device}")
+    if after.paused is not None:
+        return clean(f"{name} is paused {after.paused}")
+    if after.wish is not None:
+        return clean(f"{name}: {after.device} was asked to {after.wish} it")
+    return clean(f"{name}{_resumed(after)}")
+
+
+def _resumed(run: Run) -> str:
+    """The outcome of resuming a run.
+
+    It is not known here whether its device has begun to stop for the pause; if so, the device hands the run back and
+    it is offered again."""
+    if run.status in OWNED:
+        return f" is resumed: {run.device} continues it, or hands it back to be offered again if it was stopping"
+    if run.held:
+        return f" is resumed; it waits for its turn in series {run.series}"
+    delay = run.not_before - run.story[-1].at
+    soon = f" {format_delay(delay)}" if delay > 0 else ""
+    return f" is resumed and offered{soon} to {run.pinned if run.pinned is not None else 'any capable device'}"
+
+
+def explanation_lines(why: RunWhy, width: int | None) -> Iterator[Text]:
+    """Why a run does not run, and what helps."""
+    yield Text(f"Run {why.run} is {why.status}:")
+    for reason in why.reasons:
+        yield from wrapped(reason.text, width, "  ")
+    for line in why.advice:
+        yield from wrapped(line, width)
