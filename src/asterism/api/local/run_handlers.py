@@ -59,9 +59,13 @@ async def _run_fields(fleet: Fleet, runs: Sequence[Run]) -> list[dict[str, Any]]
     held = await held_runs(fleet.store, [run.id for run in runs if not run.ended])
     reports = await fleet.store.reports([run.id for run in runs if not run.ended])
     sessions, now = await sessions_of(fleet), fleet.store.clock()
-    return [
-        {
-            **run_json(run, sessions, reports, masks[run.id]),
+    found = []
+    for run in runs:
+        fields = run_json(run, sessions, reports, masks[run.id])
+        progress = fields["progress"]
+        fields |= {
+            "progress": None if progress is None else documents.Step(**progress),
+            "story": [documents.StoryEntry(**entry) for entry in fields["story"]],
             "shown_label": labels[run.id],
             "waiting": waiting_for(run, run.id in held, now),
             "held_for": held.get(run.id),
@@ -70,8 +74,8 @@ async def _run_fields(fleet: Fleet, runs: Sequence[Run]) -> list[dict[str, Any]]
             "took": took(run),
             "waited": waited(run),
         }
-        for run in runs
-    ]
+        found.append(fields)
+    return found
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
