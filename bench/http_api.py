@@ -211,7 +211,7 @@ async def _run(client: AsyncClient, name: str) -> float:
     """Let the server run a stored plan. Returns how long it took."""
     began = time.perf_counter()
     await client.resume_plan(name)
-    while (await client.plan(name, tasks=False)).ended_at is None:  # noqa: ASYNC110
+    while (await client.show_plan(name, tasks=False)).ended_at is None:  # noqa: ASYNC110
         await asyncio.sleep(0.1)
     return time.perf_counter() - began
 
@@ -219,7 +219,7 @@ async def _run(client: AsyncClient, name: str) -> float:
 async def _positions(client: AsyncClient, name: str, after: str) -> list[str]:
     found: list[str] = []
     while True:
-        page = await client.plan_events(name, after)
+        page = await client.read_changes(name, after)
         found += [event["position"] for event in page.items]
         if page.next is None:
             return found
@@ -254,7 +254,7 @@ async def _measure_edits(sizes: Sizes) -> Edits:
         one = await _edited(clients[:share], "one", 1, sizes.edits)
         several = await _edited(clients[share : 2 * share], "several", sizes.at_once, sizes.edits)
         await clients[0].resume_plan("running")
-        while (await clients[0].plan("running", tasks=False)).owner is None:  # noqa: ASYNC110
+        while (await clients[0].show_plan("running", tasks=False)).owner is None:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         running = await _edited(clients[2 * share :], "running", sizes.at_once, sizes.edits)
     return Edits(200, library, one, sizes.at_once, several, running)
@@ -271,7 +271,7 @@ async def _edited(clients: list[AsyncClient], name: str, at_once: int, most: int
     began = time.perf_counter()
     await asyncio.gather(*(editor() for _ in range(at_once)))
     seconds = time.perf_counter() - began
-    assert (await clients[0].plan(name, tasks=False)).version == most
+    assert (await clients[0].show_plan(name, tasks=False)).version == most
     return most / seconds
 
 
@@ -326,11 +326,11 @@ async def _minute(server: Running, client: AsyncClient, minute: int) -> int:
     await client.wait_plan(name)
     for _ in range(4):
         await client.metrics()
-        await client.plan(name)
-        await client.plans()
-        await client.versions(name)
-        await client.plan_events(name)
-        await client.story(name)
+        await client.show_plan(name)
+        await client.list_plans()
+        await client.list_versions(name)
+        await client.read_changes(name)
+        await client.read_story(name)
         await client.list_runs()
         await client.devices()
         await _get(server.url, f"/api/v1/plans/{name}/layout", token)

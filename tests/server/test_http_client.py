@@ -40,9 +40,9 @@ def client_of(scene: ServerScene, token: str) -> AsyncClient:
 async def test_a_plan_is_submitted_edited_and_read_with_the_names_of_the_library() -> None:
     async with plan_server() as (scene, stage), client_of(scene, await scene.token()) as client:
         plan = await client.submit_plan(plan_text("a", "b"))
-        while (await client.plan("nightly")).state != "completed":
+        while (await client.show_plan("nightly")).state != "completed":
             await stage.fleet().clock.sleep(1.0)
-        plan = await client.plan("nightly")
+        plan = await client.show_plan("nightly")
         assert [task.status for task in plan.tasks] == ["completed", "completed"]
         add = edits.AddTask(Task("c", shell="true"))
         dry = await client.edit_plan("nightly", [add], dry_run=True)
@@ -52,10 +52,10 @@ async def test_a_plan_is_submitted_edited_and_read_with_the_names_of_the_library
         with pytest.raises(EditRejected) as rejected:
             await client.edit_plan("nightly", [edits.RemoveTask("x"), {"op": "cancel_task", "task_id": "y"}])
         assert [one.rule for one in rejected.value.violations] == ["unknown_task", "unknown_task"]
-        versions = await client.versions("nightly")
+        versions = await client.list_versions("nightly")
         assert [one.reason for one in versions.items] == ["", "more"]
-        assert (await client.plan_at("nightly", 0)).version == 0
-        events = await client.plan_events("nightly", plan.position)
+        assert (await client.show_version("nightly", 0)).version == 0
+        events = await client.read_changes("nightly", plan.position)
         assert {one.kind for one in events.items} >= {"edit"}
 
 
@@ -64,7 +64,7 @@ async def test_errors_of_the_server_are_exceptions() -> None:
     async with plan_server() as (scene, _):
         async with client_of(scene, await scene.token("observe")) as client:
             with pytest.raises(NotFound, match=r"^there is no plan 'x' \(404\)$"):
-                await client.plan("x")
+                await client.show_plan("x")
             with pytest.raises(NotAllowed, match="scope operate"):
                 await client.submit_plan(plan_text("a"))
         async with client_of(scene, await scene.token()) as client:
@@ -74,10 +74,10 @@ async def test_errors_of_the_server_are_exceptions() -> None:
             assert found.value.violations
             assert (await client.me()).name == "ann"
             assert (await client.metrics()).endswith("# EOF\n")
-            assert (await client.runs(limit=5)).items == []
+            assert (await client.list_runs(limit=5)).items == []
         async with client_of(scene, "ast_wrong") as client:
             with pytest.raises(NotAllowed, match="unknown, expired or revoked"):
-                await client.plans()
+                await client.list_plans()
 
 
 def test_both_clients_have_the_same_operations() -> None:
@@ -162,11 +162,11 @@ async def test_tasks_of_any_name_are_read_over_a_socket() -> None:
     async with a_server() as (fleet, service, token), AsyncClient(service.url, token) as client:
         await insert_plan(fleet.store, chain(*ODD_NAMES))
         for name in ODD_NAMES:
-            assert (await client.task("nightly", name)).id == name
-            assert (await client.why("nightly", name)).task == name
-            assert (await client.task_logs("nightly", name)).items == []
+            assert (await client.show_task("nightly", name)).id == name
+            assert (await client.explain_task("nightly", name)).task == name
+            assert (await client.read_task_logs("nightly", name)).items == []
         with pytest.raises(NotFound, match="no plan has such a name"):
-            await client.plan("nightly/tasks/a")  # in keys of a store a slash separates a plan from its parts
+            await client.show_plan("nightly/tasks/a")  # in keys of a store a slash separates a plan from its parts
 
 
 async def test_a_plan_a_series_and_a_schedule_named_with_dots_are_found_over_a_socket() -> None:
@@ -174,7 +174,7 @@ async def test_a_plan_a_series_and_a_schedule_named_with_dots_are_found_over_a_s
         await fleet.workflows.add(Workflow("w", argv=["true"]))
         for name in (".", "..", "~."):
             await client.submit_plan(plan_text("a"), name=name)
-            assert (await client.plan(name)).name == name
+            assert (await client.show_plan(name)).name == name
             assert (await client.cancel_plan(name)).name == name
             events = client.follow_plan(name, "0")
             assert (await anext(events)).position
@@ -185,7 +185,7 @@ async def test_a_plan_a_series_and_a_schedule_named_with_dots_are_found_over_a_s
             assert (await client.series(name)).active == 5
         assert (await client.claim("owner/repository", 5)).name == "owner/repository"
         with pytest.raises(NotFound, match=r"^there is no plan '\.\.\.' "):
-            await client.plan("...")
+            await client.show_plan("...")
 
 
 async def test_the_blocking_client_follows_a_plan_over_a_socket() -> None:
@@ -215,14 +215,14 @@ async def test_a_stream_continues_when_the_server_comes_back() -> None:
         async with http_service(fleet, ListenAddress("127.0.0.1", 0)) as service:
             port = int(service.url.rpartition(":")[2])
             client = AsyncClient(service.url, token)
-            events = client.follow_plan("nightly", (await client.plan("nightly")).position)
+            events = client.follow_plan("nightly", (await client.show_plan("nightly")).position)
             first = asyncio.create_task(anext(events))
             await edit_plan(fleet, "nightly", edits.EditBatch((edits.AddTask(Task("x", shell="true")),)))
             assert (await first).model_dump()["version"] == 1
             second = asyncio.create_task(anext(events))
         await edit_plan(fleet, "nightly", edits.EditBatch((edits.AddTask(Task("y", shell="true")),)))
         with pytest.raises(ServerUnreachable, match="does not answer"):
-            await client.plan("nightly")
+            await client.show_plan("nightly")
         async with http_service(fleet, ListenAddress("127.0.0.1", port)):
             assert (await second).model_dump()["version"] == 2
             await events.aclose()
@@ -242,10 +242,10 @@ async def test_a_fleet_is_followed_over_a_socket(monkeypatch: pytest.MonkeyPatch
                 return found
 
             assert (await received()).kind == "reset"
-            made = (await client.create("w")).id
+            made = (await client.create_run("w")).id
             first = await received()
             assert (first.kind, first.model_dump()["id"]) == ("run", made)
-            await client.cancel(made)
+            await client.cancel_run(made)
             second = await received()
             assert second.model_dump()["status"] == "cancelled"
             later = client.follow_fleet(first.position)

@@ -23,16 +23,17 @@ from mcp.server.elicitation import render_elicitation_schema
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel, Field, ValidationError
+from pydantic_core import to_jsonable_python
 
 from asterism.api import documents
+from asterism.api.local import plan_documents
+from asterism.api.local.edit_handlers import shown_approvals
 from asterism.base.text import clean, join_names
 from asterism.core.plan.approval import WAITING, ApprovalGone, WaitingEdit
 from asterism.durable.approval_requests import approve_edit, refuse_edit
 from asterism.durable.approval_store import list_approvals
 from asterism.durable.stored_plans import find_plan
 from asterism.fleet.fleet import Fleet
-from asterism.server import plan_documents
-from asterism.server.cycle_routes import shown_approvals
 from asterism.server.endpoint import Call, Endpoint, NoModel
 from asterism.server.request_guard import Caller
 
@@ -116,8 +117,8 @@ async def question(call: Call, plan: str, number: int) -> Question | None:
     nothing that is not shown."""
     for edit in await list_approvals(call.fleet.store, plan):
         if edit.id == number and edit.state == WAITING:
-            [shown] = await shown_approvals(call, plan, [edit])
-            asked = Question(plan, edit, shown)
+            [shown] = await shown_approvals(call.fleet, plan, [edit])
+            asked = Question(plan, edit, to_jsonable_python(shown))
             return asked if len(asked.message) <= LONGEST_MESSAGE else None
     return None
 
@@ -168,7 +169,7 @@ async def decide(fleet: Fleet, plan: str, number: int, mark: str, decision: Deci
         refused = await refuse_edit(fleet, plan, number, decision.reason)
         return {**found, "state": refused.state, "why": refused.why}
     done = await approve_edit(fleet, plan, number, reason=decision.reason)
-    outcome = plan_documents.edit_outcome(plan, done, dry_run=False)
+    outcome = to_jsonable_python(plan_documents.edit_outcome(plan, done, dry_run=False))
     return {**found, "state": "approved", "why": decision.reason, "outcome": outcome}
 
 

@@ -26,6 +26,7 @@ from pydantic import BaseModel, Field
 from asterism.agents.device_aliases import plain_capabilities
 from asterism.agents.fleet_surroundings import fleet_aliases, known_capabilities
 from asterism.api import documents
+from asterism.api.edit_operations import MAX_EDITS
 from asterism.base.http_limits import RequestRefused
 from asterism.core.plan.approval import ApprovalRule
 from asterism.core.plan.edit_scope import EditScope
@@ -34,18 +35,17 @@ from asterism.core.plan.rule_fields import fits
 from asterism.core.run.run_label import PLAN_PREFIX
 from asterism.durable.approval_store import rules_of, scopes_of
 from asterism.durable.stored_plans import find_plan, read_plan
-from asterism.server import plan_routes
 from asterism.server.endpoint import Call, Endpoint, NoModel
-from asterism.server.fleet_routes import devices_of
+from asterism.server.fleet_routes import WithReason, devices_of
 from asterism.server.operation_endpoint import system_of
 
 CANCEL = CancelTask.op
 
 
 class RetryByEditor(BaseModel, extra="forbid"):
-    """As ``plan_routes.Retry``, without edits."""
+    """As ``RetryPlan``, without edits."""
 
-    from_tasks: list[str] = Field([], max_length=plan_routes.MAX_EDITS)
+    from_tasks: list[str] = Field([], max_length=MAX_EDITS)
     reason: str = Field("", max_length=10_000)
 
 
@@ -71,7 +71,7 @@ async def cancel_plan(call: Call) -> Any:
     obstacle = cancel_obstacle(scopes_of(head), rules_of(head)[0], call.editor or call.by)
     if obstacle is not None:
         raise RequestRefused(403, f"{obstacle}. A person cancels it with: asterism plan cancel {name}")
-    return await plan_routes.cancel(call)
+    return await system_of(call).cancel_plan(name, call.body.reason)
 
 
 async def retry_plan(call: Call) -> Any:
@@ -87,8 +87,7 @@ async def retry_plan(call: Call) -> Any:
     if found:
         words = f"plan {name!r} has {' and '.join(found)}, so an editor does not retry it"
         raise RequestRefused(403, f"{words}. A person does with: asterism plan retry {name}")
-    call.body = plan_routes.Retry(from_tasks=call.body.from_tasks, edits=[], reason=call.body.reason)
-    return await plan_routes.retry(call)
+    return await system_of(call).retry_plan(name, call.body.from_tasks, reason=call.body.reason)
 
 
 async def cancel_run(call: Call) -> Any:
@@ -138,9 +137,7 @@ def _shown_device(device: Mapping[str, Any], alias: str, known: Collection[str])
 PLAN, STATE = "/plans/{plan}", documents.PlanState
 
 ENDPOINTS = (
-    Endpoint(
-        *("POST", f"{PLAN}/cancel-as-editor", cancel_plan, "Cancel.", "operate", NoModel, plan_routes.WithReason, STATE)
-    ),
+    Endpoint(*("POST", f"{PLAN}/cancel-as-editor", cancel_plan, "Cancel.", "operate", NoModel, WithReason, STATE)),
     Endpoint(
         *("POST", f"{PLAN}/retry-as-editor", retry_plan, "Retry.", "operate", NoModel, RetryByEditor, STATE),
         edits=True,

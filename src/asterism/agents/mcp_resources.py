@@ -15,9 +15,12 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote, unquote
 
+from pydantic_core import to_jsonable_python
+
 from asterism.agents.device_aliases import DeviceAliases
 from asterism.agents.fleet_surroundings import fleet_aliases
 from asterism.agents.mcp_tools import TOOLS, call_of
+from asterism.api.local import plan_documents
 from asterism.base.text import clean
 from asterism.durable.stored_plans import HEADS, read_plan
 from asterism.durable.task_logs import logs_of_tasks, story_tracebacks
@@ -26,8 +29,8 @@ from asterism.orchestrator.result import Result
 from asterism.report.html_report import report
 from asterism.report.log_text import failed_tasks
 from asterism.report.result_report import report_of
-from asterism.server import plan_documents, plan_routes
 from asterism.server.endpoint import Call, ServerState, checked_parameter
+from asterism.server.operation_endpoint import system_of
 from asterism.server.request_guard import Caller
 
 PREFIX = "asterism://plans/"
@@ -57,8 +60,8 @@ class PlanResource:
 
 
 async def _plan(call: Call, aliases: DeviceAliases) -> str:
-    call.query = plan_routes.ViewQuery()
-    return json.dumps(aliases.document(await plan_routes.show(call)), ensure_ascii=False, indent=1)
+    plan = to_jsonable_python(await system_of(call).show_plan(call.path["plan"]))
+    return json.dumps(aliases.document(plan), ensure_ascii=False, indent=1)
 
 
 async def _story(call: Call, aliases: DeviceAliases) -> str:
@@ -66,14 +69,14 @@ async def _story(call: Call, aliases: DeviceAliases) -> str:
     lines = [f"# Story of plan {plan.id}", ""]
     story = plan.story()
     tracebacks = await story_tracebacks(call.fleet, plan, story)
-    for entry in plan_documents.story_json(story, PlanMask(plan), tracebacks):
-        at = datetime.fromtimestamp(entry["at"], UTC).isoformat(" ", "milliseconds").removesuffix("+00:00")
+    for entry in plan_documents.story_documents(story, PlanMask(plan), tracebacks):
+        at = datetime.fromtimestamp(entry.at, UTC).isoformat(" ", "milliseconds").removesuffix("+00:00")
         task, why = (
-            f" {entry['task']}" if entry["task"] else "",
-            f": {aliases.text(entry['why'])}" if entry["why"] else "",
+            f" {entry.task}" if entry.task else "",
+            f": {aliases.text(entry.why)}" if entry.why else "",
         )
-        lines.append(clean(f"- {at}{task} {entry['what']}{why}"))
-        lines += [clean(f"      {line}") for line in (entry["traceback"] or "").splitlines()]
+        lines.append(clean(f"- {at}{task} {entry.what}{why}"))
+        lines += [clean(f"      {line}") for line in (entry.traceback or "").splitlines()]
     return "\n".join(lines) + "\n"
 
 

@@ -20,7 +20,7 @@ from asterism.agents import mcp_approvals, mcp_limits, mcp_waits
 from asterism.api.operations import OPERATIONS
 from asterism.base.http_limits import RequestRefused
 from asterism.core.plan.edits import EDITS, RemoveTaint
-from asterism.server import cycle_routes, fleet_routes, plan_routes, series_routes
+from asterism.server import fleet_routes, series_routes
 from asterism.server.endpoint import Call, Endpoint, ServerState, checked_parameter, shown_need
 from asterism.server.operation_endpoint import endpoint_of
 from asterism.server.request_guard import Caller
@@ -57,8 +57,6 @@ class McpTool:
 _ENDPOINTS = {
     (one.method, one.path): one
     for one in (
-        *plan_routes.ENDPOINTS,
-        *cycle_routes.ENDPOINTS,
         *map(endpoint_of, OPERATIONS.values()),
         *fleet_routes.ENDPOINTS,
         *series_routes.ENDPOINTS,

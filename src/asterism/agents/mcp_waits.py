@@ -14,18 +14,20 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, create_model
 from pydantic_core import to_jsonable_python
 
-from asterism.api import documents, run_operations
+from asterism.api import documents, plan_operations, run_operations
+from asterism.api.edit_operations import READ
+from asterism.api.local import plan_documents
+from asterism.api.local.plan_handlers import MAX_EVENTS, parse_position
 from asterism.api.local.run_handlers import run_document
 from asterism.base.http_limits import RequestRefused
 from asterism.core.plan.approval import WaitingEdit
 from asterism.durable.journal_store import read_head
 from asterism.durable.plan_history import PlanFollower, VersionUnknown, versions
 from asterism.durable.stored_plans import find_plan, read_plan
-from asterism.server import plan_documents, plan_routes
 from asterism.server.endpoint import Call, Endpoint, NoModel, ServerState
 from asterism.server.operation_endpoint import endpoint_of, system_of
-from asterism.server.plan_feed import LOOK_INTERVAL, parse_position
-from asterism.server.plan_routes import MAX_EVENTS, POSITION, READ
+from asterism.server.plan_feed import LOOK_INTERVAL
+from asterism.server.plan_routes import POSITION
 
 DEFAULT_WAIT, LONGEST_WAIT = 20.0, 55.0
 """How long a tool waits, in seconds: many clients give up after a minute."""
@@ -53,8 +55,11 @@ class Patience(BaseModel, extra="forbid"):
     timeout: float = Field(DEFAULT_WAIT, ge=0, le=LONGEST_WAIT, description="Seconds to wait for the end.")
 
 
-class FollowedSubmission(plan_routes.Submission):
-    follow: bool = Field(False, description="Answer when the plan has ended.")
+FollowedSubmission = create_model(
+    "FollowedSubmission",
+    __base__=endpoint_of(plan_operations.submit_plan).body,
+    follow=(bool, Field(False, description="Answer when the plan has ended.")),
+)
 
 
 FollowedNewRun = create_model(
@@ -81,8 +86,7 @@ async def read_changes(call: Call) -> Any:
         if since is not None:
             raise RequestRefused(422, "give either since or since_version")
         since = await _position_of(call, given.since_version)
-    call.query = plan_routes.ChangesQuery(since=since)
-    return await plan_routes.changes(call)
+    return await system_of(call).read_changes(call.path["plan"], since)
 
 
 async def _position_of(call: Call, version: int) -> str:
@@ -162,8 +166,10 @@ async def create_run(call: Call) -> Any:
 
 
 async def submit_plan(call: Call) -> Any:
-    submitted = await plan_routes.submit(call)
-    return Work("plan", submitted["name"], True, LONGEST_WAIT if call.body.follow else 0.0)
+    fields = vars(call.body)
+    follow = fields.pop("follow")
+    submitted = await system_of(call).submit_plan(**fields)
+    return Work("plan", submitted.name, True, LONGEST_WAIT if follow else 0.0)
 
 
 async def read_work(call: Call, work: Work) -> WorkState:
@@ -181,8 +187,9 @@ async def _read_run(call: Call, name: str) -> WorkState:
 async def _read_plan(call: Call, name: str) -> WorkState:
     stored = await read_plan(call.fleet, name)
     waiting, head = stored.waiting, stored.record.head
-    approvals = await plan_documents.approvals_json(call.fleet, stored.record, waiting)
-    document = {**plan_documents.view(stored, tasks=False, approvals=approvals), "ended": head.ended}
+    approvals = await plan_documents.approval_documents(call.fleet, stored.record, waiting)
+    view = plan_documents.view(stored, now=call.fleet.store.clock(), tasks=False, approvals=approvals)
+    document = {**to_jsonable_python(view), "ended": head.ended}
     counts = ", ".join(f"{number} {status}" for status, number in document["counts"].items())
     text = f"plan {name!r} is {stored.state}" + (f" ({counts})" if counts else "")
     plan = stored.record.plan

@@ -35,10 +35,10 @@ except ImportError as missing:
     from asterism.core.errors import AsterismError
 
     raise AsterismError(f"a client of a server needs httpx: {install_hint('http')}") from missing
-from pydantic import TypeAdapter, ValidationError
 
 from asterism.api import documents, requests
 from asterism.api.client_errors import ApiError, ServerUnreachable, error_of
+from asterism.api.document_codec import read_document
 from asterism.api.event_lines import EventLines, ReceivedEvent
 from asterism.api.http_form import http_form
 from asterism.api.operation import Blocking, Operation
@@ -182,9 +182,9 @@ class Client(_Connection, Operations, Blocking):
     def wait_plan(self, name: str) -> documents.Plan:
         """The plan when it has ended."""
         while True:
-            found = self.plan(name, tasks=False)
+            found = self.show_plan(name, tasks=False)
             if found.state in ENDED:
-                return self.plan(name)
+                return self.show_plan(name)
             with closing(self.follow_plan(name, found.position)) as events:
                 for event in events:
                     if _may_have_ended(event):
@@ -193,31 +193,6 @@ class Client(_Connection, Operations, Blocking):
     health = _sync(requests.health)
     me = _sync(requests.me)
     metrics = _sync(requests.metrics)
-    plans = _sync(requests.plans)
-    plan = _sync(requests.plan)
-    submit_plan = _sync(requests.submit_plan)
-    edit_plan = _sync(requests.edit_plan)
-    undo_edit = _sync(requests.undo_edit)
-    cycles = _sync(requests.cycles)
-    claim_cycle = _sync(requests.claim_cycle)
-    answer_cycle = _sync(requests.answer_cycle)
-    budget = _sync(requests.budget)
-    raise_budget = _sync(requests.raise_budget)
-    go_on_without_editor = _sync(requests.go_on_without_editor)
-    approvals = _sync(requests.approvals)
-    approve_edit = _sync(requests.approve_edit)
-    refuse_edit = _sync(requests.refuse_edit)
-    pause_plan = _sync(requests.pause_plan)
-    resume_plan = _sync(requests.resume_plan)
-    cancel_plan = _sync(requests.cancel_plan)
-    retry_plan = _sync(requests.retry_plan)
-    story = _sync(requests.story)
-    versions = _sync(requests.versions)
-    plan_at = _sync(requests.plan_at)
-    plan_events = _sync(requests.plan_events)
-    task = _sync(requests.task)
-    why = _sync(requests.why)
-    task_logs = _sync(requests.task_logs)
     devices = _sync(requests.devices)
     device = _sync(requests.device)
     drain = _sync(requests.drain)
@@ -312,9 +287,9 @@ class AsyncClient(_Connection, Operations):
     async def wait_plan(self, name: str) -> documents.Plan:
         """See ``Client.wait_plan``."""
         while True:
-            found = await self.plan(name, tasks=False)
+            found = await self.show_plan(name, tasks=False)
             if found.state in ENDED:
-                return await self.plan(name)
+                return await self.show_plan(name)
             async with aclosing(self.follow_plan(name, found.position)) as events:
                 async for event in events:
                     if _may_have_ended(event):
@@ -323,31 +298,6 @@ class AsyncClient(_Connection, Operations):
     health = _awaited(requests.health)
     me = _awaited(requests.me)
     metrics = _awaited(requests.metrics)
-    plans = _awaited(requests.plans)
-    plan = _awaited(requests.plan)
-    submit_plan = _awaited(requests.submit_plan)
-    edit_plan = _awaited(requests.edit_plan)
-    undo_edit = _awaited(requests.undo_edit)
-    cycles = _awaited(requests.cycles)
-    claim_cycle = _awaited(requests.claim_cycle)
-    answer_cycle = _awaited(requests.answer_cycle)
-    budget = _awaited(requests.budget)
-    raise_budget = _awaited(requests.raise_budget)
-    go_on_without_editor = _awaited(requests.go_on_without_editor)
-    approvals = _awaited(requests.approvals)
-    approve_edit = _awaited(requests.approve_edit)
-    refuse_edit = _awaited(requests.refuse_edit)
-    pause_plan = _awaited(requests.pause_plan)
-    resume_plan = _awaited(requests.resume_plan)
-    cancel_plan = _awaited(requests.cancel_plan)
-    retry_plan = _awaited(requests.retry_plan)
-    story = _awaited(requests.story)
-    versions = _awaited(requests.versions)
-    plan_at = _awaited(requests.plan_at)
-    plan_events = _awaited(requests.plan_events)
-    task = _awaited(requests.task)
-    why = _awaited(requests.why)
-    task_logs = _awaited(requests.task_logs)
     devices = _awaited(requests.devices)
     device = _awaited(requests.device)
     drain = _awaited(requests.drain)
@@ -407,8 +357,8 @@ def _read(request: ApiRequest[Answer], answer: httpx.Response) -> Answer:
     if request.model is str:
         return answer.text  # type: ignore[return-value]
     try:
-        return TypeAdapter(request.model).validate_python(answer.json())
-    except (ValueError, ValidationError, RecursionError) as error:
+        return read_document(request.model, answer.json())
+    except (ValueError, RecursionError) as error:
         raise ApiError(answer.status_code, "", f"the answer cannot be read: {error}") from None
 
 

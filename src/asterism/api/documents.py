@@ -224,6 +224,7 @@ class PlanSummary(Document):
     name: str
     state: Annotated[str, Doc("Its state; `at_rest` if it has begun, has not ended, and no process runs it.")]
     state_text: Annotated[str, Doc("The state in words, such as `at rest` or `cancelling`.")]
+    repaired: bool = False
     version: int | None = None
     created_at: float | None = None
     started_at: float | None = None
@@ -232,7 +233,13 @@ class PlanSummary(Document):
     done: int = 0
     counts: dict[str, int] = field(default_factory=dict)
     owner: str | None = None
+    heard_at: Annotated[float | None, Doc("The last heartbeat of its owner.")] = None
+    last_owner: Annotated[str | None, Doc("Who ran it last, if no process does.")] = None
+    last_heard_at: float | None = None
+    epoch: int | None = None
     paused: str | None = None
+    cancelling: bool = False
+    waits_for_person: Annotated[str, Doc("What a person has to decide, such as `1 edit waits`.")] = ""
     waiting_edits: Annotated[int, Doc("How many edits wait for a person.")] = 0
     budget_spent: Annotated[bool, Doc("Whether the budget of its editor is spent, and holds the plan.")] = False
     error: str | None = None
@@ -283,23 +290,38 @@ class PlanDependency(Document):
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(Document):
-    """A plan as it is now. ``position`` is its place in the journal: the events after it continue this view."""
+    """A plan as it is now. ``position`` is its place in the journal: the events after it continue this view. ``owner``
+    is the process that runs it, ``last_owner`` the one that ran it last if none does. ``orphaned`` are the tasks that
+    count as running though no process runs the plan and no device executes them."""
 
     name: str
     state: str
     state_text: str
+    repaired: bool
     version: int
     position: str
+    now: float
+    epoch: int
     owner: str | None
+    heard_at: float | None
+    last_owner: str | None
+    last_heard_at: float | None
     paused: str | None
+    cancelling: bool
+    cancel_request: str | None
     created_at: float
     started_at: float | None
     ended_at: float | None
     params: dict[str, Any]
+    done: int
     counts: dict[str, int]
     tasks: list[PlanTask]
     dependencies: list[PlanDependency]
+    orphaned: list[str]
     cycles: list[Cycle]
+    waiting_edits: int
+    waits_for_person: str
+    budget_spent: bool
     approvals: list[WaitingEdit] = field(default_factory=list)
     budget: EditorBudget | None = None
 
@@ -431,13 +453,15 @@ class Reason(Document):
 
 @dataclass(frozen=True, kw_only=True)
 class TaskWhy(Document):
-    """Why a task does not run. ``answered_by`` is the process that runs the plan, if it gave the answer."""
+    """Why a task does not run. ``answered_by`` is the process that runs the plan, if it gave the answer. ``advice`` are
+    sentences with a command that helps."""
 
     name: str
     task: str
     status: str
     run: str | None
     reasons: list[Reason]
+    advice: list[str]
     answered_by: str | None = None
 
 
@@ -459,6 +483,8 @@ class EditOutcome(Document):
     version_before: int
     version: int
     edits: list[dict[str, Any]]
+    changes: Annotated[list[str], Doc("The edits as sentences.")]
+    stopped: Annotated[list[str], Doc("Running tasks that it stops.")]
     inverse: dict[str, Any] | None
     applied_by: str | None
     reopened: Annotated[bool, Doc("Whether the plan had ended: the edit opened it again.")] = False
@@ -477,6 +503,7 @@ class PlanState(Document):
     paused: str | None = None
     owner: str | None = None
     applied_by: str | None = None
+    already: Annotated[bool, Doc("Whether it was paused before.")] = False
     tasks: Annotated[list[str] | None, Doc("The tasks that run again after a retry.")] = None
     version: int | None = None
 

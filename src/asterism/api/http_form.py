@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from asterism.api.edit_operations import edits_json
 from asterism.api.operation import Operation
 from asterism.base.path_names import path_part
 
@@ -38,6 +39,8 @@ def http_form(operation: Operation[Any, Any, Any], request: Any) -> HttpForm:
     }
     if operation.method in ("GET", "DELETE"):
         return HttpForm(operation.method, API + path, {name: _text(value) for name, value in given.items()}, None)
+    if "edits" in given and given["edits"] is not None:
+        given["edits"] = edits_json(given["edits"])
     return HttpForm(operation.method, API + path, {}, given)
 
 

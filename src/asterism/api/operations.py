@@ -2,13 +2,37 @@
 
 from __future__ import annotations
 
-from asterism.api import run_operations, workflow_operations
+from asterism.api import edit_operations, plan_operations, run_operations, workflow_operations
 from asterism.api.operation import Operation
 
 
 class Operations:
     """Every operation as a method, with the fields of its request as parameters."""
 
+    list_plans = plan_operations.list_plans
+    submit_plan = plan_operations.submit_plan
+    show_plan = plan_operations.show_plan
+    read_changes = plan_operations.read_changes
+    list_versions = plan_operations.list_versions
+    show_version = plan_operations.show_version
+    read_story = plan_operations.read_story
+    show_task = plan_operations.show_task
+    explain_task = plan_operations.explain_task
+    read_task_logs = plan_operations.read_task_logs
+    pause_plan = plan_operations.pause_plan
+    resume_plan = plan_operations.resume_plan
+    cancel_plan = plan_operations.cancel_plan
+    retry_plan = plan_operations.retry_plan
+    edit_plan = edit_operations.edit_plan
+    undo_edit = edit_operations.undo_edit
+    list_cycles = edit_operations.list_cycles
+    claim_cycle = edit_operations.claim_cycle
+    answer_cycle = edit_operations.answer_cycle
+    list_approvals = edit_operations.list_approvals
+    approve_edit = edit_operations.approve_edit
+    refuse_edit = edit_operations.refuse_edit
+    show_budget = edit_operations.show_budget
+    decide_budget = edit_operations.decide_budget
     list_runs = run_operations.list_runs
     create_run = run_operations.create_run
     act_on_runs = run_operations.act_on_runs

@@ -4,16 +4,14 @@ A function checks nothing that the server checks. It returns what is sent, and t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from asterism.api import documents
 from asterism.base.path_names import path_part
-from asterism.core.plan.edits import Edit, EditBatch
 
 Answer = TypeVar("Answer")
-Edits = EditBatch | Iterable[Edit | Mapping[str, Any]]
 API = "/api/v1"
 
 
@@ -46,11 +44,6 @@ def _at(*parts: str) -> str:
     return "/" + "/".join(map(path_part, parts))
 
 
-def edits_json(edits: Edits) -> list[Any]:
-    found = edits.edits if isinstance(edits, EditBatch) else edits
-    return [dict(one) if isinstance(one, Mapping) else one.to_json() for one in found]
-
-
 # -- the server --------------------------------------------------------------------------------------------------------
 
 
@@ -67,162 +60,6 @@ def me() -> ApiRequest[documents.Me]:
 def metrics() -> ApiRequest[str]:
     """The metrics of the fleet and its plans, as OpenMetrics text."""
     return _get("/metrics", str)
-
-
-# -- plans -------------------------------------------------------------------------------------------------------------
-
-
-def plans() -> ApiRequest[documents.Page[documents.PlanSummary]]:
-    """All plans in the store."""
-    return _get("/plans", documents.Page[documents.PlanSummary])
-
-
-def plan(name: str, *, tasks: bool = True) -> ApiRequest[documents.Plan]:
-    """A plan as it is now; without ``tasks`` its lists of tasks and dependencies are empty."""
-    return _get(_at("plans", name), documents.Plan, tasks=tasks)
-
-
-def submit_plan(
-    file: str,
-    *,
-    name: str | None = None,
-    params: Mapping[str, Any] | None = None,
-    approvals: Iterable[str] = (),
-    scopes: Iterable[str] = (),
-) -> ApiRequest[documents.Plan]:
-    """Submit the text of a plan file; the server runs it. ``approvals`` are rules: which edits wait for a person;
-    ``scopes`` say what its editors may do."""
-    given = {"params": None if params is None else dict(params), "approvals": list(approvals) or None}
-    given["scopes"] = list(scopes) or None
-    return _post("/plans", documents.Plan, file=file, name=name, **given)
-
-
-def edit_plan(
-    name: str, edits: Edits, *, reason: str = "", base_version: int | None = None, dry_run: bool = False
-) -> ApiRequest[documents.EditOutcome]:
-    """Edit a plan, all or nothing. Raises EditRejected with every violation. With ``dry_run`` it is only checked."""
-    base = edits.base_version if isinstance(edits, EditBatch) and base_version is None else base_version
-    why = edits.reason if isinstance(edits, EditBatch) and not reason else reason
-    body = {"edits": edits_json(edits), "reason": why, "base_version": base, "dry_run": dry_run}
-    return _post(_at("plans", name, "edits"), documents.EditOutcome, **body)
-
-
-def undo_edit(name: str, reason: str = "", *, dry_run: bool = False) -> ApiRequest[documents.EditOutcome]:
-    """Undo the newest edit of a plan that is not undone. Raises EditRejected."""
-    return _post(_at("plans", name, "undo"), documents.EditOutcome, reason=reason, dry_run=dry_run)
-
-
-def pause_plan(name: str, reason: str = "") -> ApiRequest[documents.PlanState]:
-    """Start no more tasks of a plan until it is resumed."""
-    return _post(_at("plans", name, "pause"), documents.PlanState, reason=reason)
-
-
-def resume_plan(name: str) -> ApiRequest[documents.PlanState]:
-    """Resume a plan that was paused or stopped."""
-    return _post(_at("plans", name, "resume"), documents.PlanState)
-
-
-def cancel_plan(name: str, reason: str = "") -> ApiRequest[documents.PlanState]:
-    """Cancel a plan for good."""
-    return _post(_at("plans", name, "cancel"), documents.PlanState, reason=reason)
-
-
-def retry_plan(
-    name: str, *, from_tasks: Iterable[str] = (), edits: Edits = (), reason: str = ""
-) -> ApiRequest[documents.PlanState]:
-    """Run again what failed in a plan that has ended, or ``from_tasks`` and everything below them."""
-    body = {"from_tasks": list(from_tasks), "edits": edits_json(edits), "reason": reason}
-    return _post(_at("plans", name, "retry"), documents.PlanState, **body)
-
-
-def cycles(name: str) -> ApiRequest[documents.Cycles]:
-    """The open edit cycles of a plan."""
-    return _get(_at("plans", name, "cycles"), documents.Cycles)
-
-
-def claim_cycle(name: str, cycle: int, *, lease: float = 60.0) -> ApiRequest[documents.CycleDetails]:
-    """Claim an open edit cycle, or renew the claim."""
-    return _post(_at("plans", name, "cycles", str(cycle), "claim"), documents.CycleDetails, lease=lease)
-
-
-def answer_cycle(
-    name: str, cycle: int, edits: Edits = (), *, reason: str = "", base_version: int | None = None
-) -> ApiRequest[documents.EditOutcome]:
-    """Answer an edit cycle; without edits the plan goes on as it is. ``base_version`` is by default that of the cycle.
-    Raises EditRejected."""
-    body = {"edits": edits_json(edits), "reason": reason, "base_version": base_version}
-    return _post(_at("plans", name, "cycles", str(cycle), "answer"), documents.EditOutcome, **body)
-
-
-def budget(name: str) -> ApiRequest[documents.EditorBudget]:
-    """What the model that edits a plan may spend, and has spent."""
-    return _get(_at("plans", name, "budget"), documents.EditorBudget)
-
-
-def raise_budget(name: str, limits: str) -> ApiRequest[documents.EditorBudget]:
-    """Change limits of the budget of a plan, such as ``$5 80calls``; its editor continues."""
-    return _post(_at("plans", name, "budget"), documents.EditorBudget, limits=limits)
-
-
-def go_on_without_editor(name: str) -> ApiRequest[documents.EditorBudget]:
-    """Let a plan go on without its editor."""
-    return _post(_at("plans", name, "budget"), documents.EditorBudget, without_editor=True)
-
-
-def approvals(name: str, *, everything: bool = False) -> ApiRequest[documents.Page[documents.WaitingEdit]]:
-    """The edits of a plan that wait for a person; with ``everything`` also the newest ones that were decided."""
-    return _get(_at("plans", name, "approvals"), documents.Page[documents.WaitingEdit], all=everything)
-
-
-def approve_edit(
-    name: str, approval: int, edits: Edits | None = None, *, reason: str = ""
-) -> ApiRequest[documents.EditOutcome]:
-    """Apply an edit that waits for a person, or other edits in its place. Raises EditRejected; it then still waits."""
-    path = _at("plans", name, "approvals", str(approval), "approve")
-    return _post(path, documents.EditOutcome, edits=None if edits is None else edits_json(edits), reason=reason)
-
-
-def refuse_edit(name: str, approval: int, reason: str = "") -> ApiRequest[documents.WaitingEdit]:
-    """Drop an edit that waits for a person."""
-    return _post(_at("plans", name, "approvals", str(approval), "refuse"), documents.WaitingEdit, reason=reason)
-
-
-def story(name: str, task: str | None = None) -> ApiRequest[documents.Page[documents.StoryEntry]]:
-    """What happened to a plan, or to one task."""
-    return _get(_at("plans", name, "story"), documents.Page[documents.StoryEntry], task=task)
-
-
-def versions(name: str) -> ApiRequest[documents.Versions]:
-    """Every version of a plan, and the edits that were rejected."""
-    return _get(_at("plans", name, "versions"), documents.Versions)
-
-
-def plan_at(name: str, version: int) -> ApiRequest[documents.PastPlan]:
-    """A plan as it was when a version was made."""
-    return _get(_at("plans", name, "versions", str(version)), documents.PastPlan)
-
-
-def plan_events(name: str, after: str | None = None) -> ApiRequest[documents.Changes]:
-    """The events of a plan after a position."""
-    return _get(_at("plans", name, "changes"), documents.Changes, since=after)
-
-
-def task(name: str, task: str) -> ApiRequest[documents.Task]:
-    """A task of a plan, with its executions, result and story."""
-    return _get(_at("plans", name, "tasks", task), documents.Task)
-
-
-def why(name: str, task: str) -> ApiRequest[documents.TaskWhy]:
-    """Why a task does not run."""
-    return _get(_at("plans", name, "tasks", task, "why"), documents.TaskWhy)
-
-
-def task_logs(
-    name: str, task: str, *, after: str | None = None, attempt: int | None = None
-) -> ApiRequest[documents.Page[documents.LogEntry]]:
-    """What a task printed; ``after`` is the ``next`` of an earlier answer."""
-    path = _at("plans", name, "tasks", task, "logs")
-    return _get(path, documents.Page[documents.LogEntry], after=after, attempt=attempt)
 
 
 # -- the fleet ---------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from asterism.api.operation import Operation
@@ -17,6 +18,7 @@ from asterism.api.operations import Operations
 
 if TYPE_CHECKING:
     from asterism.api.client import AsyncClient
+    from asterism.api.local.edited_plans import EditedPlans
     from asterism.fleet.fleet import Fleet
 
 Request = TypeVar("Request")
@@ -38,6 +40,13 @@ class LocalSystem(Operations):
 
     spawn: Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]] = asyncio.create_task
     """Begins work that goes on when an operation is answered."""
+
+    @cached_property
+    def edited_plans(self) -> EditedPlans:
+        """The plans that are edited: their sizes and their order."""
+        from asterism.api.local.edited_plans import EditedPlans
+
+        return EditedPlans()
 
     async def __aenter__(self) -> LocalSystem:
         return self

@@ -17,7 +17,6 @@ from starlette.routing import BaseRoute, Match, Route
 from asterism.api.operations import OPERATIONS
 from asterism.base.path_names import plain_name
 from asterism.server import (
-    cycle_routes,
     fleet_routes,
     health_routes,
     layout_routes,
@@ -41,10 +40,9 @@ def endpoints() -> list[Endpoint]:
     """All endpoints of the API, in the order of the documentation. Of two paths that match, the first counts."""
     found = [
         *health_routes.ENDPOINTS,
-        *plan_routes.ENDPOINTS,
-        *cycle_routes.ENDPOINTS,
-        *layout_routes.ENDPOINTS,
         *map(endpoint_of, OPERATIONS.values()),
+        *plan_routes.ENDPOINTS,
+        *layout_routes.ENDPOINTS,
         *fleet_routes.ENDPOINTS,
         *series_routes.ENDPOINTS,
     ]

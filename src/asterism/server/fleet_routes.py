@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field
 from starlette.responses import PlainTextResponse, Response
 
 from asterism.api import documents
+from asterism.api.local.plan_handlers import examined
 from asterism.api.local.run_handlers import run_documents
 from asterism.base.http_limits import RequestRefused
 from asterism.base.openmetrics import CONTENT_TYPE, render
@@ -20,7 +21,6 @@ from asterism.fleet.scheduled_work import ScheduledWork
 from asterism.fleet.selection_metrics import MAX_RUNS, WINDOW, fleet_families
 from asterism.server.endpoint import Call, Endpoint, NoModel
 from asterism.server.event_stream import EventStream
-from asterism.server.plan_routes import WithReason, examined
 from asterism.store.protocol import Query
 
 METRICS_AGE = 5.0
@@ -76,6 +76,10 @@ async def drain(call: Call) -> Any:
 
 
 # -- schedules ---------------------------------------------------------------------------------------------------------
+
+
+class WithReason(BaseModel, extra="forbid"):
+    reason: str = Field("", max_length=10_000)
 
 
 class NewSchedule(BaseModel, extra="forbid"):

@@ -6,11 +6,13 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
+from asterism.api.edit_operations import MAX_EDITS, READ
+from asterism.api.local.edit_handlers import batch_of_edits, check_size
 from asterism.core.plan.constellation import Constellation
 from asterism.durable.plan_history import plan_at
 from asterism.durable.stored_plans import find_plan, read_plan
 from asterism.server.endpoint import Call, Endpoint, NoModel
-from asterism.server.plan_routes import MAX_EDITS, READ, batch_of_edits, check_size
+from asterism.server.operation_endpoint import system_of
 
 
 class LayoutQuery(BaseModel, extra="forbid"):
@@ -54,7 +56,7 @@ async def layout_after(call: Call) -> Any:
     """Nothing is changed: the edits are applied to a copy."""
     name = call.path["plan"]
     batch = batch_of_edits(call.body.edits)
-    await check_size(call, name, batch)
+    await check_size(system_of(call), name, batch)
     plan = (await read_plan(call.fleet, name)).record.plan
     edited = plan.copy()
     edited.apply(batch, call.fleet.store.clock())

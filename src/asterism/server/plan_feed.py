@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from asterism.base.http_limits import RequestRefused
+from asterism.api.local.plan_handlers import parse_position
 from asterism.durable.plan_history import EVENTS_PER_READ, PlanEvent, PlanFollower, Position
 from asterism.server.event_stream import EventBuffer, Events, encode_event
 from asterism.store.protocol import Store
@@ -100,11 +100,3 @@ class PlanFeeds:
 
 def _encoded(event: PlanEvent) -> bytes:
     return encode_event(str(event.position), event.kind, event.to_json())
-
-
-def parse_position(text: str) -> Position:
-    """Raises RequestRefused."""
-    try:
-        return Position.parse(text)
-    except ValueError as error:
-        raise RequestRefused(400, str(error)) from None

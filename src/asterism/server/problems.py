@@ -13,6 +13,7 @@ from typing import Any
 
 from starlette.responses import JSONResponse, Response
 
+from asterism.api.local.edit_handlers import InvalidEdits
 from asterism.base.http_limits import RequestRefused
 from asterism.base.text import clean
 from asterism.core.errors import AsterismError, EditRejected, InvalidTask, NotJson, RunRefused, UnknownTask
@@ -36,14 +37,6 @@ log = logging.getLogger("asterism.server")
 
 MEDIA_TYPE = "application/problem+json"
 PREFIX = "urn:asterism:problem:"
-
-
-class InvalidEdits(AsterismError):
-    """Edits that cannot be read. ``reasons`` has the number of each, and why."""
-
-    def __init__(self, reasons: Mapping[int, str]) -> None:
-        self.reasons = reasons
-        super().__init__(f"{len(reasons)} of the edits cannot be read, and nothing has changed")
 
 
 STATUSES: tuple[tuple[type[AsterismError], int, str], ...] = (

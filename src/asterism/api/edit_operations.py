@@ -1,0 +1,196 @@
+"""Operations of editors and of the people who watch them: edits, edit cycles, approvals and budgets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from annotated_types import Gt, Le, MaxLen, MinLen
+
+from asterism.api import documents
+from asterism.api.documents import Doc
+from asterism.api.operation import Operation, Reason
+from asterism.core.plan.edits import Edit
+
+READ = "observe plan {plan}"
+EDIT = "edit {plan}"
+MAX_EDITS = 5_000
+"""How many edits one batch may have."""
+
+LONGEST_LEASE = 86_400.0
+"""The longest claim of a cycle, in seconds."""
+
+PlanName = Annotated[str, MinLen(1), MaxLen(500), Doc("The name of the plan.")]
+
+
+class _JsonEdits:
+    """Edits are objects of a program or JSON; a server reads the JSON."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        return handler.generate_schema(list[dict[str, Any]])
+
+
+Edits = Annotated[Sequence[Edit | Mapping[str, Any]], _JsonEdits(), MaxLen(MAX_EDITS)]
+"""Edits, all or none, as objects or as JSON; docs/reference/edits.md has their forms."""
+
+
+def edits_json(edits: Iterable[Edit | Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [dict(edit) if isinstance(edit, Mapping) else edit.to_json() for edit in edits]
+
+
+@dataclass(frozen=True)
+class EditPlan:
+    """A batch of edits, all or none. With ``dry_run`` it is only checked."""
+
+    plan: PlanName
+    edits: Edits
+    reason: Reason = ""
+    base_version: Annotated[int | None, Doc("The version that the author has seen.")] = None
+    dry_run: bool = False
+
+
+@dataclass(frozen=True)
+class UndoEdit:
+    plan: PlanName
+    reason: Reason = ""
+    dry_run: bool = False
+
+
+@dataclass(frozen=True)
+class EditorsOf:
+    plan: PlanName
+
+
+@dataclass(frozen=True)
+class ClaimCycle:
+    """``lease`` is how long other editors stay away, in seconds. To claim it again renews the claim."""
+
+    plan: PlanName
+    cycle: int
+    lease: Annotated[float, Gt(0), Le(LONGEST_LEASE)] = 60.0
+
+
+@dataclass(frozen=True)
+class AnswerCycle:
+    """The edits of an answer; without any, the plan goes on as it is."""
+
+    plan: PlanName
+    cycle: int
+    edits: Edits = field(default_factory=list)
+    reason: Reason = ""
+    base_version: Annotated[int | None, Doc("Default: the version of the cycle.")] = None
+
+
+@dataclass(frozen=True)
+class ListApprovals:
+    plan: PlanName
+    all: Annotated[bool, Doc("Also the newest edits that were decided.")] = False
+
+
+@dataclass(frozen=True)
+class ApproveEdit:
+    """``edits`` take the place of the edits that wait; without them, these are applied."""
+
+    plan: PlanName
+    approval: int
+    edits: Annotated[Edits | None, Doc("Null: as they are.")] = None
+    reason: Reason = ""
+
+
+@dataclass(frozen=True)
+class RefuseEdit:
+    plan: PlanName
+    approval: int
+    reason: Reason = ""
+
+
+@dataclass(frozen=True)
+class DecideBudget:
+    """``limits`` as text, such as ``$5 80calls``; or ``without_editor``."""
+
+    plan: PlanName
+    limits: Annotated[str | None, MaxLen(200), Doc("New limits; the others stay.")] = None
+    without_editor: Annotated[bool, Doc("The plan goes on without its editor.")] = False
+    reason: Reason = ""
+
+
+edit_plan = Operation(
+    "edit_plan",
+    EditPlan,
+    documents.EditOutcome,
+    "Edit a plan, all or nothing.",
+    "POST /plans/{plan}/edits",
+    needs=EDIT,
+    edits=True,
+)
+undo_edit = Operation(
+    "undo_edit",
+    UndoEdit,
+    documents.EditOutcome,
+    "Undo the newest edit of a plan.",
+    "POST /plans/{plan}/undo",
+    needs=EDIT,
+    edits=True,
+)
+list_cycles = Operation(
+    "list_cycles", EditorsOf, documents.Cycles, "The open edit cycles.", "GET /plans/{plan}/cycles", needs=READ
+)
+claim_cycle = Operation(
+    "claim_cycle",
+    ClaimCycle,
+    documents.CycleDetails,
+    "Claim an edit cycle while thinking about it.",
+    "POST /plans/{plan}/cycles/{cycle}/claim",
+    needs=EDIT,
+)
+answer_cycle = Operation(
+    "answer_cycle",
+    AnswerCycle,
+    documents.EditOutcome,
+    "Answer an edit cycle.",
+    "POST /plans/{plan}/cycles/{cycle}/answer",
+    needs=EDIT,
+    edits=True,
+)
+list_approvals = Operation(
+    "list_approvals",
+    ListApprovals,
+    documents.Page[documents.WaitingEdit],
+    "Edits that wait for a person.",
+    "GET /plans/{plan}/approvals",
+    needs=READ,
+)
+approve_edit = Operation(
+    "approve_edit",
+    ApproveEdit,
+    documents.EditOutcome,
+    "Approve an edit that waits, as it is or changed.",
+    "POST /plans/{plan}/approvals/{approval}/approve",
+    needs="operate",
+    edits=True,
+)
+refuse_edit = Operation(
+    "refuse_edit",
+    RefuseEdit,
+    documents.WaitingEdit,
+    "Drop an edit that waits.",
+    "POST /plans/{plan}/approvals/{approval}/refuse",
+    needs="operate",
+)
+show_budget = Operation(
+    "show_budget",
+    EditorsOf,
+    documents.EditorBudget,
+    "What the model that edits a plan may spend, and has spent.",
+    "GET /plans/{plan}/budget",
+    needs=READ,
+)
+decide_budget = Operation(
+    "decide_budget",
+    DecideBudget,
+    documents.EditorBudget,
+    "Raise the budget of its editor, or let the plan go on without it.",
+    "POST /plans/{plan}/budget",
+    needs="operate",
+)

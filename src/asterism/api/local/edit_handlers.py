@@ -1,0 +1,186 @@
+"""Editors of plans and the people who watch them: what the operations of ``api/edit_operations`` do.
+
+A cycle is answered by a caller who may edit the plan, in its own name. An edit that waits for a person is decided by a
+caller who may operate: a credential for edits alone does not approve its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from asterism.api import documents
+from asterism.api import edit_operations as declared
+from asterism.api.document_codec import read_document
+from asterism.api.local import plan_documents
+from asterism.api.operation import implements
+from asterism.api.system import LocalSystem
+from asterism.base.http_limits import RequestRefused
+from asterism.core.errors import AsterismError, InvalidTask
+from asterism.core.plan.approval import WAITING, WaitingEdit
+from asterism.core.plan.edits import Edit, EditBatch, edit_from_json
+from asterism.durable import approval_requests, approval_store, cycle_requests, plan_requests
+from asterism.durable.editor_budget import Budget, InvalidBudget, go_on_without_editor, raise_budget, read_account
+from asterism.durable.journal_store import load
+from asterism.durable.stored_plans import find_plan
+from asterism.fleet.fleet import Fleet
+
+MAX_TASKS = 20_000
+"""How many tasks an edited plan may have."""
+
+
+class InvalidEdits(AsterismError):
+    """Edits that cannot be read. ``reasons`` has the number of each, and why."""
+
+    def __init__(self, reasons: Mapping[int, str]) -> None:
+        self.reasons = reasons
+        super().__init__(f"{len(reasons)} of the edits cannot be read, and nothing has changed")
+
+
+def batch_of_edits(edits: Iterable[Edit | Mapping[str, Any]]) -> EditBatch:
+    """Raises InvalidEdits with every edit that cannot be read."""
+    parsed, reasons = list[Edit](), dict[int, str]()
+    for number, data in enumerate(edits):
+        try:
+            parsed.append(edit_from_json(dict(data)) if isinstance(data, Mapping) else data)
+        except (InvalidTask, TypeError, ValueError) as error:
+            reasons[number] = str(error)[:2000]
+    if reasons:
+        raise InvalidEdits(reasons)
+    return EditBatch(tuple(parsed))
+
+
+async def check_size(system: LocalSystem, name: str, batch: EditBatch) -> None:
+    """Raise RequestRefused if a batch makes a plan too large."""
+    added = sum(edit.op == "add_task" for edit in batch.edits)
+    if added:
+        await system.edited_plans.add(system.fleet, name, added, MAX_TASKS)
+
+
+async def checked_batch(
+    system: LocalSystem,
+    name: str,
+    edits: Iterable[Edit | Mapping[str, Any]],
+    reason: str,
+    base_version: int | None = None,
+) -> EditBatch:
+    """A batch in the name of the caller. Raises InvalidEdits, and RequestRefused if it makes the plan too large."""
+    parsed = batch_of_edits(edits).edits
+    batch = EditBatch(parsed, author=system.fleet.by, reason=reason, base_version=base_version)
+    await check_size(system, name, batch)
+    return batch
+
+
+# -- edits -------------------------------------------------------------------------------------------------------------
+
+
+@implements(declared.edit_plan)
+async def edit_plan(system: LocalSystem, request: declared.EditPlan) -> documents.EditOutcome:
+    name, fleet = request.plan, system.fleet
+    batch = await checked_batch(system, name, request.edits, request.reason, request.base_version)
+    async with system.edited_plans.alone(fleet, name):
+        answer = await plan_requests.edit_plan(fleet, name, batch, dry_run=request.dry_run, editor=system.editor)
+    if answer.reopened:
+        system.submitted()
+    return plan_documents.edit_outcome(name, answer, request.dry_run)
+
+
+@implements(declared.undo_edit)
+async def undo_edit(system: LocalSystem, request: declared.UndoEdit) -> documents.EditOutcome:
+    name, fleet = request.plan, system.fleet
+    async with system.edited_plans.alone(fleet, name):
+        answer = await plan_requests.undo_edit(
+            fleet, name, request.reason, dry_run=request.dry_run, editor=system.editor
+        )
+    if answer.reopened:
+        system.submitted()
+    return plan_documents.edit_outcome(name, answer, request.dry_run)
+
+
+# -- edit cycles -------------------------------------------------------------------------------------------------------
+
+
+@implements(declared.list_cycles)
+async def list_cycles(system: LocalSystem, request: declared.EditorsOf) -> documents.Cycles:
+    await find_plan(system.fleet, request.plan)
+    cycles = await cycle_requests.list_cycles(system.fleet, request.plan)
+    items = [read_document(documents.CycleDetails, cycle.to_json()) for cycle in cycles.cycles]
+    return documents.Cycles(items=items, answered_by=cycles.by)
+
+
+@implements(declared.claim_cycle)
+async def claim_cycle(system: LocalSystem, request: declared.ClaimCycle) -> documents.CycleDetails:
+    await find_plan(system.fleet, request.plan)
+    cycle = await cycle_requests.claim_cycle(system.fleet, request.plan, request.cycle, lease=request.lease)
+    return read_document(documents.CycleDetails, cycle.to_json())
+
+
+@implements(declared.answer_cycle)
+async def answer_cycle(system: LocalSystem, request: declared.AnswerCycle) -> documents.EditOutcome:
+    await find_plan(system.fleet, request.plan)
+    batch = await checked_batch(system, request.plan, request.edits, request.reason, request.base_version)
+    answer = await cycle_requests.answer_cycle(system.fleet, request.plan, request.cycle, batch)
+    return plan_documents.edit_outcome(request.plan, answer, dry_run=False)
+
+
+# -- approvals ---------------------------------------------------------------------------------------------------------
+
+
+@implements(declared.list_approvals)
+async def list_approvals(system: LocalSystem, request: declared.ListApprovals) -> documents.Page[documents.WaitingEdit]:
+    await find_plan(system.fleet, request.plan)
+    edits = await approval_store.list_approvals(system.fleet.store, request.plan)
+    chosen = [edit for edit in edits if request.all or edit.state == WAITING]
+    return documents.Page(items=await shown_approvals(system.fleet, request.plan, chosen))
+
+
+async def shown_approvals(fleet: Fleet, name: str, edits: list[WaitingEdit]) -> list[documents.WaitingEdit]:
+    """Edits that wait, with secrets masked."""
+    return await plan_documents.approval_documents(fleet, await load(fleet.store, name), edits) if edits else []
+
+
+@implements(declared.approve_edit)
+async def approve_edit(system: LocalSystem, request: declared.ApproveEdit) -> documents.EditOutcome:
+    name = request.plan
+    await find_plan(system.fleet, name)
+    batch = None
+    if request.edits is not None:
+        if not request.edits:
+            raise RequestRefused(422, "edits: there are none; leave them out to apply the edit as it is")
+        batch = await checked_batch(system, name, request.edits, request.reason)
+    answer = await approval_requests.approve_edit(system.fleet, name, request.approval, batch, request.reason)
+    return plan_documents.edit_outcome(name, answer, dry_run=False)
+
+
+@implements(declared.refuse_edit)
+async def refuse_edit(system: LocalSystem, request: declared.RefuseEdit) -> documents.WaitingEdit:
+    await find_plan(system.fleet, request.plan)
+    decided = await approval_requests.refuse_edit(system.fleet, request.plan, request.approval, request.reason)
+    [document] = await shown_approvals(system.fleet, request.plan, [decided])
+    return document
+
+
+# -- budgets -----------------------------------------------------------------------------------------------------------
+
+
+@implements(declared.show_budget)
+async def show_budget(system: LocalSystem, request: declared.EditorsOf) -> documents.EditorBudget:
+    await find_plan(system.fleet, request.plan)
+    account = await read_account(system.fleet.store, request.plan)
+    if account is None:
+        raise RequestRefused(404, f"plan {request.plan!r} has no budget: no model has been asked to edit it")
+    return plan_documents.budget_document(account)
+
+
+@implements(declared.decide_budget)
+async def decide_budget(system: LocalSystem, request: declared.DecideBudget) -> documents.EditorBudget:
+    await find_plan(system.fleet, request.plan)
+    if (request.limits is None) == (not request.without_editor):
+        raise RequestRefused(422, "give either limits or without_editor")
+    if request.limits is None:
+        return plan_documents.budget_document(await go_on_without_editor(system.fleet, request.plan))
+    try:
+        limits = Budget.parse(request.limits)
+    except InvalidBudget as error:
+        raise RequestRefused(422, str(error)) from None
+    return plan_documents.budget_document(await raise_budget(system.fleet, request.plan, limits))

@@ -1,0 +1,291 @@
+"""Plans as documents of the API: the view of a plan, of one task, and what became of requests. Secrets are masked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from types import MappingProxyType
+from typing import Any
+
+from asterism.api import documents
+from asterism.api.document_codec import read_document
+from asterism.core.errors import UnknownTask, error_text
+from asterism.core.history import Entry
+from asterism.core.json_values import plain_json
+from asterism.core.plan.approval import WAITING, WaitingEdit, batch_cost, effects_of
+from asterism.core.plan.assignment_lock import EditCycle
+from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.edit_trial import trial
+from asterism.core.plan.editor_cost import EditorCost
+from asterism.core.plan.group_elements import work_of
+from asterism.core.plan.node import Node
+from asterism.core.plan.status import COMPLETED, PENDING
+from asterism.durable.approval_store import escalation_of
+from asterism.durable.editor_budget import Account
+from asterism.durable.journal_store import StoredConstellation
+from asterism.durable.plan_history import ClosedCycle
+from asterism.durable.plan_requests import EditAnswer
+from asterism.durable.stored_plans import StoredPlan, UnreadablePlan
+from asterism.durable.task_logs import TaskRun
+from asterism.fleet.fleet import Fleet
+from asterism.orchestrator.plan_mask import PlanMask
+
+
+def summary(stored: StoredPlan | UnreadablePlan) -> documents.PlanSummary:
+    """A plan in a list."""
+    if isinstance(stored, UnreadablePlan):
+        return documents.PlanSummary(name=stored.name, state="unreadable", state_text="unreadable", error=stored.why)
+    record, owner, plan = stored.record, stored.owner, stored.record.plan
+    return documents.PlanSummary(
+        name=record.head.name,
+        state=stored.state_name,
+        state_text=stored.state,
+        repaired=plan.repaired,
+        version=plan.version,
+        created_at=record.head.created_at,
+        started_at=plan.started_at,
+        ended_at=plan.ended_at,
+        tasks=len(plan),
+        done=stored.done,
+        counts=stored.counts,
+        owner=owner.device if owner is not None else None,
+        heard_at=owner.beat_at if owner is not None else None,
+        last_owner=record.head.device if owner is None and not record.head.ended else None,
+        last_heard_at=stored.gone.beat_at if stored.gone is not None else None,
+        epoch=record.head.epoch,
+        paused=stored.paused,
+        cancelling=stored.cancelling,
+        waiting_edits=len(stored.waiting),
+        waits_for_person=stored.waits_for_person,
+        budget_spent=stored.budget_spent,
+    )
+
+
+def view(
+    stored: StoredPlan, *, now: float, tasks: bool = True, approvals: Sequence[documents.WaitingEdit] = ()
+) -> documents.Plan:
+    """A plan as it is now; without ``tasks`` its lists of tasks and dependencies are empty. ``approvals`` are the
+    documents of the edits that wait for a person."""
+    plan, head = stored.record.plan, stored.record.head
+    fields = {name: value for name, value in vars(summary(stored)).items() if name not in ("tasks", "error")}
+    return documents.Plan(
+        **fields,
+        **(structure(plan, stored) if tasks else {"tasks": [], "dependencies": []}),
+        now=now,
+        position=str(stored.record.number),
+        cancel_request=stored.cancel_request,
+        params=PlanMask(plan).shown(dict(head.params)),
+        orphaned=list(stored.orphaned),
+        cycles=[cycle_document(cycle) for cycle in stored.record.lock.cycles.values()],
+        approvals=list(approvals),
+        budget=None if stored.account is None else budget_document(stored.account),
+    )
+
+
+def structure(plan: Constellation, stored: StoredPlan | None = None) -> dict[str, Any]:
+    """The tasks and the dependencies of a plan. ``stored`` says which device has a running task and since when; None
+    for a plan of the past."""
+    mask, groups = PlanMask(plan), groups_of(plan)
+    nodes = plan.nodes.values()
+    return {
+        "tasks": [task_document(node, plan, mask, groups, stored) for node in nodes],
+        "dependencies": [
+            documents.PlanDependency(source=source, target=node.id, on=edge.on, when=edge.when)
+            for node in nodes
+            for source, edge in node.parents.items()
+        ],
+    }
+
+
+def counts(plan: Constellation) -> dict[str, int]:
+    return {str(status): count for status, count in plan.counts.items() if count}
+
+
+def groups_of(plan: Constellation) -> dict[str, str]:
+    """The group of each task that is an element of one."""
+    return {
+        element: node.id
+        for node in plan.nodes.values()
+        if node.task.foreach is not None
+        for element in node.task.foreach.get("of", ())
+    }
+
+
+def task_document(
+    node: Node,
+    plan: Constellation,
+    mask: PlanMask,
+    groups: dict[str, str],
+    stored: StoredPlan | None = None,
+) -> documents.PlanTask:
+    run = None if stored is None else stored.runs.get(node.id)
+    times = node.times if stored is None else stored.times(node)
+    reason = error_text(node.error) or node.reason
+    held = node.status is PENDING and node.held
+    return documents.PlanTask(
+        id=node.id,
+        name=node.task.description or node.id,
+        status="waiting" if node.status is PENDING and node.open else str(node.status),
+        reason=mask.shown(reason) if reason else None,
+        device=node.device if run is None else run.device,
+        phase=None if stored is None else stored.phase(node),
+        attempt=None if times is None else read_document(documents.AttemptTimes, times.to_json()),
+        attempts=node.attempts,
+        started_at=node.started_at,
+        ended_at=node.ended_at,
+        provisional=node.provisional,
+        held_by=[parent for parent in node.parents if plan.nodes[parent].unsettled] if held else [],
+        needless=node.needless,
+        group=groups.get(node.id),
+        estimate=node.task.estimate,
+    )
+
+
+def task_details(
+    stored: StoredPlan, task: str, runs: list[TaskRun], tracebacks: Mapping[int, str] = MappingProxyType({})
+) -> documents.Task:
+    """A task with its definition, result, executions and story. Raises UnknownTask."""
+    plan = stored.record.plan
+    node = plan.nodes.get(task)
+    if node is None:
+        raise UnknownTask(task)
+    mask = PlanMask(plan)
+    result = mask.results().get(task) if node.status is COMPLETED else None
+    return documents.Task(
+        **vars(task_document(node, plan, mask, groups_of(plan), stored)),
+        definition=mask.shown(node.task.to_json()),
+        result=plain_json(result, f"the result of task {task!r}"),
+        executions=[execution_document(execution, mask) for execution in runs],
+        story=story_documents(plan.story(task), mask, tracebacks),
+    )
+
+
+def execution_document(execution: TaskRun, mask: PlanMask) -> documents.Attempt:
+    run = execution.run
+    return documents.Attempt(
+        run=run.id,
+        status=run.reported_status,
+        device=run.device,
+        created_at=run.created_at,
+        assigned_at=run.assigned_at,
+        started_at=run.started_at,
+        ended_at=run.ended_at,
+        error=None if run.error is None else mask.shown(run.error),
+    )
+
+
+def story_documents(
+    story: Sequence[Entry], mask: PlanMask, tracebacks: Mapping[int, str] = MappingProxyType({})
+) -> list[documents.StoryEntry]:
+    """``tracebacks`` are those of functions that failed, by the place of the entry."""
+    return [
+        documents.StoryEntry(
+            at=entry.at,
+            what=entry.what,
+            why=mask.shown(entry.why),
+            task=entry.task,
+            traceback=mask.shown(tracebacks[place]) if place in tracebacks else None,
+        )
+        for place, entry in enumerate(story)
+    ]
+
+
+def cycle_document(cycle: EditCycle) -> documents.Cycle:
+    return documents.Cycle(
+        id=cycle.id,
+        version=cycle.version,
+        opened_at=cycle.opened_at,
+        expires_at=cycle.expires_at if math.isfinite(cycle.expires_at) else None,
+        claimed_by=cycle.claimed_by,
+        stuck=cycle.stuck,
+        rejections=cycle.rejections,
+        tasks=list(cycle.tasks),
+    )
+
+
+# -- editors -----------------------------------------------------------------------------------------------------------
+
+
+def closed_cycles(cycles: Sequence[ClosedCycle], approvals: Sequence[WaitingEdit]) -> list[documents.ClosedCycle]:
+    """The closed cycles of a plan. Of a cycle whose answer has waited for a person, ``approvals`` tell the version."""
+    approved = {edit.cycle: edit.version for edit in approvals if edit.cycle is not None}
+    return [
+        documents.ClosedCycle(
+            id=cycle.id,
+            opened_at=cycle.opened_at,
+            closed_at=cycle.closed_at or cycle.opened_at,
+            tasks=list(cycle.tasks),
+            stuck=cycle.stuck,
+            rejections=cycle.rejections,
+            outcome=cycle.outcome,
+            version=approved.get(cycle.id) if version is None else version,
+            cost=None if cycle.cost is None else documents.EditorCost(**asdict(cycle.cost)),
+        )
+        for cycle, version in cycles
+    ]
+
+
+def total_cost(cycles: Sequence[ClosedCycle]) -> documents.EditorCost | None:
+    """What the editors of a plan have cost in all closed cycles; None if they tell nothing."""
+    total = sum((closed.cycle.cost for closed in cycles if closed.cycle.cost is not None), EditorCost())
+    return documents.EditorCost(**asdict(total)) if total else None
+
+
+def budget_document(account: Account) -> documents.EditorBudget:
+    return read_document(documents.EditorBudget, {**account.to_json(), "held_until": account.held_until})
+
+
+async def approval_documents(
+    fleet: Fleet, record: StoredConstellation, edits: Sequence[WaitingEdit]
+) -> list[documents.WaitingEdit]:
+    """Edits that wait for a person, or waited, with secrets masked."""
+    if not edits:
+        return []
+    settings, mask = await fleet.settings(), PlanMask(record.plan)
+    told = {"command": settings.notify_command, "url": settings.notify_url}
+    receivers = [name for name, receiver in told.items() if receiver is not None]
+    return [
+        read_document(
+            documents.WaitingEdit,
+            mask.shown({**edit.to_json(), **(_waiting_json(edit, record, receivers) if edit.state == WAITING else {})}),
+        )
+        for edit in edits
+    ]
+
+
+def _waiting_json(edit: WaitingEdit, record: StoredConstellation, receivers: list[str]) -> dict[str, Any]:
+    """What the tasks of a waiting edit cost and do, and when people hear of it again."""
+    tried, escalation = trial(record.plan, edit.batch), escalation_of(record.head)
+    tasks = {task.id: work_of(task) for change in tried.changes for task in change.tasks}
+    effects = {task: sorted({one for part in work for one in effects_of(part)}) for task, work in tasks.items()}
+    return {
+        "cost": batch_cost(tried),
+        "effects": {task: found for task, found in effects.items() if found},
+        "escalates_at": None if escalation is None else edit.at + escalation,
+        "escalates_to": receivers,
+    }
+
+
+def rest_text(name: str) -> str:
+    """That a plan rests, and what to do about it."""
+    return f"no process runs the plan; resume it with: asterism resume {name}"
+
+
+def edit_outcome(name: str, answer: EditAnswer, dry_run: bool) -> documents.EditOutcome:
+    applied = answer.applied
+    return documents.EditOutcome(
+        name=name,
+        accepted=True,
+        dry_run=dry_run,
+        version_before=applied.version - bool(applied.batch.edits),
+        version=applied.version,
+        edits=[edit.to_json() for edit in applied.batch.edits],
+        changes=[str(edit) for edit in applied.batch.edits],
+        stopped=list(dict.fromkeys(task for task, _ in applied.stopped)),
+        inverse=None if applied.inverse is None else applied.inverse.to_json(),
+        applied_by=answer.by,
+        reopened=answer.reopened,
+        rests=rest_text(name) if answer.rests else None,
+        waits=list(answer.waits),
+    )

@@ -1,0 +1,259 @@
+"""Plans on a store: what the operations of ``api/plan_operations`` do.
+
+Every change goes through ``durable/plan_requests.py``, which asks the process that runs the plan; ``durable/admin.py``
+and ``plan_retry.py`` change a plan that no process runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeVar
+
+from asterism.api import documents
+from asterism.api import plan_operations as declared
+from asterism.api.document_codec import read_document
+from asterism.api.local import plan_documents
+from asterism.api.local.edit_handlers import checked_batch
+from asterism.api.local.run_handlers import log_page, run_advice
+from asterism.api.operation import implements
+from asterism.api.system import LocalSystem
+from asterism.base.http_limits import RequestRefused
+from asterism.core.errors import PlanError
+from asterism.core.plan.approval import ApprovalRule
+from asterism.core.plan.edit_scope import EditScope
+from asterism.durable import admin, plan_requests, stored_plans
+from asterism.durable.approval_store import list_approvals
+from asterism.durable.journal_store import check_name, read_head
+from asterism.durable.plan_history import Position, edit_history, plan_at, plan_events
+from asterism.durable.plan_retry import reopen_plan
+from asterism.durable.plan_submissions import submit_again
+from asterism.durable.plan_submissions import submit_plan as store_plan
+from asterism.durable.rejected_edits import rejected_edits
+from asterism.durable.stored_plans import find_plan, read_plan, unknown_task
+from asterism.durable.task_logs import story_tracebacks, task_logs, task_runs
+from asterism.orchestrator.plan_mask import PlanMask
+from asterism.planfile import loader
+
+MAX_TASKS = 20_000
+"""How many tasks a submitted plan may have."""
+
+SMALL_FILE = 50_000
+"""A plan file of at most this many characters is read at once."""
+
+MAX_EVENTS = 5_000
+"""How many events one answer has."""
+
+Rule = TypeVar("Rule")
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+@implements(declared.list_plans)
+async def list_plans(system: LocalSystem, request: declared.ListPlans) -> documents.Page[documents.PlanSummary]:
+    plans = await stored_plans.list_plans(system.fleet)
+    items = [plan_documents.summary(stored) for stored in plans]
+    return documents.Page(items=items, now=system.fleet.store.clock())
+
+
+@implements(declared.show_plan)
+async def show_plan(system: LocalSystem, request: declared.ShowPlan) -> documents.Plan:
+    fleet = system.fleet
+    stored = await read_plan(fleet, request.plan)
+    approvals = await plan_documents.approval_documents(fleet, stored.record, stored.waiting)
+    return plan_documents.view(stored, now=fleet.store.clock(), tasks=request.tasks, approvals=approvals)
+
+
+@implements(declared.read_story)
+async def read_story(system: LocalSystem, request: declared.ReadStory) -> documents.Page[documents.StoryEntry]:
+    plan = (await read_plan(system.fleet, request.plan)).record.plan
+    entries = plan.story(request.task)
+    if request.task is not None and not entries and request.task not in plan:
+        raise unknown_task(plan, request.task)
+    tracebacks = await story_tracebacks(system.fleet, plan, entries)
+    return documents.Page(items=plan_documents.story_documents(entries, PlanMask(plan), tracebacks))
+
+
+@implements(declared.show_task)
+async def show_task(system: LocalSystem, request: declared.OneTask) -> documents.Task:
+    stored = await read_plan(system.fleet, request.plan)
+    plan = stored.record.plan
+    if request.task not in plan:
+        raise unknown_task(plan, request.task)
+    runs = await task_runs(system.fleet.store, request.plan, request.task)
+    tracebacks = await story_tracebacks(system.fleet, plan, plan.story(request.task))
+    return plan_documents.task_details(stored, request.task, runs, tracebacks)
+
+
+@implements(declared.explain_task)
+async def explain_task(system: LocalSystem, request: declared.OneTask) -> documents.TaskWhy:
+    answer = await stored_plans.explain_task(system.fleet, request.plan, request.task, run_advice)
+    return documents.TaskWhy(
+        name=answer.plan,
+        task=answer.task,
+        status=answer.status,
+        run=answer.run,
+        reasons=[documents.Reason(kind=why.kind, name=why.name, text=why.text) for why in answer.reasons],
+        advice=list(answer.hints),
+        answered_by=answer.by,
+    )
+
+
+@implements(declared.read_task_logs)
+async def read_task_logs(system: LocalSystem, request: declared.ReadTaskLogs) -> documents.Page[documents.LogEntry]:
+    plan = (await read_plan(system.fleet, request.plan)).record.plan
+    if request.task not in plan and not await task_runs(system.fleet.store, request.plan, request.task):
+        raise unknown_task(plan, request.task)
+    return log_page(await task_logs(system.fleet, request.plan, request.task), request.after, request.attempt)
+
+
+@implements(declared.list_versions)
+async def list_versions(system: LocalSystem, request: declared.OnePlan) -> documents.Versions:
+    name, store = request.plan, system.fleet.store
+    await find_plan(system.fleet, name)
+    history, rejected = await edit_history(store, name), await rejected_edits(store, name)
+    approvals = await list_approvals(store, name)
+    return documents.Versions(
+        items=[read_document(documents.PlanVersion, version.to_json()) for version in history.versions],
+        rejected=[read_document(documents.RejectedEdit, edit.to_json()) for edit in rejected],
+        cycles=plan_documents.closed_cycles(history.cycles, approvals),
+        cost=plan_documents.total_cost(history.cycles),
+    )
+
+
+@implements(declared.show_version)
+async def show_version(system: LocalSystem, request: declared.ShowVersion) -> documents.PastPlan:
+    await find_plan(system.fleet, request.plan)
+    past = await plan_at(system.fleet.store, request.plan, request.version)
+    return documents.PastPlan(
+        name=request.plan,
+        version=past.version.version,
+        edit=read_document(documents.PlanVersion, past.version.to_json()),
+        state=str(past.plan.state),
+        counts=plan_documents.counts(past.plan),
+        **plan_documents.structure(past.plan),
+    )
+
+
+@implements(declared.read_changes)
+async def read_changes(system: LocalSystem, request: declared.ReadChanges) -> documents.Changes:
+    await find_plan(system.fleet, request.plan)
+    since = None if request.since is None else parse_position(request.since)
+    events = await plan_events(system.fleet.store, request.plan, since)
+    items = events.events[:MAX_EVENTS]
+    more = len(events.events) > MAX_EVENTS
+    position = items[-1].position if more else events.position
+    return documents.Changes(
+        items=[event.to_json() for event in items],
+        position=str(position),
+        reset=events.reset,
+        next=str(position) if more else None,
+    )
+
+
+def parse_position(text: str) -> Position:
+    """Raises RequestRefused."""
+    try:
+        return Position.parse(text)
+    except ValueError as error:
+        raise RequestRefused(400, str(error)) from None
+
+
+# -- changing ----------------------------------------------------------------------------------------------------------
+
+
+@implements(declared.submit_plan)
+async def submit_plan(system: LocalSystem, request: declared.SubmitPlan) -> documents.Plan:
+    rules, scopes = _rules(ApprovalRule.parse, request.approvals), _rules(EditScope.parse, request.scopes)
+    file = await examined(request.file, request.name or "plan", request.params)
+    plan = file.constellation
+    if len(plan) > MAX_TASKS:
+        raise RequestRefused(413, f"the plan has {len(plan):,} tasks; the limit is {MAX_TASKS:,}")
+    plan.id = request.name or plan.id
+    try:
+        check_name(plan.id)
+    except PlanError as error:
+        raise RequestRefused(422, str(error)) from None
+    policy = file.policy or "scoped"
+    await store_plan(system.fleet, plan, policy=policy, params=file.params, approvals=rules, scopes=scopes)
+    system.submitted()
+    return plan_documents.view(await read_plan(system.fleet, plan.id), now=system.fleet.store.clock(), tasks=False)
+
+
+async def examined(text: str, name: str, params: Mapping[str, Any]) -> loader.PlanFile:
+    """A plan file. A large one takes seconds, and is read in a thread. Raises BadPlan."""
+    read = partial(loader.examine, text, name, params=dict(params), files=False)
+    file, mistakes = await asyncio.to_thread(read) if len(text) > SMALL_FILE else read()
+    if file is None:
+        raise loader.BadPlan("the plan file", mistakes)
+    return file
+
+
+def _rules(parse: Callable[[str], Rule], texts: list[str]) -> list[Rule]:
+    try:
+        return [parse(text) for text in texts]
+    except PlanError as error:
+        raise RequestRefused(422, str(error)[:2000]) from None
+
+
+@implements(declared.pause_plan)
+async def pause_plan(system: LocalSystem, request: declared.ChangePlan) -> documents.PlanState:
+    await find_plan(system.fleet, request.plan)
+    answer = await plan_requests.pause_plan(system.fleet, request.plan, request.reason)
+    return await _state(
+        system, request.plan, paused=answer.reason, owner=answer.owner, applied_by=answer.by, already=answer.already
+    )
+
+
+@implements(declared.resume_plan)
+async def resume_plan(system: LocalSystem, request: declared.ChangePlan) -> documents.PlanState:
+    """Withdraw a pause, and let a server run the plan if no process does."""
+    head = await find_plan(system.fleet, request.plan)
+    if head.ended:
+        raise RequestRefused(409, f"plan {request.plan!r} is {head.state}: it cannot be resumed")
+    await admin.unpause(system.fleet, request.plan)
+    await _run_somewhere(system, request.plan)
+    return await _state(system, request.plan)
+
+
+@implements(declared.cancel_plan)
+async def cancel_plan(system: LocalSystem, request: declared.ChangePlan) -> documents.PlanState:
+    """Ask the owner to cancel the plan; if no process runs it, a server does."""
+    await find_plan(system.fleet, request.plan)
+    await admin.cancel(system.fleet, request.plan, request.reason)
+    await _run_somewhere(system, request.plan)
+    return await _state(system, request.plan)
+
+
+@implements(declared.retry_plan)
+async def retry_plan(system: LocalSystem, request: declared.RetryPlan) -> documents.PlanState:
+    await find_plan(system.fleet, request.plan)
+    batch = await checked_batch(system, request.plan, request.edits, request.reason) if request.edits else None
+    reopened = await reopen_plan(
+        system.fleet,
+        request.plan,
+        from_tasks=request.from_tasks,
+        batch=batch,
+        reason=request.reason,
+        editor=system.editor,
+        submit=True,
+    )
+    system.submitted()
+    return await _state(system, request.plan, tasks=list(reopened.tasks), version=reopened.version)
+
+
+async def _run_somewhere(system: LocalSystem, name: str) -> None:
+    """Let a plan runner run a plan that no process runs."""
+    head, _ = await read_head(system.fleet.store, name)
+    if not head.ended and await admin.live_owner(system.fleet.store, head) is None:
+        await submit_again(system.fleet, name)
+        system.submitted()
+
+
+async def _state(system: LocalSystem, name: str, **more: Any) -> documents.PlanState:
+    stored = await read_plan(system.fleet, name)
+    owner = stored.owner.device if stored.owner is not None else None
+    fields = {"name": name, "state": stored.state, "paused": stored.paused, "owner": owner, **more}
+    return documents.PlanState(**fields)

@@ -1,0 +1,192 @@
+"""Operations on plans in a store: read them, submit one, and pause, resume, cancel and retry.
+
+Those that edit a plan are in ``edit_operations``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from annotated_types import Ge, Le, MaxLen, MinLen
+
+from asterism.api import documents
+from asterism.api.documents import Doc
+from asterism.api.edit_operations import MAX_EDITS, Edits
+from asterism.api.operation import Name, Operation, Reason
+
+READ = "observe plan {plan}"
+
+PlanName = Annotated[str, MinLen(1), MaxLen(500), Doc("The name of the plan.")]
+TaskId = Annotated[str, MinLen(1), MaxLen(500), Doc("The id of the task.")]
+Rules = Annotated[list[str], MaxLen(50)]
+
+
+@dataclass(frozen=True)
+class ListPlans:
+    """All plans."""
+
+
+@dataclass(frozen=True)
+class SubmitPlan:
+    """``file`` is the text of a plan file; it cannot include others."""
+
+    file: Annotated[str, MaxLen(2_000_000)]
+    name: Annotated[str | None, MinLen(1), MaxLen(100), Doc("Default: the id in the plan file.")] = None
+    params: Mapping[str, Any] = field(default_factory=dict)
+    approvals: Annotated[Rules, Doc("Rules: which edits wait for a person.")] = field(default_factory=list)
+    scopes: Annotated[Rules, Doc("What the editors of the plan may do.")] = field(default_factory=list)
+    reason: Reason = ""
+
+
+@dataclass(frozen=True)
+class ShowPlan:
+    """Without ``tasks`` the lists of tasks and dependencies are empty."""
+
+    plan: PlanName
+    tasks: bool = True
+
+
+@dataclass(frozen=True)
+class OnePlan:
+    plan: PlanName
+
+
+@dataclass(frozen=True)
+class ShowVersion:
+    plan: PlanName
+    version: int
+
+
+@dataclass(frozen=True)
+class ReadStory:
+    plan: PlanName
+    task: Name | None = None
+
+
+@dataclass(frozen=True)
+class ReadChanges:
+    plan: PlanName
+    since: Annotated[str | None, MaxLen(40), Doc("A `position`; default: from the beginning.")] = None
+
+
+@dataclass(frozen=True)
+class OneTask:
+    plan: PlanName
+    task: TaskId
+
+
+@dataclass(frozen=True)
+class ReadTaskLogs:
+    plan: PlanName
+    task: TaskId
+    after: Annotated[str | None, MaxLen(40), Doc("The `next` of an earlier answer.")] = None
+    attempt: Annotated[int | None, Ge(1), Le(1_000_000)] = None
+
+
+@dataclass(frozen=True)
+class ChangePlan:
+    plan: PlanName
+    reason: Reason = ""
+
+
+@dataclass(frozen=True)
+class RetryPlan:
+    """``from_tasks`` run again with everything below them; without them, what failed."""
+
+    plan: PlanName
+    from_tasks: Annotated[list[str], MaxLen(MAX_EDITS)] = field(default_factory=list)
+    edits: Edits = field(default_factory=list)
+    reason: Reason = ""
+
+
+list_plans = Operation("list_plans", ListPlans, documents.Page[documents.PlanSummary], "List the plans.", "GET /plans")
+submit_plan = Operation(
+    "submit_plan", SubmitPlan, documents.Plan, "Submit a plan.", "POST /plans", needs="operate", status=201
+)
+show_plan = Operation("show_plan", ShowPlan, documents.Plan, "A plan as it is now.", "GET /plans/{plan}", needs=READ)
+read_changes = Operation(
+    "read_changes",
+    ReadChanges,
+    documents.Changes,
+    "What happened to a plan after a position.",
+    "GET /plans/{plan}/changes",
+    needs=READ,
+)
+list_versions = Operation(
+    "list_versions",
+    OnePlan,
+    documents.Versions,
+    "Every version of a plan, the edits that were rejected, and the closed edit cycles.",
+    "GET /plans/{plan}/versions",
+    needs=READ,
+)
+show_version = Operation(
+    "show_version",
+    ShowVersion,
+    documents.PastPlan,
+    "A plan as it was when a version was made.",
+    "GET /plans/{plan}/versions/{version}",
+    needs=READ,
+)
+read_story = Operation(
+    "read_story",
+    ReadStory,
+    documents.Page[documents.StoryEntry],
+    "What happened to a plan, or to one task.",
+    "GET /plans/{plan}/story",
+    needs=READ,
+)
+show_task = Operation(
+    "show_task",
+    OneTask,
+    documents.Task,
+    "A task of a plan, with its executions, result and story.",
+    "GET /plans/{plan}/tasks/{task}",
+    needs=READ,
+)
+explain_task = Operation(
+    "explain_task",
+    OneTask,
+    documents.TaskWhy,
+    "Why a task does not run.",
+    "GET /plans/{plan}/tasks/{task}/why",
+    needs=READ,
+)
+read_task_logs = Operation(
+    "read_task_logs",
+    ReadTaskLogs,
+    documents.Page[documents.LogEntry],
+    "What a task printed.",
+    "GET /plans/{plan}/tasks/{task}/logs",
+    needs=READ,
+)
+pause_plan = Operation(
+    "pause_plan",
+    ChangePlan,
+    documents.PlanState,
+    "Start no more tasks of a plan until it is resumed.",
+    "POST /plans/{plan}/pause",
+    needs="operate",
+)
+resume_plan = Operation(
+    "resume_plan",
+    ChangePlan,
+    documents.PlanState,
+    "Withdraw a pause, and let a server run the plan if no process does.",
+    "POST /plans/{plan}/resume",
+    needs="operate",
+)
+cancel_plan = Operation(
+    "cancel_plan", ChangePlan, documents.PlanState, "Cancel a plan.", "POST /plans/{plan}/cancel", needs="operate"
+)
+retry_plan = Operation(
+    "retry_plan",
+    RetryPlan,
+    documents.PlanState,
+    "Run again what failed in a plan that has ended.",
+    "POST /plans/{plan}/retry",
+    needs="operate",
+    edits=True,
+)
