@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 
-from asterism.server import endpoint, plan_routes, problems, request_guard
+from asterism.api import edit_operations
+from asterism.api.local import edited_plans
+from asterism.server import endpoint, problems, request_guard
 from asterism.server.app import endpoints
 from tests.docs.docs_pages import ROOT
 
@@ -26,7 +28,7 @@ def test_every_limit_is_told() -> None:
     for value in (
         f"{endpoint.MAX_BODY // 2**20} MiB, nested {endpoint.MAX_DEPTH} deep",
         f"{request_guard.LONGEST_HEADERS // 1024} KiB",
-        f"{plan_routes.MAX_TASKS:,}; {plan_routes.MAX_EDITS:,}",
+        f"{edited_plans.MAX_TASKS:,}; {edit_operations.MAX_EDITS:,}",
         f"| {request_guard.EDITS_PER_MINUTE} |",
         f"| {request_guard.REQUESTS_AT_ONCE} |",
         f"{request_guard.MAX_FAILURES} a minute",

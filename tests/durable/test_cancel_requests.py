@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from asterism.api.local import plan_documents
 from asterism.core.errors import PlanError
 from asterism.core.plan.apply import Applied
 from asterism.core.plan.edits import AddTask, EditBatch
@@ -15,7 +16,6 @@ from asterism.durable import admin, ownership
 from asterism.durable.journal_store import UnknownConstellation, insert_plan
 from asterism.durable.stored_plans import explain_task, read_plan
 from asterism.report.picture import picture
-from asterism.server import plan_documents
 from asterism.store.protocol import Query
 from tests.durable import durable_work
 from tests.durable.durable_scenes import DONE, Stage, chain, heard_by, left, task
@@ -53,8 +53,8 @@ async def test_every_cancelled_task_has_the_reason_of_the_person(stage: Stage) -
     for plan in (result.plan, stored.record.plan):
         assert {node.reason for node in plan.nodes.values()} == {why}
         assert [entry.why for entry in plan.story() if entry.what == "cancelled" and entry.task] == [why, why]
-    view = plan_documents.view(stored)
-    assert [one["reason"] for one in view["tasks"]] == [why, why]
+    view = plan_documents.view(stored, now=0.0)
+    assert [task.reason for task in view.tasks] == [why, why]
     assert all(one.note.endswith(why) for one in picture(stored.record.plan).tasks)
     explained = await explain_task(stage.fleet(), "nightly", "b")
     assert explained.reasons[0].text.endswith(f": {why}")

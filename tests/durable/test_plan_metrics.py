@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from asterism.api.local import plan_documents
 from asterism.base.openmetrics import render
 from asterism.core.plan.edits import AddTask, EditBatch
 from asterism.durable import admin, plan_metrics
 from asterism.durable.plan_metrics import plan_families
 from asterism.durable.stored_plans import StoredPlan, list_plans, read_plan
-from asterism.server import plan_documents
 from asterism.store.protocol import PutRegister
 from tests.base.openmetrics_grammar import ReadFamily, read
 from tests.durable.durable_scenes import Stage, chain, task
@@ -74,9 +74,9 @@ async def test_metrics_lists_and_documents_agree_about_a_plan(stage: Stage) -> N
         assert isinstance(listed, StoredPlan)
         for one in (listed, await read_plan(stage.fleet(), "nightly")):
             document = plan_documents.summary(one)
-            assert ((one.state_name,), one.counts) == ((document["state"],), document["counts"]) == (state, tasks)
+            assert ((one.state_name,), one.counts) == ((document.state,), document.counts) == (state, tasks)
             shown = plan_documents.structure(one.record.plan, one)["tasks"]
-            assert [tasks[task["phase"]] for task in shown if task["phase"]] == [1]
+            assert [tasks[task.phase] for task in shown if task.phase] == [1]
         return state[0], tasks
 
     running = stage.spawn(stage.orchestrator(host="there").run(chain("a", "b", call="wait")))

@@ -14,11 +14,12 @@ from pathlib import Path
 import httpx
 import pytest
 
+from asterism.api.local import edited_plans
 from asterism.base import http_limits
 from asterism.base.http_server import LimitedProtocol
 from asterism.base.listen_address import CannotServe, ListenAddress, parse_listen_address
 from asterism.durable.journal_store import insert_plan
-from asterism.server import endpoint, plan_routes, request_guard
+from asterism.server import endpoint, request_guard
 from asterism.server.credentials import Credential, Credentials
 from asterism.server.request_guard import Gate, RequestGuard
 from asterism.store.protocol import PutRegister
@@ -143,7 +144,7 @@ async def test_large_bodies_headers_and_plans_are_refused(guarded: bool, monkeyp
     if not guarded:
         monkeypatch.setattr(endpoint, "MAX_BODY", 1 << 30)
         monkeypatch.setattr(request_guard, "LONGEST_HEADERS", 1 << 30)
-    monkeypatch.setattr(plan_routes, "MAX_TASKS", 1 if guarded else 10)
+    monkeypatch.setattr(edited_plans, "MAX_TASKS", 1 if guarded else 10)
     async with server_scene() as scene, scene.client() as client:
         await insert_plan(scene.fleet.store, chain("a"))
         body = b'{"edits": [], "dry_run": true' + b" " * (4 * 1024 * 1024) + b"}"

@@ -16,13 +16,14 @@ from urllib.parse import quote
 import httpx
 import pytest
 
+from asterism.api.local import plan_handlers
 from asterism.base import http_limits
 from asterism.base.http_limits import Limits
 from asterism.base.listen_address import ListenAddress
 from asterism.durable.journal_store import insert_plan
 from asterism.fleet.fleet import Fleet
 from asterism.planfile import loader
-from asterism.server import endpoint, plan_routes
+from asterism.server import endpoint
 from asterism.server.credentials import Credentials
 from asterism.server.http_service import http_service
 from asterism.server.request_guard import SERVER_LIMITS
@@ -77,7 +78,7 @@ async def test_without_the_limit_deep_json_is_read(monkeypatch: pytest.MonkeyPat
 
 
 async def test_many_small_edits_do_not_pass_the_limit_of_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asterism.server.plan_routes.MAX_TASKS", 3)
+    monkeypatch.setattr("asterism.api.local.edited_plans.MAX_TASKS", 3)
     async with server_scene() as scene, scene.client() as client:
         await insert_plan(scene.fleet.store, chain("a"))
         answers = [
@@ -102,7 +103,7 @@ async def test_every_edit_that_cannot_be_read_is_a_violation() -> None:
 
 
 async def test_edits_of_a_retry_have_the_limits_of_edits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asterism.server.plan_routes.MAX_TASKS", 3)
+    monkeypatch.setattr("asterism.api.local.edited_plans.MAX_TASKS", 3)
     async with server_scene(edits_per_minute=2) as scene, scene.client() as client:
         await insert_plan(scene.fleet.store, chain("a", "b"))
         add = [{"op": "add_task", "task": {"id": name, "shell": "true"}} for name in "xy"]
@@ -132,7 +133,7 @@ async def test_a_compressed_body_is_refused() -> None:
 
 
 async def test_a_batch_and_a_plan_have_a_limit_of_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asterism.server.plan_routes.MAX_TASKS", 3)
+    monkeypatch.setattr("asterism.api.local.edited_plans.MAX_TASKS", 3)
     async with server_scene() as scene, scene.client() as client:
         await insert_plan(scene.fleet.store, chain("a", "b"))
         add = [{"op": "add_task", "task": {"id": name, "shell": "true"}} for name in "xy"]
@@ -153,7 +154,7 @@ async def test_a_large_file_is_read_beside_the_event_loop(small: int, monkeypatc
         threads.append(threading.current_thread())
         return real(*arguments, **terms)
 
-    monkeypatch.setattr(plan_routes, "SMALL_FILE", small)
+    monkeypatch.setattr(plan_handlers, "SMALL_FILE", small)
     monkeypatch.setattr(loader, "examine", noted)
     async with server_scene() as scene, scene.client() as client:
         answer = await client.post("/api/v1/plans", json={"file": "asterism: 1\ntasks: {a: {shell: x}}", "name": "p"})

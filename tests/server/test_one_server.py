@@ -27,7 +27,7 @@ from asterism.core.errors import AsterismError
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.task import Task
 from asterism.core.run.workflow import Workflow
-from asterism.durable import plan_runner
+from asterism.durable import plan_requests, plan_runner
 from asterism.durable.plan_submissions import submit_plan
 from asterism.fleet.device import agent as device_agent
 from asterism.fleet.fleet import Fleet
@@ -40,7 +40,7 @@ from asterism.peers.registry import PeerRefused
 from asterism.series.github.discovery import SeriesMatcher
 from asterism.series.github.sync import SyncWorker
 from asterism.series.github.webhook import LIMITS, MAX_BODY, WebhookEndpoint
-from asterism.server import endpoint, plan_routes
+from asterism.server import endpoint
 from asterism.server import http_service as service_module
 from asterism.server.credentials import Credentials
 from asterism.server.http_service import HttpService, http_service
@@ -405,7 +405,7 @@ async def test_a_request_that_is_not_done_when_the_server_stops_gets_a_problem_d
         await asyncio.Event().wait()
 
     monkeypatch.setattr(endpoint, "STOP_GRACE", 0.1)
-    monkeypatch.setattr(plan_routes, "edit_plan", never)
+    monkeypatch.setattr(plan_requests, "edit_plan", never)
     monkeypatch.setattr(Fleet, "coordinator", never)
     async with stores(tmp_path) as (fleet, _):
         plan = Constellation("p")

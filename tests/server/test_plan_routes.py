@@ -9,10 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
+from asterism.api.local.edited_plans import EditedPlans
 from asterism.durable import admin
 from asterism.durable.plan_submissions import SUBMITTED
 from asterism.durable.stored_plans import times_of
-from asterism.server.edited_plans import EditedPlans
 from asterism.store.protocol import Query
 from tests.durable.durable_scenes import Stage, chain
 from tests.durable.durable_work import DONE, gate

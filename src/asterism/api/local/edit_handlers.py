@@ -25,9 +25,6 @@ from asterism.durable.journal_store import load
 from asterism.durable.stored_plans import find_plan
 from asterism.fleet.fleet import Fleet
 
-MAX_TASKS = 20_000
-"""How many tasks an edited plan may have."""
-
 
 class InvalidEdits(AsterismError):
     """Edits that cannot be read. ``reasons`` has the number of each, and why."""
@@ -54,7 +51,7 @@ async def check_size(system: LocalSystem, name: str, batch: EditBatch) -> None:
     """Raise RequestRefused if a batch makes a plan too large."""
     added = sum(edit.op == "add_task" for edit in batch.edits)
     if added:
-        await system.edited_plans.add(system.fleet, name, added, MAX_TASKS)
+        await system.edited_plans.add(system.fleet, name, added)
 
 
 async def checked_batch(

@@ -21,11 +21,20 @@ from asterism.durable import admin
 from asterism.durable.stored_plans import find_plan, read_plan
 from asterism.fleet.fleet import Fleet
 
+MAX_TASKS = 20_000
+"""How many tasks a submitted plan, or an edited one, may have."""
+
 READ_AGAIN = 60.0
 """After how many seconds the size of a plan is read again."""
 
 MOST_PLANS = 1000
 """Of how many plans the size is remembered."""
+
+
+def check_tasks(tasks: int) -> None:
+    """Raise RequestRefused if a plan has too many tasks."""
+    if tasks > MAX_TASKS:
+        raise RequestRefused(413, f"the plan has {tasks:,} tasks; the limit is {MAX_TASKS:,}")
 
 
 @dataclass
@@ -41,13 +50,13 @@ class EditedPlans:
         self._sizes: dict[str, _Size] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    async def add(self, fleet: Fleet, name: str, added: int, most: int) -> None:
+    async def add(self, fleet: Fleet, name: str, added: int) -> None:
         """Count tasks that an edit adds. Raises RequestRefused if the plan gets too large, and UnknownConstellation."""
         now, known = fleet.clock.time(), self._sizes.pop(name, None)
-        if known is None or now - known.at > READ_AGAIN or known.tasks + added > most:
+        if known is None or now - known.at > READ_AGAIN or known.tasks + added > MAX_TASKS:
             known = _Size(now, len((await read_plan(fleet, name)).record.plan))
-        if known.tasks + added > most:
-            raise RequestRefused(413, f"the plan would have more than {most:,} tasks")
+        if known.tasks + added > MAX_TASKS:
+            raise RequestRefused(413, f"the plan would have more than {MAX_TASKS:,} tasks")
         self._sizes[name] = _Size(known.at, known.tasks + added)
         while len(self._sizes) > MOST_PLANS:
             del self._sizes[next(iter(self._sizes))]

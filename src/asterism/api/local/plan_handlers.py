@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from asterism.api import documents
 from asterism.api import plan_operations as declared
 from asterism.api.document_codec import read_document
-from asterism.api.local import plan_documents
+from asterism.api.local import edited_plans, plan_documents
 from asterism.api.local.edit_handlers import checked_batch
 from asterism.api.local.run_handlers import log_page, run_advice
 from asterism.api.operation import implements
@@ -35,9 +35,6 @@ from asterism.durable.stored_plans import find_plan, read_plan, unknown_task
 from asterism.durable.task_logs import story_tracebacks, task_logs, task_runs
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.planfile import loader
-
-MAX_TASKS = 20_000
-"""How many tasks a submitted plan may have."""
 
 SMALL_FILE = 50_000
 """A plan file of at most this many characters is read at once."""
@@ -169,8 +166,7 @@ async def submit_plan(system: LocalSystem, request: declared.SubmitPlan) -> docu
     rules, scopes = _rules(ApprovalRule.parse, request.approvals), _rules(EditScope.parse, request.scopes)
     file = await examined(request.file, request.name or "plan", request.params)
     plan = file.constellation
-    if len(plan) > MAX_TASKS:
-        raise RequestRefused(413, f"the plan has {len(plan):,} tasks; the limit is {MAX_TASKS:,}")
+    edited_plans.check_tasks(len(plan))
     plan.id = request.name or plan.id
     try:
         check_name(plan.id)
