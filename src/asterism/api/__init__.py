@@ -1,12 +1,13 @@
-"""The client of the HTTP API, and the documents that it exchanges with a server.
+"""Operations: what can be done to a system, declared once for every door.
 
-``http_client``       ``Client`` and ``AsyncClient``
-``api_requests``      each operation, written once for both
-``documents``         models of the answers; the server publishes their schemas
-``editor_documents``  those about edit cycles, costs, budgets and edits that wait
-``document_base``     what all of them have in common
-``event_lines``       server-sent events from lines
-``api_errors``        problem documents as exceptions
+``operation``        an operation: name, request, answer, scope, HTTP path; ``operations`` is the table of all
+``*_operations``     requests and declarations, by noun; they import nothing heavy
+``documents``        what operations answer; ``document_codec`` reads them from JSON, ``pages`` reads lists to their end
+``system``           where operations happen: ``LocalSystem`` is a store opened here
+``local``            what an operation does on a store, by noun
+``client``           ``Client`` and ``AsyncClient``: a server as a system
+``http_form``        an operation as an HTTP request
+``client_errors``    problem documents as exceptions; ``event_lines`` reads server-sent events
 """
 
 from typing import TYPE_CHECKING

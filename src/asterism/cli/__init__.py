@@ -11,8 +11,8 @@ run, check, show,      ``plan_file_commands``
 schema
 plan                   ``plan_commands``, ``plan_run_commands``; ``plan_execution`` runs plans, ``stored_plans``
                        reads and explains them, ``plan_views`` prints them and their edits
-runs                   ``runs_commands``; ``run_actions``, ``run_queries``, ``run_details``; ``runs_watch`` is the live
-                       view of ``runs watch``
+runs                   ``runs_commands``; ``run_actions``, ``run_views``; ``runs_watch`` is the live view of
+                       ``runs watch``
 workflow, fleet        ``workflow_commands``, ``fleet_commands``; their tables are in ``fleet_tables``
 device, monitor        ``device_commands``; ``device_process`` is the process of a device, ``device_log`` its log; their
                        tables are in ``fleet_tables``

@@ -1,24 +1,24 @@
 """The server: an HTTP API over a store, with credentials, problem documents and event streams.
 
-====================  ==================================================================================================
-``app``               the application, from the tables of endpoints
-``endpoint``          ``Endpoint``, ``Call``: who calls, what they may do, the body, errors; in one place for all routes
-``request_guard``     Host and Origin, callers, rates, headers of every answer
-``scopes``            what a credential allows
-``credentials``       tokens and sessions in the store, hashed; one-time login
-``problems``          errors as problem documents (RFC 9457)
-``openapi``           the OpenAPI document, from the same table
-``health_routes``     health, login, who one is
-``plan_routes``       plans, with their views in ``plan_documents``
-``run_routes``        runs, one by one and by filter
-``fleet_routes``      devices, schedules, notices, metrics
-``series_routes``     series of issues
-``event_stream``      server-sent events; ``plan_feed`` and ``fleet_feed`` are their sources
-``http_service``      listens, and stops in good order
-``gateway``           what devices without a store ask; ``gateway_order`` takes runs for them, ``gateway_runs`` makes
-                      their steps, ``gateway_routes`` is the HTTP of it
-``enrolment``         one-time codes for devices, their keys and their credentials
-====================  ==================================================================================================
+======================  ================================================================================================
+``app``                 the application, from the tables of endpoints
+``endpoint``            ``Endpoint``, ``Call``: who calls, what they may do, the body, errors; in one place for all routes
+``request_guard``       Host and Origin, callers, rates, headers of every answer
+``scopes``              what a credential allows
+``credentials``         tokens and sessions in the store, hashed; one-time login
+``problems``            errors as problem documents (RFC 9457)
+``openapi``             the OpenAPI document, from the same table
+``health_routes``       health, login, who one is
+``operation_endpoint``  the endpoint of an operation of ``api``
+``plan_routes``         the events of a plan
+``fleet_routes``        devices, schedules, notices, metrics
+``series_routes``       series of issues
+``event_stream``        server-sent events; ``plan_feed`` and ``fleet_feed`` are their sources
+``http_service``        listens, and stops in good order
+``gateway``             what devices without a store ask; ``gateway_order`` takes runs for them, ``gateway_runs`` makes
+                        their steps, ``gateway_routes`` is the HTTP of it
+``enrolment``           one-time codes for devices, their keys and their credentials
+======================  ================================================================================================
 
 Routes call the same functions of the library as the commands do. A rule is never written twice: what a plan, a run or a
 series allows is decided below this package.
