@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from asterism.core.errors import AsterismError, EditRejected, Violation
+from asterism.store.store_errors import StoreUnavailable
 
 PREFIX = "urn:asterism:problem:"
 
@@ -16,7 +17,8 @@ class ServerUnreachable(AsterismError):
 
 class ApiError(AsterismError):
     """The server refused a request. ``status`` is the HTTP status, ``problem`` the name of the problem, such as
-    ``plan-exists``; ``violations`` has each reason, ``retry_after`` is in seconds."""
+    ``plan-exists``; ``violations`` has each reason, ``retry_after`` is in seconds. ``approval`` is the number of an
+    edit that waits for a person."""
 
     def __init__(
         self,
@@ -25,8 +27,9 @@ class ApiError(AsterismError):
         detail: str,
         violations: Sequence[Violation] = (),
         retry_after: float | None = None,
+        approval: int | None = None,
     ) -> None:
-        self.status, self.problem, self.retry_after = status, problem, retry_after
+        self.status, self.problem, self.retry_after, self.approval = status, problem, retry_after, approval
         self.violations = tuple(violations)
         lines = "".join(f"\n  - {one.message}" for one in self.violations)
         super().__init__(f"{detail}{lines}")
@@ -43,6 +46,9 @@ class NotAllowed(ApiError):
 class TryLater(ApiError):
     """Too many requests, or the store or the owner of a plan does not answer now."""
 
+
+OUT_OF_REACH = (StoreUnavailable, ServerUnreachable, TryLater)
+"""A system that cannot be reached now: what is asked may be asked again later."""
 
 _KINDS = {401: NotAllowed, 403: NotAllowed, 404: NotFound, 429: TryLater, 503: TryLater, 504: TryLater}
 
@@ -62,4 +68,6 @@ def error_of(status: int, document: Any, retry_after: str | None) -> AsterismErr
         return EditRejected(violations)
     wait = float(retry_after) if retry_after is not None and retry_after.isdecimal() else None
     kind = _KINDS.get(status, ApiError)
-    return kind(status, problem, str(document.get("detail", "")), violations, wait)
+    approval = document.get("approval")
+    waiting = approval if isinstance(approval, int) else None
+    return kind(status, problem, str(document.get("detail", "")), violations, wait, waiting)

@@ -144,10 +144,15 @@ class EditorBudget(Document):
     """What the model that edits a plan may spend, and has spent: ``dollars``, ``tokens``, ``calls``, ``seconds`` and
     ``tasks``. ``held_since`` is when a spent budget began to hold the plan, and ``held_why`` what was spent; at
     ``held_until`` the plan goes on without its editor. ``without_editor``: it does so already. ``unpriced`` names the
-    models whose price is unknown: their dollars are not counted."""
+    models whose price is unknown: their dollars are not counted. ``calls_under_way`` may cost ``reserved_text``."""
 
     budget: dict[str, float]
+    budget_text: str
     spent: dict[str, float]
+    spent_text: str
+    calls_under_way: int = 0
+    reserved_text: str = ""
+    higher_limits: Annotated[str, Doc("Limits with which the editor could go on, such as `80calls`.")] = ""
     without_editor: bool = False
     decided_by: str = ""
     held_since: float | None = None
@@ -197,6 +202,7 @@ class WaitingEdit(Document):
 
     id: int
     batch: dict[str, Any]
+    changes: Annotated[list[str], Doc("The edits as lines, with every field of a task that they add or change.")]
     at: float
     expires_at: float
     reasons: list[str]
@@ -278,6 +284,7 @@ class PlanTask(Document):
     needless: bool
     group: str | None
     estimate: float | None
+    result: Annotated[Any, Doc("What it returned; in a list of tasks only if results are asked for.")] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -397,16 +404,41 @@ class Versions(Page[PlanVersion]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PastPlan(Document):
-    """A plan as it was right after the edit that made a version."""
+class PlanContent(Document):
+    """The tasks of a plan, such as that of a plan file."""
 
     name: str
     version: int
-    edit: PlanVersion
     state: str
     counts: dict[str, int]
     tasks: list[PlanTask]
     dependencies: list[PlanDependency]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PastPlan(PlanContent):
+    """A plan as it was right after the edit that made a version."""
+
+    edit: PlanVersion
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextStyle(Document):
+    """How a part of a text looks: colours and weights as `rich` names them, such as ``bold red``."""
+
+    start: int
+    end: int
+    style: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawing(Document):
+    """A plan as a drawing. ``styles`` are those of a ``text``."""
+
+    name: str
+    form: str
+    text: str
+    styles: list[TextStyle] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -438,7 +470,6 @@ class Task(PlanTask):
     """A task with everything that is known of it. ``definition`` is the task as an edit has it."""
 
     definition: dict[str, Any]
-    result: Any = None
     executions: list[Attempt]
     story: list[StoryEntry]
 
@@ -474,6 +505,26 @@ class LogEntry(Document):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TaskLogEntry(LogEntry):
+    """A line that a task printed. ``run`` is the run of the fleet that executed it."""
+
+    run: str
+    task: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanLog(Page[TaskLogEntry]):
+    """A part of what the tasks of a plan printed, in the order of time within this part. With ``more``, other lines are
+    there already. After an answer without lines whose ``ended`` is true there is no more. ``executed`` is whether the
+    store has executions of them."""
+
+    items: list[TaskLogEntry]
+    more: bool
+    ended: bool
+    executed: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class EditOutcome(Document):
     """An edit that was accepted. With ``dry_run`` nothing has changed. ``inverse`` undoes it."""
 
@@ -506,6 +557,22 @@ class PlanState(Document):
     already: Annotated[bool, Doc("Whether it was paused before.")] = False
     tasks: Annotated[list[str] | None, Doc("The tasks that run again after a retry.")] = None
     version: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cancellation(Document):
+    """What has become of a request to cancel a plan. ``cancelled`` says who asked and why. ``teardowns`` are the tasks
+    that still clean up; no device can execute those in ``waiting_teardowns``, which has the reasons. Those in
+    ``failed_teardowns`` do not run again."""
+
+    name: str
+    state: str
+    ended: bool
+    owner: str | None
+    cancelled: str | None
+    teardowns: list[str]
+    waiting_teardowns: dict[str, str]
+    failed_teardowns: dict[str, str]
 
 
 # -- fleet -------------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from annotated_types import Gt, Le, MaxLen, MinLen
+from annotated_types import Ge, Gt, Le, MaxLen, MinLen
 
 from asterism.api import documents
 from asterism.api.documents import Doc
@@ -22,6 +22,8 @@ LONGEST_LEASE = 86_400.0
 """The longest claim of a cycle, in seconds."""
 
 PlanName = Annotated[str, MinLen(1), MaxLen(500), Doc("The name of the plan.")]
+Author = Annotated[str | None, MinLen(1), MaxLen(500), Doc("Default: the caller. A server refuses another name.")]
+Timeout = Annotated[float, Ge(0), Le(3600), Doc("How long to wait for the process that runs the plan, in seconds.")]
 
 
 class _JsonEdits:
@@ -48,6 +50,8 @@ class EditPlan:
     reason: Reason = ""
     base_version: Annotated[int | None, Doc("The version that the author has seen.")] = None
     dry_run: bool = False
+    author: Author = None
+    timeout: Timeout = 10.0
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,7 @@ class UndoEdit:
     plan: PlanName
     reason: Reason = ""
     dry_run: bool = False
+    timeout: Timeout = 10.0
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,8 @@ class ClaimCycle:
     plan: PlanName
     cycle: int
     lease: Annotated[float, Gt(0), Le(LONGEST_LEASE)] = 60.0
+    author: Author = None
+    timeout: Timeout = 10.0
 
 
 @dataclass(frozen=True)
@@ -80,6 +87,8 @@ class AnswerCycle:
     edits: Edits = field(default_factory=list)
     reason: Reason = ""
     base_version: Annotated[int | None, Doc("Default: the version of the cycle.")] = None
+    author: Author = None
+    timeout: Timeout = 10.0
 
 
 @dataclass(frozen=True)
@@ -96,6 +105,8 @@ class ApproveEdit:
     approval: int
     edits: Annotated[Edits | None, Doc("Null: as they are.")] = None
     reason: Reason = ""
+    author: Author = None
+    timeout: Timeout = 10.0
 
 
 @dataclass(frozen=True)
@@ -103,6 +114,8 @@ class RefuseEdit:
     plan: PlanName
     approval: int
     reason: Reason = ""
+    author: Author = None
+    timeout: Timeout = 10.0
 
 
 @dataclass(frozen=True)

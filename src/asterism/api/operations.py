@@ -19,9 +19,12 @@ class Operations:
     show_task = plan_operations.show_task
     explain_task = plan_operations.explain_task
     read_task_logs = plan_operations.read_task_logs
+    read_plan_logs = plan_operations.read_plan_logs
+    draw_plan = plan_operations.draw_plan
     pause_plan = plan_operations.pause_plan
     resume_plan = plan_operations.resume_plan
     cancel_plan = plan_operations.cancel_plan
+    watch_cancel = plan_operations.watch_cancel
     retry_plan = plan_operations.retry_plan
     edit_plan = edit_operations.edit_plan
     undo_edit = edit_operations.undo_edit

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le, MaxLen, MinLen
 
@@ -46,6 +46,7 @@ class ShowPlan:
 
     plan: PlanName
     tasks: bool = True
+    results: Annotated[bool, Doc("Also what the tasks returned.")] = False
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,16 @@ class OnePlan:
 class ShowVersion:
     plan: PlanName
     version: int
+
+
+@dataclass(frozen=True)
+class DrawPlan:
+    """``width`` is how many cells a line of a ``text`` may take."""
+
+    plan: PlanName
+    form: Literal["text", "mermaid", "svg"] = "text"
+    width: Annotated[int, Ge(1), Le(10_000)] = 80
+    version: Annotated[int | None, Ge(0), Le(999_999_999), Doc("Default: as it is now.")] = None
 
 
 @dataclass(frozen=True)
@@ -77,12 +88,33 @@ class OneTask:
     task: TaskId
 
 
+Position = Annotated[str | None, MaxLen(60_000), Doc("The `next` of an earlier answer.")]
+Attempt = Annotated[int | None, Ge(1), Le(1_000_000)]
+Wait = Annotated[float, Ge(0), Le(60), Doc("How long the answer may wait for something new, in seconds.")]
+
+
 @dataclass(frozen=True)
 class ReadTaskLogs:
     plan: PlanName
     task: TaskId
-    after: Annotated[str | None, MaxLen(40), Doc("The `next` of an earlier answer.")] = None
-    attempt: Annotated[int | None, Ge(1), Le(1_000_000)] = None
+    after: Position = None
+    attempt: Attempt = None
+    timeout: Wait = 0.0
+
+
+@dataclass(frozen=True)
+class ReadPlanLogs:
+    plan: PlanName
+    task: Annotated[Name | None, Doc("Only what this task printed.")] = None
+    after: Position = None
+    attempt: Attempt = None
+    timeout: Wait = 0.0
+
+
+@dataclass(frozen=True)
+class WatchCancel:
+    plan: PlanName
+    timeout: Wait = 0.0
 
 
 @dataclass(frozen=True)
@@ -157,11 +189,20 @@ explain_task = Operation(
 read_task_logs = Operation(
     "read_task_logs",
     ReadTaskLogs,
-    documents.Page[documents.LogEntry],
+    documents.PlanLog,
     "What a task printed.",
     "GET /plans/{plan}/tasks/{task}/logs",
     needs=READ,
 )
+read_plan_logs = Operation(
+    "read_plan_logs",
+    ReadPlanLogs,
+    documents.PlanLog,
+    "What the tasks of a plan printed.",
+    "GET /plans/{plan}/logs",
+    needs=READ,
+)
+draw_plan = Operation("draw_plan", DrawPlan, documents.Drawing, "Draw a plan.", "GET /plans/{plan}/drawing", needs=READ)
 pause_plan = Operation(
     "pause_plan",
     ChangePlan,
@@ -180,6 +221,14 @@ resume_plan = Operation(
 )
 cancel_plan = Operation(
     "cancel_plan", ChangePlan, documents.PlanState, "Cancel a plan.", "POST /plans/{plan}/cancel", needs="operate"
+)
+watch_cancel = Operation(
+    "watch_cancel",
+    WatchCancel,
+    documents.Cancellation,
+    "What has become of a request to cancel a plan: when it has ended, or after a while.",
+    "GET /plans/{plan}/cancel",
+    needs=READ,
 )
 retry_plan = Operation(
     "retry_plan",

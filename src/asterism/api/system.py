@@ -41,6 +41,15 @@ class LocalSystem(Operations):
     spawn: Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]] = asyncio.create_task
     """Begins work that goes on when an operation is answered."""
 
+    own: bool = True
+    """Whether the caller is this process, and not somebody at a server: it may sign with any name, and the limits that
+    protect a server do not apply."""
+
+    @property
+    def url(self) -> str:
+        """Where it is, without a password."""
+        return self.fleet.store.url
+
     @cached_property
     def edited_plans(self) -> EditedPlans:
         """The plans that are edited: their sizes and their order."""

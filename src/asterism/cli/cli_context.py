@@ -98,6 +98,9 @@ fleet_options = options(store_option, json_option)
 STORE_PAUSE = 1.0
 """How long to wait before the next try to reach a store, in seconds."""
 
+RECONNECT = (0.25, 5.0)
+"""The first and the longest pause before a system that is out of reach is asked again, in seconds."""
+
 store_wait_option = click.option(
     "--store-wait",
     type=duration,
@@ -131,13 +134,18 @@ def refuse_options(why: str, *names: str) -> None:
 
 def same_store(fleet: Fleet) -> str:
     """The option that lets an advised command find the store of this one: empty unless --store was given to it."""
+    return same_system(fleet.store.url)
+
+
+def same_system(url: str) -> str:
+    """The same for a store or a server, by its address."""
     import shlex
 
     from click.core import ParameterSource
 
     context = click.get_current_context(silent=True)
     given = context is not None and context.get_parameter_source("store") is ParameterSource.COMMANDLINE
-    return f" --store {shlex.quote(fleet.store.url)}" if given else ""
+    return f" --store {shlex.quote(url)}" if given else ""
 
 
 def with_fleet(
@@ -201,6 +209,35 @@ async def open_system(store: str | None, *, create: bool = False) -> System:
     from asterism.api.system import LocalSystem
 
     return LocalSystem(await open_fleet(store, create=create))
+
+
+async def ask_again(ask: Callable[[], Awaitable[Value]]) -> Value:
+    """What ``ask`` returns. While the system is out of reach, says so once and asks again, until Ctrl-C: for commands
+    that follow something, and know where they were."""
+    import asyncio
+
+    from asterism.api.client_errors import OUT_OF_REACH
+
+    pause, said = RECONNECT[0], False
+    while True:
+        try:
+            answer = await ask()
+        except OUT_OF_REACH as error:
+            if not said:
+                note(f"{out_of_reach(error)}; trying again")
+            said = True
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, RECONNECT[1])
+        else:
+            return answer
+
+
+def out_of_reach(error: Exception) -> str:
+    """That a system is out of reach, as a sentence without its end."""
+    from asterism.store.store_errors import StoreUnavailable
+
+    what = "store" if isinstance(error, StoreUnavailable) else "server"
+    return f"The {what} cannot be reached: {error}"
 
 
 def is_server(store: str) -> bool:

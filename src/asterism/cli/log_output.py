@@ -5,18 +5,19 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import click
 from rich.text import Text
 
+from asterism.api.documents import LogEntry, TaskLogEntry
+from asterism.api.system import System
 from asterism.base.text import clean, echo_data, json_text, short
-from asterism.cli.cli_context import format_clock, note
+from asterism.cli.cli_context import ask_again, format_clock, note
 from asterism.cli.screen import Screen
 from asterism.core.attempt_log import LogLine, LogReader
 from asterism.core.run.run import Run
-from asterism.durable.journal_store import read_head
-from asterism.durable.task_logs import TaskRun, task_runs
 from asterism.fleet.fleet import Fleet, attempt_number
 from asterism.report.log_text import log_text
 from asterism.report.status_style import DIM
@@ -24,6 +25,9 @@ from asterism.store.protocol import feed_of, has_feed
 
 FOLLOW_INTERVAL = 0.5
 """How often the store is asked for new lines, in seconds."""
+
+FOLLOW_TIMEOUT = 20.0
+"""How long an answer may wait for a line, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,28 +137,31 @@ async def print_run_log(fleet: Fleet, run: Run, terms: LogOptions) -> None:
         await _explain_nothing(fleet, reader.run, terms)
 
 
-async def print_plan_log(fleet: Fleet, name: str, task: str | None, terms: LogOptions) -> None:
-    """Print the logs of a plan, or of one task, in the order of time; with ``follow`` until the plan has ended."""
-    known: dict[str, RunLogReader] = {}
-
-    async def readers() -> list[RunLogReader]:
-        for one in await task_runs(fleet.store, name, task):
-            reader = known.setdefault(one.run.id, _reader(fleet, one))
-            reader.run = one.run
-        return list(known.values())
-
-    async def ended() -> bool:
-        return (await read_head(fleet.store, name))[0].ended
-
-    printed = await _print(fleet, terms, readers, ended, several=task is None)
-    if not printed:
+async def print_plan_log(system: System, name: str, task: str | None, terms: LogOptions) -> None:
+    """Print the logs of a plan, or of one task, in the order of time; with ``follow`` until the plan has ended. Each
+    answer continues after the one before, so that a lost connection neither loses nor repeats a line."""
+    page = await system.read_plan_logs(name, task, attempt=terms.attempt)
+    printer = LogPrinter(terms, page.now or 0.0, several=task is None)
+    batch: list[TaskLogEntry] = []
+    while True:
+        batch += page.items
+        if not page.more:  # all that there is now, in the order of time
+            batch.sort(key=lambda line: line.at)
+            printer.print([RunLine(line.run, line.task, line.attempt, _log_line(line)) for line in batch])
+            batch = []
+            if not terms.follow or (page.ended and not page.items):
+                break
+        timeout = FOLLOW_TIMEOUT if terms.follow and not page.more else 0.0
+        ask = partial(system.read_plan_logs, name, task, page.next, terms.attempt, timeout)
+        page = await (ask_again(ask) if terms.follow else ask())
+    if not printer.printed:
         what = f"Plan {name!r}" if task is None else f"Task {task!r} of plan {name!r}"
-        why = "" if known else "; it has not started, or its runs were pruned"
+        why = "" if page.executed else "; it has not started, or its runs were pruned"
         note(f"{what} has printed nothing{_chosen(terms)}{why}.")
 
 
-def _reader(fleet: Fleet, one: TaskRun) -> RunLogReader:
-    return RunLogReader(fleet, one.run, one.task, one.before)
+def _log_line(line: LogEntry) -> LogLine:
+    return LogLine(line.at, line.stream, line.text)
 
 
 async def _print(

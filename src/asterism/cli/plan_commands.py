@@ -1,9 +1,8 @@
-"""``asterism plan``: plans in a store. ``asterism resume`` is short for ``asterism plan resume``."""
+"""``asterism plan``: plans in a store or at a server. ``asterism resume`` is short for ``asterism plan resume``."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,14 +16,14 @@ from asterism.cli.cli_context import (
     options,
     print_json,
     refuse_options,
-    same_store,
-    with_fleet,
+    same_system,
+    with_system,
 )
 from asterism.cli.edit_batches import edit_batch, edit_options
 from asterism.cli.option_types import duration
 from asterism.cli.plan_context import (
     check_drawing_options,
-    draw,
+    draw_stored,
     drawing_options,
     quiet_log,
 )
@@ -33,21 +32,19 @@ from asterism.cli.plan_review_commands import (
     answer,
     approvals,
     approve,
+    attempt_edit,
     budget,
     claim,
     cycles,
     exchanges,
     history,
-    print_waiting,
     refuse,
 )
 from asterism.cli.plan_run_commands import resume, retry, standby
 
 if TYPE_CHECKING:
-    from asterism.durable.plan_requests import EditAnswer
-    from asterism.fleet.fleet import Fleet
-
-REJECTED = 1
+    from asterism.api.documents import EditOutcome
+    from asterism.api.system import System
 
 name_argument = click.argument("name")
 
@@ -83,47 +80,52 @@ def list_(store: str | None, as_json: bool) -> None:
     TASKS is the number of ended tasks and of all tasks; HEARD is the age of the owner's last heartbeat. A plan is at
     rest if it has started but no process runs it; resume it with `asterism resume NAME`."""
 
-    async def read(fleet: Fleet) -> None:
-        from asterism.cli.plan_views import plans_table, summary_json
+    async def read(system: System) -> None:
+        from asterism.cli.plan_views import plans_table
         from asterism.cli.screen import print_lines
-        from asterism.durable.stored_plans import list_plans
 
-        found = await list_plans(fleet)
+        page = await system.list_plans()
         if as_json:
-            print_json([summary_json(one) for one in found])
-        elif found:
-            print_lines(lambda width: plans_table(found, fleet.store.clock(), width))
+            print_json(page.items)
+        elif page.items:
+            print_lines(lambda width: plans_table(page.items, page.now or 0.0, width))
         else:
             note("The store has no plans. Start one with: asterism run PLAN.YAML --store URL")
 
-    with_fleet(store, read)
+    with_system(store, read)
 
 
 @plan.command()
 @name_argument
 @drawing_options
+@click.option("--failed", is_flag=True, help="List only the tasks that failed, with the reasons.")
 @fleet_options
-def show(name: str, svg_path: str | None, as_mermaid: bool, store: str | None, as_json: bool) -> None:
+def show(name: str, svg_path: str | None, as_mermaid: bool, failed: bool, store: str | None, as_json: bool) -> None:
     """Draw a plan as it is now, with the states of its tasks."""
     check_drawing_options(svg_path, as_mermaid, as_json)
+    if failed and (svg_path is not None or as_mermaid):
+        raise click.UsageError("--failed lists tasks; --svg and --mermaid draw all of them.")
 
-    async def read(fleet: Fleet) -> None:
-        from asterism.cli.plan_review_views import review_lines
-        from asterism.cli.plan_views import details_json, resume_command, status_lines
-        from asterism.cli.screen import Screen
-        from asterism.durable.stored_plans import read_plan
+    async def read(system: System) -> None:
+        from asterism.cli.plan_views import failure_lines, resume_command, review_lines, status_lines
+        from asterism.cli.screen import Screen, print_lines
 
-        stored = await read_plan(fleet, name)
-        if as_json:
-            print_json(details_json(stored))
+        if as_mermaid or svg_path is not None:
+            await draw_stored(system, name, svg_path, as_mermaid)
             return
-        draw(stored.record.plan, svg_path, as_mermaid, stored.phase)
-        if svg_path is None and not as_mermaid:
-            screen, state = Screen(), status_lines(stored, fleet.store.clock(), resume_command(fleet, name))
-            for line in ["", *state, *await review_lines(fleet, stored, same_store(fleet))]:
-                screen.say(line)
+        shown = await system.show_plan(name, results=as_json)
+        if as_json:
+            print_json([task for task in shown.tasks if task.status == "failed"] if failed else shown)
+            return
+        if failed:
+            print_lines(lambda width: failure_lines(shown))
+        else:
+            await draw_stored(system, name, None, False)
+        screen, state = Screen(), status_lines(shown, resume_command(system.url, name))
+        for line in ["", *state, *review_lines(shown, same_system(system.url))]:
+            screen.say(line)
 
-    with_fleet(store, read)
+    with_system(store, read)
 
 
 @plan.command()
@@ -133,26 +135,19 @@ def show(name: str, svg_path: str | None, as_mermaid: bool, store: str | None, a
 def story(name: str, task: str | None, store: str | None, as_json: bool) -> None:
     """Print everything that happened to a plan, or to one task."""
 
-    async def read(fleet: Fleet) -> None:
-        from asterism.cli.plan_views import story_json, story_lines
+    async def read(system: System) -> None:
+        from asterism.cli.plan_views import story_lines
         from asterism.cli.screen import print_lines
-        from asterism.durable.stored_plans import read_plan, unknown_task
-        from asterism.durable.task_logs import story_tracebacks
-        from asterism.orchestrator.plan_mask import PlanMask
 
-        found = (await read_plan(fleet, name)).record.plan
-        entries = found.story(task)
-        if task is not None and not entries and task not in found:
-            raise unknown_task(found, task)
-        secrets, tracebacks = PlanMask(found), await story_tracebacks(fleet, found, entries)
+        entries = (await system.read_story(name, task)).items
         if as_json:
-            print_json(story_json(entries, secrets, tracebacks))
+            print_json(entries)
         elif entries:
-            print_lines(lambda width: story_lines(entries, secrets, tracebacks))
+            print_lines(lambda width: story_lines(entries))
         else:
             note(f"Nothing has happened to {task or name!r} yet.")
 
-    with_fleet(store, read)
+    with_system(store, read)
 
 
 @plan.command()
@@ -165,19 +160,17 @@ def why(name: str, task: str, store: str | None, as_json: bool) -> None:
     The answer names what holds the task: a task before it, an open edit cycle, a pause, or, for a task that is a run on
     the fleet, what holds that run."""
 
-    async def read(fleet: Fleet) -> None:
-        from asterism.api.local.run_handlers import run_advice
+    async def read(system: System) -> None:
         from asterism.cli.plan_views import explanation_lines
         from asterism.cli.screen import print_lines
-        from asterism.durable.stored_plans import explain_task, explanation_json
 
-        found = await explain_task(fleet, name, task, run_advice)
+        answer = await system.explain_task(name, task)
         if as_json:
-            print_json(explanation_json(found))
+            print_json(answer)
         else:
-            print_lines(lambda width: explanation_lines(found, width))
+            print_lines(lambda width: explanation_lines(answer, width))
 
-    with_fleet(store, read)
+    with_system(store, read)
 
 
 @plan.command()
@@ -196,14 +189,15 @@ def edit(
     The process that runs the plan applies the edit; if there is none, this command does. Exits with 1 if the edit is
     rejected, and prints every reason; with 3 if it waits for the approval of a person."""
     batch = edit_batch(**wanted)
-
-    async def change(fleet: Fleet) -> EditAnswer:
-        from asterism.durable.plan_requests import edit_plan
-
-        signed = replace(batch, author=batch.author or fleet.by, reason=reason if reason is not None else batch.reason)
-        return await edit_plan(fleet, name, signed, dry_run=dry_run, timeout=timeout)
-
-    return _change_plan(name, store, as_json, dry_run, change)
+    fields = {
+        "edits": batch.edits,
+        "reason": batch.reason if reason is None else reason,
+        "base_version": batch.base_version,
+        "author": batch.author or None,
+    }
+    return _change_plan(
+        lambda system: system.edit_plan, name, store, as_json, dry_run=dry_run, timeout=timeout, **fields
+    )
 
 
 @plan.command()
@@ -214,13 +208,9 @@ def undo(name: str, store: str | None, as_json: bool, reason: str | None, dry_ru
 
     Again, it undoes the edit before that. The process that runs the plan applies it; if there is none, this command
     does. Exits with 1 if it is rejected: tasks that the edit added have started, or a later edit depends on it."""
-
-    async def change(fleet: Fleet) -> EditAnswer:
-        from asterism.durable.plan_requests import undo_edit
-
-        return await undo_edit(fleet, name, reason or "", dry_run=dry_run, timeout=timeout)
-
-    return _change_plan(name, store, as_json, dry_run, change)
+    return _change_plan(
+        lambda system: system.undo_edit, name, store, as_json, dry_run=dry_run, timeout=timeout, reason=reason or ""
+    )
 
 
 @plan.command()
@@ -233,47 +223,37 @@ def trust(name: str, reason: str, store: str | None, as_json: bool) -> int:
     Editors of a plan that has run an untrusted task may only cancel and retry. Read what that task has returned before
     you remove the taint; the next untrusted task that may start brings it back. Exits with 1 if an untrusted task has
     not ended yet."""
+    from asterism.core.plan.edits import RemoveTaint
 
-    async def change(fleet: Fleet) -> EditAnswer:
-        from asterism.core.plan.edits import EditBatch, RemoveTaint
-        from asterism.durable.plan_requests import edit_plan
-
-        return await edit_plan(fleet, name, EditBatch((RemoveTaint(reason),), author=fleet.by))
-
-    return _change_plan(name, store, as_json, False, change)
+    return _change_plan(lambda system: system.edit_plan, name, store, as_json, edits=(RemoveTaint(reason),))
 
 
 def _change_plan(
-    name: str, store: str | None, as_json: bool, dry_run: bool, change: Callable[[Fleet], Awaitable[EditAnswer]]
+    operation: Callable[[System], Callable[..., Awaitable[EditOutcome]]],
+    name: str,
+    store: str | None,
+    as_json: bool,
+    *,
+    dry_run: bool = False,
+    **fields: Any,
 ) -> int:
-    """Change a plan, and print the changes or why they were rejected. Returns the exit code."""
+    """Change a plan by an operation, and print the changes or why they were rejected. Returns the exit code."""
     if dry_run:
         refuse_options("has no effect with --dry-run: no process is asked.", "timeout")
 
-    async def attempt(fleet: Fleet) -> int:
-        from asterism.cli.plan_views import applied_json, applied_lines, rejected_json, resume_command
-        from asterism.core.errors import EditRejected
-        from asterism.core.plan.approval import EditWaits
-        from asterism.durable.stored_plans import find_plan
+    async def attempt(system: System) -> int:
+        from asterism.cli.plan_views import applied_lines, resume_command
 
-        await find_plan(fleet, name)
-        try:
-            answer = await change(fleet)
-        except EditWaits as waits:
-            return print_waiting(fleet, name, waits.approval, as_json)
-        except EditRejected as rejected:
-            for line in str(rejected).splitlines():
-                note(line)
-            if as_json:
-                print_json(rejected_json(name, rejected, dry_run))
-            return REJECTED
-        if as_json:
-            print_json(applied_json(name, answer, dry_run))
-        else:
-            click.echo("\n".join(applied_lines(name, answer, dry_run, resume_command(fleet, name))))
-        return 0
+        return await attempt_edit(
+            system,
+            name,
+            lambda: operation(system)(name, dry_run=dry_run, **fields),
+            lambda outcome: applied_lines(outcome, resume_command(system.url, name)),
+            as_json=as_json,
+            dry_run=dry_run,
+        )
 
-    return with_fleet(store, attempt)
+    return with_system(store, attempt)
 
 
 @plan.command()
@@ -285,20 +265,16 @@ def pause(name: str, reason: str, store: str | None, as_json: bool) -> None:
 
     Running tasks continue. The process that runs the plan waits."""
 
-    async def ask(fleet: Fleet) -> None:
+    async def ask(system: System) -> None:
         from asterism.cli.plan_views import paused_line
-        from asterism.durable.plan_requests import pause_plan
-        from asterism.durable.stored_plans import find_plan
 
-        await find_plan(fleet, name)
-        answer = await pause_plan(fleet, name, reason)
+        state = await system.pause_plan(name, reason)
         if as_json:
-            applied = {} if answer.owner is None else {"owner": answer.owner, "applied_by": answer.by}
-            print_json({"name": name, "paused": answer.reason, **applied})
+            print_json(state)
         else:
-            click.echo(clean(paused_line(name, answer)))
+            click.echo(clean(paused_line(state)))
 
-    with_fleet(store, ask)
+    with_system(store, ask)
 
 
 @plan.command()
@@ -312,13 +288,13 @@ def cancel(name: str, reason: str, store: str | None, as_json: bool) -> int:
     if there is none, this command does. The command waits for the end. Ctrl-C stops the waiting, not the
     cancellation."""
 
-    async def end(fleet: Fleet) -> int:
-        from asterism.cli.plan_execution import cancel
+    async def end(system: System) -> int:
+        from asterism.cli.plan_cancel import cancel
 
-        return await cancel(fleet, name, reason, as_json)
+        return await cancel(system, name, reason, as_json)
 
     with quiet_log(but=("asterism.journal", "asterism.device")):
-        return with_fleet(store, end)
+        return with_system(store, end)
 
 
 @plan.command(short_help="Print what the tasks of a plan have printed.")
@@ -326,7 +302,7 @@ def cancel(name: str, reason: str, store: str | None, as_json: bool) -> int:
 @click.argument("task", required=False)
 @log_options
 @fleet_options
-def logs(name: str, task: str | None, store: str | None, as_json: bool, **terms: Any) -> None:
+def logs(name: str, task: str | None, store: str | None, as_json: bool, **chosen: Any) -> None:
     """Print what the tasks of a plan have printed, or one task.
 
     Without TASK the lines of all tasks are printed in the order of time, each with the name of its task. The output of
@@ -335,17 +311,12 @@ def logs(name: str, task: str | None, store: str | None, as_json: bool, **terms:
     if as_json:
         refuse_options("has no effect with --json: each line has its time and stream.", "times")
 
-    async def read(fleet: Fleet) -> None:
+    async def read(system: System) -> None:
         from asterism.cli.log_output import LogOptions, print_plan_log
-        from asterism.durable.stored_plans import read_plan, unknown_task
-        from asterism.durable.task_logs import task_runs
 
-        found = (await read_plan(fleet, name)).record.plan
-        if task is not None and task not in found and not await task_runs(fleet.store, name, task):
-            raise unknown_task(found, task)
-        await print_plan_log(fleet, name, task, LogOptions(**terms, as_json=as_json))
+        await print_plan_log(system, name, task, LogOptions(**chosen, as_json=as_json))
 
-    with_fleet(store, read)
+    with_system(store, read)
 
 
 for _command in (

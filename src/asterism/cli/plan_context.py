@@ -11,11 +11,11 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -25,9 +25,10 @@ from asterism.cli.model_options import model_options
 from asterism.cli.option_types import duration, edit_filter, writable_file
 
 if TYPE_CHECKING:
+    from asterism.api.documents import Drawing
+    from asterism.api.system import System
     from asterism.cli.screen import Screen
     from asterism.core.plan.constellation import Constellation
-    from asterism.core.plan.node import Node
     from asterism.orchestrator.result import Result
     from asterism.report.log_text import LogsOf
     from asterism.report.result_report import Recording
@@ -262,25 +263,38 @@ def check_drawing_options(svg_path: str | None, as_mermaid: bool, as_json: bool)
         raise click.UsageError("--svg, --mermaid and --json exclude each other; give one of them.")
 
 
-def draw(
-    plan: Constellation, svg_path: str | None, as_mermaid: bool, phase: Callable[[Node], str | None] | None = None
-) -> None:
-    """Draw a plan to the terminal, or in the format that the options name. ``phase`` tells what running tasks do."""
+def draw(plan: Constellation, svg_path: str | None, as_mermaid: bool) -> None:
+    """Draw a plan to the terminal, or in the format that the options name."""
+    from asterism.api.local.plan_drawings import drawing
     from asterism.cli.screen import Screen
-    from asterism.orchestrator.plan_mask import PlanMask
-    from asterism.report import mermaid, svg, terminal
-    from asterism.report.picture import picture
 
-    drawn = picture(plan, PlanMask(plan), phase=phase)
-    if as_mermaid:
-        click.echo(mermaid(drawn), nl=False)
-    elif svg_path == "-":
-        click.echo(svg(drawn))
-    elif svg_path is not None:
+    _print_drawing(drawing(plan, _form(svg_path, as_mermaid), Screen().width), svg_path)
+
+
+async def draw_stored(
+    system: System, name: str, svg_path: str | None, as_mermaid: bool, version: int | None = None
+) -> None:
+    """The same for a plan in a store or at a server, as it is now or at a version."""
+    from asterism.cli.screen import Screen
+
+    width = max(1, min(Screen().width, 10_000))
+    _print_drawing(await system.draw_plan(name, _form(svg_path, as_mermaid), width, version), svg_path)
+
+
+def _form(svg_path: str | None, as_mermaid: bool) -> Literal["text", "mermaid", "svg"]:
+    return "mermaid" if as_mermaid else "text" if svg_path is None else "svg"
+
+
+def _print_drawing(drawing: Drawing, svg_path: str | None) -> None:
+    from asterism.cli.plan_views import drawing_text
+    from asterism.cli.screen import Screen
+
+    if drawing.form == "text":
+        Screen().say(drawing_text(drawing))
+    elif svg_path is None or svg_path == "-":
+        click.echo(drawing.text, nl=drawing.form == "svg")
+    else:
         try:
-            Path(svg_path).write_text(svg(drawn), encoding="utf-8")
+            Path(svg_path).write_text(drawing.text, encoding="utf-8")
         except OSError as error:
             raise click.ClickException(f"{clean(svg_path)} cannot be written: {error.strerror}.") from None
-    else:
-        screen = Screen()
-        screen.say(terminal(drawn, screen.width))

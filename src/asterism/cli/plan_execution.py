@@ -1,19 +1,14 @@
-"""Run, resume and cancel a plan in a store, with a live view and Ctrl-C.
+"""Run and resume a plan in a store, with a live view and Ctrl-C.
 
-``begin`` stores the plan of a plan file and runs it, ``follow`` runs a stored plan until its end or Ctrl-C, ``cancel``
-cancels one. The process that owns a plan cancels it itself; this process does so only if no process owns it: the plan
-was stopped, or its owner is dead or has sent no heartbeat for its takeover time.
+``begin`` stores the plan of a plan file and runs it, ``follow`` runs a stored plan until its end or Ctrl-C.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import dataclasses
-import itertools
 import os
 import shlex
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any
@@ -22,7 +17,7 @@ import click
 
 from asterism.base.foreach_expansion import template_of
 from asterism.base.startup import tune_gc
-from asterism.base.text import clean, join_names
+from asterism.base.text import join_names
 from asterism.cli.cli_context import note, print_json, same_store
 from asterism.cli.fleet_progress import FleetProgress
 from asterism.cli.interrupts import INTERRUPTED, work_until_interrupted
@@ -32,17 +27,15 @@ from asterism.cli.plan_live_view import watched
 from asterism.cli.plan_views import resume_command
 from asterism.cli.screen import Screen
 from asterism.cli.user_files import find_device_policy
-from asterism.core.errors import AlreadyRunning, AsterismError, PlanError
+from asterism.core.errors import AlreadyRunning
 from asterism.core.plan.constellation import Constellation
-from asterism.core.plan.status import FAILED, PENDING, RUNNING, ConstellationState
-from asterism.core.plan.teardowns import is_due
+from asterism.core.plan.status import PENDING, ConstellationState
 from asterism.core.run.session import Session
 from asterism.durable import admin
 from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.durable.journal_store import (
     ENDED,
     ConstellationExists,
-    OwnershipLost,
     StoredConstellation,
     UnknownConstellation,
     load,
@@ -50,27 +43,16 @@ from asterism.durable.journal_store import (
     read_heads,
 )
 from asterism.durable.ownership import FleetMembership
-from asterism.durable.plan_retry import Reopened
-from asterism.durable.stored_plans import TaskExplanation, find_plan, stuck_teardowns
 from asterism.durable.task_logs import logs_of_tasks
 from asterism.fleet.device.membership import DeviceNameTaken
 from asterism.fleet.fleet import Fleet
 from asterism.orchestrator.options import Options
-from asterism.orchestrator.plan_mask import PlanMask
 from asterism.orchestrator.result import Result
-from asterism.report import event_text
 from asterism.report.log_text import LogsOf, failed_tasks
 from asterism.report.result_report import Recording
-from asterism.store.store_errors import StoreUnavailable
 
 MOST_LOGS = 500
 """The logs of how many tasks a report shows."""
-
-TEARDOWN_INTERVAL = 1.0
-"""Seconds between two looks whether a plan that is being cancelled goes on."""
-
-TEARDOWNS_WAIT = 75
-"""The exit code if a plan stays ``cancelling``, because its teardowns wait for a device."""
 
 MOST_NAMES = 5
 """How many tasks or devices a message names."""
@@ -210,21 +192,12 @@ async def _logs(fleet: Fleet, name: str, result: Result, *, everything: bool) ->
 
 
 def _stopped(fleet: Fleet, name: str) -> str:
-    return f"Stopped {name!r}. Resume it with: {_with_editor(resume_command(fleet, name))}"
+    return f"Stopped {name!r}. Resume it with: {_with_editor(resume_command(fleet.store.url, name))}"
 
 
 def _with_editor(command: str) -> str:
     """An advised command, with the options of the editor of this one: they are not kept with the plan."""
     return shlex.join([*shlex.split(command), *editor_words()])
-
-
-def reopened_line(reopened: Reopened) -> str:
-    """What a retry runs again, in words."""
-    count = len(reopened.tasks)
-    if not count:
-        return f"Plan {reopened.name!r} is reopened; no task that has ended runs again."
-    run = "runs" if count == 1 else "run"
-    return f"Plan {reopened.name!r} is reopened: {join_names(reopened.tasks, MOST_NAMES)} {run} again."
 
 
 def retry_command(fleet: Fleet, name: str) -> str:
@@ -248,7 +221,7 @@ async def _name_is_taken(fleet: Fleet, plan: Constellation) -> str:
         compared = f"The plan file has changed since its start: {changes}"
     else:
         compared = "The plan file has not changed since its start"
-    resume = resume_command(fleet, plan.id)
+    resume = resume_command(fleet.store.url, plan.id)
     ended = kept.plan.state in ENDED
     action = f"Show its result with: {resume}" if ended else f"Resume it as stored with: {_with_editor(resume)}"
     failed = kept.plan.state in (ConstellationState.FAILED, ConstellationState.PARTIALLY_FAILED)
@@ -278,114 +251,3 @@ def _outline(plan: Constellation) -> dict[str, Any]:
         node.id: (node.task.to_json(), {source: edge.to_json() for source, edge in node.parents.items()})
         for node in plan.nodes.values()
     }
-
-
-async def cancel(fleet: Fleet, name: str, reason: str, as_json: bool) -> int:
-    """Cancel a plan, and wait until it has ended or Ctrl-C. Returns the exit code, 1 if a teardown failed, and
-    75 if only another device could execute those that are left: then the plan stays as it is.
-
-    Raises PlanError if the plan ends in another state."""
-    found = await find_plan(fleet, name)
-    await admin.cancel(fleet, name, reason)
-    words = await admin.cancel_reason(fleet.store, name)
-    owner = None if found.ended else await admin.live_owner(fleet.store, found)
-    if owner is not None:
-        note(f"{owner.device} runs {name!r}, and was asked to cancel it.")
-    elif not found.ended:
-        await _tell_of_teardowns(fleet, name)
-    try:
-        result = await work_until_interrupted(end_cancelled(fleet, name), lambda: _still_cancelling(fleet, name))
-    except TeardownsWait as waits:
-        if as_json:
-            waiting = {"waiting_teardowns": waits.reasons}
-            print_json({"name": name, "state": "cancelling", "cancelled": words, **waiting})
-        note(str(waits))
-        return TEARDOWNS_WAIT
-    if result is None:
-        note(_still_cancelling(fleet, name))
-    elif result.state is not ConstellationState.CANCELLED:
-        raise PlanError(f"plan {name!r} could not be cancelled: it is {result.state}")
-    elif owner is not None and (await read_head(fleet.store, name))[0].epoch == found.epoch:
-        note(f"{owner.device} cancelled it.")
-    failed = {} if result is None else await _failed_teardowns(fleet, name)
-    if as_json:
-        state = "cancelling" if result is None else str(result.state)
-        print_json(
-            {"name": name, "state": state, "cancelled": words, **({"failed_teardowns": failed} if failed else {})}
-        )
-    elif result is not None:
-        already = "was already cancelled" if found.ended else "is cancelled"
-        click.echo(clean(f"Plan {name!r} {already}{f', {words}' if words else ''}."))
-    for task, why in failed.items():
-        note(f"Teardown {task!r} failed, and does not run again: {why}")
-    return INTERRUPTED if result is None else int(bool(failed))
-
-
-async def _failed_teardowns(fleet: Fleet, name: str) -> dict[str, str]:
-    """The teardowns of a cancelled plan that failed, with the reasons, without secrets."""
-    plan = (await load(fleet.store, name)).plan
-    mask = PlanMask(plan)
-    torn = (node for node in plan.nodes.values() if node.setup is not None and node.status is FAILED)
-    return {node.id: str(mask.shown(event_text.reason(node.error))) for node in torn}
-
-
-async def _tell_of_teardowns(fleet: Fleet, name: str) -> None:
-    """This command executes no task: say what the teardowns of a plan need that no process runs."""
-    plan = (await load(fleet.store, name)).plan
-    left = [node for node in plan.nodes.values() if node.setup is not None]
-    due = [node.id for node in left if node.status is RUNNING or (node.status is PENDING and is_due(node))]
-    if due:
-        count = "a device of the fleet executes it" if len(due) == 1 else "devices of the fleet execute them"
-        note(f"Teardowns come first: {join_names(due, MOST_NAMES)}; {count}.")
-
-
-class TeardownsWait(AsterismError):
-    """A plan is still being cancelled, because no device can execute the teardowns that are left."""
-
-    def __init__(self, fleet: Fleet, name: str, stuck: Sequence[TaskExplanation], owner: Session | None) -> None:
-        self.reasons = {one.task: "; ".join(reason.text for reason in one.reasons) for one in stuck}
-        teardowns = "; ".join(f"{task}: {why}" for task, why in itertools.islice(self.reasons.items(), MOST_NAMES))
-        pinned = sorted({reason.name for one in stuck for reason in one.reasons if reason.kind == "no_device"} - {""})
-        if owner is not None:
-            action = f"{owner.device} goes on with it when a device that can has joined."
-        elif pinned:
-            action = f"When {join_names(pinned, MOST_NAMES)} can, finish it with: {_cancel_command(fleet, name)}"
-        else:
-            action = f"Finish it here with: {resume_command(fleet, name)} --local"
-        super().__init__(
-            f"Plan {name!r} is still being cancelled: no device can execute its teardowns ({teardowns}). {action}"
-        )
-
-
-async def end_cancelled(fleet: Fleet, name: str) -> Result:
-    """The result of a plan that its owner cancels, or this process if it has none. Executes no task here. Raises
-    TeardownsWait, with the plan as it is, when it goes on only if another device joins."""
-    ending = asyncio.create_task(_end_cancelled(fleet, name))
-    try:
-        while not (await asyncio.wait([ending], timeout=TEARDOWN_INTERVAL))[0]:
-            with contextlib.suppress(StoreUnavailable):
-                if stuck := await stuck_teardowns(fleet, name):
-                    break
-        else:
-            return await ending
-    finally:
-        ending.cancel()
-        await asyncio.gather(ending, return_exceptions=True)
-    head, _ = await read_head(fleet.store, name)
-    raise TeardownsWait(fleet, name, stuck, await admin.live_owner(fleet.store, head))
-
-
-async def _end_cancelled(fleet: Fleet, name: str) -> Result:
-    orchestrator = DurableOrchestrator(fleet)
-    # the death of an owner on this machine is known at once; elsewhere, when its heartbeat has timed out
-    with contextlib.suppress(AlreadyRunning, DeviceNameTaken, OwnershipLost, StoreUnavailable):
-        return await orchestrator.run_stored(name)
-    return await orchestrator.standby(name)
-
-
-def _still_cancelling(fleet: Fleet, name: str) -> str:
-    return f"Plan {name!r} is still being cancelled. Wait for its end with: {_cancel_command(fleet, name)}"
-
-
-def _cancel_command(fleet: Fleet, name: str) -> str:
-    return shlex.join(["asterism", "plan", "cancel", name, "--store", fleet.store.url])

@@ -395,9 +395,9 @@ def show(
         raise UnusablePlanFile(f"There is no file {name}. To draw a plan in a store, use: asterism plan show {name}")
     found = load_plan_file(plan, given_parameters(settings, params_file, required=False), only).constellation
     if as_json:
-        from asterism.cli.plan_views import plan_json
+        from asterism.api.local.plan_documents import content
 
-        print_json(plan_json(found))
+        print_json(content(found))
     else:
         draw(found, svg_path, as_mermaid)
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from asterism.cli.cli_context import fleet_options, note, options, print_json, same_store, with_fleet
+from asterism.cli.cli_context import fleet_options, note, options, print_json, same_system, with_fleet, with_system
 from asterism.cli.edit_batches import edit_batch, edit_options
 from asterism.cli.model_options import budget_limits
 from asterism.cli.option_types import duration
-from asterism.cli.plan_context import check_drawing_options, draw, drawing_options
+from asterism.cli.plan_context import check_drawing_options, draw_stored, drawing_options
 
 if TYPE_CHECKING:
-    from asterism.agents.budget import Budget
-    from asterism.core.errors import EditRejected
-    from asterism.core.plan.approval import WaitingEdit
+    from asterism.api.documents import EditOutcome
+    from asterism.api.system import System
     from asterism.fleet.fleet import Fleet
 
 REJECTED, WAITS = 1, 3
@@ -42,34 +41,83 @@ def history(
     if version is None and (svg_path is not None or as_mermaid):
         raise click.UsageError("--svg and --mermaid draw one version: name it after the plan.")
 
-    async def read(fleet: Fleet) -> None:
-        from asterism.cli.plan_review_views import history_json, history_lines, past_json, past_line
+    async def read(system: System) -> None:
+        from asterism.cli.plan_review_views import history_lines, past_line
         from asterism.cli.screen import Screen, print_lines
-        from asterism.durable.plan_history import plan_at, versions
-        from asterism.durable.rejected_edits import rejected_edits
-        from asterism.durable.stored_plans import find_plan
 
-        await find_plan(fleet, name)
         if version is not None:
-            past = await plan_at(fleet.store, name, version)
+            past = await system.show_version(name, version)
             if as_json:
-                print_json(past_json(past))
+                print_json(past)
                 return
-            draw(past.plan, svg_path, as_mermaid)
+            await draw_stored(system, name, svg_path, as_mermaid, version)
             if svg_path is None and not as_mermaid:
                 screen = Screen()
                 screen.say()
                 screen.say(past_line(past))
             return
-        found, rejected = await versions(fleet.store, name), await rejected_edits(fleet.store, name)
+        versions = await system.list_versions(name)
         if as_json:
-            print_json(history_json(found, rejected))
+            print_json(versions)
         else:
-            print_lines(lambda width: history_lines(found, rejected))
-            if len(found) == 1 and not rejected:
+            print_lines(lambda width: history_lines(versions))
+            if len(versions.items) == 1 and not versions.rejected:
                 note(f"Plan {name!r} has not been edited.")
 
-    with_fleet(store, read)
+    with_system(store, read)
+
+
+# -- edits -------------------------------------------------------------------------------------------------------------
+
+
+async def attempt_edit(
+    system: System,
+    name: str,
+    edit: Callable[[], Awaitable[EditOutcome]],
+    lines: Callable[[EditOutcome], list[str]],
+    *,
+    as_json: bool,
+    dry_run: bool = False,
+) -> int:
+    """Edit a plan, and print ``lines``: the changes; or that the edit waits, or why it was rejected. Returns the exit
+    code."""
+    from asterism.api.client_errors import ApiError
+    from asterism.core.errors import EditRejected
+    from asterism.core.plan.approval import EditWaits
+
+    try:
+        outcome = await edit()
+    except EditWaits as waits:
+        return await _print_waiting(system, name, waits.approval.id, as_json)
+    except ApiError as error:
+        if error.approval is None:
+            raise
+        return await _print_waiting(system, name, error.approval, as_json)
+    except EditRejected as rejected:
+        for line in str(rejected).splitlines():
+            note(line)
+        if as_json:
+            violations = [{"edit": why.edit, "rule": why.rule, "message": why.message} for why in rejected.violations]
+            print_json({"name": name, "accepted": False, "dry_run": dry_run, "violations": violations})
+        return REJECTED
+    if as_json:
+        print_json(outcome)
+    else:
+        click.echo("\n".join(lines(outcome)))
+    return 0
+
+
+async def _print_waiting(system: System, name: str, approval: int, as_json: bool) -> int:
+    """Say that an edit waits for a person. Returns the exit code."""
+    from asterism.cli.plan_review_views import waiting_lines
+
+    edits = (await system.list_approvals(name, all=True)).items
+    waiting = next(edit for edit in edits if edit.id == approval)
+    if as_json:
+        print_json({"name": name, "accepted": False, "waiting": waiting})
+    else:
+        click.echo("\n".join(waiting_lines(name, waiting, same_system(system.url))))
+    return WAITS
 
 
 # -- edit cycles -------------------------------------------------------------------------------------------------------
@@ -100,23 +148,19 @@ def cycles(name: str, store: str | None, as_json: bool) -> None:
     A cycle reviews tasks that have ended, and holds the tasks after them until it is answered. People and other
     processes answer the cycles of a plan that runs with `--editor outside`."""
 
-    async def read(fleet: Fleet) -> None:
+    async def read(system: System) -> None:
         from asterism.cli.plan_review_views import cycle_lines
         from asterism.cli.screen import print_lines
-        from asterism.durable.cycle_requests import list_cycles
-        from asterism.durable.stored_plans import find_plan
 
-        await find_plan(fleet, name)
-        found = await list_cycles(fleet, name)
+        cycles = await system.list_cycles(name)
         if as_json:
-            print_json([one.to_json() for one in found.cycles])
-        elif found.cycles:
-            now = fleet.store.clock()
-            print_lines(lambda width: cycle_lines(name, found, now, same_store(fleet)))
+            print_json(cycles.items)
+        elif cycles.items:
+            print_lines(lambda width: cycle_lines(name, cycles, same_system(system.url)))
         else:
             note(f"Plan {name!r} has no open edit cycle.")
 
-    with_fleet(store, read)
+    with_system(store, read)
 
 
 @click.command()
@@ -139,19 +183,16 @@ def claim(
     Claim it again to renew the claim. After its --lease other editors may claim it. The plan does not wait for longer
     than its edit timeout, whether the cycle is claimed or not."""
 
-    async def ask(fleet: Fleet) -> None:
+    async def ask(system: System) -> None:
         from asterism.cli.plan_review_views import claimed_line
-        from asterism.durable.cycle_requests import claim_cycle
-        from asterism.durable.stored_plans import find_plan
 
-        await find_plan(fleet, name)
-        found = await claim_cycle(fleet, name, cycle, who=who, lease=lease, timeout=timeout)
+        claimed = await system.claim_cycle(name, cycle, lease, who, timeout)
         if as_json:
-            print_json(found.to_json())
+            print_json(claimed)
         else:
-            click.echo(claimed_line(name, found, fleet.store.clock()))
+            click.echo(claimed_line(name, claimed, lease))
 
-    with_fleet(store, ask)
+    with_system(store, ask)
 
 
 @click.command()
@@ -180,57 +221,25 @@ def answer(
     prints every reason; the cycle stays open for another answer. A cycle that nobody has claimed needs no claim."""
     batch = edit_batch(**wanted, may_be_empty=True)
 
-    async def ask(fleet: Fleet) -> int:
+    async def ask(system: System) -> int:
         from asterism.cli.plan_review_views import answered_lines
-        from asterism.cli.plan_views import applied_json
-        from asterism.core.errors import EditRejected
-        from asterism.core.plan.approval import EditWaits
-        from asterism.durable.cycle_requests import answer_cycle
-        from asterism.durable.stored_plans import find_plan
 
-        await find_plan(fleet, name)
-        signed = replace(
-            batch, author=batch.author or who or fleet.by, reason=batch.reason if reason is None else reason
+        why = batch.reason if reason is None else reason
+        author = who or batch.author or None
+        return await attempt_edit(
+            system,
+            name,
+            lambda: system.answer_cycle(name, cycle, batch.edits, why, batch.base_version, author, timeout),
+            lambda outcome: answered_lines(cycle, outcome),
+            as_json=as_json,
         )
-        try:
-            done = await answer_cycle(fleet, name, cycle, signed, who=who, timeout=timeout)
-        except EditWaits as waits:
-            return print_waiting(fleet, name, waits.approval, as_json)
-        except EditRejected as rejected:
-            return _print_rejected(name, rejected, as_json, cycle=cycle)
-        if as_json:
-            print_json({**applied_json(name, done, False), "cycle": cycle})
-        else:
-            click.echo("\n".join(answered_lines(name, cycle, done)))
-        return 0
 
-    return with_fleet(store, ask)
-
-
-def _print_rejected(name: str, rejected: EditRejected, as_json: bool, **about: Any) -> int:
-    from asterism.cli.plan_views import rejected_json
-
-    for line in str(rejected).splitlines():
-        note(line)
-    if as_json:
-        print_json({**rejected_json(name, rejected, False), **about})
-    return REJECTED
+    return with_system(store, ask)
 
 
 # -- approvals ---------------------------------------------------------------------------------------------------------
 
 approval_argument = click.argument("approval", type=click.IntRange(min=1))
-
-
-def print_waiting(fleet: Fleet, name: str, edit: WaitingEdit, as_json: bool) -> int:
-    """Say that an edit waits for a person. Returns the exit code."""
-    from asterism.cli.plan_review_views import waiting_lines
-
-    if as_json:
-        print_json({"name": name, "accepted": False, "waiting": edit.to_json()})
-    else:
-        click.echo("\n".join(waiting_lines(name, edit, same_store(fleet))))
-    return WAITS
 
 
 @click.command()
@@ -243,24 +252,19 @@ def approvals(name: str, everything: bool, store: str | None, as_json: bool) -> 
     Rules say which edits wait: `asterism run PLAN.YAML --store URL --approve destructive`. A waiting edit holds the
     tasks that it would change; all other tasks go on."""
 
-    async def read(fleet: Fleet) -> None:
+    async def read(system: System) -> None:
         from asterism.cli.plan_review_views import approval_lines
         from asterism.cli.screen import print_lines
-        from asterism.core.plan.approval import WAITING
-        from asterism.durable.approval_store import list_approvals
-        from asterism.durable.stored_plans import find_plan, read_plan
 
-        await find_plan(fleet, name)
-        found = [one for one in await list_approvals(fleet.store, name) if everything or one.state == WAITING]
+        page = await system.list_approvals(name, everything)
         if as_json:
-            print_json([one.to_json() for one in found])
-        elif found:
-            now, plan = fleet.store.clock(), (await read_plan(fleet, name)).record.plan
-            print_lines(lambda width: approval_lines(name, found, now, same_store(fleet), plan))
+            print_json(page.items)
+        elif page.items:
+            print_lines(lambda width: approval_lines(name, page.items, page.now or 0.0, same_system(system.url)))
         else:
             note(f"No edit of plan {name!r} waits for a person.")
 
-    with_fleet(store, read)
+    with_system(store, read)
 
 
 @click.command()
@@ -287,27 +291,22 @@ def approve(
 
     The edit, or the given edits in its place, is applied with all checks, completely or not at all. Exits with 1 if it
     is rejected, and prints every reason; it then still waits, and can be refused, or approved with other edits."""
-    given = edit_batch(**wanted, may_be_empty=True)
+    batch = edit_batch(**wanted, may_be_empty=True)
 
-    async def ask(fleet: Fleet) -> int:
-        from asterism.cli.plan_views import applied_json, applied_lines, resume_command
-        from asterism.core.errors import EditRejected
-        from asterism.durable.approval_requests import approve_edit
-        from asterism.durable.stored_plans import find_plan
+    async def ask(system: System) -> int:
+        from asterism.cli.plan_views import applied_lines, resume_command
 
-        await find_plan(fleet, name)
-        batch = replace(given, author=given.author or who or fleet.by) if given.edits else None
-        try:
-            done = await approve_edit(fleet, name, approval, batch, reason, who=who, timeout=timeout)
-        except EditRejected as rejected:
-            return _print_rejected(name, rejected, as_json, approval=approval)
-        if as_json:
-            print_json({**applied_json(name, done, False), "approval": approval})
-        else:
-            click.echo("\n".join(applied_lines(name, done, False, resume_command(fleet, name))))
-        return 0
+        return await attempt_edit(
+            system,
+            name,
+            lambda: system.approve_edit(
+                name, approval, batch.edits or None, reason, who or batch.author or None, timeout
+            ),
+            lambda outcome: applied_lines(outcome, resume_command(system.url, name)),
+            as_json=as_json,
+        )
 
-    return with_fleet(store, ask)
+    return with_system(store, ask)
 
 
 @click.command()
@@ -322,21 +321,22 @@ def refuse(
 
     The plan stays as it is, and the tasks that the edit held go on."""
 
-    async def ask(fleet: Fleet) -> None:
-        from asterism.durable.approval_requests import refuse_edit
-        from asterism.durable.stored_plans import find_plan
-
-        await find_plan(fleet, name)
-        decided = await refuse_edit(fleet, name, approval, reason, who=who, timeout=timeout)
+    async def ask(system: System) -> None:
+        decided = await system.refuse_edit(name, approval, reason, who, timeout)
         if as_json:
-            print_json(decided.to_json())
+            print_json(decided)
         else:
             click.echo(f"The edit of approval {approval} is refused; plan {name!r} stays as it is.")
 
-    with_fleet(store, ask)
+    with_system(store, ask)
 
 
 # -- budgets -----------------------------------------------------------------------------------------------------------
+
+
+def _limits(text: str) -> str:
+    budget_limits(text)
+    return text
 
 
 @click.command()
@@ -344,13 +344,13 @@ def refuse(
 @click.option(
     "--raise",
     "limits",
-    type=budget_limits,
+    type=_limits,
     metavar="LIMITS",
     help="New limits, such as '$5' or '80calls'; the others stay. The editor continues.",
 )
 @click.option("--without-editor", is_flag=True, help="Let the plan go on without its editor.")
 @fleet_options
-def budget(name: str, limits: Budget | None, without_editor: bool, store: str | None, as_json: bool) -> None:
+def budget(name: str, limits: str | None, without_editor: bool, store: str | None, as_json: bool) -> None:
     """Show or raise the budget of a model that edits a plan.
 
     \b
@@ -362,28 +362,23 @@ def budget(name: str, limits: Budget | None, without_editor: bool, store: str | 
     if limits is not None and without_editor:
         raise click.UsageError("--raise and --without-editor exclude each other.")
 
-    async def ask(fleet: Fleet) -> None:
+    async def ask(system: System) -> None:
         from asterism.cli.plan_review_views import budget_lines
-        from asterism.durable.editor_budget import go_on_without_editor, raise_budget, read_account
-        from asterism.durable.stored_plans import find_plan
 
-        await find_plan(fleet, name)
-        if limits is not None:
-            account = await raise_budget(fleet, name, limits)
-        elif without_editor:
-            account = await go_on_without_editor(fleet, name)
+        if limits is not None or without_editor:
+            shown = await system.decide_budget(name, limits, without_editor)
         else:
-            found = await read_account(fleet.store, name)
-            if found is None:
+            plan = await system.show_plan(name, tasks=False)
+            if plan.budget is None:
                 note(f"Plan {name!r} has no budget: no model has been asked to edit it.")
                 return
-            account = found
+            shown = plan.budget
         if as_json:
-            print_json({"name": name, **account.to_json()})
+            print_json({"name": name, **vars(shown)})
         else:
-            click.echo("\n".join(budget_lines(name, account, same_store(fleet))))
+            click.echo("\n".join(budget_lines(name, shown, same_system(system.url))))
 
-    with_fleet(store, ask)
+    with_system(store, ask)
 
 
 @click.command()

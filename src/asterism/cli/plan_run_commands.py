@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from asterism.base.text import clean
-from asterism.cli.cli_context import fleet_options, note, options, print_json, refuse_options, with_fleet
+from asterism.cli.cli_context import (
+    fleet_options,
+    is_server,
+    note,
+    options,
+    print_json,
+    refuse_options,
+    same_system,
+    with_fleet,
+    with_system,
+)
 from asterism.cli.edit_batches import read_batch
 from asterism.cli.model_options import resolve_editor
 from asterism.cli.option_types import capabilities
@@ -30,6 +40,8 @@ from asterism.cli.plan_context import (
 from asterism.cli.user_files import allow_imports, editor_terms
 
 if TYPE_CHECKING:
+    from asterism.api.documents import PlanState
+    from asterism.api.system import System
     from asterism.cli.plan_execution import WatchedOrchestrator
     from asterism.fleet.fleet import Fleet
 
@@ -62,7 +74,9 @@ def resume(name: str, store: str | None, as_json: bool, **terms: Any) -> int:
 
     Completed tasks are not repeated, and tasks that run on other devices continue. If the plan has ended, the command
     prints its result and exits with its exit code. Ctrl-C stops the plan again. `asterism resume` is short for
-    `asterism plan resume`."""
+    `asterism plan resume`. At a server, the server runs the plan, and the command does not wait for it."""
+    if store is not None and is_server(store):
+        return _ask_server(store, as_json, lambda system: system.resume_plan(name), "resumed")
 
     async def work(fleet: Fleet, orchestrator: WatchedOrchestrator) -> int:
         from asterism.cli.plan_execution import follow
@@ -98,6 +112,8 @@ def standby(name: str, store: str | None, as_json: bool, **terms: Any) -> int:
 
     The command takes over when the plan's process has stopped, or has sent no heartbeat for its --takeover-after. It
     exits with the exit code of the plan."""
+    if store is not None and is_server(store):
+        raise click.UsageError("A server takes plans over by itself; standby is for a store that is opened here.")
 
     async def work(fleet: Fleet, orchestrator: WatchedOrchestrator) -> int:
         from asterism.cli.plan_execution import follow
@@ -146,11 +162,15 @@ def retry(
 
     The plan must have ended. Completed tasks keep their results and are not repeated. The command runs the plan until
     it ends again, and exits with its exit code; Ctrl-C stops it, and `asterism resume` continues it. A plan that was
-    cancelled stays cancelled."""
+    cancelled stays cancelled. At a server, the server runs the plan, and the command does not wait for it."""
     batch = None if edits_file is None else read_batch(edits_file, "--with-edits")
+    if store is not None and is_server(store):
+        edits, why = ((), reason) if batch is None else (batch.edits, reason or batch.reason)
+        return _ask_server(store, as_json, lambda system: system.retry_plan(name, list(from_tasks), edits, why))
 
     async def work(fleet: Fleet, orchestrator: WatchedOrchestrator) -> int:
-        from asterism.cli.plan_execution import follow, reopened_line
+        from asterism.cli.plan_execution import follow
+        from asterism.cli.plan_views import reopened_line
         from asterism.core.errors import UnknownTask
         from asterism.durable.plan_retry import reopen_plan
         from asterism.durable.stored_plans import find_plan, read_plan, unknown_task
@@ -161,10 +181,35 @@ def retry(
             reopened = await reopen_plan(fleet, name, from_tasks=from_tasks, batch=signed, reason=reason)
         except UnknownTask as error:
             raise unknown_task((await read_plan(fleet, name)).record.plan, error.task_id) from None
-        note(reopened_line(reopened))
+        note(reopened_line(name, reopened.tasks))
         return await follow(orchestrator, name, lambda: orchestrator.run_stored(name))
 
     return _run_in_store(store, as_json, terms, work)
+
+
+def _ask_server(
+    store: str, as_json: bool, ask: Callable[[System], Awaitable[PlanState]], done: str = "reopened"
+) -> int:
+    """Let a server run a plan, and say who runs it. Returns the exit code."""
+    asked = {"name", "from_tasks", "edits_file", "reason", "store", "as_json"}
+    others = {parameter.name or "" for parameter in click.get_current_context().command.params} - asked
+    refuse_options("has no effect at a server: the server runs the plan.", *others)
+
+    async def request(system: System) -> int:
+        from asterism.cli.plan_views import reopened_line
+
+        state = await ask(system)
+        if as_json:
+            print_json(state)
+            return 0
+        if state.tasks is not None:
+            note(reopened_line(state.name, state.tasks))
+        by = f"{state.owner} runs it" if state.owner is not None else "a server on its store runs it"
+        follow = f"asterism plan show {state.name}{same_system(store)}"
+        click.echo(clean(f"Plan {state.name!r} is {done}; {by}. Look at it with: {follow}"))
+        return 0
+
+    return with_system(store, request)
 
 
 def _run_in_store(

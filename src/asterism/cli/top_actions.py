@@ -6,14 +6,13 @@ from typing import NamedTuple
 
 from asterism.api.system import LocalSystem
 from asterism.base.text import clean, short
-from asterism.cli.plan_execution import end_cancelled, reopened_line
-from asterism.cli.plan_views import paused_line, resume_command
+from asterism.cli.plan_cancel import end_cancelled
+from asterism.cli.plan_views import paused_line, reopened_line, resume_command
 from asterism.cli.run_views import describe_outcome
 from asterism.cli.top_listings import PLANS, RUNS, Subject
 from asterism.core.errors import AsterismError
 from asterism.durable import admin
 from asterism.durable.journal_store import read_head
-from asterism.durable.plan_requests import pause_plan
 from asterism.durable.plan_retry import reopen_plan
 from asterism.fleet.fleet import Fleet
 
@@ -62,16 +61,17 @@ async def act(fleet: Fleet, action: str, subject: Subject) -> str:
 
 
 async def _act_on_plan(fleet: Fleet, action: str, name: str) -> str:
-    resume = resume_command(fleet, name)
+    resume = resume_command(fleet.store.url, name)
     if action == "pause":
-        return paused_line(name, await pause_plan(fleet, name))
+        return paused_line(await LocalSystem(fleet).pause_plan(name))
     if action == "resume":
         await admin.unpause(fleet, name)
         owner = await admin.live_owner(fleet.store, (await read_head(fleet.store, name))[0])
         by = f"{owner.device} runs it." if owner is not None else f"No process runs it; run it with: {resume}"
         return f"Plan {name!r} is resumed. {by}"
     if action == "retry":
-        return f"{reopened_line(await reopen_plan(fleet, name))} Run it with: {resume}"
+        reopened = await reopen_plan(fleet, name)
+        return f"{reopened_line(name, reopened.tasks)} Run it with: {resume}"
     await admin.cancel(fleet, name)
     owner = await admin.live_owner(fleet.store, (await read_head(fleet.store, name))[0])
     if owner is not None:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from rich.text import Text
 
 from asterism.api.documents import Run
+from asterism.api.local.plan_documents import summary
 from asterism.api.local.run_handlers import run_documents
 from asterism.base.durations import format_age
 from asterism.base.status_colours import DIM, mark, tone
@@ -178,7 +179,7 @@ class FleetListings:
         plans = [await self._plan(register) for register in registers[:MOST_PLANS]]
         self._ended_plans = {name: kept for name, kept in self._ended_plans.items() if name in _names(registers)}
         rows = [
-            Row(Subject(PLANS, _plan_name(one)), plan_row(one, now), _plan_order(one, now))
+            Row(Subject(PLANS, _plan_name(one)), plan_row(summary(one), now), _plan_order(one, now))
             for one in plans
             if one is not None
         ]

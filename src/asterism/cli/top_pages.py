@@ -8,25 +8,21 @@ from collections.abc import Iterable, Sequence
 
 from rich.text import Text
 
-from asterism.api.local.run_handlers import run_advice
 from asterism.api.system import LocalSystem
 from asterism.base.status_colours import BOLD, DIM
 from asterism.base.text import clean
 from asterism.cli.cli_context import format_time
 from asterism.cli.log_output import RunLine, RunLogReader
-from asterism.cli.plan_review_views import review_lines
 from asterism.cli.plan_views import explanation_lines as task_explanation_lines
-from asterism.cli.plan_views import resume_command, story_lines
+from asterism.cli.plan_views import resume_command, review_lines, story_lines
 from asterism.cli.plan_views import status_lines as plan_status_lines
 from asterism.cli.run_views import details_lines, explanation_lines
 from asterism.cli.screen import fact_lines, wrapped
 from asterism.cli.series_views import SeriesView, history_table, status_lines
 from asterism.cli.top_listings import DEVICES, NOTICES, PLANS, RUNS, SERIES, TASKS, Subject
-from asterism.durable.stored_plans import explain_task, read_plan
-from asterism.durable.task_logs import story_tracebacks, task_runs
+from asterism.durable.task_logs import task_runs
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.fleet_json import device_json
-from asterism.orchestrator.plan_mask import PlanMask
 from asterism.report.log_text import log_text
 from asterism.series.store_register import StoreRegister
 from asterism.store.protocol import Query
@@ -59,19 +55,18 @@ async def why_page(fleet: Fleet, subject: Subject, width: int) -> list[Text]:
     if subject.kind == RUNS:
         return _clean(explanation_lines(await LocalSystem(fleet).explain_run(subject.name), width))
     if subject.kind == TASKS:
-        return _clean(task_explanation_lines(await explain_task(fleet, subject.plan, subject.name, run_advice), width))
+        why = await LocalSystem(fleet).explain_task(subject.plan, subject.name)
+        return _clean(task_explanation_lines(why, width))
     if subject.kind == PLANS:
-        stored = await read_plan(fleet, subject.name)
-        told = plan_status_lines(stored, fleet.store.clock(), resume_command(fleet, subject.name))
-        told += await review_lines(fleet, stored, f" --store {shlex.quote(fleet.store.url)}")
-        return _clean(line for sentence in told for line in wrapped(sentence, width))
+        plan, url = await LocalSystem(fleet).show_plan(subject.name, tasks=False), fleet.store.url
+        sentences = plan_status_lines(plan, resume_command(url, subject.name))
+        sentences += review_lines(plan, f" --store {shlex.quote(url)}")
+        return _clean(line for sentence in sentences for line in wrapped(sentence, width))
     return await page(fleet, subject, width)
 
 
 async def _task_page(fleet: Fleet, subject: Subject, width: int) -> list[Text]:
-    plan = (await read_plan(fleet, subject.plan)).record.plan
-    entries = plan.story(subject.name)
-    story = story_lines(entries, PlanMask(plan), await story_tracebacks(fleet, plan, entries))
+    story = story_lines((await LocalSystem(fleet).read_story(subject.plan, subject.name)).items)
     return [*await why_page(fleet, subject, width), Text(), Text("Story", BOLD), *_clean(story)]
 
 

@@ -40,7 +40,7 @@ def endpoint_of(operation: Operation[Any, Any, Any]) -> Endpoint:
 
 def system_of(call: Call) -> LocalSystem:
     """The store of the server, in the name of the caller."""
-    system = LocalSystem(call.fleet, call.editor, call.server.submitted, call.server.spawn)
+    system = LocalSystem(call.fleet, call.editor, call.server.submitted, call.server.spawn, own=False)
     system.edited_plans = call.server.edited_plans  # those of all callers
     return system
 

@@ -48,9 +48,9 @@ def batch_of_edits(edits: Iterable[Edit | Mapping[str, Any]]) -> EditBatch:
 
 
 async def check_size(system: LocalSystem, name: str, batch: EditBatch) -> None:
-    """Raise RequestRefused if a batch makes a plan too large."""
+    """Raise RequestRefused if a batch makes a plan too large for a server."""
     added = sum(edit.op == "add_task" for edit in batch.edits)
-    if added:
+    if added and not system.own:
         await system.edited_plans.add(system.fleet, name, added)
 
 
@@ -60,12 +60,23 @@ async def checked_batch(
     edits: Iterable[Edit | Mapping[str, Any]],
     reason: str,
     base_version: int | None = None,
+    author: str | None = None,
 ) -> EditBatch:
-    """A batch in the name of the caller. Raises InvalidEdits, and RequestRefused if it makes the plan too large."""
-    parsed = batch_of_edits(edits).edits
-    batch = EditBatch(parsed, author=system.fleet.by, reason=reason, base_version=base_version)
+    """A batch in the name of the caller, or of ``author``. Raises InvalidEdits, and RequestRefused if it makes the plan
+    too large, or if the caller may not sign with that name."""
+    signed = signature(system, author)
+    batch = EditBatch(batch_of_edits(edits).edits, author=signed, reason=reason, base_version=base_version)
     await check_size(system, name, batch)
     return batch
+
+
+def signature(system: LocalSystem, author: str | None) -> str:
+    """The name under which a request is kept. Raises RequestRefused."""
+    if author is None or author == system.fleet.by:
+        return system.fleet.by
+    if not system.own:
+        raise RequestRefused(403, f"the author is {system.fleet.by!r}, whom the token belongs to: give no other name")
+    return author
 
 
 # -- edits -------------------------------------------------------------------------------------------------------------
@@ -74,9 +85,11 @@ async def checked_batch(
 @implements(declared.edit_plan)
 async def edit_plan(system: LocalSystem, request: declared.EditPlan) -> documents.EditOutcome:
     name, fleet = request.plan, system.fleet
-    batch = await checked_batch(system, name, request.edits, request.reason, request.base_version)
+    batch = await checked_batch(system, name, request.edits, request.reason, request.base_version, request.author)
     async with system.edited_plans.alone(fleet, name):
-        answer = await plan_requests.edit_plan(fleet, name, batch, dry_run=request.dry_run, editor=system.editor)
+        answer = await plan_requests.edit_plan(
+            fleet, name, batch, dry_run=request.dry_run, timeout=request.timeout, editor=system.editor
+        )
     if answer.reopened:
         system.submitted()
     return plan_documents.edit_outcome(name, answer, request.dry_run)
@@ -87,7 +100,7 @@ async def undo_edit(system: LocalSystem, request: declared.UndoEdit) -> document
     name, fleet = request.plan, system.fleet
     async with system.edited_plans.alone(fleet, name):
         answer = await plan_requests.undo_edit(
-            fleet, name, request.reason, dry_run=request.dry_run, editor=system.editor
+            fleet, name, request.reason, dry_run=request.dry_run, timeout=request.timeout, editor=system.editor
         )
     if answer.reopened:
         system.submitted()
@@ -102,21 +115,27 @@ async def list_cycles(system: LocalSystem, request: declared.EditorsOf) -> docum
     await find_plan(system.fleet, request.plan)
     cycles = await cycle_requests.list_cycles(system.fleet, request.plan)
     items = [read_document(documents.CycleDetails, cycle.to_json()) for cycle in cycles.cycles]
-    return documents.Cycles(items=items, answered_by=cycles.by)
+    return documents.Cycles(items=items, answered_by=cycles.by, now=system.fleet.store.clock())
 
 
 @implements(declared.claim_cycle)
 async def claim_cycle(system: LocalSystem, request: declared.ClaimCycle) -> documents.CycleDetails:
     await find_plan(system.fleet, request.plan)
-    cycle = await cycle_requests.claim_cycle(system.fleet, request.plan, request.cycle, lease=request.lease)
+    who = signature(system, request.author)
+    cycle = await cycle_requests.claim_cycle(
+        system.fleet, request.plan, request.cycle, who=who, lease=request.lease, timeout=request.timeout
+    )
     return read_document(documents.CycleDetails, cycle.to_json())
 
 
 @implements(declared.answer_cycle)
 async def answer_cycle(system: LocalSystem, request: declared.AnswerCycle) -> documents.EditOutcome:
     await find_plan(system.fleet, request.plan)
-    batch = await checked_batch(system, request.plan, request.edits, request.reason, request.base_version)
-    answer = await cycle_requests.answer_cycle(system.fleet, request.plan, request.cycle, batch)
+    name, author = request.plan, request.author
+    batch = await checked_batch(system, name, request.edits, request.reason, request.base_version, author)
+    answer = await cycle_requests.answer_cycle(
+        system.fleet, name, request.cycle, batch, who=batch.author, timeout=request.timeout
+    )
     return plan_documents.edit_outcome(request.plan, answer, dry_run=False)
 
 
@@ -128,7 +147,8 @@ async def list_approvals(system: LocalSystem, request: declared.ListApprovals) -
     await find_plan(system.fleet, request.plan)
     edits = await approval_store.list_approvals(system.fleet.store, request.plan)
     chosen = [edit for edit in edits if request.all or edit.state == WAITING]
-    return documents.Page(items=await shown_approvals(system.fleet, request.plan, chosen))
+    items = await shown_approvals(system.fleet, request.plan, chosen)
+    return documents.Page(items=items, now=system.fleet.store.clock())
 
 
 async def shown_approvals(fleet: Fleet, name: str, edits: list[WaitingEdit]) -> list[documents.WaitingEdit]:
@@ -144,15 +164,21 @@ async def approve_edit(system: LocalSystem, request: declared.ApproveEdit) -> do
     if request.edits is not None:
         if not request.edits:
             raise RequestRefused(422, "edits: there are none; leave them out to apply the edit as it is")
-        batch = await checked_batch(system, name, request.edits, request.reason)
-    answer = await approval_requests.approve_edit(system.fleet, name, request.approval, batch, request.reason)
+        batch = await checked_batch(system, name, request.edits, request.reason, author=request.author)
+    who = signature(system, request.author)
+    answer = await approval_requests.approve_edit(
+        system.fleet, name, request.approval, batch, request.reason, who=who, timeout=request.timeout
+    )
     return plan_documents.edit_outcome(name, answer, dry_run=False)
 
 
 @implements(declared.refuse_edit)
 async def refuse_edit(system: LocalSystem, request: declared.RefuseEdit) -> documents.WaitingEdit:
     await find_plan(system.fleet, request.plan)
-    decided = await approval_requests.refuse_edit(system.fleet, request.plan, request.approval, request.reason)
+    who = signature(system, request.author)
+    decided = await approval_requests.refuse_edit(
+        system.fleet, request.plan, request.approval, request.reason, who=who, timeout=request.timeout
+    )
     [document] = await shown_approvals(system.fleet, request.plan, [decided])
     return document
 

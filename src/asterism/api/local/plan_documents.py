@@ -10,6 +10,7 @@ from typing import Any
 
 from asterism.api import documents
 from asterism.api.document_codec import read_document
+from asterism.api.local.edit_changes import change_lines
 from asterism.core.errors import UnknownTask, error_text
 from asterism.core.history import Entry
 from asterism.core.json_values import plain_json
@@ -20,13 +21,14 @@ from asterism.core.plan.edit_trial import trial
 from asterism.core.plan.editor_cost import EditorCost
 from asterism.core.plan.group_elements import work_of
 from asterism.core.plan.node import Node
-from asterism.core.plan.status import COMPLETED, PENDING
+from asterism.core.plan.status import COMPLETED, FAILED, PENDING, RUNNING
+from asterism.core.plan.teardowns import is_due
 from asterism.durable.approval_store import escalation_of
-from asterism.durable.editor_budget import Account
+from asterism.durable.editor_budget import Account, Spent
 from asterism.durable.journal_store import StoredConstellation
 from asterism.durable.plan_history import ClosedCycle
 from asterism.durable.plan_requests import EditAnswer
-from asterism.durable.stored_plans import StoredPlan, UnreadablePlan
+from asterism.durable.stored_plans import StoredPlan, TaskExplanation, UnreadablePlan
 from asterism.durable.task_logs import TaskRun
 from asterism.fleet.fleet import Fleet
 from asterism.orchestrator.plan_mask import PlanMask
@@ -63,15 +65,20 @@ def summary(stored: StoredPlan | UnreadablePlan) -> documents.PlanSummary:
 
 
 def view(
-    stored: StoredPlan, *, now: float, tasks: bool = True, approvals: Sequence[documents.WaitingEdit] = ()
+    stored: StoredPlan,
+    *,
+    now: float,
+    tasks: bool = True,
+    results: bool = False,
+    approvals: Sequence[documents.WaitingEdit] = (),
 ) -> documents.Plan:
-    """A plan as it is now; without ``tasks`` its lists of tasks and dependencies are empty. ``approvals`` are the
-    documents of the edits that wait for a person."""
+    """A plan as it is now; without ``tasks`` its lists of tasks and dependencies are empty, with ``results`` its tasks
+    have theirs. ``approvals`` are the documents of the edits that wait for a person."""
     plan, head = stored.record.plan, stored.record.head
     fields = {name: value for name, value in vars(summary(stored)).items() if name not in ("tasks", "error")}
     return documents.Plan(
         **fields,
-        **(structure(plan, stored) if tasks else {"tasks": [], "dependencies": []}),
+        **(structure(plan, stored, results=results) if tasks else {"tasks": [], "dependencies": []}),
         now=now,
         position=str(stored.record.number),
         cancel_request=stored.cancel_request,
@@ -83,19 +90,27 @@ def view(
     )
 
 
-def structure(plan: Constellation, stored: StoredPlan | None = None) -> dict[str, Any]:
+def structure(plan: Constellation, stored: StoredPlan | None = None, *, results: bool = False) -> dict[str, Any]:
     """The tasks and the dependencies of a plan. ``stored`` says which device has a running task and since when; None
     for a plan of the past."""
     mask, groups = PlanMask(plan), groups_of(plan)
     nodes = plan.nodes.values()
+    values = mask.results() if results else {}
     return {
-        "tasks": [task_document(node, plan, mask, groups, stored) for node in nodes],
+        "tasks": [task_document(node, plan, mask, groups, stored, values) for node in nodes],
         "dependencies": [
             documents.PlanDependency(source=source, target=node.id, on=edge.on, when=edge.when)
             for node in nodes
             for source, edge in node.parents.items()
         ],
     }
+
+
+def content(plan: Constellation, *, results: bool = False) -> documents.PlanContent:
+    """A plan that is in no store, or of the past."""
+    parts = structure(plan, results=results)
+    state = str(plan.state)
+    return documents.PlanContent(name=plan.id, version=plan.version, state=state, counts=counts(plan), **parts)
 
 
 def counts(plan: Constellation) -> dict[str, int]:
@@ -118,7 +133,9 @@ def task_document(
     mask: PlanMask,
     groups: dict[str, str],
     stored: StoredPlan | None = None,
+    results: Mapping[str, Any] = MappingProxyType({}),
 ) -> documents.PlanTask:
+    """``results`` are the masked results of tasks that are shown with it."""
     run = None if stored is None else stored.runs.get(node.id)
     times = node.times if stored is None else stored.times(node)
     reason = error_text(node.error) or node.reason
@@ -139,6 +156,7 @@ def task_document(
         needless=node.needless,
         group=groups.get(node.id),
         estimate=node.task.estimate,
+        result=plain_json(results.get(node.id), f"the result of task {node.id!r}"),
     )
 
 
@@ -151,11 +169,10 @@ def task_details(
     if node is None:
         raise UnknownTask(task)
     mask = PlanMask(plan)
-    result = mask.results().get(task) if node.status is COMPLETED else None
+    results = mask.results() if node.status is COMPLETED else {}
     return documents.Task(
-        **vars(task_document(node, plan, mask, groups_of(plan), stored)),
+        **vars(task_document(node, plan, mask, groups_of(plan), stored, results)),
         definition=mask.shown(node.task.to_json()),
-        result=plain_json(result, f"the result of task {task!r}"),
         executions=[execution_document(execution, mask) for execution in runs],
         story=story_documents(plan.story(task), mask, tracebacks),
     )
@@ -233,7 +250,15 @@ def total_cost(cycles: Sequence[ClosedCycle]) -> documents.EditorCost | None:
 
 
 def budget_document(account: Account) -> documents.EditorBudget:
-    return read_document(documents.EditorBudget, {**account.to_json(), "held_until": account.held_until})
+    texts = {
+        "budget_text": str(account.budget),
+        "spent_text": account.spent_text,
+        "calls_under_way": len(account.open),
+        "reserved_text": str(sum(account.open.values(), Spent())) if account.open else "",
+        "higher_limits": account.higher_limits() if account.held_since is not None else "",
+        "held_until": account.held_until,
+    }
+    return read_document(documents.EditorBudget, {**account.to_json(), **texts})
 
 
 async def approval_documents(
@@ -248,14 +273,21 @@ async def approval_documents(
     return [
         read_document(
             documents.WaitingEdit,
-            mask.shown({**edit.to_json(), **(_waiting_json(edit, record, receivers) if edit.state == WAITING else {})}),
+            mask.shown({**edit.to_json(), "changes": _changes(edit, record)} | _waiting_json(edit, record, receivers)),
         )
         for edit in edits
     ]
 
 
+def _changes(edit: WaitingEdit, record: StoredConstellation) -> list[str]:
+    """The work of an edit; the old values only while it waits."""
+    return list(change_lines(edit.batch.edits, record.plan if edit.state == WAITING else None))
+
+
 def _waiting_json(edit: WaitingEdit, record: StoredConstellation, receivers: list[str]) -> dict[str, Any]:
-    """What the tasks of a waiting edit cost and do, and when people hear of it again."""
+    """What the tasks of an edit cost and do, and when people hear of it again; empty if it does not wait."""
+    if edit.state != WAITING:
+        return {}
     tried, escalation = trial(record.plan, edit.batch), escalation_of(record.head)
     tasks = {task.id: work_of(task) for change in tried.changes for task in change.tasks}
     effects = {task: sorted({one for part in work for one in effects_of(part)}) for task, work in tasks.items()}
@@ -265,6 +297,25 @@ def _waiting_json(edit: WaitingEdit, record: StoredConstellation, receivers: lis
         "escalates_at": None if escalation is None else edit.at + escalation,
         "escalates_to": receivers,
     }
+
+
+def cancellation(stored: StoredPlan, stuck: Sequence[TaskExplanation] = ()) -> documents.Cancellation:
+    """``stuck`` are the teardowns that no device can execute."""
+    from asterism.report import event_text  # with all of the report
+
+    plan, owner = stored.record.plan, stored.owner
+    teardowns = [node for node in plan.nodes.values() if node.setup is not None]
+    failed, mask = [node for node in teardowns if node.status is FAILED], PlanMask(plan)
+    return documents.Cancellation(
+        name=plan.id,
+        state=stored.state_name,
+        ended=stored.record.head.ended,
+        owner=None if owner is None else owner.device,
+        cancelled=stored.cancel_request,
+        teardowns=[one.id for one in teardowns if one.status is RUNNING or (one.status is PENDING and is_due(one))],
+        waiting_teardowns={why.task: "; ".join(reason.text for reason in why.reasons) for why in stuck},
+        failed_teardowns={node.id: str(mask.shown(event_text.reason(node.error))) for node in failed},
+    )
 
 
 def rest_text(name: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import count
 from typing import Any, TypeVar
 
 from asterism.api import documents
@@ -16,7 +17,8 @@ from asterism.api import plan_operations as declared
 from asterism.api.document_codec import read_document
 from asterism.api.local import edited_plans, plan_documents
 from asterism.api.local.edit_handlers import checked_batch
-from asterism.api.local.run_handlers import log_page, run_advice
+from asterism.api.local.plan_logs import plan_log
+from asterism.api.local.run_handlers import run_advice
 from asterism.api.operation import implements
 from asterism.api.system import LocalSystem
 from asterism.base.http_limits import RequestRefused
@@ -32,12 +34,15 @@ from asterism.durable.plan_submissions import submit_again
 from asterism.durable.plan_submissions import submit_plan as store_plan
 from asterism.durable.rejected_edits import rejected_edits
 from asterism.durable.stored_plans import find_plan, read_plan, unknown_task
-from asterism.durable.task_logs import story_tracebacks, task_logs, task_runs
+from asterism.durable.task_logs import story_tracebacks, task_runs
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.planfile import loader
 
 SMALL_FILE = 50_000
 """A plan file of at most this many characters is read at once."""
+
+CANCEL_INTERVAL = 1.0
+"""Seconds between two looks whether a plan that is being cancelled has ended."""
 
 MAX_EVENTS = 5_000
 """How many events one answer has."""
@@ -60,7 +65,23 @@ async def show_plan(system: LocalSystem, request: declared.ShowPlan) -> document
     fleet = system.fleet
     stored = await read_plan(fleet, request.plan)
     approvals = await plan_documents.approval_documents(fleet, stored.record, stored.waiting)
-    return plan_documents.view(stored, now=fleet.store.clock(), tasks=request.tasks, approvals=approvals)
+    return plan_documents.view(
+        stored, now=fleet.store.clock(), tasks=request.tasks, results=request.results, approvals=approvals
+    )
+
+
+@implements(declared.draw_plan)
+async def draw_plan(system: LocalSystem, request: declared.DrawPlan) -> documents.Drawing:
+    from asterism.api.local.plan_drawings import drawing  # the report and rich, which other operations do not need
+
+    if request.version is None:
+        stored = await read_plan(system.fleet, request.plan)
+        draw = partial(drawing, stored.record.plan, request.form, request.width, stored.phase)
+    else:
+        await find_plan(system.fleet, request.plan)
+        past = await plan_at(system.fleet.store, request.plan, request.version)
+        draw = partial(drawing, past.plan, request.form, request.width)
+    return draw() if system.own else await asyncio.to_thread(draw)
 
 
 @implements(declared.read_story)
@@ -99,11 +120,13 @@ async def explain_task(system: LocalSystem, request: declared.OneTask) -> docume
 
 
 @implements(declared.read_task_logs)
-async def read_task_logs(system: LocalSystem, request: declared.ReadTaskLogs) -> documents.Page[documents.LogEntry]:
-    plan = (await read_plan(system.fleet, request.plan)).record.plan
-    if request.task not in plan and not await task_runs(system.fleet.store, request.plan, request.task):
-        raise unknown_task(plan, request.task)
-    return log_page(await task_logs(system.fleet, request.plan, request.task), request.after, request.attempt)
+async def read_task_logs(system: LocalSystem, request: declared.ReadTaskLogs) -> documents.PlanLog:
+    return await plan_log(system.fleet, **vars(request))
+
+
+@implements(declared.read_plan_logs)
+async def read_plan_logs(system: LocalSystem, request: declared.ReadPlanLogs) -> documents.PlanLog:
+    return await plan_log(system.fleet, **vars(request))
 
 
 @implements(declared.list_versions)
@@ -124,14 +147,8 @@ async def list_versions(system: LocalSystem, request: declared.OnePlan) -> docum
 async def show_version(system: LocalSystem, request: declared.ShowVersion) -> documents.PastPlan:
     await find_plan(system.fleet, request.plan)
     past = await plan_at(system.fleet.store, request.plan, request.version)
-    return documents.PastPlan(
-        name=request.plan,
-        version=past.version.version,
-        edit=read_document(documents.PlanVersion, past.version.to_json()),
-        state=str(past.plan.state),
-        counts=plan_documents.counts(past.plan),
-        **plan_documents.structure(past.plan),
-    )
+    edit = read_document(documents.PlanVersion, past.version.to_json())
+    return documents.PastPlan(**vars(plan_documents.content(past.plan)) | {"version": past.version.version}, edit=edit)
 
 
 @implements(declared.read_changes)
@@ -221,6 +238,19 @@ async def cancel_plan(system: LocalSystem, request: declared.ChangePlan) -> docu
     await admin.cancel(system.fleet, request.plan, request.reason)
     await _run_somewhere(system, request.plan)
     return await _state(system, request.plan)
+
+
+@implements(declared.watch_cancel)
+async def watch_cancel(system: LocalSystem, request: declared.WatchCancel) -> documents.Cancellation:
+    """Waits for the end, or until no device can execute the teardowns that are left."""
+    fleet, name = system.fleet, request.plan
+    for look in count(1):
+        stored = await read_plan(fleet, name)
+        stuck = [] if stored.record.head.ended else await stored_plans.stuck_teardowns(fleet, name)
+        if stored.record.head.ended or stuck or look * CANCEL_INTERVAL > request.timeout:
+            return plan_documents.cancellation(stored, stuck)
+        await fleet.clock.sleep(CANCEL_INTERVAL)
+    raise AssertionError
 
 
 @implements(declared.retry_plan)

@@ -1,0 +1,172 @@
+"""Systems for commands: a SQLite file, PostgreSQL, and a server on a socket of this machine.
+
+A ``Row`` is a command that is run on all three: it has the same effect, says the same, and ends with the same code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shlex
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from asterism.api.local import run_handlers, workflow_handlers  # noqa: F401 - an event loop would load them for long
+from asterism.base.listen_address import ListenAddress
+from asterism.fleet.fleet import Fleet
+from asterism.server.credentials import Credentials
+from asterism.server.http_service import http_service
+from tests.cli.command_scenes import Scene
+from tests.process_scenes import PATIENCE
+
+SYSTEMS = ("sqlite", "postgresql", "server")
+
+
+class SystemScene(Scene):
+    """``url`` is the store. Commands know the system by ``ASTERISM_STORE``, which is the store or its server."""
+
+    def __init__(self, folder: Path, url: str | None = None) -> None:
+        super().__init__(folder)
+        self.url = url or self.url
+        self.server: ServerThread | None = None
+        self.env |= {"ASTERISM_STORE": self.url, "ASTERISM_TOKEN": "", "COLUMNS": "200"}
+
+    @property
+    def address(self) -> str:
+        """Where the system is."""
+        return self.env["ASTERISM_STORE"]
+
+
+class ServerThread:
+    """A server of a store. Commands of the test process have event loops of their own, so it runs in a thread."""
+
+    def __init__(self, store: str) -> None:
+        self._store, self.port, self.url, self.token = store, 0, "", ""
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start it; again on the port that it had."""
+        ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve(ready)))
+        self._thread.start()
+        assert ready.wait(PATIENCE)
+
+    async def _serve(self, ready: threading.Event) -> None:
+        self._loop, self._leaving = asyncio.get_running_loop(), asyncio.Event()
+        try:
+            async with (
+                await Fleet.open(self._store, by="server") as fleet,
+                http_service(fleet, ListenAddress("127.0.0.1", self.port)) as service,
+            ):
+                self.url, self.port = service.url, int(service.url.rpartition(":")[2])
+                self.token = self.token or await _token(fleet)
+                ready.set()
+                await self._leaving.wait()
+        finally:
+            ready.set()
+
+    def stop(self) -> None:
+        if self._thread is not None:
+            self._loop.call_soon_threadsafe(self._leaving.set)
+            self._thread.join(PATIENCE)
+            assert not self._thread.is_alive()
+            self._thread = None
+
+
+async def _token(fleet: Fleet) -> str:
+    return (await Credentials(fleet.store).create("ann", ["admin"], by="test")).token
+
+
+@contextmanager
+def system_scene(system: str, folder: Path, postgres_url: str) -> Iterator[SystemScene]:
+    """The scene of one of ``SYSTEMS``, with an empty store."""
+    folder.mkdir()
+    scene = SystemScene(folder, postgres_url if system == "postgresql" else None)
+    scene.made()
+    if system != "server":
+        yield scene
+        return
+    scene.server = ServerThread(scene.url)
+    scene.server.start()
+    scene.env |= {"ASTERISM_STORE": scene.server.url, "ASTERISM_TOKEN": scene.server.token}
+    try:
+        yield scene
+    finally:
+        scene.server.stop()
+
+
+# -- rows --------------------------------------------------------------------------------------------------------------
+
+Names = Mapping[str, str]
+
+
+def nothing(scene: SystemScene) -> Names:
+    return {}
+
+
+@dataclass(frozen=True)
+class Row:
+    """``words`` is the command; names in braces are those that ``prepare`` returns. ``says`` is a part of what it
+    prints. ``state`` reads a fact of the system afterwards, which is ``left``. ``stdin`` is its standard input.
+    ``meanwhile`` is done by others while the command runs."""
+
+    words: str
+    says: str
+    prepare: Callable[[SystemScene], Names] = nothing
+    state: Callable[[SystemScene, Names], Any] = field(default=lambda scene, names: None)
+    left: Any = None
+    code: int = 0
+    stdin: str | None = None
+    meanwhile: Callable[[SystemScene, Names], None] | None = None
+
+    def __str__(self) -> str:
+        return re.sub(r"[^\w-]+", "-", self.words).strip("-")
+
+    def run(self, scene: SystemScene) -> str:
+        """Run it and check what it says and leaves. Returns what it said, with ids, times and addresses masked."""
+        names = {"folder": str(scene.folder), **self.prepare(scene)}
+        words = [word.format_map(names) if "{" in word else word for word in shlex.split(self.words)]
+        others = threading.Thread(target=self.meanwhile, args=(scene, names)) if self.meanwhile is not None else None
+        if others is not None:
+            others.start()
+        result = scene.run(*words, given=self.stdin)
+        if others is not None:
+            others.join()
+        assert result.exit_code == self.code, result.output
+        assert self.says.format_map(names) in result.output, result.output
+        assert self.state(scene, names) == self.left
+        return masked(f"{result.stdout}\n---\n{result.stderr}", scene)
+
+
+_MASKS = (
+    (r"\b[0-9a-f]{24}\b", "RUN"),
+    (r"\b[0-9a-f]{8}\b", "RUN"),
+    (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d|\b\d\d:\d\d:\d\d\b", "TIME"),
+    (r"\b1\d{9}(\.\d+)?\b", "TIME"),
+    (r"(\"(took|waited|rank|due_in)\": )[\d.e-]+", r"\1TIME"),
+    (r"\b\d+(\.\d+)? (ms|s|min)\b", "AGE"),
+    (r"-{2,}|─+", "--"),
+    (r" +", " "),
+)
+
+
+def masked(text: str, scene: SystemScene) -> str:
+    for address in (scene.address, scene.url, str(scene.folder)):
+        text = text.replace(address, "ADDRESS")
+    for pattern, mask in _MASKS:
+        text = re.sub(pattern, mask, text)
+    return text
+
+
+def run_everywhere(row: Row, folder: Path, postgres_url: str) -> None:
+    """Run a row on every system. What it says is equal."""
+    said = {}
+    for system in SYSTEMS:
+        with system_scene(system, folder / system, postgres_url) as scene:
+            said[system] = row.run(scene)
+    assert said["postgresql"] == said["sqlite"]
+    assert said["server"] == said["sqlite"]
