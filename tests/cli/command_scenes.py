@@ -75,6 +75,14 @@ class Scene:
         assert result.exit_code == code, result.output
         return json.loads(result.stdout)
 
+    def tasks(self, *words: str) -> dict[str, Any]:
+        """The tasks of the plan that a command prints as JSON, by id; ``after`` has what each depends on."""
+        document = self.json(*words)
+        tasks = {task["id"]: {**task, "after": {}} for task in document["tasks"]}
+        for edge in document["dependencies"]:
+            tasks[edge["target"]]["after"][edge["source"]] = edge["when"] or edge["on"]
+        return tasks
+
     @contextmanager
     def process(self, *words: str, server: Server | None = None, **env: str) -> Iterator[subprocess.Popen[str]]:
         """A command as a process, from ``server``; whatever happens, it is gone afterwards."""

@@ -77,7 +77,7 @@ def test_a_model_plans_repairs_and_prunes_and_a_person_approves(scene: Scene, mo
             code, output, errors = ended(process)
     assert code == 0, output + errors
     assert {"remove_task", "remove_dependency"} <= set(decided)
-    tasks = {name: task["status"] for name, task in scene.json("plan", "show", "logs")["tasks"].items()}
+    tasks = {name: task["status"] for name, task in scene.tasks("plan", "show", "logs").items()}
     assert tasks == dict.fromkeys(("collect", "compare-again", "draw", "summary"), "completed") | {"compare": "failed"}
     story = scene.ok("plan", "story", "logs")
     assert all(words in story for words in ("editor called", "edit waits", "edit approved", "edited"))

@@ -142,7 +142,7 @@ def test_an_edit_is_approved_with_other_edits(scene: Scene) -> None:
     assert (bad.exit_code, "there is no task 'nobody'" in bad.stderr) == (1, True)
     mail = json.dumps({"id": "deploy-mail", "shell": "true", "after": "test"})
     assert scene.json("plan", "approve", "nightly", "1", "--add", mail)["version"] == 1
-    assert "deploy-mail" in scene.json("plan", "show", "nightly")["tasks"]
+    assert "deploy-mail" in scene.tasks("plan", "show", "nightly")
 
 
 def test_rules_on_the_command_line(scene: Scene) -> None:

@@ -42,9 +42,9 @@ def test_versions_and_rejected_edits_in_the_order_of_time(scene: Scene) -> None:
 
 def test_the_same_as_json(scene: Scene) -> None:
     found = scene.json("plan", "history", "nightly")
-    assert [one["version"] for one in found["versions"]] == [0, 1, 2]
-    assert found["versions"][1]["diff"]["added"] == ["mail"]
-    assert found["versions"][2]["undoes"] == 1
+    assert [one["version"] for one in found["items"]] == [0, 1, 2]
+    assert found["items"][1]["diff"]["added"] == ["mail"]
+    assert found["items"][2]["undoes"] == 1
     assert [one["violations"][0]["rule"] for one in found["rejected"]] == ["dependents"]
 
 
@@ -53,7 +53,7 @@ def test_a_version_is_drawn_as_it_was(scene: Scene) -> None:
     assert "Version 1, " in drawn
     assert " by ann: tell everyone" in drawn
     assert "mail" not in scene.ok("plan", "history", "nightly", "2")
-    assert list(scene.json("plan", "history", "nightly", "1")["tasks"]) == ["build", "test", "mail"]
+    assert list(scene.tasks("plan", "history", "nightly", "1")) == ["build", "test", "mail"]
     assert "mail" in scene.ok("plan", "history", "nightly", "1", "--mermaid")
     assert "<svg" in scene.ok("plan", "history", "nightly", "0", "--svg", "-")
 

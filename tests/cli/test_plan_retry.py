@@ -185,9 +185,9 @@ def killed_during_retry(scene: Scene, kills: int) -> None:
         scene.ok("resume", "nightly", "--plain")
     else:
         scene.ok(*words, "--plain")
-    shown = scene.json("plan", "show", "nightly")
+    shown = scene.tasks("plan", "show", "nightly")
     assert shown["state"] == "completed"
-    assert {name: task["status"] for name, task in shown["tasks"].items()} == dict.fromkeys(
+    assert {name: task["status"] for name, task in shown.items()} == dict.fromkeys(
         ["extract", "load", "a", "b", "c"], "completed"
     )
     assert trace(scene) == ["extracted"], "what was finished before the retry is not done again"

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from asterism.cli.run_details import Details, lines
 
 from asterism.cli.fleet_tables import note_on, runs_table
 from asterism.cli.run_actions import describe_end
-from asterism.cli.run_details import Details, lines
 from asterism.core.run import transitions
 from asterism.core.run.run import FAILED, REASSIGNING, Owner, Run
 from asterism.core.run.workflow import Workflow

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from asterism import Constellation, DurableOrchestrator, Fleet, LocalDevice, Orchestrator, Task
+from asterism.api.documents import PlanContent
+from asterism.api.local.plan_documents import content
 from asterism.base import expressions
-from asterism.cli.plan_views import plan_json
 from asterism.durable.journal_store import load
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.report.result_summary import result_json
@@ -107,13 +108,13 @@ async def test_results_reach_tasks_unmasked_and_are_withheld_from_views(
     values = {name: task["value"] for name, task in result_json(result)["tasks"].items()}
     assert values == {"says": "v1.1 [secret]", "takes": "v1.1 [secret]", "apart": "nothing"}
 
-    async def elsewhere() -> dict[str, Any]:
+    async def elsewhere() -> PlanContent:
         async with await Fleet.open(store) as fleet:
-            return plan_json((await load(fleet.store, "nightly", expressions)).plan)
+            return content((await load(fleet.store, "nightly", expressions)).plan, results=True)
 
     monkeypatch.delenv("MY_VALUE")
     withheld = "[withheld: it may show a secret whose value is unknown here: MY_VALUE]"
-    values = {name: task["value"] for name, task in (await elsewhere())["tasks"].items()}
+    values = {task.id: task.result for task in (await elsewhere()).tasks}
     assert values == {"says": withheld, "takes": withheld, "apart": "nothing"}
 
 
