@@ -38,7 +38,7 @@ ALLOWED = {
     "base/http_limits.py": "catches the ImportError of resource",
     "fleet/device/profile.py": "asks for sched_getaffinity with hasattr",
     "series/github/assignment.py": "asks for CLOCK_BOOTTIME with hasattr",
-    "store/file_ownership.py": "asks for geteuid with hasattr",
+    "base/private_file.py": "asks for geteuid with hasattr",
     "store/sqlite/connection.py": "catches the ImportError of fcntl",
     "store/sqlite/wake_fifos.py": "does nothing unless SUPPORTED, which asks for mkfifo",
 }

@@ -20,9 +20,9 @@ from typing import Any
 import httpx
 import pytest
 
+from asterism.base.private_file import write_private
 from asterism.fleet.fleet import Fleet
 from asterism.peers.invitations import new_token, parse_invitation, token_hash
-from asterism.peers.private_files import write_private
 from tests.cli.cli_scenes import heard
 from tests.cli.command_scenes import Scene, pids_in, until
 from tests.cli.peer_scenes import House, address_of, befriend, invitation, lasting_place, refused, serving

@@ -17,15 +17,14 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from asterism.base.private_file import UnusableSecret, write_private
 from asterism.core.errors import AsterismError
 from asterism.peers.private_files import (
     TlsIdentity,
     Token,
     TokenFile,
-    UnusableSecret,
     fingerprint,
     tls_identity,
-    write_private,
 )
 from asterism.store.memory import MemoryStore
 from asterism.store.sqlite import SqliteStore

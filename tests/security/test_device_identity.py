@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from asterism.base.private_file import UnusableSecret
 from asterism.core.errors import AsterismError
 from asterism.core.run.run import Grant, Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.agent import DeviceAgent
-from asterism.fleet.device.device_key import DeviceKey, Enrolment, EnrolmentFile, UnusableKey
+from asterism.fleet.device.device_key import DeviceKey, Enrolment, EnrolmentFile
 from asterism.fleet.device.gateway_connection import DeviceRevoked
 from asterism.fleet.monitor import Monitor
 from asterism.server import enrolment
@@ -436,5 +437,5 @@ def test_a_key_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
     assert read is not None
     assert read.key.to_text() not in repr(read)
     file.path.chmod(0o644)
-    with pytest.raises(UnusableKey, match="other users can read"):
+    with pytest.raises(UnusableSecret, match="other users can read"):
         file.read()

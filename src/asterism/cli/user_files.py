@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from asterism.base.private_file import config_folder
 from asterism.base.text import clean
 from asterism.cli.model_options import take_model_terms
 
@@ -62,9 +62,7 @@ def load_editor(path: str | None) -> Any:
 
 def default_policy_file() -> Path:
     """``$XDG_CONFIG_HOME/asterism/policy.yaml``, or the same under ``~/.config``."""
-    configured = os.environ.get("XDG_CONFIG_HOME", "")
-    root = Path(configured) if os.path.isabs(configured) else Path(os.path.expanduser("~")) / ".config"
-    return root / "asterism" / "policy.yaml"
+    return config_folder() / "policy.yaml"
 
 
 def find_device_policy(path: str | None) -> tuple[DevicePolicy, str]:

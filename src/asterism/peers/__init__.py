@@ -48,12 +48,12 @@ from typing import TYPE_CHECKING
 from asterism.base.startup import lazy_names
 
 if TYPE_CHECKING:
+    from asterism.base.private_file import UnusableSecret
     from asterism.peers.exchange import Exchange, PeerUnreachable, SyncResult, Transport
     from asterism.peers.invitations import InvalidInvitation, Invitation, InvitationUsed, invite, parse_invitation
     from asterism.peers.peer_client import PeerClient, accept_invitation, client_for, find_peer
     from asterism.peers.peer_server import CannotListen
     from asterism.peers.peer_service import SyncLoop, peer_connections, serve_peers
-    from asterism.peers.private_files import UnusableSecret
     from asterism.peers.registry import Peer, PeerExists, PeerRefused, PeerRegistry, UnknownPeer
     from asterism.peers.takeover import RemovalResult, remove_peer
 
@@ -94,7 +94,7 @@ __getattr__, __dir__ = lazy_names(
         ],
         "asterism.peers.peer_client": ["PeerClient", "accept_invitation", "client_for", "find_peer"],
         "asterism.peers.peer_server": ["CannotListen"],
-        "asterism.peers.private_files": ["UnusableSecret"],
+        "asterism.base.private_file": ["UnusableSecret"],
         "asterism.peers.registry": ["Peer", "PeerExists", "PeerRefused", "PeerRegistry", "UnknownPeer"],
         "asterism.peers.takeover": ["RemovalResult", "remove_peer"],
         "asterism.peers.peer_service": ["SyncLoop", "peer_connections", "serve_peers"],

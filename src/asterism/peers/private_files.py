@@ -13,24 +13,17 @@ is no longer secret.
 
 from __future__ import annotations
 
-import contextlib
 import datetime
-import errno
 import hashlib
 import json
-import os
-import secrets
 import ssl
-import stat
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from asterism.base import operating_system
+from asterism.base.private_file import UnusableSecret, locked_folder, read_private, write_private
 from asterism.base.startup import install_hint
 from asterism.core.errors import AsterismError
-from asterism.store.file_ownership import open_plain, planted
 from asterism.store.protocol import Store
 
 TOKENS_SUFFIX = "-peers.json"
@@ -43,12 +36,7 @@ VALID_YEARS = 20
 BACKDATED = datetime.timedelta(days=365)
 """How long before its creation the certificate is valid, for other tools and slow clocks."""
 
-OTHERS_MODE = stat.S_IRWXG | stat.S_IRWXO
 _ADVICE = "inspect it, remove it, and invite the peers again"
-
-
-class UnusableSecret(AsterismError):
-    """The file with the key or the tokens of a store is damaged, or others can read it."""
 
 
 def path_beside(store: Store, ending: str) -> Path:
@@ -60,55 +48,6 @@ def path_beside(store: Store, ending: str) -> Path:
             "store need no peers"
         )
     return path.with_name(f"{path.name}{ending}")
-
-
-def read_private(path: Path) -> bytes | None:
-    """The content of a file; None if it does not exist. Raises UnusableSecret, and OSError if it cannot be read."""
-    try:
-        handle = open_plain(path)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        if error.errno not in (errno.ELOOP, errno.EINVAL):
-            raise
-        raise UnusableSecret(f"{path} is a link or not a regular file, and is not used: {_ADVICE}") from None
-    with open(handle, "rb") as file:
-        why = planted(path, os.fstat(handle))
-        if why is not None:
-            raise UnusableSecret(f"{why}, and is not used: {_ADVICE}")
-        mode = os.fstat(handle).st_mode
-        if mode & OTHERS_MODE:
-            raise UnusableSecret(
-                f"other users can read {path} (mode {stat.S_IMODE(mode):04o}). If none has, run `chmod 600 {path}`; if "
-                "one may have, remove it and invite the peers again"
-            )
-        return file.read()
-
-
-def write_private(path: Path, data: bytes, *, replace: bool) -> bool:
-    """Write a file durably. Without ``replace`` an existing file stays. Returns whether it was written."""
-    place = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    handle = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | operating_system.CLOSE_ON_EXEC, 0o600)
-    try:
-        with open(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(handle)
-        if replace:
-            os.replace(place, path)
-        else:
-            os.link(place, path)
-    except FileExistsError:
-        return False
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(place)
-    handle = operating_system.open_folder(path.parent)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-    return True
 
 
 # -- tokens ------------------------------------------------------------------------------------------------------------
@@ -147,17 +86,17 @@ class TokenFile:
 
     def put(self, peer: str, token: Token) -> None:
         """Store a token durably."""
-        with self._locked():
+        with locked_folder(self._path.parent):
             self._write({**self._read(), peer: token})
 
     def remove(self, peer: str) -> None:
-        with self._locked():
+        with locked_folder(self._path.parent):
             tokens = self._read()
             if tokens.pop(peer, None) is not None:
                 self._write(tokens)
 
     def _read(self) -> dict[str, Token]:
-        data = read_private(self._path)
+        data = read_private(self._path, _ADVICE)
         if data is None:
             return {}
         try:
@@ -170,16 +109,6 @@ class TokenFile:
     def _write(self, tokens: dict[str, Token]) -> None:
         data = {peer: token.to_json() for peer, token in tokens.items()}
         write_private(self._path, json.dumps(data, indent=1, sort_keys=True).encode() + b"\n", replace=True)
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Lock out other processes. The lock is on the folder, since the file itself is replaced."""
-        handle = operating_system.open_folder(self._path.parent)
-        try:
-            operating_system.lock_file(handle, wait=True)
-            yield
-        finally:
-            os.close(handle)
 
 
 # -- the TLS identity --------------------------------------------------------------------------------------------------
@@ -198,10 +127,10 @@ def tls_identity(store: Store) -> TlsIdentity:
     """The identity of a store, created at the first call. Raises UnusableSecret, and AsterismError if ``cryptography``
     is not installed."""
     path = path_beside(store, IDENTITY_SUFFIX)
-    data = read_private(path)
+    data = read_private(path, _ADVICE)
     if data is None:
         write_private(path, _new_identity(), replace=False)  # if another process was faster, its identity stays
-        data = read_private(path) or b""
+        data = read_private(path, _ADVICE) or b""
     return TlsIdentity(path, _checked(path, data))
 
 

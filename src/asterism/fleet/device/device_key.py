@@ -6,18 +6,15 @@ proves who it is by signing challenges. The private half never leaves the machin
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
 import re
-import secrets
-import stat
 from base64 import b64decode, b64encode
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from asterism.base.private_file import UnusableSecret, read_private, write_private
 from asterism.base.startup import install_hint
 from asterism.core.errors import AsterismError
 from asterism.fleet.device.process_records import state_directory
@@ -26,8 +23,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 
-class UnusableKey(AsterismError):
-    """The key file of a device is damaged, or others can read it."""
+_ADVICE = "remove it, and enrol the device with a new code"
 
 
 def signed_bytes(words: tuple[str, ...]) -> bytes:
@@ -101,32 +97,18 @@ class EnrolmentFile:
         self.path, self.outbox = self.folder / "key.json", self.folder / "outbox"
 
     def read(self) -> Enrolment | None:
-        """None if the device has no key yet. Raises UnusableKey."""
-        try:
-            data = self.path.read_bytes()
-            mode = self.path.stat().st_mode
-        except FileNotFoundError:
+        """None if the device has no key yet. Raises UnusableSecret."""
+        data = read_private(self.path, _ADVICE)
+        if data is None:
             return None
-        if os.name == "posix" and mode & (stat.S_IRWXG | stat.S_IRWXO):
-            raise UnusableKey(f"other users can read {self.path}: remove it, and enrol the device with a new code")
         try:
             found = json.loads(data)
             return Enrolment(DeviceKey.from_text(found["key"]), found["enrolled"] is True, found.get("fingerprint"))
         except (ValueError, KeyError, TypeError):
-            raise UnusableKey(f"{self.path} is damaged: remove it, and enrol the device with a new code") from None
+            raise UnusableSecret(f"{self.path} is damaged: {_ADVICE}") from None
 
     def write(self, enrolment: Enrolment) -> None:
         """Write it durably, or not at all."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        place = self.path.with_name(f".{self.path.name}.{secrets.token_hex(8)}")
         data = {"key": enrolment.key.to_text(), "enrolled": enrolment.enrolled, "fingerprint": enrolment.fingerprint}
-        handle = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            with open(handle, "w", encoding="ascii") as file:
-                json.dump(data, file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(place, self.path)
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                place.unlink()
+        write_private(self.path, json.dumps(data).encode(), replace=True)

@@ -16,7 +16,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from asterism.store.file_ownership import open_plain, planted
+from asterism.base.private_file import open_plain, planted
 from asterism.store.sqlite.connection import sync_directory
 from asterism.store.store_errors import StoreCorrupt, StoreError, StoreFull, StoreUnavailable, StoreUnwritable
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from asterism.peers.private_files import Token, TokenFile, UnusableSecret, read_private, tls_identity
-from asterism.store import file_ownership
+from asterism.base import private_file
+from asterism.base.private_file import UnusableSecret, read_private
+from asterism.peers.private_files import Token, TokenFile, tls_identity
 from asterism.store.sqlite.blob_files import Blobs
 from asterism.store.store_errors import StoreUnwritable
 from tests.store.sqlite_fixtures import opened
@@ -26,7 +27,7 @@ def give_away(monkeypatch: pytest.MonkeyPatch) -> Give:
         if os.geteuid() == 0:
             os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
         else:
-            monkeypatch.setattr(file_ownership, "trusted_owners", lambda folder: frozenset({0, NOBODY}))
+            monkeypatch.setattr(private_file, "trusted_owners", lambda folder: frozenset({0, NOBODY}))
 
     return give
 
