@@ -27,7 +27,7 @@ internal.
 
 from typing import TYPE_CHECKING
 
-from asterism.base.startup import lazy_names
+from asterism.base.startup import VERSION, lazy_names
 from asterism.fleet.extensions import register as _register_fleet_extension
 from asterism.fleet.extensions import register_plans as _register_plans
 
@@ -91,7 +91,7 @@ if TYPE_CHECKING:
 _register_fleet_extension("asterism.peers.fleet_extension")
 _register_plans("asterism.durable.schedule_port")
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "AlreadyRunning",

@@ -20,7 +20,6 @@ import asyncio
 import functools
 import ipaddress
 import json
-import os
 import ssl
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
@@ -37,15 +36,17 @@ except ImportError as missing:
     raise AsterismError(f"a client of a server needs httpx: {install_hint('http')}") from missing
 
 from asterism.api import documents, requests
-from asterism.api.client_errors import ApiError, ServerUnreachable, error_of
 from asterism.api.document_codec import read_document
 from asterism.api.event_lines import EventLines, ReceivedEvent
 from asterism.api.http_form import http_form
 from asterism.api.operation import Blocking, Operation
 from asterism.api.operations import Operations
+from asterism.api.request_tries import RequestTries
 from asterism.api.requests import API, ApiRequest
+from asterism.api.server_logins import token_for
 from asterism.base.http_answers import ACCEPTED, LARGEST_SERVER_ANSWER, AnswerRefused, bound_answer, bound_hook
 from asterism.base.path_names import path_part
+from asterism.base.text import masked_url
 from asterism.core.errors import AsterismError
 
 Given = ParamSpec("Given")
@@ -90,11 +91,15 @@ class _Connection:
     """What both clients share: the address, the token, and how answers are read."""
 
     def __init__(self, url: str, token: str | None, timeout: float, verify: ssl.SSLContext | bool) -> None:
-        self.url = _checked_url(url)
-        given = token if token is not None else os.environ.get("ASTERISM_TOKEN", "")
+        self.url = checked_url(url)
+        authority = None
+        if token is None:
+            token, authority = token_for(self.url)
+        if authority is not None and verify is True:
+            verify = trusting(authority)
         self._terms: dict[str, Any] = {
             "base_url": self.url,
-            "headers": {"accept-encoding": ACCEPTED} | ({"authorization": f"Bearer {given}"} if given else {}),
+            "headers": {"accept-encoding": ACCEPTED} | ({"authorization": f"Bearer {token}"} if token else {}),
             "timeout": timeout,
             "verify": verify if self.url.startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
             "trust_env": False,  # the token is not for a proxy
@@ -103,10 +108,20 @@ class _Connection:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
 
+    def _tries(self, request: ApiRequest[Any]) -> RequestTries:
+        return RequestTries(self.url, request.name, request.method != "GET")
+
+    def _stream_error(self, answer: httpx.Response) -> Exception:
+        """The error of a stream that was refused. An error that passes is one of httpx: the client connects again."""
+        if answer.status_code in (429, 502, 503, 504):
+            return httpx.ReadError("try again later")
+        return RequestTries(self.url, "the event stream", changes=False).problem(answer)
+
 
 class Client(_Connection, Operations, Blocking):
     """A client that blocks. ``url`` is the address of the server, ``token`` a token of ``asterism token create``, by
-    default $ASTERISM_TOKEN. ``verify`` is the TLS context for a certificate that the system does not trust."""
+    default $ASTERISM_TOKEN, or that of ``asterism login``. ``verify`` is the TLS context for a certificate that the
+    system does not trust."""
 
     def __init__(
         self,
@@ -136,11 +151,18 @@ class Client(_Connection, Operations, Blocking):
 
     def send(self, request: ApiRequest[Answer]) -> Answer:
         """Send a request, and read its answer. Raises ApiError, EditRejected and ServerUnreachable."""
-        try:
-            answer = self._http.request(request.method, request.path, json=request.body, params=dict(request.query))
-        except httpx.HTTPError as error:
-            raise _unreachable(self.url, error) from None
-        return _read(request, answer)
+        tries = self._tries(request)
+        while True:
+            try:
+                answer = self._http.request(**_terms_of(request), headers=tries.headers)
+            except (httpx.HTTPError, AnswerRefused) as error:
+                pause = tries.after_error(error)
+            else:
+                wait = tries.after_answer(answer)
+                if wait is None:
+                    return _read(request, answer, tries)
+                pause = wait
+            time.sleep(pause)
 
     def follow_plan(self, name: str, after: str | None = None) -> Generator[documents.PlanEvent, None, None]:
         """The events of a plan as they happen, after a position or from now on, until the plan is gone. A stream that
@@ -167,7 +189,7 @@ class Client(_Connection, Operations, Blocking):
                 with self._http.stream("GET", path, headers=_stream_headers(lines), timeout=_STREAM) as answer:
                     if answer.status_code >= 300:
                         answer.read()
-                        raise _stream_error(answer)
+                        raise self._stream_error(answer)
                     for line in answer.iter_lines():
                         event = lines.add(line)
                         if event is not None:
@@ -192,6 +214,8 @@ class Client(_Connection, Operations, Blocking):
 
     health = _sync(requests.health)
     me = _sync(requests.me)
+    redeem_login = _sync(requests.redeem_login)
+    logout = _sync(requests.logout)
     metrics = _sync(requests.metrics)
     devices = _sync(requests.devices)
     device = _sync(requests.device)
@@ -242,13 +266,18 @@ class AsyncClient(_Connection, Operations):
 
     async def send(self, request: ApiRequest[Answer]) -> Answer:
         """See ``Client.send``."""
-        try:
-            answer = await self._http.request(
-                request.method, request.path, json=request.body, params=dict(request.query)
-            )
-        except httpx.HTTPError as error:
-            raise _unreachable(self.url, error) from None
-        return _read(request, answer)
+        tries = self._tries(request)
+        while True:
+            try:
+                answer = await self._http.request(**_terms_of(request), headers=tries.headers)
+            except (httpx.HTTPError, AnswerRefused) as error:
+                pause = tries.after_error(error)
+            else:
+                wait = tries.after_answer(answer)
+                if wait is None:
+                    return _read(request, answer, tries)
+                pause = wait
+            await asyncio.sleep(pause)
 
     async def follow_plan(self, name: str, after: str | None = None) -> AsyncGenerator[documents.PlanEvent, None]:
         """See ``Client.follow_plan``."""
@@ -272,7 +301,7 @@ class AsyncClient(_Connection, Operations):
                 async with self._http.stream("GET", path, headers=_stream_headers(lines), timeout=_STREAM) as answer:
                     if answer.status_code >= 300:
                         await answer.aread()
-                        raise _stream_error(answer)
+                        raise self._stream_error(answer)
                     async for line in answer.aiter_lines():
                         event = lines.add(line)
                         if event is not None:
@@ -297,6 +326,8 @@ class AsyncClient(_Connection, Operations):
 
     health = _awaited(requests.health)
     me = _awaited(requests.me)
+    redeem_login = _awaited(requests.redeem_login)
+    logout = _awaited(requests.logout)
     metrics = _awaited(requests.metrics)
     devices = _awaited(requests.devices)
     device = _awaited(requests.device)
@@ -320,14 +351,27 @@ class AsyncClient(_Connection, Operations):
 _STREAM = httpx.Timeout(TIMEOUT, read=STREAM_TIMEOUT)
 
 
-def _checked_url(url: str) -> str:
-    """Raises AsterismError for an address to which a token must not be sent."""
+def trusting(authority: str) -> ssl.SSLContext:
+    """The TLS context that also trusts a private certificate authority, by the file of its certificate. Raises
+    AsterismError."""
+    try:
+        return ssl.create_default_context(cafile=authority)
+    except (OSError, ssl.SSLError) as error:
+        raise AsterismError(
+            f"the certificate authority {authority} cannot be read: {error.strerror or error}; log in again with --ca"
+        ) from None
+
+
+def checked_url(url: str) -> str:
+    """The address of a server. Raises AsterismError for one to which a token must not be sent."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     if parts.scheme not in ("http", "https") or not host:
-        raise AsterismError(f"{url!r} is not the address of a server (example: https://host:7400)")
+        raise AsterismError(f"{masked_url(url)!r} is not the address of a server (example: https://host:7400)")
     if parts.scheme == "http" and not _is_loopback(host):
-        raise AsterismError(f"{url!r}: a token is sent to another machine only over https")
+        raise AsterismError(f"{masked_url(url)!r}: a token is sent to another machine only over https")
+    if parts.username is not None or parts.query or parts.fragment:
+        raise AsterismError(f"{masked_url(url)!r}: the address of a server has no login, query or fragment")
     return url.rstrip("/")
 
 
@@ -342,32 +386,23 @@ def _bound(response: httpx.Response) -> None:
     bound_answer(response, LARGEST_SERVER_ANSWER)
 
 
-def _unreachable(url: str, error: Exception) -> ServerUnreachable:
-    return ServerUnreachable(f"{url} does not answer: {error or type(error).__name__}")
-
-
 def _sent(operation: Operation[Any, Request, Answer], request: Request) -> ApiRequest[Answer]:
     form = http_form(operation, request)
-    return ApiRequest(form.method, form.path, operation.answer, form.body, form.query)
+    return ApiRequest(form.method, form.path, operation.answer, form.body, form.query, operation.name)
 
 
-def _read(request: ApiRequest[Answer], answer: httpx.Response) -> Answer:
-    if answer.status_code >= 300:
-        raise _problem(answer)
+def _terms_of(request: ApiRequest[Any]) -> dict[str, Any]:
+    """What is sent. Redirects are not followed: the token is for this server."""
+    return {"method": request.method, "url": request.path, "json": request.body, "params": dict(request.query)}
+
+
+def _read(request: ApiRequest[Answer], answer: httpx.Response, tries: RequestTries) -> Answer:
     if request.model is str:
         return answer.text  # type: ignore[return-value]
     try:
         return read_document(request.model, answer.json())
     except (ValueError, RecursionError) as error:
-        raise ApiError(answer.status_code, "", f"the answer cannot be read: {error}") from None
-
-
-def _problem(answer: httpx.Response) -> AsterismError:
-    try:
-        document = answer.json()
-    except (ValueError, RecursionError):
-        document = None
-    return error_of(answer.status_code, document, answer.headers.get("retry-after"))
+        raise tries.unreadable(answer, error) from None
 
 
 def _events_path(name: str) -> str:
@@ -377,11 +412,6 @@ def _events_path(name: str) -> str:
 def _stream_headers(lines: EventLines) -> dict[str, str]:
     found = {"accept": "text/event-stream"}
     return found if lines.last_id is None else {**found, "last-event-id": lines.last_id}
-
-
-def _stream_error(answer: httpx.Response) -> Exception:
-    """The error of a stream that was refused. An error that passes is one of httpx: the client connects again."""
-    return httpx.ReadError("try again later") if answer.status_code in (429, 502, 503, 504) else _problem(answer)
 
 
 def _fleet_event(received: ReceivedEvent) -> documents.FleetEvent:

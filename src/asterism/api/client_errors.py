@@ -11,8 +11,12 @@ from asterism.store.store_errors import StoreUnavailable
 PREFIX = "urn:asterism:problem:"
 
 
-class ServerUnreachable(AsterismError):
-    """No answer came. Whether the server has done what was asked is unknown."""
+class ServerAway(AsterismError):
+    """The server cannot be used now."""
+
+
+class ServerUnreachable(ServerAway):
+    """No answer came. The message says if it is unknown whether the server has done what was asked."""
 
 
 class ApiError(AsterismError):
@@ -43,14 +47,14 @@ class NotAllowed(ApiError):
     """The token is missing, unknown or revoked, or its scopes do not allow this."""
 
 
-class TryLater(ApiError):
-    """Too many requests, or the store or the owner of a plan does not answer now."""
+class TryLater(ApiError, ServerAway):
+    """Too many requests, or the store does not answer now."""
 
 
 OUT_OF_REACH = (StoreUnavailable, ServerUnreachable, TryLater)
 """A system that cannot be reached now: what is asked may be asked again later."""
 
-_KINDS = {401: NotAllowed, 403: NotAllowed, 404: NotFound, 429: TryLater, 503: TryLater, 504: TryLater}
+_KINDS = {401: NotAllowed, 403: NotAllowed, 404: NotFound, 429: TryLater, 502: TryLater, 503: TryLater}
 
 
 def error_of(status: int, document: Any, retry_after: str | None) -> AsterismError:

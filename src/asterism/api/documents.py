@@ -85,6 +85,13 @@ class Me(Document):
     expires_at: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class NewToken(Me):
+    """``token`` is shown once."""
+
+    token: str
+
+
 # -- editors -----------------------------------------------------------------------------------------------------------
 
 

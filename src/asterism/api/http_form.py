@@ -13,6 +13,12 @@ from asterism.base.path_names import path_part
 
 API = "/api/v1"
 
+VERSION_HEADER = "asterism-version"
+"""The version of who sends a request or an answer."""
+
+KEY_HEADER = "idempotency-key"
+"""The same for each repeat of a request that changes something: the server does it once."""
+
 
 class HttpForm(NamedTuple):
     """A request of an operation as it is sent. ``body`` is None for one without a body."""

@@ -24,6 +24,12 @@ class ApiRequest(Generic[Answer]):
     model: type[Answer]
     body: Any = None
     query: Mapping[str, Any] = field(default_factory=dict)
+    operation: str = ""
+
+    @property
+    def name(self) -> str:
+        """What it does, for messages."""
+        return self.operation or f"{self.method} {self.path}"
 
 
 def _get(path: str, model: type[Answer], **query: Any) -> ApiRequest[Answer]:
@@ -55,6 +61,16 @@ def health() -> ApiRequest[documents.Health]:
 def me() -> ApiRequest[documents.Me]:
     """The credential of this client: its name and scopes."""
     return _get("/me", documents.Me)
+
+
+def redeem_login(code: str) -> ApiRequest[documents.NewToken]:
+    """Exchange a one-time code of ``asterism token login`` for a token."""
+    return _post("/login", documents.NewToken, code=code)
+
+
+def logout() -> ApiRequest[dict[str, Any]]:
+    """Revoke the token of this client."""
+    return _post("/logout", dict[str, Any])
 
 
 def metrics() -> ApiRequest[str]:

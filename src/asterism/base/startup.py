@@ -11,6 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
+VERSION = "0.1.0"
+"""The version of this package."""
+
 GC_THRESHOLD = 20_000
 """After how many allocations more than deallocations Python searches for cycles."""
 

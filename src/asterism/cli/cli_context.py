@@ -89,7 +89,8 @@ store_option = click.option(
     "--store",
     metavar="URL",
     envvar="ASTERISM_STORE",
-    help="Store: sqlite:///file.db or postgresql://…; default: $ASTERISM_STORE, or a file in your data directory.",
+    help="sqlite:///file.db, postgresql://…, or a server: https://… or its name; default: $ASTERISM_STORE, or a file "
+    "in your data directory.",
 )
 
 fleet_options = options(store_option, json_option)
@@ -202,10 +203,11 @@ def with_system(store: str | None, use: Callable[[System], Awaitable[Value]], *,
 
 async def open_system(store: str | None, *, create: bool = False) -> System:
     """A store, or a server if it is the address of one. Raises as ``open_fleet`` does."""
-    if store is not None and is_server(store):
+    url = server_of(store)
+    if url is not None:
         from asterism.api.client import AsyncClient
 
-        return AsyncClient(store)
+        return AsyncClient(url)
     from asterism.api.system import LocalSystem
 
     return LocalSystem(await open_fleet(store, create=create))
@@ -240,9 +242,13 @@ def out_of_reach(error: Exception) -> str:
     return f"The {what} cannot be reached: {error}"
 
 
-def is_server(store: str) -> bool:
-    """Whether the value of ``--store`` is the address of a server."""
-    return store.lower().startswith(("http://", "https://"))
+def server_of(store: str | None) -> str | None:
+    """The address of the server that ``--store`` names; None if it names a store. Raises UnusableSecret."""
+    if store is None or store.lower().startswith(("sqlite:", "postgresql:", "postgres:", "memory:")):
+        return None
+    from asterism.api.server_logins import server_url
+
+    return server_url(store)
 
 
 async def open_fleet(url: str | None, *, create: bool = False) -> Fleet:
@@ -250,6 +256,11 @@ async def open_fleet(url: str | None, *, create: bool = False) -> Fleet:
     if url is not None and url.lower().startswith("memory:"):
         raise click.UsageError(
             "A store in memory ends with its process, so commands cannot share it; use sqlite:///file.db."
+        )
+    if server_of(url) is not None:
+        raise click.UsageError(
+            "This command works on the store itself, and --store or ASTERISM_STORE names a server: run it where the "
+            "store is."
         )
     from asterism.fleet.fleet import Fleet
     from asterism.store.store_errors import StoreNotFound

@@ -2,8 +2,8 @@
 
 Exit codes: 0, 1, 2 and 130 are the result of a plan (completed, failed, partially failed, cancelled). 130 also means
 that Ctrl-C stopped the command, and 1 that an edit was rejected or a run failed that the command waited for. 64 means
-that the command, the plan file or the store cannot be used, 69 that the store cannot be reached; standard error says
-why. 141 means that the reader of standard output has gone away.
+that the command, the plan file or the store cannot be used, 69 that the store or the server cannot be reached now;
+standard error says why. 141 means that the reader of standard output has gone away.
 
 The module of a command is imported when the command is used: most commands need neither the orchestrator nor rich.
 To add a command group, write a module ``<noun>_commands.py`` and add a line to ``COMMANDS``.
@@ -21,6 +21,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from asterism import __version__
+from asterism.api.client_errors import ServerAway
 from asterism.base.startup import collect_rarely
 from asterism.base.text import clean, clean_error, clean_streams, clean_streams_for_good
 from asterism.cli.cli_context import CommandGroup
@@ -63,6 +64,9 @@ COMMANDS = (
     CommandEntry("notices", "List and follow the notices of a fleet.", FLEETS, "notices_commands"),
     CommandEntry("serve", "Serve a store over HTTP: API, page and devices.", FLEETS, "serve_commands"),
     CommandEntry("mcp", "Let an MCP client read, run and edit plans.", FLEETS, "mcp_commands"),
+    CommandEntry("login", "Log in to a server, so that commands reach it.", FLEETS, "login_commands"),
+    CommandEntry("logout", "Revoke the token of a login, and forget it.", FLEETS, "login_commands"),
+    CommandEntry("whoami", "Show which server commands reach, and as whom.", FLEETS, "login_commands"),
     CommandEntry("token", "Manage access to the server: create, list, revoke, login.", FLEETS, "serve_commands"),
     CommandEntry("peer", "Exchange runs with stores on other machines.", FLEETS, "peer_commands"),
     CommandEntry("store", "Inspect and back up a store: info, check, backup, restore.", FLEETS, "store_commands"),
@@ -121,6 +125,9 @@ class CommandLine(CommandGroup):
         except StoreError as error:  # one sentence that may quote the name of a file or server
             click.echo(f"Error: {clean(str(error))}", err=True)
             sys.exit(OUT_OF_REACH if isinstance(error, StoreUnavailable | StoreMissing) else UNUSABLE)
+        except ServerAway as error:
+            click.echo(f"Error: {clean(str(error))}", err=True)
+            sys.exit(OUT_OF_REACH)
         except (AsterismError, OSError) as error:
             # the mistakes of a file have a line each, already cleaned
             message = str(error) if hasattr(error, "mistakes") else clean_error(str(error))

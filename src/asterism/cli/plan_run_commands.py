@@ -11,12 +11,12 @@ import click
 from asterism.base.text import clean
 from asterism.cli.cli_context import (
     fleet_options,
-    is_server,
     note,
     options,
     print_json,
     refuse_options,
     same_system,
+    server_of,
     with_fleet,
     with_system,
 )
@@ -75,7 +75,7 @@ def resume(name: str, store: str | None, as_json: bool, **terms: Any) -> int:
     Completed tasks are not repeated, and tasks that run on other devices continue. If the plan has ended, the command
     prints its result and exits with its exit code. Ctrl-C stops the plan again. `asterism resume` is short for
     `asterism plan resume`. At a server, the server runs the plan, and the command does not wait for it."""
-    if store is not None and is_server(store):
+    if server_of(store) is not None:
         return _ask_server(store, as_json, lambda system: system.resume_plan(name), "resumed")
 
     async def work(fleet: Fleet, orchestrator: WatchedOrchestrator) -> int:
@@ -112,7 +112,7 @@ def standby(name: str, store: str | None, as_json: bool, **terms: Any) -> int:
 
     The command takes over when the plan's process has stopped, or has sent no heartbeat for its --takeover-after. It
     exits with the exit code of the plan."""
-    if store is not None and is_server(store):
+    if server_of(store) is not None:
         raise click.UsageError("A server takes plans over by itself; standby is for a store that is opened here.")
 
     async def work(fleet: Fleet, orchestrator: WatchedOrchestrator) -> int:
@@ -164,7 +164,7 @@ def retry(
     it ends again, and exits with its exit code; Ctrl-C stops it, and `asterism resume` continues it. A plan that was
     cancelled stays cancelled. At a server, the server runs the plan, and the command does not wait for it."""
     batch = None if edits_file is None else read_batch(edits_file, "--with-edits")
-    if store is not None and is_server(store):
+    if server_of(store) is not None:
         edits, why = ((), reason) if batch is None else (batch.edits, reason or batch.reason)
         return _ask_server(store, as_json, lambda system: system.retry_plan(name, list(from_tasks), edits, why))
 

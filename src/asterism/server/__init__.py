@@ -2,7 +2,7 @@
 
 ======================  ================================================================================================
 ``app``                 the application, from the tables of endpoints
-``endpoint``            ``Endpoint``, ``Call``: who calls, what they may do, the body, errors; in one place for all routes
+``endpoint``            ``Endpoint``, ``Call``: who calls, what they may do, the body, errors, for all routes
 ``request_guard``       Host and Origin, callers, rates, headers of every answer
 ``scopes``              what a credential allows
 ``credentials``         tokens and sessions in the store, hashed; one-time login

@@ -81,7 +81,7 @@ async def _no_route(request: Request, error: Exception) -> Response:
     """The answer to an unknown path or method."""
     status = getattr(error, "status_code", 404)
     sentence = f"there is no {request.url.path}" if status == 404 else f"{request.method} is not possible here"
-    answer = problem(status, sentence)
+    answer = problem(status, sentence, "unknown-path" if status == 404 else "unknown-method")
     for name, value in (getattr(error, "headers", None) or {}).items():
         answer.headers[name] = value
     return answer

@@ -35,8 +35,10 @@ TOKEN, SESSION = "token", "session"
 
 TOKEN_LIFETIME = 90 * 86_400.0
 SESSION_LIFETIME = 7 * 86_400.0
+LOGIN_LIFETIME = 30 * 86_400.0
 CODE_LIFETIME = 600.0
-"""How long a token, a browser session and an unused one-time code are valid, in seconds."""
+"""How long a token, a browser session, the token of ``asterism login`` and an unused one-time code are valid, in
+seconds."""
 
 KEPT_AFTER_END = 30 * 86_400.0
 """How long an expired or revoked credential stays in the list, in seconds."""
@@ -178,7 +180,7 @@ class Credentials:
     # -- one-time login ----------------------------------------------------------------------------------------------
 
     async def create_login(self, name: str, scopes: Iterable[str], *, by: str, valid_for: float = CODE_LIFETIME) -> str:
-        """Make a one-time code, with which a browser logs in as ``name``."""
+        """Make a one-time code, with which a browser or a command logs in as ``name``."""
         _check_name(name)
         now, code = self._store.clock(), secrets.token_urlsafe(24)
         value = {"name": name, "scopes": sorted(check_scopes(scopes)), "by": by, "until": now + valid_for}
@@ -190,19 +192,19 @@ class Credentials:
         await self._store.commit([PutRegister(f"{LOGINS}{token_sha256(code)}", value, None), *old])
         return code
 
-    async def redeem_login(self, code: str) -> NewToken:
-        """Exchange a one-time code for a session. Raises LoginRefused."""
+    async def redeem_login(self, code: str, kind: str = SESSION) -> NewToken:
+        """Exchange a one-time code for a session, or for a token. Raises LoginRefused."""
 
         async def attempt() -> NewToken:
             found = await self._store.register(f"{LOGINS}{token_sha256(code)}")
             if found is None or found.value["until"] < self._store.clock():
-                raise LoginRefused("this link was used or has expired; get a new one with: asterism token login")
+                raise LoginRefused("this code was used or has expired; get a new one with: asterism token login")
             return await self.create(
                 found.value["name"],
                 found.value["scopes"],
                 by=found.value["by"],
-                valid_for=SESSION_LIFETIME,
-                kind=SESSION,
+                valid_for=SESSION_LIFETIME if kind == SESSION else LOGIN_LIFETIME,
+                kind=kind,
                 also=[PutRegister(found.key, None, found.revision)],
             )
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -24,12 +25,14 @@ from pydantic_core import to_json
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
+from asterism.api.http_form import KEY_HEADER
 from asterism.api.local.edited_plans import EditedPlans
 from asterism.base.http_limits import CHUNK, Bodies, RequestRefused, place_of, read_body
 from asterism.base.strict_json import NotStrictJson, parse_strict
 from asterism.fleet.fleet import Fleet
 from asterism.server.credential_ends import CredentialEnds
 from asterism.server.fleet_feed import FleetFeed
+from asterism.server.kept_answers import KeptAnswers, KeyedRequest
 from asterism.server.plan_feed import PlanFeeds
 from asterism.server.plan_layouts import PlanLayouts
 from asterism.server.problems import problem, problem_of, violation_json
@@ -63,6 +66,14 @@ STOP_GRACE = 4.0
 
 class ServerStops(Exception):
     """The server stopped before a request was answered."""
+
+
+class Unsettled(Exception):
+    """It is unknown whether a request was done. ``response`` says why."""
+
+    def __init__(self, response: Response) -> None:
+        self.response = response
+        super().__init__()
 
 
 class NoModel(BaseModel, extra="forbid"):
@@ -138,6 +149,11 @@ class ServerState:
     def credential_ends(self) -> CredentialEnds:
         """Tells when a credential is revoked or expires."""
         return CredentialEnds(self.fleet.store)
+
+    @cached_property
+    def kept_answers(self) -> KeptAnswers:
+        """The answers to requests that may be repeated."""
+        return KeptAnswers(self.fleet.store, uuid.uuid4().hex)
 
     @cached_property
     def plan_feeds(self) -> PlanFeeds:
@@ -217,6 +233,9 @@ class Endpoint:
     name: str = ""
     """That of its operation, if it has one."""
 
+    secret: bool = False
+    """Whether its answer has a secret, and so is not kept for repeats."""
+
     @property
     def full_path(self) -> str:
         return self.path if self.absolute else f"{API}{self.path}"
@@ -254,9 +273,10 @@ class EndpointApp:
                 response = await self._answer(request, held)
             except ServerStops:
                 response = self._unfinished()
+            except Unsettled as unsettled:
+                response = unsettled.response
             except Exception as error:
-                where = f"{self._endpoint.method} {self._endpoint.path}"
-                response = problem_of(error, where, request.path_params.get("plan"))
+                response = problem_of(error, self._where, request.path_params.get("plan"))
             with contextlib.suppress(ClientDisconnect):
                 await response(scope, receive, in_time(request, send))
 
@@ -288,8 +308,30 @@ class EndpointApp:
         except ValidationError as error:
             return problem(422, "the request is not valid", "invalid-request", violations=request_violations(error))
         async with server.while_serving():
-            result = await endpoint.handler(call)
-        return result if isinstance(result, Response) else DocumentResponse(result, endpoint.status)
+            key = request.headers.get(KEY_HEADER)
+            if key is None or caller is None or endpoint.method == "GET":
+                return await self._handle(call)
+            words = [f"{endpoint.method} {endpoint.path}".encode(), *map(to_json, (path, call.query, call.body))]
+            keyed = KeyedRequest.of(caller.credential.id, key, *words)
+            return await server.kept_answers.answer(keyed, lambda: self._settled(call), secret=endpoint.secret)
+
+    async def _handle(self, call: Call) -> Response:
+        result = await self._endpoint.handler(call)
+        return result if isinstance(result, Response) else DocumentResponse(result, self._endpoint.status)
+
+    async def _settled(self, call: Call) -> Response:
+        """The answer to a request that was done or refused. Raises Unsettled."""
+        try:
+            return await self._handle(call)
+        except Exception as error:
+            response = problem_of(error, self._where, call.path.get("plan"))
+            if response.status_code >= 500:
+                raise Unsettled(response) from error
+            return response
+
+    @property
+    def _where(self) -> str:
+        return f"{self._endpoint.method} {self._endpoint.path}"
 
 
 def in_time(request: Request, send: Send) -> Send:

@@ -1,4 +1,4 @@
-"""Health, and who one is: ``GET /health``, ``GET /me``, ``GET /login``, ``POST /logout``."""
+"""Health, and who one is: ``GET /health``, ``GET /me``, ``GET /login`` and ``POST /login``, ``POST /logout``."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from asterism import __version__
 from asterism.api import documents
-from asterism.server.credentials import SESSION_LIFETIME, LoginRefused
+from asterism.server.credentials import SESSION, SESSION_LIFETIME, TOKEN, LoginRefused
 from asterism.server.endpoint import Call, Endpoint
-from asterism.server.request_guard import client_of, cookie_header
+from asterism.server.request_guard import Caller, client_of, cookie_header
 from asterism.store.store_errors import StoreError
 
 
@@ -39,7 +39,7 @@ async def login(call: Call) -> Response:
     """Exchange the one-time code of a link for a session, once. The page gets its key after the ``#`` of the address,
     which browsers send to no server."""
     try:
-        new = await call.server.gate.redeem_login(call.request, call.query.code)
+        new = await call.server.gate.redeem_login(call.request, call.query.code, SESSION)
     except LoginRefused:
         if "text/html" not in call.request.headers.get("accept", ""):
             raise
@@ -47,6 +47,12 @@ async def login(call: Call) -> Response:
     response = RedirectResponse(f"/#key={new.page_key}", 303)
     response.headers["set-cookie"] = cookie_header(call.server.gate, new.token, SESSION_LIFETIME)
     return response
+
+
+async def login_command(call: Call) -> Any:
+    """Exchange a one-time code for a token, once."""
+    new = await call.server.gate.redeem_login(call.request, call.body.code, TOKEN)
+    return documents.NewToken(token=new.token, **client_of(Caller(new.credential)))
 
 
 async def logout(call: Call) -> Response:
@@ -61,6 +67,16 @@ ENDPOINTS = (
     Endpoint("GET", "/me", me, "The caller: name and scopes.", needs="known", answer=documents.Me),
     Endpoint(
         "GET", "/login", login, "Log a browser in with a one-time code.", None, LoginQuery, status=303, absolute=True
+    ),
+    Endpoint(
+        "POST",
+        "/login",
+        login_command,
+        "Exchange a one-time code for a token.",
+        needs=None,
+        body=LoginQuery,
+        answer=documents.NewToken,
+        secret=True,
     ),
     Endpoint("POST", "/logout", logout, "Revoke the credential of this request.", needs="known", answer={}),
 )

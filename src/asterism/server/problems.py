@@ -31,6 +31,7 @@ from asterism.fleet.workflows import MissingInput, UnknownWorkflow
 from asterism.planfile.loader import BadPlan
 from asterism.series.register import BadSeriesName, RegisterUnavailable
 from asterism.server.credentials import LoginRefused, UnknownCredential
+from asterism.server.kept_answers import KeyReused, NotKept, OutcomeLost
 from asterism.store.store_errors import StoreError, StoreUnavailable
 
 log = logging.getLogger("asterism.server")
@@ -68,6 +69,9 @@ STATUSES: tuple[tuple[type[AsterismError], int, str], ...] = (
     (RunRefused, 409, "run-refused"),
     (NotAnswered, 504, "not-answered"),
     (AnswerLost, 504, "answer-lost"),
+    (KeyReused, 422, "key-reused"),
+    (NotKept, 409, "answer-not-kept"),
+    (OutcomeLost, 504, "answer-lost"),
     (LoginRefused, 403, "login-refused"),
     (StoreUnavailable, 503, "store-unavailable"),
     (StoreError, 503, "store-unavailable"),

@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.datastructures import Headers, MutableHeaders
 
+from asterism.api.http_form import KEY_HEADER, VERSION_HEADER
 from asterism.base.http_limits import PROXY, Limits, RequestRefused, network_of, place_of
+from asterism.base.startup import VERSION
 from asterism.server.credentials import TOKEN, Credential, Credentials, NewToken
 from asterism.server.problems import problem
 from asterism.store.store_errors import StoreError
@@ -44,7 +46,7 @@ SERVER_LIMITS = Limits(connections=20_000, descriptors=0.75, per_client=64, idle
 LONGEST_HEADERS = 16 * 1024
 """The longest headers of a request, in bytes."""
 
-ONLY_ONCE = ("host", "origin", "authorization", "cookie", PAGE_HEADER, "sec-fetch-site", "content-type")
+ONLY_ONCE = ("host", "origin", "authorization", "cookie", PAGE_HEADER, "sec-fetch-site", "content-type", KEY_HEADER)
 """Headers that a request may have once: a proxy, or another part of this server, could believe the second one."""
 
 MAX_FAILURES = 10
@@ -118,6 +120,7 @@ class RequestGuard:
                 for name, value in SECURITY_HEADERS.items():
                     sent.setdefault(name, value)
                 sent.setdefault("cache-control", "no-store")
+                sent.setdefault(VERSION_HEADER, VERSION)
                 if self._https:
                     sent.setdefault("strict-transport-security", "max-age=31536000")
             await send(message)
@@ -205,17 +208,17 @@ class Gate:
             raise RequestRefused(401, "this token is unknown, expired or revoked")
         return found
 
-    async def redeem_login(self, request: Request, code: str) -> NewToken:
-        """Exchange a one-time code for a session. Raises LoginRefused, and RequestRefused if the address of the request
-        has sent too many wrong codes: then no code of it is looked at. A code counts before it is looked at, so that
-        many at once are not more."""
+    async def redeem_login(self, request: Request, code: str, kind: str) -> NewToken:
+        """Exchange a one-time code for a session or a token. Raises LoginRefused, and RequestRefused if the address of
+        the request has sent too many wrong codes: then no code of it is looked at. A code counts before it is looked
+        at, so that many at once are not more."""
         address = _address_of(request)
         wait = self._wrong_codes.wait(address)
         if wait is not None:
             raise RequestRefused(429, f"too many wrong login codes from {address}: wait {wait:.0f} s", wait)
         self._wrong_codes.add(address)
         try:
-            new = await self.credentials.redeem_login(code)
+            new = await self.credentials.redeem_login(code, kind)
         except StoreError:
             self._wrong_codes.take_back(address)
             raise

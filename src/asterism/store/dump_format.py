@@ -50,9 +50,9 @@ HEADER: Mapping[str, Any] = {"asterism": "store", "version": VERSION}
 LARGEST_BATCH = 500
 """How many records are written or read at once."""
 
-CREDENTIALS = ("credential/", "login/", "gateway/secret", "gateway/code/", "peer/")
-"""Prefixes of registers with secrets, or with hashes of them: tokens and sessions, logins, the secret of gateways,
-codes of invitations, and peers."""
+CREDENTIALS = ("answer/", "credential/", "login/", "gateway/secret", "gateway/code/", "peer/")
+"""Prefixes of registers with secrets, or with hashes of them: answers that are kept for a credential, tokens and
+sessions, logins, the secret of gateways, codes of invitations, and peers."""
 
 ENROLMENTS = "gateway/device/"
 """Prefix of registers with the keys of devices that joined through a server, and whether they are revoked."""

@@ -1,0 +1,162 @@
+"""``asterism login``, ``logout`` and ``whoami``: the servers that commands of this user reach."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from asterism.base.text import clean
+from asterism.cli.cli_context import (
+    current_user,
+    format_time,
+    json_option,
+    note,
+    options,
+    print_json,
+    run_interruptible,
+    server_of,
+    store_option,
+)
+
+if TYPE_CHECKING:
+    from asterism.api.documents import Me
+    from asterism.api.server_logins import ServerLogin
+
+_CODE_OF_LINK = re.compile(r"[?&]code=([A-Za-z0-9_-]+)")
+
+
+@click.command()
+@click.argument("url", metavar="URL")
+@click.option("--name", metavar="NAME", help="Call the server so in --store; default: the first part of its host.")
+@click.option(
+    "--ca",
+    "authority",
+    type=click.Path(exists=True, dir_okay=False, resolve_path=True),
+    metavar="FILE",
+    help="The certificate (PEM) of the private authority that vouches for the server.",
+)
+@click.option("--token", "token_from", type=click.Choice(["-"]), help="Read a token from standard input, not a code.")
+@json_option
+def login(url: str, name: str | None, authority: str | None, token_from: str | None, as_json: bool) -> None:
+    """Log in to a server, so that commands reach it.
+
+    \b
+    asterism login https://asterism.example              # asks for the code of `asterism token login`
+    asterism login https://10.0.0.5:7400 --name lab --ca lab-ca.pem
+    asterism login https://asterism.example --token - < token
+    asterism runs list --store lab
+
+    Somebody who may use the store of the server makes a one-time code with `asterism token login`; you may paste the
+    code or the whole link. The token is kept in a file that only you can read. $ASTERISM_TOKEN counts before it."""
+    from asterism.api.client import Client, checked_url, trusting
+    from asterism.api.server_logins import ServerLogin, ServerLogins, default_name, is_login_name
+
+    url = checked_url(url)
+    called = name or default_name(url)
+    if not is_login_name(called):
+        raise click.UsageError("--name has up to 100 letters, digits, - and _.")
+    secret = _read_secret(token_from is not None)
+    verify = True if authority is None else trusting(authority)
+    if token_from is None:
+        with Client(url, "", verify=verify) as client:
+            token = client.redeem_login(secret).token
+    else:
+        token = secret
+    with Client(url, token, verify=verify) as client:
+        me = client.me()
+    kept = ServerLogin(called, url, token, authority)
+    ServerLogins().put(kept)
+    if as_json:
+        print_json(_login_json(kept, me))
+        return
+    click.echo(clean(f"Logged in to {url} as {me.name}. Use it with: --store {called}, or export ASTERISM_STORE={url}"))
+    note(f"It allows {', '.join(me.scopes)} until {format_time(me.expires_at)}.")
+    if os.environ.get("ASTERISM_TOKEN"):
+        note("$ASTERISM_TOKEN is set, and counts before this login.")
+
+
+def _read_secret(token: bool) -> str:
+    """The token or the code from standard input; a person is asked for a code. Raises UsageError."""
+    what = "token" if token else "code"
+    if not token and sys.stdin.isatty():
+        text = click.prompt("Code or link of `asterism token login`", err=True)
+    else:
+        text = sys.stdin.readline(10_000)
+    text = text.strip()
+    link = _CODE_OF_LINK.search(text)
+    secret = link[1] if link is not None else text
+    if not secret or not secret.isascii() or not secret.isprintable() or " " in secret:
+        raise click.UsageError(f"Standard input has no {what}.")
+    return secret
+
+
+@click.command()
+@click.argument("name", metavar="[NAME]", required=False)
+@json_option
+def logout(name: str | None, as_json: bool) -> None:
+    """Revoke the token of a login, and forget it.
+
+    NAME is the name or the address of a server that you have logged in to. Without it, the only one."""
+    from asterism.api.client import Client, trusting
+    from asterism.api.client_errors import NotAllowed, ServerAway
+    from asterism.api.server_logins import ServerLogins
+
+    logins = ServerLogins()
+    known = logins.all()
+    if name is None and len(known) != 1:
+        names = ", ".join(one.name for one in known)
+        raise click.UsageError(f"Give the NAME of a server: {names}." if known else "You are logged in to no server.")
+    login = logins.get(name) if name is not None else known[0]
+    revoked, why = True, ""
+    try:
+        verify = True if login.authority is None else trusting(login.authority)
+        with Client(login.url, login.token, verify=verify) as client:
+            client.logout()
+    except NotAllowed:
+        pass  # it has expired or was revoked
+    except ServerAway as error:
+        revoked, why = False, str(error)
+    logins.remove(login.name)
+    if as_json:
+        print_json({"server": login.name, "url": login.url, "revoked": revoked})
+        return
+    click.echo(clean(f"Logged out of {login.name} ({login.url})."))
+    if not revoked:
+        note(f"The token was forgotten here but not revoked, and stays valid until it expires: {why}")
+
+
+@click.command()
+@options(store_option, json_option)
+def whoami(store: str | None, as_json: bool) -> None:
+    """Show which server commands reach, as whom, what you may do, and until when."""
+    url = server_of(store)
+    if url is None:
+        shown: dict[str, Any] = {"server": None, "name": current_user(), "scopes": None, "expires_at": None}
+        if as_json:
+            print_json(shown)
+        else:
+            click.echo(clean(f"{shown['name']}, on a store that this machine opens itself: everything is allowed."))
+        return
+    me = run_interruptible(_who(url))
+    if as_json:
+        print_json({"server": url, "name": me.name, "scopes": me.scopes, "expires_at": me.expires_at})
+        return
+    click.echo(clean(f"{me.name} at {url}"))
+    click.echo(clean(f"  may      {', '.join(me.scopes)}"))
+    click.echo(f"  until    {format_time(me.expires_at)}")
+
+
+async def _who(url: str) -> Me:
+    from asterism.api.client import AsyncClient
+
+    async with AsyncClient(url) as client:
+        return await client.me()
+
+
+def _login_json(login: ServerLogin, me: Me) -> dict[str, Any]:
+    scopes = {"scopes": me.scopes, "expires_at": me.expires_at}
+    return {"server": login.name, "url": login.url, "name": me.name, **scopes}

@@ -1,0 +1,179 @@
+"""Kept answers: a request with an ``Idempotency-Key`` is done once, and its repeats get the answer of the first.
+
+A client whose connection was cut does not know whether its request was done; it sends the request again with the same
+key. A key belongs to one credential and one request: its record has the hash of the operation and of all that was sent,
+and another request with this key is refused.
+
+Before a request is done its key is put into the store, and afterwards the answer. A repeat finds one of three cases:
+
+- the answer is there: it is sent again;
+- the first is under way: the repeat waits for it, or looks again for a while if another server does it;
+- the first was not finished, since its server died or lost its store in the middle: nobody knows whether it was done.
+  The repeat is not done, and says so.
+
+Answers are kept for ``KEPT`` seconds, at most ``MOST_KEYS`` of a credential. An answer that is large or has a secret is
+not kept: a repeat learns that the request was done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.responses import Response
+
+from asterism.base.http_limits import RequestRefused
+from asterism.core.errors import AsterismError
+from asterism.store.optimistic_update import retry_on_conflict
+from asterism.store.protocol import PutRegister, Register, Store
+from asterism.store.store_errors import StoreError
+
+PREFIX = "answer/"
+KEPT = 86_400.0
+"""How long an answer is kept, in seconds."""
+
+MOST_KEYS = 1000
+"""How many answers of one credential are kept. They are trimmed a tenth at a time."""
+
+LARGEST_KEPT = 64 << 10
+"""The largest answer that is kept, in bytes."""
+
+LONGEST_KEY = 200
+OTHER_SERVER = 15.0
+"""How long after its beginning a request at another server may still be answered, in seconds."""
+
+POLL = 0.5
+
+
+class KeyReused(AsterismError):
+    """A key came with another request than before. Nothing was done."""
+
+
+class NotKept(AsterismError):
+    """A repeat of a request that was done, whose answer is not kept."""
+
+
+class OutcomeLost(AsterismError):
+    """Nobody knows whether the first request with this key was done."""
+
+
+@dataclass(frozen=True)
+class KeyedRequest:
+    """A request with a key. ``sha256`` is the hash of its operation and of all that was sent."""
+
+    credential: str
+    key: str
+    sha256: str
+
+    @classmethod
+    def of(cls, credential: str, key: str, *parts: bytes) -> KeyedRequest:
+        """Raises RequestRefused for a key that is not valid."""
+        if not 1 <= len(key) <= LONGEST_KEY or not key.isascii() or not key.isprintable():
+            raise RequestRefused(400, f"an Idempotency-Key has 1 to {LONGEST_KEY} printable ASCII characters")
+        whole = hashlib.sha256()
+        for part in parts:
+            whole.update(len(part).to_bytes(8, "big") + part)
+        return cls(credential, key, whole.hexdigest())
+
+    @property
+    def register(self) -> str:
+        return f"{PREFIX}{self.credential}/{hashlib.sha256(self.key.encode()).hexdigest()}"
+
+
+@dataclass
+class KeptAnswers:
+    """The kept answers of a store. ``server`` names this process in the records of requests that it does."""
+
+    store: Store
+    server: str
+    _under_way: dict[str, asyncio.Future[None]] = field(default_factory=dict, repr=False)
+    _known: dict[str, dict[str, float]] = field(default_factory=dict, repr=False)
+    """By credential: when each register was put, oldest first."""
+
+    async def answer(self, request: KeyedRequest, do: Callable[[], Awaitable[Response]], *, secret: bool) -> Response:
+        """Do a request, or answer as the first with this key was answered. Whatever ``do`` raises leaves the outcome
+        unknown.
+
+        Raises KeyReused, NotKept, OutcomeLost and StoreError."""
+        place = request.register
+        while place in self._under_way:
+            await asyncio.shield(self._under_way[place])
+        done = self._under_way[place] = asyncio.get_running_loop().create_future()
+        try:
+            earlier = await self._begin(request)
+            if earlier is not None:
+                return await self._repeated(request, earlier)
+            response = await do()
+            await self._keep(request, response, secret)
+            return response
+        finally:
+            del self._under_way[place]
+            done.set_result(None)
+
+    async def _begin(self, request: KeyedRequest) -> Register | None:
+        """Put the key into the store; the record of an earlier request if there is one."""
+
+        async def attempt() -> Register | None:
+            earlier = await self.store.register(request.register)
+            now = self.store.clock()
+            if earlier is not None and earlier.value["at"] > now - KEPT:
+                return earlier
+            value = {"at": now, "sha256": request.sha256, "server": self.server}
+            await self.store.commit([PutRegister(request.register, value, earlier.revision if earlier else None)])
+            self._known[request.credential][request.register] = now
+            return None
+
+        await self._trim(request.credential, self.store.clock())
+        return await retry_on_conflict(attempt)
+
+    async def _keep(self, request: KeyedRequest, response: Response, secret: bool) -> None:
+        """Keep an answer. If the store fails now, a repeat learns that the outcome is unknown, which is safe."""
+        value: dict[str, Any] = {"at": self.store.clock(), "sha256": request.sha256, "status": response.status_code}
+        if len(response.body) <= LARGEST_KEPT and not secret:
+            value |= {"body": bytes(response.body).decode(), "media": response.media_type or "application/json"}
+        with contextlib.suppress(StoreError):
+            begun = await self.store.register(request.register)
+            if begun is not None:
+                await self.store.commit([PutRegister(request.register, value, begun.revision)])
+
+    async def _repeated(self, request: KeyedRequest, earlier: Register) -> Response:
+        """The answer to a repeat."""
+        latest: Register | None = earlier
+        while latest is not None:
+            value = latest.value
+            if value["sha256"] != request.sha256:
+                raise KeyReused("another request was sent with this Idempotency-Key: nothing was done; use a new key")
+            if "body" in value:
+                headers = {"idempotent-replayed": "true"}
+                return Response(value["body"], value["status"], headers, value["media"])
+            if "status" in value:
+                raise NotKept("this was done already, with this Idempotency-Key; its answer is not kept: look at it")
+            if value["server"] == self.server or self.store.clock() > value["at"] + OTHER_SERVER:
+                break
+            await asyncio.sleep(POLL)
+            latest = await self.store.register(request.register)
+        raise OutcomeLost(
+            "the server stopped or lost its store in the middle of this request, and it is unknown whether it was "
+            "done: look before you send it again"
+        )
+
+    async def _trim(self, credential: str, now: float) -> None:
+        """Remove old answers of a credential. What another server has put is counted when this one first looks."""
+        prefix = f"{PREFIX}{credential}/"
+        if credential not in self._known:
+            kept = sorted(await self.store.registers(prefix), key=lambda record: float(record.value["at"]))
+            self._known[credential] = {record.key: record.value["at"] for record in kept}
+        known = self._known[credential]
+        too_many = MOST_KEYS // 10 if len(known) >= MOST_KEYS else 0
+        old = [key for number, (key, at) in enumerate(known.items()) if number < too_many or at < now - KEPT]
+        for key in old:
+            del known[key]
+        with contextlib.suppress(StoreError):  # what is not removed now is old at the next start
+            records = [await self.store.register(key) for key in old]
+            gone = [PutRegister(record.key, None, record.revision) for record in records if record is not None]
+            if gone:
+                await self.store.commit(gone)

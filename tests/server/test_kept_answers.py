@@ -1,0 +1,162 @@
+"""Requests with an Idempotency-Key are done once, whatever happens to their answers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from asterism.core.run.workflow import Workflow
+from asterism.server import kept_answers
+from asterism.server.kept_answers import PREFIX
+from asterism.store.protocol import PutRegister
+from asterism.store.store_errors import StoreUnavailable
+from tests.server.server_scenes import ServerScene, server_scene
+
+CREATE = {"workflow": "echo"}
+
+
+async def scene_with_workflow(scene: ServerScene) -> None:
+    await scene.fleet.workflows.add(Workflow("echo", shell="echo"))
+
+
+async def number_of_runs(client: Any) -> int:
+    return len((await client.get("/api/v1/runs")).json()["items"])
+
+
+async def test_a_repeat_gets_the_answer_of_the_first() -> None:
+    async with server_scene() as scene, scene.client(**{"idempotency-key": "k1"}) as client:
+        await scene_with_workflow(scene)
+        first = await client.post("/api/v1/runs", json=CREATE)
+        again = await client.post("/api/v1/runs", json=CREATE)
+        assert (first.status_code, again.status_code) == (201, 201)
+        assert first.json() == again.json()
+        assert again.headers["idempotent-replayed"] == "true"
+        assert await number_of_runs(client) == 1
+
+
+async def test_without_the_record_a_repeat_would_create_a_second_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ablation."""
+
+    async def forgets(*_: object) -> None:
+        return None
+
+    monkeypatch.setattr(kept_answers.KeptAnswers, "_begin", forgets)
+    async with server_scene() as scene, scene.client(**{"idempotency-key": "k1"}) as client:
+        await scene_with_workflow(scene)
+        for _ in range(2):
+            assert (await client.post("/api/v1/runs", json=CREATE)).status_code == 201
+        assert await number_of_runs(client) == 2
+
+
+async def test_a_refusal_is_repeated_too() -> None:
+    async with server_scene() as scene, scene.client(**{"idempotency-key": "k1"}) as client:
+        first = await client.post("/api/v1/runs", json=CREATE)
+        await scene_with_workflow(scene)
+        again = await client.post("/api/v1/runs", json=CREATE)
+        assert (first.status_code, again.status_code) == (404, 404)
+        assert first.json() == again.json()
+
+
+async def test_a_key_is_for_one_request_of_one_credential() -> None:
+    async with server_scene() as scene, scene.client(**{"idempotency-key": "k1"}) as client:
+        await scene_with_workflow(scene)
+        assert (await client.post("/api/v1/runs", json=CREATE)).status_code == 201
+        other = await client.post("/api/v1/runs", json={**CREATE, "label": "b"})
+        assert other.status_code == 422
+        assert other.json()["type"].endswith(":key-reused")
+        assert "nothing was done" in other.json()["detail"]
+        assert await number_of_runs(client) == 1
+        async with scene.client(**{"idempotency-key": "k1"}) as another:
+            assert (await another.post("/api/v1/runs", json=CREATE)).status_code == 201
+            assert await number_of_runs(another) == 2
+
+
+@pytest.mark.parametrize("key", ["", "a" * 201, "caf\xe9"])
+async def test_a_key_that_is_not_valid_is_refused(key: str) -> None:
+    async with server_scene() as scene, scene.client() as client:
+        await scene_with_workflow(scene)
+        headers = [(b"idempotency-key", key.encode("latin-1"))]
+        answer = await client.post("/api/v1/runs", json=CREATE, headers=headers)
+        assert answer.status_code == 400
+        assert await number_of_runs(client) == 0
+
+
+@pytest.mark.virtual_time
+async def test_a_repeat_waits_for_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with server_scene() as scene, scene.client(**{"idempotency-key": "k1"}) as client:
+        await scene_with_workflow(scene)
+        create, begun = type(scene.fleet).create, asyncio.Event()
+
+        async def slow(*given: Any, **named: Any) -> Any:
+            begun.set()
+            await asyncio.sleep(5)
+            return await create(*given, **named)
+
+        monkeypatch.setattr(type(scene.fleet), "create", slow)
+        first = asyncio.create_task(client.post("/api/v1/runs", json=CREATE))
+        await begun.wait()
+        again = await client.post("/api/v1/runs", json=CREATE)
+        assert (await first).json() == again.json()
+        assert await number_of_runs(client) == 1
+
+
+async def test_after_a_crash_in_the_middle_the_outcome_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with server_scene() as scene, scene.client(**{"idempotency-key": "k1"}) as client:
+        await scene_with_workflow(scene)
+
+        async def crash(*given: Any, **named: Any) -> Any:
+            raise StoreUnavailable("gone")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(type(scene.fleet), "create", crash)
+            assert (await client.post("/api/v1/runs", json=CREATE)).status_code == 503
+        again = await client.post("/api/v1/runs", json=CREATE)
+        assert again.status_code == 504
+        assert "it is unknown whether it was done" in again.json()["detail"]
+        assert await number_of_runs(client) == 0
+
+
+@pytest.mark.virtual_time
+async def test_a_repeat_at_another_server_waits_and_then_says_that_it_is_unknown() -> None:
+    async with server_scene() as scene, scene.client(**{"idempotency-key": "k1"}) as client:
+        await scene_with_workflow(scene)
+        assert (await client.post("/api/v1/runs", json=CREATE)).status_code == 201
+        [record] = await scene.fleet.store.registers(PREFIX)
+        crashed = {"at": scene.fleet.store.clock(), "sha256": record.value["sha256"], "server": "another"}
+        await scene.fleet.store.commit([PutRegister(record.key, crashed, record.revision)])
+        again = asyncio.create_task(client.post("/api/v1/runs", json=CREATE))
+        await asyncio.sleep(3)
+        assert not again.done()
+        answered = record.value | {"at": scene.fleet.store.clock()}
+        [record] = await scene.fleet.store.registers(PREFIX)
+        await scene.fleet.store.commit([PutRegister(record.key, answered, record.revision)])
+        assert (await again).status_code == 201
+        [record] = await scene.fleet.store.registers(PREFIX)
+        await scene.fleet.store.commit([PutRegister(record.key, crashed, record.revision)])
+        assert (await client.post("/api/v1/runs", json=CREATE)).status_code == 504
+
+
+async def test_an_answer_that_is_large_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_answers, "LARGEST_KEPT", 10)
+    async with server_scene() as scene, scene.client(**{"idempotency-key": "k1"}) as client:
+        await scene_with_workflow(scene)
+        assert (await client.post("/api/v1/runs", json=CREATE)).status_code == 201
+        again = await client.post("/api/v1/runs", json=CREATE)
+        assert (again.status_code, again.json()["type"].rpartition(":")[2]) == (409, "answer-not-kept")
+        assert await number_of_runs(client) == 1
+
+
+async def test_old_answers_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_answers, "MOST_KEYS", 10)
+    async with server_scene() as scene, scene.client() as client:
+        await scene_with_workflow(scene)
+        for number in range(25):
+            answer = await client.post("/api/v1/runs", json=CREATE, headers={"idempotency-key": f"k{number}"})
+            assert answer.status_code == 201
+        assert len(await scene.fleet.store.registers(PREFIX)) == 10
+        monkeypatch.setattr(kept_answers, "KEPT", -1.0)
+        await client.post("/api/v1/runs", json=CREATE, headers={"idempotency-key": "k24"})
+        assert len(await scene.fleet.store.registers(PREFIX)) == 1
+        assert await number_of_runs(client) == 26
