@@ -121,7 +121,7 @@ def test_a_private_authority_is_trusted_only_if_it_is_named(scene: Scene, tmp_pa
         assert server.url.startswith("https://")
         strange = scene.run("login", server.url, given=server.code())
         assert strange.exit_code == 69
-        assert "is not trusted (self-signed certificate): if it is of a private certificate authority, log in with its "
+        assert "is not trusted (self-signed certificate): if it is of a private certificate authority" in strange.stderr
         assert f"asterism login {server.url} --ca FILE" in strange.stderr
         assert scene.run("login", server.url, "--name", "a", "--ca", str(pem), given=server.code()).exit_code == 0
         assert scene.ok("runs", "create", "echo", ASTERISM_STORE="a")
@@ -150,6 +150,6 @@ def test_a_run_is_created_once_if_the_connection_is_cut_before_the_answer(
         monkeypatch.setattr(kept_answers.KeptAnswers, "_begin", forget)
     with cutting_proxy(server.url, cuts=2) as url:
         printed = scene.ok("runs", "create", "echo", ASTERISM_STORE=url, ASTERISM_TOKEN=server.token())
-    runs = [run["id"] for run in scene.json("runs", "list")["items" if kept else "items"]]
+    runs = [run["id"] for run in scene.json("runs", "list")]
     assert len(runs) == (1 if kept else 3)
     assert printed.strip() in runs

@@ -279,7 +279,7 @@ def test_one_that_waits_can_be_moved_to_the_front(scene: Remote) -> None:
     assert scene.said("front", NAME, "--issue", "3") == "#3 is at the head of the queue of RFC-093\n"
     assert scene.said("front", NAME, "--issue", "1") == "#1 is active in RFC-093\n"
     assert (
-        "#9 is not in the queue of RFC-093: claim it first." in scene.do("front", NAME, "--issue", "9", code=64).stderr
+        "#9 is not in the queue of RFC-093: claim it first" in scene.do("front", NAME, "--issue", "9", code=64).stderr
     )
     assert scene.told("status", NAME)["queue"] == [3, 2]
 
@@ -373,7 +373,7 @@ def test_a_rebuild_during_a_pause_makes_nobody_active(scene: Remote) -> None:
     scene.said("claim", NAME, "--issue", "1")
     scene.said("pause", NAME)
     refused = scene.do("rebuild", NAME, "--issue", "1", "--active", "3", code=64)
-    assert "RFC-093 is paused by ann: resume it before an issue becomes active." in refused.stderr
+    assert "RFC-093 is paused by ann: resume it before an issue becomes active" in refused.stderr
     assert scene.told("rebuild", NAME, "--issue", "2", "--active", "1")["active"] == 1
 
 

@@ -20,7 +20,7 @@ from asterism.agents import mcp_approvals, mcp_limits, mcp_waits
 from asterism.api.operations import OPERATIONS
 from asterism.base.http_limits import RequestRefused
 from asterism.core.plan.edits import EDITS, RemoveTaint
-from asterism.server import fleet_routes, series_routes
+from asterism.server import fleet_routes
 from asterism.server.endpoint import Call, Endpoint, ServerState, checked_parameter, shown_need
 from asterism.server.operation_endpoint import endpoint_of
 from asterism.server.request_guard import Caller
@@ -59,7 +59,6 @@ _ENDPOINTS = {
     for one in (
         *map(endpoint_of, OPERATIONS.values()),
         *fleet_routes.ENDPOINTS,
-        *series_routes.ENDPOINTS,
         *mcp_waits.ENDPOINTS,
         *mcp_approvals.ENDPOINTS,
         *mcp_limits.ENDPOINTS,

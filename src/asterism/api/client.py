@@ -227,10 +227,6 @@ class Client(_Connection, Operations, Blocking):
     pause_schedule = _sync(requests.pause_schedule)
     resume_schedule = _sync(requests.resume_schedule)
     run_schedule = _sync(requests.run_schedule)
-    all_series = _sync(requests.all_series)
-    series = _sync(requests.series)
-    claim = _sync(requests.claim)
-    release = _sync(requests.release)
     notices = _sync(requests.notices)
 
 
@@ -339,10 +335,6 @@ class AsyncClient(_Connection, Operations):
     pause_schedule = _awaited(requests.pause_schedule)
     resume_schedule = _awaited(requests.resume_schedule)
     run_schedule = _awaited(requests.run_schedule)
-    all_series = _awaited(requests.all_series)
-    series = _awaited(requests.series)
-    claim = _awaited(requests.claim)
-    release = _awaited(requests.release)
     notices = _awaited(requests.notices)
 
 

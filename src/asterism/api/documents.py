@@ -828,8 +828,31 @@ class Tick(Document):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SeriesState(Document):
+    """The state of a series as its register keeps it, with times in ISO 8601. ``leases`` are pairs of a queued issue
+    and the length of the lease that it asked for, in seconds; ``forced`` are issues whose titles name another
+    series."""
+
+    series: str
+    active_issue: int | None
+    queue: list[int]
+    updated_at: str
+    version: int
+    revision: int
+    since: str | None = None
+    claim: str | None = None
+    by: str | None = None
+    lease: float | None = None
+    lease_until: str | None = None
+    paused: str | None = None
+    leases: list[tuple[int, float]] | None = None
+    forced: list[int] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Series(Document):
-    """A series of issues. ``why_not_promoted`` says why the head of the queue is not active."""
+    """A series of issues. ``why_not_promoted`` says why the head of the queue is not active; ``problem`` why the state
+    cannot be read, and ``state`` is null then."""
 
     name: str
     status: Annotated[str, Doc("", "active", "free", "paused", "unreadable")]
@@ -841,17 +864,51 @@ class Series(Document):
     paused: str | None = None
     why_not_promoted: str | None = None
     problem: str | None = None
+    state: SeriesState | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeriesChange(Document):
+    """``state`` is what the change wrote; null if that cannot be read."""
+
     at: float
     message: str
+    token: str
+    state: SeriesState | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeriesDetails(Series):
     changes: list[SeriesChange]
+    now: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeriesCounts(Document):
+    """What happened during a change: tries after the first, tries that another writer won, lost replies, refusals
+    because of a rate limit, claims that found another issue active, and issues that became active from the queue."""
+
+    retries: int = 0
+    conflicts: int = 0
+    unsure: int = 0
+    rate_limited: int = 0
+    duplicate_prevented: int = 0
+    promotion_events: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeriesOutcome(Series):
+    """A series after a change. ``before`` is its state before; ``promoted`` is the issue that became active from the
+    queue; ``exists`` is false if there is no such series, and so nothing changed."""
+
+    changed: bool
+    exists: bool
+    promoted: int | str | None
+    tries: int
+    dry_run: bool
+    before: SeriesState
+    counts: SeriesCounts
+    now: float
 
 
 @dataclass(frozen=True, kw_only=True)

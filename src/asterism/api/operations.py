@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asterism.api import edit_operations, plan_operations, run_operations, workflow_operations
+from asterism.api import edit_operations, plan_operations, run_operations, series_operations, workflow_operations
 from asterism.api.operation import Operation
 
 
@@ -53,6 +53,16 @@ class Operations:
     list_workflows = workflow_operations.list_workflows
     show_workflow = workflow_operations.show_workflow
     add_workflow = workflow_operations.add_workflow
+    list_series = series_operations.list_series
+    show_series = series_operations.show_series
+    list_series_changes = series_operations.list_series_changes
+    claim_series = series_operations.claim_series
+    release_series = series_operations.release_series
+    promote_series = series_operations.promote_series
+    pause_series = series_operations.pause_series
+    resume_series = series_operations.resume_series
+    front_series = series_operations.front_series
+    rebuild_series = series_operations.rebuild_series
 
 
 OPERATIONS = {name: one for name, one in vars(Operations).items() if isinstance(one, Operation)}

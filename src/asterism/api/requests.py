@@ -131,26 +131,6 @@ def run_schedule(name: str) -> ApiRequest[documents.Tick]:
     return _post(_at("schedules", name, "run"), documents.Tick)
 
 
-def all_series() -> ApiRequest[documents.Page[documents.Series]]:
-    """All series of issues in the store."""
-    return _get("/series", documents.Page[documents.Series])
-
-
-def series(name: str) -> ApiRequest[documents.SeriesDetails]:
-    """A series of issues."""
-    return _get(_at("series", name), documents.SeriesDetails)
-
-
-def claim(name: str, issue: int, *, lease: float | None = None) -> ApiRequest[documents.Series]:
-    """Claim a series for an issue: it becomes active, or waits in the queue."""
-    return _post(_at("series", name, "claim"), documents.Series, issue=issue, lease=lease)
-
-
-def release(name: str, issue: int) -> ApiRequest[documents.Series]:
-    """Release an issue; the next one becomes active."""
-    return _post(_at("series", name, "release"), documents.Series, issue=issue)
-
-
 def notices(
     *, after: str | None = None, limit: int = 100, run: str | None = None
 ) -> ApiRequest[documents.Page[documents.Notice]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,24 +13,26 @@ from asterism.cli.option_types import duration
 from asterism.cli.series_context import (
     EXIT_QUEUED,
     EXIT_UNREADABLE,
+    RegisterSeries,
     SeriesOptions,
+    SeriesPlace,
     active_now,
-    change_of,
     change_options,
     issue_number,
     login,
     no_such_series,
+    outcome_of,
     print_outcome,
     register_options,
     run_change,
-    utf8_text,
-    with_register,
+    with_series,
 )
 from asterism.cli.series_sync_commands import sync
 from asterism.cli.series_webhook_commands import serve
 
 if TYPE_CHECKING:
-    from asterism.core.series.machine import Live, Series
+    from asterism.api.series_operations import ClaimSeries, RebuildSeries
+    from asterism.core.series.machine import Live
     from asterism.series.compare_and_swap import Outcome
     from asterism.series.register import SeriesRegister
 
@@ -66,8 +69,7 @@ def claim(
     writers won every try, and nothing was written; with --github also with 64 if the issue does not exist, is closed
     or belongs to another series, and nothing was written. With --assign also with 64 if the login cannot be assigned,
     and with 76 if other processes assign in the series: then the issue is active, and the same command assigns it."""
-    from asterism.series.claims import Claim
-    from asterism.series.claims import claim as claim_series
+    from asterism.api.series_operations import ClaimSeries
 
     _check_lease(lease, renew)
     options = SeriesOptions.of(given)
@@ -75,31 +77,53 @@ def claim(
         raise click.UsageError("--assign needs --github, the repository of the issue.")
     if force and options.github is None and options.remote is None:
         raise click.UsageError("--force has no effect on a series in a store, which knows no titles.")
-    wanted = Claim(issue, options.by, lease, renew, force)
+    request = ClaimSeries(name, issue, lease, renew, **options.terms)
+    left: dict[str, str] = {}
 
-    async def use(register: SeriesRegister) -> int:
-        claim_it, left = (claim_series, {}) if options.github is None else _issue_claims(register)
-        with change_of(register, options) as (target, counts):
-            outcome = await claim_it(target, name, wanted, retry=options.retry, counts=counts)
+    async def use(place: SeriesPlace) -> int:
+        make = _claim_elsewhere(place.register, options, force, left) if isinstance(place, RegisterSeries) else None
+        document = await place.change(request, make)
+        outcome = outcome_of(document)
         active = outcome.after.active == issue
-        gone = {str(number): str(reason) for number, reason in left.items()}
         if not options.as_json:
-            for number, reason in gone.items():
+            for number, reason in left.items():
                 click.echo(f"#{number} {options.verb('left', 'leave')} {name}: {reason}")
-            line = _claimed(outcome, issue, options) if active else _queued(outcome, issue, options, register.clock())
+            line = _claimed(outcome, issue, options) if active else _queued(outcome, issue, options, document.now)
             click.echo(clean(line))
-        if active and assignee is not None:
-            await _assign(register, name, issue, assignee, options)
+        if active and assignee is not None and isinstance(place, RegisterSeries):
+            await _assign(place.register, name, issue, assignee, options)
         if options.as_json:
             status = "claimed" if active else "queued"
             more = {} if assignee is None else {"assigned": active and not options.dry_run}
-            place = outcome.after.position(issue)
-            print_outcome(outcome, options, status=status, issue=issue, position=place, left=gone, **more)
+            position = outcome.after.position(issue)
+            print_outcome(outcome, options, status=status, issue=issue, position=position, left=left, **more)
         elif active and assignee is not None:
             click.echo(clean(f"{options.verb('assigned', 'assign')} #{issue} to {assignee.removeprefix('@')}"))
         return 0 if active else EXIT_QUEUED
 
-    return with_register(options, use, create=True)
+    return with_series(options, use, create=True)
+
+
+def _claim_elsewhere(register: Any, options: SeriesOptions, force: bool, left: dict[str, str]) -> Any:
+    """What claims on GitHub, or on a git remote by force; None for a plain claim. ``left`` gets the issues that leave,
+    and why."""
+    if options.github is None and not force:
+        return None
+    from asterism.series.claims import Claim
+    from asterism.series.claims import claim as claim_series
+
+    async def make(target: SeriesRegister, request: ClaimSeries, by: str, **limits: Any) -> Outcome:
+        wanted = Claim(request.issue, by, request.lease, request.renew, force, request.reason)
+        if options.github is None:
+            return await claim_series(target, request.series, wanted, **limits)
+        from asterism.series.github.issue_claims import IssueClaims
+
+        claims = IssueClaims(register.client)
+        outcome = await claims.claim(target, request.series, wanted, **limits)
+        left.update({str(number): str(reason) for number, reason in claims.left.items()})
+        return outcome
+
+    return make
 
 
 def _check_lease(lease: float | None, renew: bool) -> None:
@@ -124,14 +148,6 @@ async def _assign(register: Any, name: str, issue: int, assignee: str, options: 
         lock_deadline = options.deadline or LOCK_DEADLINE
         settings = SyncSettings(assignee, by=options.by, retry=options.retry, lock_deadline=lock_deadline)
         await assign_claimed(register, name, issue, settings)
-
-
-def _issue_claims(register: Any) -> tuple[Any, Any]:
-    """The claim function for a repository on GitHub, and its mapping of the issues that leave."""
-    from asterism.series.github.issue_claims import IssueClaims
-
-    claims = IssueClaims(register.client)
-    return claims.claim, claims.left
 
 
 def _claimed(outcome: Outcome, issue: int, options: SeriesOptions) -> str:
@@ -168,30 +184,31 @@ def status(name: str | None, **given: Any) -> int:
     not exist is free."""
     options = SeriesOptions.of(given)
 
-    async def use(register: SeriesRegister) -> int:
+    async def use(place: SeriesPlace) -> int:
         from asterism.cli.screen import print_lines
         from asterism.cli.series_views import SeriesView, status_json, status_lines, status_table
-        from asterism.series.register import read_all
 
-        named = name is not None
-        seen = {name: await register.read(name)} if name is not None else await read_all(register)
-        missing = name is not None and seen[name].token is None
-        views = [SeriesView.of(each, snapshot.text) for each, snapshot in seen.items()]
-        now = register.clock()
+        if name is None:
+            page = await place.all()
+            views, now = [SeriesView.of(document) for document in page.items], page.now or 0.0
+            if options.as_json:
+                print_json({"series": [status_json(view, now) for view in views]})
+            elif views:
+                print_lines(lambda width: status_table(views, now, width))
+            else:
+                note(f"There is no series in {place.url} yet: the first claim creates one.")
+            return 0
+        document, now = await place.show(name)
+        view = SeriesView.of(document) if document is not None else SeriesView.unused(name)
         if options.as_json:
-            documents = [status_json(view, now) for view in views]
-            print_json({**documents[0], "exists": not missing} if named else {"series": documents})
-        elif missing:
-            note(f"Series {name} does not exist in {register.url} yet: the first claim creates it.")
-        elif named:
-            print_lines(lambda width: status_lines(views[0], now))
-        elif views:
-            print_lines(lambda width: status_table(views, now, width))
+            print_json({**status_json(view, now), "exists": document is not None})
+        elif document is None:
+            note(f"Series {name} does not exist in {place.url} yet: the first claim creates it.")
         else:
-            note(f"There is no series in {register.url} yet: the first claim creates one.")
-        return EXIT_UNREADABLE if named and views[0].series is None else 0
+            print_lines(lambda width: status_lines(view, now))
+        return EXIT_UNREADABLE if view.series is None else 0
 
-    return with_register(options, use, create=False)
+    return with_series(options, use, create=False)
 
 
 @series.command(short_help="Take an issue out of its series, and promote the next one.")
@@ -203,19 +220,17 @@ def release(name: str, issue: int, no_promote: bool, **given: Any) -> int:
     """Take an issue out of its series, and make the next one of the queue active.
 
     An issue that is not in the series changes nothing."""
-    from asterism.series.claims import Release
-    from asterism.series.claims import release as release_issue
+    from asterism.api.series_operations import ReleaseSeries
 
     options = SeriesOptions.of(given)
+    request = ReleaseSeries(name, issue, not no_promote, **options.terms)
 
-    async def use(register: SeriesRegister) -> int:
-        with change_of(register, options) as (target, counts):
-            wanted = Release(issue, options.by, not no_promote)
-            outcome = await release_issue(target, name, wanted, retry=options.retry, counts=counts)
+    async def use(place: SeriesPlace) -> int:
+        outcome = outcome_of(await place.change(request))
         if options.as_json:
             print_outcome(outcome, options, status="released" if outcome.changed else "unchanged", issue=issue)
         elif outcome.token is None:
-            click.echo(clean(no_such_series(name, register)))
+            click.echo(clean(no_such_series(name, place)))
         elif not outcome.changed:
             click.echo(clean(f"#{issue} is not in {name}"))
         else:
@@ -223,7 +238,7 @@ def release(name: str, issue: int, no_promote: bool, **given: Any) -> int:
             click.echo(clean(f"{verb} #{issue} from {name}; {active_now(outcome, options)}"))
         return 0
 
-    return with_register(options, use, create=False)
+    return with_series(options, use, create=False)
 
 
 @series.command()
@@ -233,10 +248,9 @@ def promote(name: str, **given: Any) -> int:
     """Make the first issue of the queue active, if no issue is.
 
     This also ends an expired lease. A paused series stays without an active issue."""
-    options = SeriesOptions.of(given)
+    from asterism.api.series_operations import PromoteSeries
 
-    def step(before: Series, now: float) -> Series:
-        return before.expire(now).promote(now, by=options.by).as_one_change_of(before)
+    options = SeriesOptions.of(given)
 
     def describe(outcome: Outcome) -> str:
         after = outcome.after
@@ -248,21 +262,19 @@ def promote(name: str, **given: Any) -> int:
             return f"nothing to promote: #{after.active} is active in {name}"
         return f"nothing to promote: {name} is {f'paused {after.paused}' if after.paused else 'empty'}"
 
-    return run_change(name, options, step, "promote", describe)
+    return run_change(options, PromoteSeries(name, **options.terms), describe)
 
 
 @series.command()
 @name_argument
-@click.option("--reason", type=utf8_text, default="", metavar="TEXT", help="The reason, shown by `series status`.")
 @change_options
-def pause(name: str, reason: str, **given: Any) -> int:
+def pause(name: str, **given: Any) -> int:
     """Promote no issue of a series until it is resumed.
 
-    The active issue stays active, and claims are queued."""
-    options = SeriesOptions.of(given)
+    The active issue stays active, and claims are queued. `series status` shows the reason."""
+    from asterism.api.series_operations import PauseSeries
 
-    def step(before: Series, now: float) -> Series:
-        return before.pause(now, options.by, reason)
+    options = SeriesOptions.of(given)
 
     def describe(outcome: Outcome) -> str:
         if not outcome.changed:
@@ -271,7 +283,7 @@ def pause(name: str, reason: str, **given: Any) -> int:
         stays = f"; #{active} stays active" if active is not None else ""
         return f"{options.verb('paused', 'pause')} {name}{stays} (revision {outcome.after.revision})"
 
-    return run_change(name, options, step, f"pause ({reason})" if reason else "pause", describe)
+    return run_change(options, PauseSeries(name, **options.terms), describe)
 
 
 @series.command(short_help="End a pause, and promote the first issue of the queue.")
@@ -279,19 +291,16 @@ def pause(name: str, reason: str, **given: Any) -> int:
 @change_options
 def resume(name: str, **given: Any) -> int:
     """End a pause, and make the first issue of the queue active if no issue is."""
-    options = SeriesOptions.of(given)
+    from asterism.api.series_operations import ResumeSeries
 
-    def step(before: Series, now: float) -> Series:
-        if before.paused is None:
-            return before
-        return before.resume(now).expire(now).promote(now, by=options.by).as_one_change_of(before)
+    options = SeriesOptions.of(given)
 
     def describe(outcome: Outcome) -> str:
         if not outcome.changed:
             return f"{name} is not paused"
         return f"{options.verb('resumed', 'resume')} {name}; {active_now(outcome, options)}"
 
-    return run_change(name, options, step, "resume", describe)
+    return run_change(options, ResumeSeries(name, **options.terms), describe)
 
 
 @series.command()
@@ -302,12 +311,9 @@ def front(name: str, issue: int, **given: Any) -> int:
     """Move a waiting issue to the head of the queue.
 
     Exits with 64 if the issue is not in the queue."""
-    options = SeriesOptions.of(given)
+    from asterism.api.series_operations import FrontSeries
 
-    def step(before: Series, now: float) -> Series:
-        if before.position(issue) is None:
-            raise click.ClickException(f"#{issue} is not in the queue of {name}: claim it first.")
-        return before.front(issue, now)
+    options = SeriesOptions.of(given)
 
     def describe(outcome: Outcome) -> str:
         if outcome.changed:
@@ -315,7 +321,7 @@ def front(name: str, issue: int, **given: Any) -> int:
             return f"{verb} #{issue} to the head of the queue of {name} (revision {outcome.after.revision})"
         return f"#{issue} is {'active in' if outcome.after.active == issue else 'at the head of the queue of'} {name}"
 
-    return run_change(name, options, step, f"front #{issue}", describe)
+    return run_change(options, FrontSeries(name, issue, **options.terms), describe)
 
 
 @series.command()
@@ -352,8 +358,8 @@ def rebuild(
 
     With --github the command reads them from GitHub; otherwise name them in order with --issue. The active issue stays
     active if it is open. Use this to repair a state that cannot be read."""
+    from asterism.api.series_operations import RebuildSeries
     from asterism.cli.series_views import describe_issue, describe_queue
-    from asterism.core.series.machine import Live
 
     options = SeriesOptions.of(given)
     named = bool(issues or active is not None or empty)
@@ -364,28 +370,24 @@ def rebuild(
         refuse_options(why, "pattern", "label_pattern", "label", "assignee")
     if empty and (issues or active is not None):
         raise click.UsageError("--empty excludes --issue and --active.")
-    live = [Live(number, place, number == active) for place, number in enumerate(dict.fromkeys(issues))]
-    if active is not None and active not in issues:
-        live.append(Live(active, -1, True))
-    revisions = [0]
+    request = RebuildSeries(name, list(issues), active, **options.terms)
 
-    async def prepare(register: SeriesRegister) -> None:
+    async def make(register: Any) -> Any:
+        """What rebuilds on GitHub, which knows the open issues and the last revision."""
+        from asterism.series.claims import signed
+        from asterism.series.compare_and_swap import update
+        from asterism.series.series_steps import live_issues, rebuilt
+
+        live: list[Live] = live_issues(issues, active)
         if not named:
-            live.extend(await _open_issues(register, name, pattern, label_pattern, label, assignee))
-        if options.github is not None:
-            revisions.append(await _recorded_revision(register, name))
+            live = await _open_issues(register, name, pattern, label_pattern, label, assignee)
+        step = partial(rebuilt, live=live, active=active, revision=await _recorded_revision(register, name))
+        why = f" ({options.reason})" if options.reason else ""
 
-    def step(before: Series, now: float) -> Series:
-        unreadable = before.updated_at == 0.0  # or lost
-        base = before.counted_from(max(revisions)) if unreadable else before
-        if active not in (None, before.active) and before.paused is not None:
-            raise click.ClickException(f"{name} is paused {before.paused}: resume it before an issue becomes active.")
-        replaced = active is not None and before.active not in (None, active)
-        remaining = base.release(before.active or 0, now) if replaced else base
-        after = remaining.rebuild(live, now).as_one_change_of(base)
-        if after is not base:
-            return after
-        return before if base is before or before.revision == 0 else base.stamped(now)
+        async def rebuild(target: SeriesRegister, request: RebuildSeries, by: str, **limits: Any) -> Outcome:
+            return await update(target, name, step, signed(f"rebuild{why}", by), repair=True, **limits)
+
+        return rebuild
 
     def describe(outcome: Outcome) -> str:
         after = outcome.after
@@ -393,7 +395,7 @@ def rebuild(
         queue = f"the queue is {describe_queue(after.queue)}" if after.queue else "the queue is empty"
         return f"{verb} {name}: {describe_issue(after.active)} is active, {queue} (revision {after.revision})"
 
-    return run_change(name, options, step, "rebuild", describe, prepare_repair=prepare)
+    return run_change(options, request, describe, make if options.github is not None else None)
 
 
 async def _open_issues(
@@ -430,20 +432,20 @@ def history(name: str, limit: int, **given: Any) -> int:
     """Show the last changes of a series, newest first."""
     options = SeriesOptions.of(given)
 
-    async def use(register: SeriesRegister) -> int:
+    async def use(place: SeriesPlace) -> int:
         from asterism.cli.screen import print_lines
         from asterism.cli.series_views import history_json, history_table
 
-        changes = await register.history(name, limit)
+        changes = await place.history(name, limit)
         if options.as_json:
             print_json(history_json(name, changes))
         elif changes:
-            print_lines(lambda width: history_table(name, changes, width))
+            print_lines(lambda width: history_table(changes, width))
         else:
             note(f"Series {name} has no changes yet.")
         return 0
 
-    return with_register(options, use, create=False)
+    return with_series(options, use, create=False)
 
 
 series.add_command(sync)

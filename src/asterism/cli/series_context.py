@@ -5,11 +5,10 @@ Importing this module is cheap: git, stores and GitHub are imported when one of 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 from click.core import ParameterSource
@@ -22,14 +21,22 @@ from asterism.cli.cli_context import (
     json_option,
     options,
     print_json,
+    refuse_options,
     run_interruptible,
+    server_of,
 )
 from asterism.cli.option_types import positive_duration
 
 if TYPE_CHECKING:
-    from asterism.series.compare_and_swap import Outcome, RetryOptions, Step, UpdateCounts
+    from asterism.api.client import AsyncClient
+    from asterism.api.documents import Page, Series, SeriesChange, SeriesCounts, SeriesOutcome
+    from asterism.api.series_operations import Change as ChangeRequest
+    from asterism.series.compare_and_swap import Outcome, RetryOptions, UpdateCounts
     from asterism.series.github.github_register import GitHubRegister
-    from asterism.series.register import Change, SeriesRegister, Snapshot
+    from asterism.series.register import SeriesRegister
+
+    Make = Callable[..., Awaitable[Outcome]]
+    MakeOf = Callable[[Any], Awaitable[Make]]
 
 EXIT_UNUSABLE = 64
 EXIT_UNREADABLE = 65
@@ -57,6 +64,7 @@ class SeriesOptions:
     tries: int | None
     deadline: float | None
     metrics: Path | None
+    reason: str = ""
 
     @classmethod
     def of(cls, given: dict[str, Any]) -> SeriesOptions:
@@ -77,6 +85,11 @@ class SeriesOptions:
         from asterism.series.compare_and_swap import RetryOptions
 
         return RetryOptions.limited(self.tries, self.deadline)
+
+    @property
+    def terms(self) -> dict[str, Any]:
+        """What every request of a change has."""
+        return {"reason": self.reason, "dry_run": self.dry_run, "tries": self.tries, "deadline": self.deadline}
 
     def verb(self, past: str, present: str) -> str:
         """``claimed``, or ``would claim`` in a dry run."""
@@ -116,7 +129,8 @@ register_options = options(
         "--store",
         metavar="URL",
         envvar="ASTERISM_STORE",
-        help="sqlite:///file.db or postgresql://…; default: $ASTERISM_STORE, or a file in your data directory.",
+        help="sqlite:///file.db, postgresql://…, or a server: https://… or its name; default: $ASTERISM_STORE, or a "
+        "file in your data directory.",
     ),
     dry_run_option,
     json_option,
@@ -144,6 +158,7 @@ retry_options = options(
 change_options = options(
     register_options,
     retry_options,
+    click.option("--reason", type=utf8_text, default="", metavar="TEXT", help="The reason, for the history."),
     click.option(
         "--metrics",
         type=click.Path(dir_okay=False, path_type=Path),
@@ -157,18 +172,135 @@ change_options = options(
 # -- the register ------------------------------------------------------------------------------------------------------
 
 
-def with_register(given: SeriesOptions, use: Callable[[SeriesRegister], Awaitable[int]], *, create: bool) -> int:
-    """Open the register that the options name, use it, and close it. Returns the exit code.
+class SeriesPlace(Protocol):
+    """Where series are: a register that is open here, or a server."""
+
+    @property
+    def url(self) -> str: ...
+
+    async def all(self) -> Page[Series]: ...
+
+    async def show(self, name: str) -> tuple[Series | None, float]:
+        """A series, None if it does not exist; and the time of the register."""
+        ...
+
+    async def history(self, name: str, limit: int) -> list[SeriesChange]: ...
+
+    async def change(self, request: ChangeRequest, make: Make | None = None) -> SeriesOutcome:
+        """Make the change of a request, or with ``make`` another one, on a register that is open here."""
+        ...
+
+
+class RegisterSeries:
+    """Series in a register that is open here."""
+
+    def __init__(self, register: SeriesRegister, given: SeriesOptions) -> None:
+        self.register, self._given = register, given
+
+    @property
+    def url(self) -> str:
+        return self.register.url
+
+    async def all(self) -> Page[Series]:
+        from asterism.api.local.series_handlers import all_series
+
+        return await all_series(self.register)
+
+    async def show(self, name: str) -> tuple[Series | None, float]:
+        from asterism.api.local.series_handlers import series_document
+
+        snapshot, now = await self.register.read(name), self.register.clock()
+        return None if snapshot.token is None else series_document(name, snapshot.text, now), now
+
+    async def history(self, name: str, limit: int) -> list[SeriesChange]:
+        from asterism.api.local.series_handlers import series_changes
+
+        return await series_changes(self.register, name, limit)
+
+    async def change(self, request: ChangeRequest, make: Make | None = None) -> SeriesOutcome:
+        from asterism.api.local.series_handlers import change_series
+        from asterism.series.compare_and_swap import Contended, UpdateCounts
+
+        counts, contended = UpdateCounts(), False
+        try:
+            return await change_series(self.register, request, self._given.by, counts=counts, make=make)
+        except Contended:
+            contended = True
+            raise
+        finally:
+            _write_metrics(self._given, counts, contended)
+
+
+class ServerSeries:
+    """Series in the store of a server."""
+
+    def __init__(self, client: AsyncClient, given: SeriesOptions) -> None:
+        self._client, self._given = client, given
+        self.url = client.url
+
+    async def all(self) -> Page[Series]:
+        return await self._client.list_series()
+
+    async def show(self, name: str) -> tuple[Series | None, float]:
+        from asterism.api.client_errors import NotFound
+
+        try:
+            details = await self._client.show_series(name)
+        except NotFound as error:
+            if error.problem != "unknown-series":
+                raise
+            return None, 0.0
+        return details, details.now
+
+    async def history(self, name: str, limit: int) -> list[SeriesChange]:
+        return (await self._client.list_series_changes(name, limit)).items
+
+    async def change(self, request: ChangeRequest, make: Make | None = None) -> SeriesOutcome:
+        from asterism.api import documents
+        from asterism.api.client_errors import ApiError
+        from asterism.api.series_operations import CHANGES
+
+        counts, contended = documents.SeriesCounts(), False
+        try:
+            outcome = await self._client.call(CHANGES[type(request)], request)
+            counts = outcome.counts
+            return outcome
+        except ApiError as error:
+            contended = error.problem == "series-contended"
+            raise
+        finally:
+            _write_metrics(self._given, counts, contended)
+
+
+PROBLEMS = {
+    "series-contended": ("contended", EXIT_CONTENDED),
+    "series-refused": ("refused", EXIT_UNUSABLE),
+    "series-unreadable": ("unreadable", EXIT_UNREADABLE),
+    "answer-lost": ("unsure", EXIT_UNAVAILABLE),
+    "store-unavailable": ("unavailable", EXIT_UNAVAILABLE),
+}
+"""The status and the exit code of problems that a server answers with."""
+
+
+def with_series(given: SeriesOptions, use: Callable[[SeriesPlace], Awaitable[int]], *, create: bool) -> int:
+    """Open the register or the server that the options name, use it, and close it. Returns the exit code.
 
     Each kind of failure has its own exit code, so that scripts can tell waiting from failing. With ``create`` a missing
     store is created; a dry run uses an empty one instead."""
+    from asterism.api.client_errors import ApiError
     from asterism.core.series.machine import UnreadableSeries
     from asterism.series.compare_and_swap import Contended
     from asterism.series.register import AssignmentFailed, NotClaimable, OutcomeUnknown, RegisterUnavailable
     from asterism.store.store_errors import StoreCorrupt, StoreError, UnknownSchema
 
     try:
-        return run_interruptible(_use_register(given, use, create))
+        return run_interruptible(_use_series(given, use, create))
+    except ApiError as error:
+        if error.problem not in PROBLEMS:
+            raise
+        status, code = PROBLEMS[error.problem]
+        hint = f". {UNREADABLE_HINT}" if code == EXIT_UNREADABLE else ""
+        return _report(status, f"{error}{hint}", code, given.as_json)
     except Contended as error:
         return _report("contended", error, EXIT_CONTENDED, given.as_json)
     except NotClaimable as error:
@@ -193,22 +325,31 @@ def _report(status: str, error: object, code: int, as_json: bool) -> int:
     return code
 
 
-async def _use_register(given: SeriesOptions, use: Callable[[SeriesRegister], Awaitable[int]], create: bool) -> int:
-    register: SeriesRegister
+async def _use_series(given: SeriesOptions, use: Callable[[SeriesPlace], Awaitable[int]], create: bool) -> int:
+    url = server_of(given.store) if given.remote is None and given.github is None else None
+    if url is not None:
+        refuse_options("has no effect at a server: the author is the name of your token there.", "by")
+        from asterism.api.client import AsyncClient
+
+        async with AsyncClient(url) as client:
+            return await use(ServerSeries(client, given))
+    register = await _open_register(given, create)
+    try:
+        return await use(RegisterSeries(register, given))
+    finally:
+        await register.close()
+
+
+async def _open_register(given: SeriesOptions, create: bool) -> SeriesRegister:
     if given.remote is not None:
         from asterism.cli.git_remote_option import resolve_remote
         from asterism.series.git_register import GitRegister
 
         address, environment = resolve_remote(given.remote)
-        register = GitRegister(address, environment=environment)
-    elif given.github is not None:
-        register = open_github_register(given.github, given.deadline)
-    else:
-        register = await _open_store_register(given, create)
-    try:
-        return await use(register)
-    finally:
-        await register.close()
+        return GitRegister(address, environment=environment)
+    if given.github is not None:
+        return open_github_register(given.github, given.deadline)
+    return await _open_store_register(given, create)
 
 
 def open_github_register(
@@ -244,95 +385,44 @@ async def _open_store_register(given: SeriesOptions, create: bool) -> SeriesRegi
         raise StoreNotFound(f"{error}; {HOW_TO_CREATE_A_STORE}") from None
 
 
-class DryRunRegister:
-    """Reads from a register, and discards what is written."""
-
-    def __init__(self, register: SeriesRegister) -> None:
-        self._register = register
-
-    @property
-    def url(self) -> str:
-        return self._register.url
-
-    def clock(self) -> float:
-        return self._register.clock()
-
-    async def read(self, name: str) -> Snapshot:
-        return await self._register.read(name)
-
-    async def swap(self, name: str, expected: str | None, text: str, message: str) -> str:
-        return "not written"
-
-    async def names(self) -> list[str]:
-        return await self._register.names()
-
-    async def history(self, name: str, limit: int) -> list[Change]:
-        return await self._register.history(name, limit)
-
-    async def close(self) -> None:
-        """The register belongs to the command."""
-
-
 # -- changes -----------------------------------------------------------------------------------------------------------
 
 
 def run_change(
-    name: str,
-    given: SeriesOptions,
-    step: Step,
-    message: str,
-    describe: Callable[[Outcome], str],
-    *,
-    prepare_repair: Callable[[SeriesRegister], Awaitable[None]] | None = None,
+    given: SeriesOptions, request: ChangeRequest, describe: Callable[[Outcome], str], make: MakeOf | None = None
 ) -> int:
-    """Change a series by a step, and print the outcome.
+    """Change a series, and print the outcome. ``make`` is what makes another change than that of the request, for a
+    register that is open here."""
 
-    With ``prepare_repair``, which runs first, the state need not be readable."""
-    from asterism.series.claims import signed
-    from asterism.series.compare_and_swap import update
-
-    async def use(register: SeriesRegister) -> int:
-        if prepare_repair is not None:
-            await prepare_repair(register)
-        with change_of(register, given) as (target, counts):
-            outcome = await update(
-                target,
-                name,
-                step,
-                signed(message, given.by),
-                repair=prepare_repair is not None,
-                retry=given.retry,
-                counts=counts,
-            )
+    async def use(place: SeriesPlace) -> int:
+        other = await make(place.register) if make is not None and isinstance(place, RegisterSeries) else None
+        outcome = outcome_of(await place.change(request, other))
         if given.as_json:
             print_outcome(outcome, given, status="changed" if outcome.changed else "unchanged")
         elif outcome.token is None:
-            click.echo(clean(no_such_series(name, register)))
+            click.echo(clean(no_such_series(request.series, place)))
         else:
             click.echo(clean(describe(outcome)))
         return 0
 
-    return with_register(given, use, create=False)
+    return with_series(given, use, create=False)
 
 
-@contextmanager
-def change_of(register: SeriesRegister, given: SeriesOptions) -> Iterator[tuple[SeriesRegister, UpdateCounts]]:
-    """The register to change, and the counts of the change. The counts are written when the block ends, however it
-    ends. A dry run changes and counts nothing."""
-    from asterism.series.compare_and_swap import Contended, UpdateCounts
+def outcome_of(document: SeriesOutcome) -> Outcome:
+    """The outcome that a document tells of."""
+    from asterism.api.local.series_handlers import series_of
+    from asterism.series.compare_and_swap import Outcome
 
-    counts, contended = UpdateCounts(), False
-    try:
-        yield DryRunRegister(register) if given.dry_run else register, counts
-    except Contended:
-        contended = True
-        raise
-    finally:
-        if given.metrics is not None and not given.dry_run:
-            _write_metrics(given.metrics, counts, contended)
+    assert document.state is not None
+    after = series_of(document.state)
+    token = str(after.revision) if document.exists else None
+    return Outcome(series_of(document.before), after, document.changed, token, document.tries, document.promoted)
 
 
-def _write_metrics(path: Path, counts: UpdateCounts, contended: bool) -> None:
+def _write_metrics(given: SeriesOptions, counts: UpdateCounts | SeriesCounts, contended: bool) -> None:
+    """Write the counts of a change, however it ended. A dry run counts nothing."""
+    if given.metrics is None or given.dry_run:
+        return
     from asterism.series.series_metrics import SeriesMetrics
 
     metrics = SeriesMetrics()
@@ -340,9 +430,9 @@ def _write_metrics(path: Path, counts: UpdateCounts, contended: bool) -> None:
     for name in ("promotion_events", "duplicate_prevented", "retries", "conflicts", "unsure", "rate_limited"):
         metrics.add(name, getattr(counts, name))
     try:
-        metrics.write(path)
+        metrics.write(given.metrics)
     except OSError as error:  # the change was made, and the exit code says so
-        click.echo(f"cannot write the metrics to {path}: {error.strerror}", err=True)
+        click.echo(f"cannot write the metrics to {given.metrics}: {error.strerror}", err=True)
 
 
 def print_outcome(outcome: Outcome, given: SeriesOptions, **first: Any) -> None:
@@ -368,6 +458,6 @@ def active_now(outcome: Outcome, given: SeriesOptions) -> str:
     return f"{who} {given.verb('is', 'be')} active{waiting} (revision {after.revision})"
 
 
-def no_such_series(name: str, register: SeriesRegister) -> str:
+def no_such_series(name: str, place: SeriesPlace) -> str:
     """For a change that changes nothing because the series does not exist: the name may be mistyped."""
-    return f"series {name} does not exist in {register.url}: nothing to change"
+    return f"series {name} does not exist in {place.url}: nothing to change"

@@ -11,8 +11,8 @@ from asterism.series.series_status import series_status, why_not_promoted
 if TYPE_CHECKING:
     from rich.text import Text
 
+    from asterism.api import documents
     from asterism.cli.screen import Cell, Column
-    from asterism.series.register import Change
 
 MAX_QUEUE_SHOWN = 8
 """Issues of a queue that one line shows."""
@@ -25,14 +25,13 @@ class SeriesView:
         self.name, self.series, self.problem = name, series, problem
 
     @classmethod
-    def of(cls, name: str, text: str | None) -> SeriesView:
-        """The view of a series whose state is this text."""
-        from asterism.core.series.machine import UnreadableSeries
+    def of(cls, document: documents.Series) -> SeriesView:
+        return cls(document.name, _series(document.state), document.problem)
 
-        try:
-            return cls(name, Series.from_text(text, name))
-        except UnreadableSeries as error:
-            return cls(name, None, str(error))
+    @classmethod
+    def unused(cls, name: str) -> SeriesView:
+        """The view of a series that does not exist."""
+        return cls(name, Series(name))
 
 
 def describe_issue(item: Item | None) -> str:
@@ -146,17 +145,17 @@ def _note(series: Series) -> str:
     return "not promoted" if series.active is None and series.queue else ""
 
 
-def history_json(name: str, changes: Sequence[Change]) -> dict[str, Any]:
+def history_json(name: str, changes: Sequence[documents.SeriesChange]) -> dict[str, Any]:
     return {
         "series": name,
         "changes": [
-            {"at": change.at, "message": change.message, "token": change.token, "state": _state(name, change)}
+            {"at": change.at, "message": change.message, "token": change.token, "state": _state(change)}
             for change in changes
         ],
     }
 
 
-def history_table(name: str, changes: Sequence[Change], width: int | None) -> list[Text]:
+def history_table(changes: Sequence[documents.SeriesChange], width: int | None) -> list[Text]:
     from rich.text import Text
 
     from asterism.base.status_colours import DIM
@@ -172,7 +171,7 @@ def history_table(name: str, changes: Sequence[Change], width: int | None) -> li
     )
     rows: list[list[Cell]] = []
     for change in changes:
-        series = _series(name, change)
+        series = _series(change.state)
         if series is None:
             rows.append([format_time(change.at), "?", change.message, "?", Text("unreadable", DIM)])
             continue
@@ -183,15 +182,12 @@ def history_table(name: str, changes: Sequence[Change], width: int | None) -> li
     return table(columns, rows, width)
 
 
-def _series(name: str, change: Change) -> Series | None:
-    from asterism.core.series.machine import UnreadableSeries
+def _series(state: documents.SeriesState | None) -> Series | None:
+    from asterism.api.local.series_handlers import series_of
 
-    try:
-        return Series.from_text(change.text, name)
-    except UnreadableSeries:
-        return None
+    return None if state is None else series_of(state)
 
 
-def _state(name: str, change: Change) -> dict[str, Any] | None:
-    series = _series(name, change)
+def _state(change: documents.SeriesChange) -> dict[str, Any] | None:
+    series = _series(change.state)
     return None if series is None else series.to_document()

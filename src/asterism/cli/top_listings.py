@@ -15,6 +15,7 @@ from rich.text import Text
 from asterism.api.documents import Run
 from asterism.api.local.plan_documents import summary
 from asterism.api.local.run_handlers import run_documents
+from asterism.api.local.series_handlers import all_series
 from asterism.base.durations import format_age
 from asterism.base.status_colours import DIM, mark, tone
 from asterism.base.text import clean, plural
@@ -251,9 +252,8 @@ class FleetListings:
     # -- series and notices --------------------------------------------------------------------------------------------
 
     async def _series(self, wanted: Filter) -> Listing:
-        found = await StoreRegister(self.fleet.store, owned=False).read_all()
-        now = self.fleet.store.clock()
-        views = [SeriesView.of(name, snapshot.text) for name, snapshot in sorted(found.items())]
+        page, now = await all_series(StoreRegister(self.fleet.store, owned=False)), self.fleet.store.clock()
+        views = [SeriesView.of(document) for document in page.items]
         rows = [
             Row(Subject(SERIES, view.name), status_row(view, now), {"FOR": now - _since(view, now)}) for view in views
         ]

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from rich.text import Text
 
+from asterism.api.local.series_handlers import series_changes, series_document
 from asterism.api.system import LocalSystem
 from asterism.base.status_colours import BOLD, DIM
 from asterism.base.text import clean
@@ -88,9 +89,9 @@ async def _device_page(fleet: Fleet, name: str) -> list[Text]:
 
 async def _series_page(fleet: Fleet, name: str, width: int) -> list[Text]:
     register = StoreRegister(fleet.store, owned=False)
-    view = SeriesView.of(name, (await register.read(name)).text)
-    changes = await register.history(name, MOST_CHANGES)
-    return _clean([*status_lines(view, register.clock()), Text(), *history_table(name, changes, width)])
+    view = SeriesView.of(series_document(name, (await register.read(name)).text, register.clock()))
+    changes = await series_changes(register, name, MOST_CHANGES)
+    return _clean([*status_lines(view, register.clock()), Text(), *history_table(changes, width)])
 
 
 def _clean(told: Iterable[Text]) -> list[Text]:

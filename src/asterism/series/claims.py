@@ -26,6 +26,7 @@ class Claim:
     lease: float | None = None
     renew: bool = False
     force: bool = False
+    reason: str = ""
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def __call__(self, series: Series, now: float) -> Series:
@@ -56,7 +57,7 @@ class Claim:
                 parts.append(f"queue #{self.item}")
         if self.item in after.forced and self.item not in before.forced:
             parts.append(f"force #{self.item}")
-        return "; ".join(parts) + (f" by {self.by}" if self.by else "")
+        return signed("; ".join(parts) + (f" ({self.reason})" if self.reason else ""), self.by)
 
 
 @dataclass(slots=True)
@@ -69,6 +70,7 @@ class Release:
     item: Item
     by: str | None = None
     promote: bool = True
+    reason: str = ""
     _first_claim: tuple[float | None, str | None] | None = None
 
     def __call__(self, series: Series, now: float) -> Series:
@@ -82,7 +84,7 @@ class Release:
 
     def message(self, before: Series, after: Series) -> str:
         """The message of the change."""
-        return signed(f"release #{self.item}", self.by)
+        return signed(f"release #{self.item}" + (f" ({self.reason})" if self.reason else ""), self.by)
 
 
 def signed(message: str, by: str | None) -> str:

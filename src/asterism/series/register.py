@@ -13,6 +13,7 @@ Errors::
     │   ├── RegisterBusy       other writers block it: another try may succeed
     │   └── RateLimited        too many requests; carries how long to wait
     ├── BadSeriesName          not a valid name of a series
+    ├── UnknownSeries          no series has this name
     ├── NotClaimable           the issue does not exist, or is not open: nothing was written
     └── Contended              (series/compare_and_swap.py) other writers won every try: nothing was written
 
@@ -90,6 +91,10 @@ class NotClaimable(SeriesError):
     was written."""
 
 
+class UnknownSeries(SeriesError):
+    """No series has this name."""
+
+
 class AssignmentFailed(SeriesError):
     """The forge accepted the request but assigned nobody, or does not know the account."""
 
@@ -128,6 +133,35 @@ class SeriesRegister(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+class DryRunRegister:
+    """Reads from a register, and discards what is written."""
+
+    def __init__(self, register: SeriesRegister) -> None:
+        self._register = register
+
+    @property
+    def url(self) -> str:
+        return self._register.url
+
+    def clock(self) -> float:
+        return self._register.clock()
+
+    async def read(self, name: str) -> Snapshot:
+        return await self._register.read(name)
+
+    async def swap(self, name: str, expected: str | None, text: str, message: str) -> str:
+        return "not written"
+
+    async def names(self) -> list[str]:
+        return await self._register.names()
+
+    async def history(self, name: str, limit: int) -> list[Change]:
+        return await self._register.history(name, limit)
+
+    async def close(self) -> None:
+        """The register belongs to the caller."""
 
 
 async def read_all(register: SeriesRegister) -> dict[str, Snapshot]:

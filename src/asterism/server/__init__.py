@@ -12,7 +12,6 @@
 ``operation_endpoint``  the endpoint of an operation of ``api``
 ``plan_routes``         the events of a plan
 ``fleet_routes``        devices, schedules, notices, metrics
-``series_routes``       series of issues
 ``event_stream``        server-sent events; ``plan_feed`` and ``fleet_feed`` are their sources
 ``http_service``        listens, and stops in good order
 ``gateway``             what devices without a store ask; ``gateway_order`` takes runs for them, ``gateway_runs`` makes

@@ -21,7 +21,6 @@ from asterism.server import (
     health_routes,
     layout_routes,
     plan_routes,
-    series_routes,
 )
 from asterism.server.endpoint import Endpoint, EndpointApp, ServerState
 from asterism.server.openapi import openapi_endpoint
@@ -44,7 +43,6 @@ def endpoints() -> list[Endpoint]:
         *plan_routes.ENDPOINTS,
         *layout_routes.ENDPOINTS,
         *fleet_routes.ENDPOINTS,
-        *series_routes.ENDPOINTS,
     ]
     return [*found, openapi_endpoint(found)]
 

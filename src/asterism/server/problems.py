@@ -20,6 +20,7 @@ from asterism.core.errors import AsterismError, EditRejected, InvalidTask, NotJs
 from asterism.core.plan.approval import ApprovalGone, EditWaits
 from asterism.core.plan.assignment_lock import CycleClaimed, CycleGone
 from asterism.core.schedule.schedule import InvalidSchedule
+from asterism.core.series.document import UnreadableSeries
 from asterism.durable.journal_store import ConstellationExists, UnknownConstellation
 from asterism.durable.plan_history import VersionUnknown
 from asterism.durable.plan_requests import AnswerLost, NotAnswered
@@ -29,7 +30,8 @@ from asterism.fleet.run_queries import AmbiguousRun, NoSuchRun
 from asterism.fleet.schedules import ScheduleExists, UnknownSchedule
 from asterism.fleet.workflows import MissingInput, UnknownWorkflow
 from asterism.planfile.loader import BadPlan
-from asterism.series.register import BadSeriesName, RegisterUnavailable
+from asterism.series.compare_and_swap import Contended
+from asterism.series.register import BadSeriesName, NotClaimable, OutcomeUnknown, RegisterUnavailable, UnknownSeries
 from asterism.server.credentials import LoginRefused, UnknownCredential
 from asterism.server.kept_answers import KeyReused, NotKept, OutcomeLost
 from asterism.store.store_errors import StoreError, StoreUnavailable
@@ -60,6 +62,11 @@ STATUSES: tuple[tuple[type[AsterismError], int, str], ...] = (
     (InvalidEdits, 422, "invalid-edits"),
     (InvalidTask, 422, "invalid-task"),
     (NotJson, 422, "invalid-value"),
+    (UnknownSeries, 404, "unknown-series"),
+    (UnreadableSeries, 409, "series-unreadable"),
+    (NotClaimable, 409, "series-refused"),
+    (Contended, 409, "series-contended"),
+    (OutcomeUnknown, 504, "answer-lost"),
     (RegisterUnavailable, 503, "store-unavailable"),
     (ConstellationExists, 409, "plan-exists"),
     (NoSuchRun, 404, "unknown-run"),

@@ -1,0 +1,225 @@
+"""Series of issues: their documents, and what the operations of ``api/series_operations`` do.
+
+The functions on a register serve commands on git remotes and on GitHub, too."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
+
+from asterism.api import documents
+from asterism.api import series_operations as declared
+from asterism.api.operation import implements
+from asterism.core.series.machine import Series, UnreadableSeries
+from asterism.series import series_steps
+from asterism.series.claims import Claim, Release, claim, release, signed
+from asterism.series.compare_and_swap import Outcome, RetryOptions, Step, UpdateCounts, update
+from asterism.series.register import Change, DryRunRegister, SeriesRegister, Snapshot, UnknownSeries, read_all
+from asterism.series.series_status import series_status
+
+if TYPE_CHECKING:
+    from asterism.api.system import LocalSystem
+
+MOST_CHANGES = 50
+"""How many of the last changes of a series are shown with it."""
+
+
+# -- documents ---------------------------------------------------------------------------------------------------------
+
+
+def series_document(name: str, text: str | None, now: float) -> documents.Series:
+    """A series from the text of its register."""
+    try:
+        return documents.Series(**_fields(Series.from_text(text, name), now))
+    except UnreadableSeries as error:
+        return documents.Series(name=name, status="unreadable", problem=str(error))
+
+
+def state_document(series: Series) -> documents.SeriesState:
+    return documents.SeriesState(**series.to_document())
+
+
+def series_of(state: documents.SeriesState) -> Series:
+    """The series of a state. Raises UnreadableSeries."""
+    present = {field.name: getattr(state, field.name) for field in fields(state)}
+    always = ("active_issue", "queue")
+    document = {name: value for name, value in present.items() if value is not None or name in always}
+    if state.leases is not None:
+        document["leases"] = [list(pair) for pair in state.leases]
+    return Series.from_document(document)
+
+
+def _fields(series: Series, now: float) -> dict[str, Any]:
+    status = series_status(series, now)
+    return {
+        "name": series.name,
+        "status": status["status"],
+        "active": series.active,
+        "queue": list(series.queue),
+        "since": series.since,
+        "lease_until": series.lease_until,
+        "by": series.by,
+        "paused": series.paused,
+        "why_not_promoted": status["why_not_promoted"],
+        "state": state_document(series),
+    }
+
+
+def _change_document(name: str, change: Change) -> documents.SeriesChange:
+    try:
+        state = state_document(Series.from_text(change.text, name))
+    except UnreadableSeries:
+        state = None
+    return documents.SeriesChange(at=change.at, message=change.message, token=change.token, state=state)
+
+
+# -- on a register -----------------------------------------------------------------------------------------------------
+
+
+async def all_series(register: SeriesRegister) -> documents.Page[documents.Series]:
+    found, now = await read_all(register), register.clock()
+    return documents.Page(items=[series_document(name, one.text, now) for name, one in found.items()], now=now)
+
+
+async def find_series(register: SeriesRegister, name: str) -> Snapshot:
+    """Raises UnknownSeries."""
+    snapshot = await register.read(name)
+    if snapshot.token is None:
+        raise UnknownSeries(f"there is no series {name!r}")
+    return snapshot
+
+
+async def series_changes(register: SeriesRegister, name: str, limit: int) -> list[documents.SeriesChange]:
+    return [_change_document(name, change) for change in await register.history(name, limit)]
+
+
+async def change_series(
+    register: SeriesRegister,
+    request: declared.Change,
+    by: str,
+    *,
+    counts: UpdateCounts | None = None,
+    make: Callable[..., Awaitable[Outcome]] | None = None,
+) -> documents.SeriesOutcome:
+    """Make a change. ``make`` makes another one than that of the request. Raises as ``update`` does."""
+    counts = counts if counts is not None else UpdateCounts()
+    target = DryRunRegister(register) if request.dry_run else register
+    retry = RetryOptions.limited(request.tries, request.deadline)
+    outcome = await (make or _made)(target, request, by, retry=retry, counts=counts)
+    now = register.clock()
+    return documents.SeriesOutcome(
+        **_fields(outcome.after, now),
+        changed=outcome.changed,
+        exists=outcome.token is not None,
+        promoted=outcome.promoted,
+        tries=outcome.tries,
+        dry_run=request.dry_run,
+        before=state_document(outcome.before),
+        counts=documents.SeriesCounts(
+            **{field.name: getattr(counts, field.name) for field in fields(documents.SeriesCounts)}
+        ),
+        now=now,
+    )
+
+
+async def _made(
+    register: SeriesRegister, request: declared.Change, by: str, *, retry: RetryOptions, counts: UpdateCounts
+) -> Outcome:
+    name, why = request.series, f" ({request.reason})" if request.reason else ""
+    limits: Any = {"retry": retry, "counts": counts}
+    match request:
+        case declared.ClaimSeries():
+            wanted = Claim(request.issue, by, request.lease, request.renew, reason=request.reason)
+            return await claim(register, name, wanted, **limits)
+        case declared.ReleaseSeries():
+            leaving = Release(request.issue, by, request.promote, reason=request.reason)
+            return await release(register, name, leaving, **limits)
+        case declared.FrontSeries():
+            step, message = series_steps.front(request.issue), f"front #{request.issue}"
+        case declared.RebuildSeries():
+            step, message = series_steps.rebuild(request.issues, request.active), "rebuild"
+        case _:
+            step, message = _plain_step(request, by)
+    repair = isinstance(request, declared.RebuildSeries)
+    return await update(register, name, step, signed(f"{message}{why}", by), repair=repair, **limits)
+
+
+def _plain_step(request: declared.Change, by: str) -> tuple[Step, str]:
+    if isinstance(request, declared.PauseSeries):
+        return series_steps.pause(by, request.reason), "pause"
+    if isinstance(request, declared.ResumeSeries):
+        return series_steps.resume(by), "resume"
+    return series_steps.promote(by), "promote"
+
+
+# -- on a store --------------------------------------------------------------------------------------------------------
+
+
+def _register(system: LocalSystem) -> SeriesRegister:
+    from asterism.series.store_register import StoreRegister  # not for commands on a git remote
+
+    return StoreRegister(system.fleet.store, owned=False)
+
+
+@implements(declared.list_series)
+async def list_series(system: LocalSystem, request: declared.ListSeries) -> documents.Page[documents.Series]:
+    return await all_series(_register(system))
+
+
+@implements(declared.show_series)
+async def show_series(system: LocalSystem, request: declared.OneSeries) -> documents.SeriesDetails:
+    register = _register(system)
+    snapshot, now = await find_series(register, request.series), register.clock()
+    shown = vars(series_document(request.series, snapshot.text, now))
+    changes = await series_changes(register, request.series, MOST_CHANGES)
+    return documents.SeriesDetails(**shown, changes=changes, now=now)
+
+
+@implements(declared.list_series_changes)
+async def list_series_changes(
+    system: LocalSystem, request: declared.ListSeriesChanges
+) -> documents.Page[documents.SeriesChange]:
+    changes = await series_changes(_register(system), request.series, request.limit)
+    return documents.Page(items=changes, now=system.fleet.store.clock())
+
+
+async def _change(system: LocalSystem, request: declared.Change) -> documents.SeriesOutcome:
+    longest = declared.LONGEST_DEADLINE
+    limited = replace(request, deadline=min(request.deadline or longest, longest))
+    return await change_series(_register(system), limited, system.fleet.by)
+
+
+@implements(declared.claim_series)
+async def claim_series(system: LocalSystem, request: declared.ClaimSeries) -> documents.SeriesOutcome:
+    return await _change(system, request)
+
+
+@implements(declared.release_series)
+async def release_series(system: LocalSystem, request: declared.ReleaseSeries) -> documents.SeriesOutcome:
+    return await _change(system, request)
+
+
+@implements(declared.promote_series)
+async def promote_series(system: LocalSystem, request: declared.PromoteSeries) -> documents.SeriesOutcome:
+    return await _change(system, request)
+
+
+@implements(declared.pause_series)
+async def pause_series(system: LocalSystem, request: declared.PauseSeries) -> documents.SeriesOutcome:
+    return await _change(system, request)
+
+
+@implements(declared.resume_series)
+async def resume_series(system: LocalSystem, request: declared.ResumeSeries) -> documents.SeriesOutcome:
+    return await _change(system, request)
+
+
+@implements(declared.front_series)
+async def front_series(system: LocalSystem, request: declared.FrontSeries) -> documents.SeriesOutcome:
+    return await _change(system, request)
+
+
+@implements(declared.rebuild_series)
+async def rebuild_series(system: LocalSystem, request: declared.RebuildSeries) -> documents.SeriesOutcome:
+    return await _change(system, request)
