@@ -20,8 +20,8 @@ HEAVY = (
     *("asterism.store.sqlite", "asterism.store.postgres"),
 )
 FLEET = (
-    *("runs", "workflow", "schedule", "device", "fleet", "monitor", "top", "notices", "serve", "mcp", "token"),
-    *("peer", "store"),
+    *("runs", "workflow", "schedule", "device", "fleet", "monitor", "top", "notices", "serve", "mcp", "login"),
+    *("logout", "whoami", "token", "peer", "store"),
 )
 
 

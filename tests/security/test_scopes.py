@@ -13,13 +13,16 @@ from tests.security.test_requests import problem
 from tests.server.server_scenes import ServerScene, server_scene
 
 SCOPES = ("observe", "operate", "series", "admin", "edit:nightly", "edit:other")
-EVERYBODY = {"GET /api/v1/health", "GET /api/v1/openapi.json", "GET /login"}
+EVERYBODY = {"GET /api/v1/health", "GET /api/v1/openapi.json", "GET /login", "POST /api/v1/login"}
 ANY_TOKEN = {"GET /api/v1/me", "POST /api/v1/logout"}
 EDITORS = {
     f"POST /api/v1/plans/{{plan}}/{one}" for one in ("edits", "undo", "cycles/{cycle}/claim", "cycles/{cycle}/answer")
 }
 DRAWN = {"POST /api/v1/plans/{plan}/layout"}  # it changes nothing
-SERIES = {f"POST /api/v1/series/{{series}}/{one}" for one in ("claim", "release")}
+SERIES = {
+    f"POST /api/v1/series/{{series}}/{one}"
+    for one in ("claim", "release", "promote", "pause", "resume", "front", "rebuild")
+}
 
 
 def named(one: Endpoint) -> str:

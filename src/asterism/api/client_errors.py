@@ -11,11 +11,7 @@ from asterism.store.store_errors import StoreUnavailable
 PREFIX = "urn:asterism:problem:"
 
 
-class ServerAway(AsterismError):
-    """The server cannot be used now."""
-
-
-class ServerUnreachable(ServerAway):
+class ServerUnreachable(AsterismError):
     """No answer came. The message says if it is unknown whether the server has done what was asked."""
 
 
@@ -47,7 +43,7 @@ class NotAllowed(ApiError):
     """The token is missing, unknown or revoked, or its scopes do not allow this."""
 
 
-class TryLater(ApiError, ServerAway):
+class TryLater(ApiError):
     """Too many requests, or the store does not answer now."""
 
 

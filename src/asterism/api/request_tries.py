@@ -68,8 +68,8 @@ class RequestTries:
         return pause
 
     def after_answer(self, answer: httpx.Response) -> float | None:
-        """How long to wait before the next try; None if this answer is to be read. Raises AsterismError for an answer
-        that is none of a server of Asterism, and for a problem."""
+        """How long to wait before the next try; None if this answer is to be read. Raises AsterismError for a problem,
+        and if something else than a server of Asterism answered."""
         if answer.status_code < 300:
             if VERSION_HEADER not in answer.headers:
                 raise self._foreign(answer)

@@ -102,7 +102,7 @@ def logout(name: str | None, as_json: bool) -> None:
 
     NAME is the name or the address of a server that you have logged in to. Without it, the only one."""
     from asterism.api.client import Client, trusting
-    from asterism.api.client_errors import NotAllowed, ServerAway
+    from asterism.api.client_errors import NotAllowed, ServerUnreachable, TryLater
     from asterism.api.server_logins import ServerLogins
 
     logins = ServerLogins()
@@ -118,7 +118,7 @@ def logout(name: str | None, as_json: bool) -> None:
             client.logout()
     except NotAllowed:
         pass  # it has expired or was revoked
-    except ServerAway as error:
+    except (ServerUnreachable, TryLater) as error:
         revoked, why = False, str(error)
     logins.remove(login.name)
     if as_json:
@@ -132,7 +132,9 @@ def logout(name: str | None, as_json: bool) -> None:
 @click.command()
 @options(store_option, json_option)
 def whoami(store: str | None, as_json: bool) -> None:
-    """Show which server commands reach, as whom, what you may do, and until when."""
+    """Show which server commands reach, as whom, and until when.
+
+    It also shows what you may do there."""
     url = server_of(store)
     if url is None:
         shown: dict[str, Any] = {"server": None, "name": current_user(), "scopes": None, "expires_at": None}

@@ -21,7 +21,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from asterism import __version__
-from asterism.api.client_errors import ServerAway
+from asterism.api.client_errors import ServerUnreachable, TryLater
 from asterism.base.startup import collect_rarely
 from asterism.base.text import clean, clean_error, clean_streams, clean_streams_for_good
 from asterism.cli.cli_context import CommandGroup
@@ -66,7 +66,7 @@ COMMANDS = (
     CommandEntry("mcp", "Let an MCP client read, run and edit plans.", FLEETS, "mcp_commands"),
     CommandEntry("login", "Log in to a server, so that commands reach it.", FLEETS, "login_commands"),
     CommandEntry("logout", "Revoke the token of a login, and forget it.", FLEETS, "login_commands"),
-    CommandEntry("whoami", "Show which server commands reach, and as whom.", FLEETS, "login_commands"),
+    CommandEntry("whoami", "Show which server commands reach, as whom, and until when.", FLEETS, "login_commands"),
     CommandEntry("token", "Manage access to the server: create, list, revoke, login.", FLEETS, "serve_commands"),
     CommandEntry("peer", "Exchange runs with stores on other machines.", FLEETS, "peer_commands"),
     CommandEntry("store", "Inspect and back up a store: info, check, backup, restore.", FLEETS, "store_commands"),
@@ -125,7 +125,7 @@ class CommandLine(CommandGroup):
         except StoreError as error:  # one sentence that may quote the name of a file or server
             click.echo(f"Error: {clean(str(error))}", err=True)
             sys.exit(OUT_OF_REACH if isinstance(error, StoreUnavailable | StoreMissing) else UNUSABLE)
-        except ServerAway as error:
+        except (ServerUnreachable, TryLater) as error:
             click.echo(f"Error: {clean(str(error))}", err=True)
             sys.exit(OUT_OF_REACH)
         except (AsterismError, OSError) as error:

@@ -245,9 +245,9 @@ def revoke(identity: str, store: str | None, as_json: bool) -> None:
 )
 @fleet_options
 def login(scopes: tuple[str, ...], name: str | None, url: str, store: str | None, as_json: bool) -> None:
-    """Print a link that logs one browser or one command in, once, within 10 minutes.
+    """Print a link that logs in once, within 10 minutes.
 
-    A browser opens the link; `asterism login URL` asks for the link or for the code in it."""
+    A browser opens the link. `asterism login URL` asks for the link, or for the code in it."""
 
     async def write(fleet: Fleet) -> None:
         from asterism.server.credentials import Credentials

@@ -50,7 +50,7 @@ def rebuild(issues: Sequence[int], active: int | None) -> Step:
 
 
 def live_issues(issues: Sequence[int], active: int | None) -> list[Live]:
-    """Open issues in their order, of which one may be active."""
+    """Open issues in their order. ``active`` is the one that is active, if any is."""
     live = [Live(number, place, number == active) for place, number in enumerate(dict.fromkeys(issues))]
     return live if active is None or active in issues else [*live, Live(active, -1, True)]
 

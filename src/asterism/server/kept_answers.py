@@ -8,8 +8,8 @@ Before a request is done its key is put into the store, and afterwards the answe
 
 - the answer is there: it is sent again;
 - the first is under way: the repeat waits for it, or looks again for a while if another server does it;
-- the first was not finished, since its server died or lost its store in the middle: nobody knows whether it was done.
-  The repeat is not done, and says so.
+- the first was not finished, since its server died or lost its store in the middle: the outcome is
+  unknown. The repeat is not done, and says so.
 
 Answers are kept for ``KEPT`` seconds, at most ``MOST_KEYS`` of a credential. An answer that is large or has a secret is
 not kept: a repeat learns that the request was done.
@@ -58,7 +58,7 @@ class NotKept(AsterismError):
 
 
 class OutcomeLost(AsterismError):
-    """Nobody knows whether the first request with this key was done."""
+    """It is unknown whether the first request with this key was done."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ class KeptAnswers:
         old = [key for number, (key, at) in enumerate(known.items()) if number < too_many or at < now - KEPT]
         for key in old:
             del known[key]
-        with contextlib.suppress(StoreError):  # what is not removed now is old at the next start
+        with contextlib.suppress(StoreError):  # the next start of a server finds them again
             records = [await self.store.register(key) for key in old]
             gone = [PutRegister(record.key, None, record.revision) for record in records if record is not None]
             if gone:
