@@ -37,6 +37,7 @@ class FuzzedServer:
         self.tokens: dict[str, str] = {}
         self.known: dict[str, str] = {}
         self.hidden: list[str] = []
+        self.ended = ""
         self._ready, self._loop = threading.Event(), asyncio.new_event_loop()
         self._over = asyncio.Event()
         self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(),))
@@ -47,6 +48,7 @@ class FuzzedServer:
             await fleet.workflows.add(Workflow("w", argv=["true"]))
             await insert_plan(fleet.store, chain("a", "b"))
             run = await fleet.create("w")
+            self.ended = (await fleet.cancel((await fleet.create("w")).id)).id
             await fleet.schedules.add("s", workflow="w", every=3600)
             credentials = Credentials(fleet.store)
             for scope in ("admin", "observe"):
@@ -112,12 +114,13 @@ def fuzz(server: FuzzedServer, operation: Any, who: str, examples: int) -> None:
     checks = (not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance)
     headers = {"authorization": f"Bearer {server.tokens[who]}"} if who in server.tokens else {}
     public = operation.path in PUBLIC
+    names = {**server.known, "run": server.ended} if operation.path.endswith("/wait") else server.known
 
     @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck), database=None)
     @given(case=operation.as_strategy(), known=st.booleans())
     def send(case: Any, known: bool) -> None:
         if known and case.path_parameters:
-            case.path_parameters.update({k: v for k, v in server.known.items() if k in case.path_parameters})
+            case.path_parameters.update({k: v for k, v in names.items() if k in case.path_parameters})
         answer = case.call(base_url=server.url, headers=headers, timeout=60)
         assert not [one for one in server.hidden if one in answer.text]
         if who == "stranger" and not public:
