@@ -16,6 +16,7 @@ from mcp.server.lowlevel.server import Server
 from asterism.agents.mcp_server import mcp_server
 from asterism.agents.mcp_stdio import local_caller
 from asterism.agents.mcp_tasks import EXTENSION
+from asterism.agents.mcp_tools import prepare_schemas
 from tests.durable.durable_scenes import Stage, chain
 from tests.durable.durable_work import gate
 from tests.server.server_scenes import ServerScene, plan_server
@@ -25,6 +26,9 @@ MODES = ("auto", "legacy")
 
 REMOVE = {"op": "remove_task", "task_id": "b", "dependents": "bridge"}
 ADD = {"op": "add_task", "task": {"id": "d", "call": "tests.durable.durable_work:work", "inputs": {"name": "d"}}}
+
+
+prepare_schemas()  # a server does it beside its event loop
 
 
 class Refused(Exception):

@@ -14,12 +14,15 @@ from typing import Any, TypeVar
 
 from click.testing import CliRunner, Result
 
+from asterism.api import documents
+from asterism.api.local.run_handlers import run_document
 from asterism.cli.main import commands
 from asterism.core.run import transitions
 from asterism.core.run.run import Owner, Run
 from asterism.core.run.session import Session
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.fleet import Fleet
+from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutRun, PutSession
 from tests.forked_commands import ForkedCommand, Server
 from tests.process_scenes import PATIENCE, alive
@@ -34,6 +37,7 @@ RUN_FIELDS = {
     *("losses", "rounds", "error", "cancelled", "status", "assigned_to", "last_heartbeat_at"),
     *("assignment_expires_at", "claim_expires_at", "completed_at", "failed_at", "cancelled_at", "avoid", "declined"),
     *("previous_assignments", "scores", "progress", "input", "output", "story", "keep", "superseded", "label"),
+    *("shown_label", "ended", "attempts", "took", "waited", "waiting", "held_for", "traceparent"),
 }
 """The fields of a run as JSON, which programs count on."""
 
@@ -149,6 +153,16 @@ class Scene:
             return after
 
         return self.ask(write)
+
+
+def document_of(run: Run) -> documents.Run:
+    """The document of a run that no store has."""
+
+    async def describe() -> documents.Run:
+        async with Fleet(MemoryStore()) as fleet:
+            return await run_document(fleet, run)
+
+    return asyncio.run(describe())
 
 
 # -- steps -------------------------------------------------------------------------------------------------------------

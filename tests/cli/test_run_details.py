@@ -7,14 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from asterism.cli.run_details import Details, lines
 
-from asterism.cli.fleet_tables import note_on, runs_table
-from asterism.cli.run_actions import describe_end
+from asterism.api.documents import RunDetails
+from asterism.cli.run_views import describe_end, details_lines, note_on, runs_table
 from asterism.core.run import transitions
 from asterism.core.run.run import FAILED, REASSIGNING, Owner, Run
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.run_explanation import RunExplanation
+from tests.cli.command_scenes import document_of
 
 FLOW = Workflow("work", shell="true", version=1, retries=1)
 LAPTOP = Owner("laptop", "session-laptop")
@@ -43,9 +42,9 @@ def test_a_cancelled_run_is_described_with_the_whole_reason() -> None:
     run = transitions.cancel(begun(1040.0), 1050.0, "ann")
     assert run.grant is not None
     failed = transitions.fail(run, run.grant, "CommandFailed: exit code 1", FLOW, 1060.0)
-    assert describe_end(failed) == "rrrrrrrr cancelled by ann (CommandFailed: exit code 1)"
+    assert describe_end(document_of(failed)) == "rrrrrrrr cancelled by ann (CommandFailed: exit code 1)"
     stopped = transitions.release(run, run.grant, "released", "cancel", 1060.0)
-    assert describe_end(stopped) == "rrrrrrrr cancelled by ann"
+    assert describe_end(document_of(stopped)) == "rrrrrrrr cancelled by ann"
 
 
 @pytest.mark.parametrize(
@@ -60,16 +59,14 @@ def test_a_cancelled_run_is_described_with_the_whole_reason() -> None:
     ids=["once", "at the beginning of time", "twice", "never", "the clock was set back"],
 )
 def test_the_time_of_the_work_and_the_waiting_time_are_shown_apart(run: Run, waited: str, took: str | None) -> None:
-    found = Details(run, 2000.0, {}, None, (), nothing_holds(run))
-    facts = dict(re.findall(r"^  (waited|took) +(.*)$", "\n".join(line.plain for line in lines(found, None)), re.M))
+    document = document_of(run)
+    details = RunDetails(**vars(document), now=2000.0, tail="", more_output=False, notices=[], why=[], advice=[])
+    text = "\n".join(line.plain for line in details_lines(details, None))
+    facts = dict(re.findall(r"^  (waited|took) +(.*)$", text, re.M))
     assert (facts.get("waited"), facts.get("took")) == (waited, took)
-    row = runs_table([run], 2000.0, {}, {}, None)[1].plain
+    row = runs_table([document], 2000.0, None)[1].plain
     assert re.findall(r"[0-9.]+ (?:s|min)\b", row) == ([took] if took else []), "nothing but the work is in the table"
-    assert describe_end(run).endswith(f"completed on laptop after {took}" if took else "cancelled by ann")
-
-
-def nothing_holds(run: Run) -> RunExplanation:
-    return RunExplanation(run.id, str(run.status), ())
+    assert describe_end(document).endswith(f"completed on laptop after {took}" if took else "cancelled by ann")
 
 
 @pytest.mark.parametrize(
@@ -82,4 +79,4 @@ def nothing_holds(run: Run) -> RunExplanation:
     ],
 )
 def test_a_note_in_the_list_says_what_the_status_does_not(terms: dict[str, Any], words: str) -> None:
-    assert note_on(replace(Run("r1", "work", 1, 0.0, "ann"), **terms), 5.0) == words
+    assert note_on(document_of(replace(Run("r1", "work", 1, 0.0, "ann"), **terms)), 5.0) == words

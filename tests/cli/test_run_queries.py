@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from asterism.api.system import LocalSystem
 from asterism.cli.runs_watch import fleet_frame
 from asterism.core.run.run import FAILED
 from asterism.fleet import run_queries
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.run_queries import CancelledCount, take_snapshot
+from asterism.fleet.run_queries import CancelledCount
 from tests.cli.command_scenes import Scene, failed, started, taken_by
 
 
@@ -21,7 +22,8 @@ def heading(scene: Scene, tally: CancelledCount, limit: int = 10) -> str:
 
     async def ask(fleet: Fleet) -> str:
         console = Console(file=io.StringIO(), width=300, color_system=None)
-        console.print(fleet_frame(await take_snapshot(fleet, limit, (), tally), 300, 20))
+        vars(fleet)["cancelled_count"] = tally  # the fleet object of a server lives on
+        console.print(fleet_frame(await LocalSystem(fleet).show_fleet(limit), fleet.store.url, 300, 20))
         assert isinstance(console.file, io.StringIO)
         return console.file.getvalue().partition("  sqlite:")[0]
 

@@ -9,14 +9,24 @@ from pathlib import Path
 
 import pytest
 
-from asterism.cli.run_actions import describe_outcome
+from asterism.cli.run_views import describe_outcome
 from asterism.core.run import transitions
 from asterism.core.run.run import Progress, Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet import run_queries
 from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import ProgressReport
-from tests.cli.command_scenes import RUN_FIELDS, Scene, a_few, assigned_to, completed, failed, started, taken_by
+from tests.cli.command_scenes import (
+    RUN_FIELDS,
+    Scene,
+    a_few,
+    assigned_to,
+    completed,
+    document_of,
+    failed,
+    started,
+    taken_by,
+)
 
 
 def test_a_run_is_shown_with_its_story(tmp_path: Path) -> None:
@@ -44,7 +54,7 @@ def test_a_run_is_shown_with_its_story(tmp_path: Path) -> None:
     ):
         assert words in text, text
     told = scene.json("runs", "show", run.id)
-    assert set(told) == RUN_FIELDS | {"tail", "notices", "why"}
+    assert set(told) == RUN_FIELDS | {"now", "tail", "more_output", "notices", "why", "advice"}
     assert [one["reason"] for one in told["previous_assignments"]] == ["declined", "failed"]
     assert [one["kind"] for one in told["why"]] == ["running"]
 
@@ -311,7 +321,7 @@ def resumed(change: Callable[[Run], Run]) -> str:
         1001.0,
         "ann",
     )
-    return describe_outcome(paused, transitions.resume(paused, 1002.0, "ann"))
+    return describe_outcome(document_of(paused), document_of(transitions.resume(paused, 1002.0, "ann")))
 
 
 def test_what_holds_a_resumed_run_is_named() -> None:

@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from asterism.api.run_operations import ShowFleet, show_fleet
+from asterism.api.system import LocalSystem
 from asterism.cli.runs_watch import fleet_frame, watch
 from asterism.cli.screen import Screen
 from asterism.core.run.run import Progress, Run
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.run_queries import CancelledCount, take_snapshot
+from asterism.fleet.run_queries import take_snapshot
 from asterism.store.protocol import ProgressReport, PutRegister
 from asterism.store.store_errors import StoreUnavailable
 from tests.cli.cli_scenes import read_until
@@ -27,9 +29,9 @@ from tests.process_scenes import PATIENCE, ended
 
 def drawn(scene: Scene, width: int = 100, height: int = 24) -> list[str]:
     async def ask(fleet: Fleet) -> list[str]:
-        found = await take_snapshot(fleet, height, (), CancelledCount())
+        view = await LocalSystem(fleet).show_fleet(height)
         console = Console(file=io.StringIO(), width=width, height=height, color_system=None, force_terminal=True)
-        console.print(fleet_frame(found, width, height))
+        console.print(fleet_frame(view, fleet.store.url, width, height))
         assert isinstance(console.file, io.StringIO)
         return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
@@ -117,8 +119,8 @@ def test_a_look_finds_what_a_device_that_has_gone_still_owns(tmp_path: Path) -> 
     scene = Scene(tmp_path)
     scene.workflow()
     run = scene.step(scene.create(), taken_by("nobody"), started)
-    found = scene.ask(lambda fleet: take_snapshot(fleet, 10))
-    assert [one.id for one in found.owned] == [run.id]
+    view = scene.ask(lambda fleet: LocalSystem(fleet).call(show_fleet, ShowFleet(10)))
+    assert [one.id for one in view.owned] == [run.id]
     assert " gone" in "\n".join(drawn(scene))
 
 
@@ -193,7 +195,7 @@ def test_in_a_terminal_the_picture_is_drawn_over_and_over(tmp_path: Path) -> Non
     screen = Screen(file=output, force_terminal=True, width=80, height=24, color_system=None)
 
     async def both(fleet: Fleet) -> None:
-        watching = asyncio.create_task(watch(fleet, screen, until_done=True))
+        watching = asyncio.create_task(watch(LocalSystem(fleet), screen, until_done=True))
         async with asyncio.timeout(PATIENCE):
             while "1 created" not in output.getvalue():  # noqa: ASYNC110 - a terminal announces nothing
                 await asyncio.sleep(0)
@@ -226,7 +228,7 @@ def test_a_store_that_is_out_of_reach_for_a_while_is_watched_on(
 
         monkeypatch.setattr(fleet.store, "counts", sometimes)
         async with asyncio.timeout(PATIENCE):
-            await watch(fleet, screen, until_done=True)
+            await watch(LocalSystem(fleet), screen, until_done=True)
 
     scene.ask(watched)
     told = output.getvalue() if terminal else capsys.readouterr().err

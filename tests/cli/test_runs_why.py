@@ -301,6 +301,7 @@ def test_the_answer_is_a_line_and_a_document(scene: Scene) -> None:
         "run": run.id,
         "status": "created",
         "reasons": [{"kind": "no_device", "name": "", "text": "no device is joined", "at": None}],
+        "advice": ["On any machine that reaches the store, start a capable device: asterism device join NAME"],
     }
     with pytest.raises(UnknownRun):
         scene.ask(lambda fleet: explain_run(fleet, "none"))

@@ -12,11 +12,21 @@ from hypothesis import strategies as st
 from asterism.core.errors import AsterismError, TooLarge
 from asterism.core.run.run import Run
 from asterism.core.run.run_label import InvalidTemplate
-from asterism.fleet.bulk_creation import PROGRESS_AGE, BulkCreation, BulkProgress, InvalidInput, NotTheSameLines
+from asterism.fleet import bulk_creation
+from asterism.fleet.bulk_creation import (
+    PROGRESS_AGE,
+    BulkCreation,
+    BulkProgress,
+    CreationMoved,
+    InvalidInput,
+    forget_old_progress,
+    forget_progress,
+    read_progress,
+)
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.ledger import Ledger
 from asterism.store.memory import MemoryStore
-from asterism.store.protocol import PutRegister, Query
+from asterism.store.protocol import Query
 from asterism.store.store_errors import Conflict, StoreUnavailable
 from tests.fleet.fleet_scenes import WORK, Line, Stage
 
@@ -208,61 +218,56 @@ async def test_the_first_run_of_an_empty_series_may_start_at_once(stage: Stage) 
 
 # -- progress ----------------------------------------------------------------------------------------------------------
 
-LINES = [f"line {number}".encode() for number in range(10)]
+
+async def advanced(stage: Stage, creation: str, lines: int) -> BulkProgress:
+    """The progress of a creation that has read so many lines."""
+    progress = await read_progress(stage.store, creation)
+    await stage.store.commit([progress.advance(lines, 2, f"hash {lines}", stage.store.clock())])
+    return await read_progress(stage.store, creation)
 
 
-async def advanced(stage: Stage, lines: list[bytes], runs: int) -> BulkProgress:
-    progress = BulkProgress(stage.store, ["work"], LINES[:3])
-    await progress.read()
-    await stage.store.commit([progress.advance(lines, runs)])
-    return progress
+async def test_progress_is_read_where_it_stopped(stage: Stage) -> None:
+    assert await read_progress(stage.store, "mine") == BulkProgress("mine")
+    await advanced(stage, "mine", 3)
+    again = await advanced(stage, "mine", 6)
+    assert (again.lines, again.runs, again.sha256) == (6, 4, "hash 6")
+    assert (await read_progress(stage.store, "other")).lines == 0
+    assert (await forget_progress(stage.store, "mine")).lines == 6
+    assert await read_progress(stage.store, "mine") == BulkProgress("mine")
+    assert (await forget_progress(stage.store, "mine")).lines == 0
 
 
-async def test_a_creation_continues_where_it_stopped(stage: Stage) -> None:
-    await advanced(stage, LINES[:3], 3)
-    again = BulkProgress(stage.store, ["work"], LINES[:3])
-    await again.read()
-    assert (again.resumed_lines, again.resumed_runs) == (3, 3)
-    again.skip(LINES[:3])
-    await stage.store.commit([again.advance(LINES[3:6], 2)])
-    third = BulkProgress(stage.store, ["work"], LINES[:3])
-    await third.read()
-    assert (third.resumed_lines, third.resumed_runs) == (6, 5)
-    third.skip(LINES[:3])
-    third.skip(LINES[3:6])
-    await third.finish()
-    fourth = BulkProgress(stage.store, ["work"], LINES[:3])
-    await fourth.read()
-    assert fourth.resumed_lines == 0
-
-
-async def test_lines_that_were_changed_are_noticed(stage: Stage) -> None:
-    progress = await advanced(stage, LINES[:3], 3)
-    await stage.store.commit([progress.advance(LINES[3:6], 3)])
-    again = BulkProgress(stage.store, ["work"], LINES[:3])
-    await again.read()
-    again.skip(LINES[:3])
-    with pytest.raises(NotTheSameLines, match="lines 1 to 6 are not those from which 6 runs were created"):
-        again.skip([b"another", *LINES[4:6]])
-
-
-async def test_another_command_or_other_lines_are_another_creation(stage: Stage) -> None:
-    await advanced(stage, LINES[:3], 3)
-    for other in (BulkProgress(stage.store, ["play"], LINES[:3]), BulkProgress(stage.store, ["work"], LINES[1:3])):
-        await other.read()
-        assert other.resumed_lines == 0
+async def test_later_batches_have_later_ids_however_fast_they_come(stage: Stage) -> None:
+    flow = await stage.person.workflows.add(WORK)
+    for lines in (3, 6, 9):  # the clock stands still
+        progress = await read_progress(stage.store, "mine")
+        creation = BulkCreation(stage.person, flow, after=progress.at)
+        await creation.add(numbered(lines)[-3:], progress.advance(lines, 3, "", stage.store.clock()))
+    assert numbers(await stage.store.find(Query())) == list(range(9))
 
 
 async def test_two_processes_cannot_both_continue(stage: Stage) -> None:
-    one, two = (BulkProgress(stage.store, ["work"], LINES[:3]) for _ in range(2))
+    progress = await read_progress(stage.store, "mine")
     flow = await stage.person.workflows.add(WORK)
     creation = BulkCreation(stage.person, flow)
-    await one.read()
-    await two.read()
-    await creation.add(numbered(3), one.advance(LINES[:3], 3))
+    await creation.add(numbered(3), progress.advance(3, 3, "", 1.0))
     with pytest.raises(Conflict):
-        await creation.add(numbered(3), two.advance(LINES[:3], 3))
+        await creation.add(numbered(3), progress.advance(3, 3, "", 1.0))
     assert len(await stage.store.find(Query())) == 3
+
+
+async def test_what_somebody_continues_is_not_forgotten(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    await advanced(stage, "mine", 3)
+    read = bulk_creation.read_progress
+
+    async def late(store: Any, creation: str) -> BulkProgress:
+        progress = await read(store, creation)
+        await advanced(stage, "mine", 6)
+        return progress
+
+    monkeypatch.setattr(bulk_creation, "read_progress", late)
+    with pytest.raises(CreationMoved, match="another process creates runs from the same lines at this moment"):
+        await forget_progress(stage.store, "mine")
 
 
 @pytest.mark.parametrize("key", [None, "{number}"])
@@ -271,29 +276,20 @@ async def test_a_lost_answer_to_the_commit_of_progress_is_no_other_process(stage
     fleet = stage.fleet("ann", line)
     flow = await fleet.workflows.add(WORK)
     creation = BulkCreation(fleet, flow, key=key)
-    progress = BulkProgress(stage.store, ["work"], LINES[:3])
     for batch in (1, 2):  # the second time all keys are taken
+        progress = await read_progress(stage.store, "mine")
         line.loses["commit"] = 1
-        found = await creation.add(numbered(3), progress.advance(LINES[:3], 3))
+        found = await creation.add(numbered(3), progress.advance(3 * batch, 3, "", 1.0))
         assert found.created == (3 if key is None or batch == 1 else 0)
 
 
 async def test_what_was_interrupted_long_ago_is_forgotten(stage: Stage) -> None:
-    await advanced(stage, LINES[:3], 3)
+    await advanced(stage, "mine", 3)
+    await forget_old_progress(stage.store)
+    assert len(await stage.store.registers("bulk/")) == 1
     stage.jump = PROGRESS_AGE + 1.0
-    other = BulkProgress(stage.store, ["play"], LINES[:3])
-    await other.read()
+    await forget_old_progress(stage.store)
     assert await stage.store.registers("bulk/") == []
-
-
-async def test_progress_can_be_thrown_away(stage: Stage) -> None:
-    await advanced(stage, LINES[:3], 3)
-    again = BulkProgress(stage.store, ["work"], LINES[:3])
-    await again.read(restart=True)
-    assert again.resumed_lines == 0
-    write = again.advance(LINES[:3], 3)
-    assert isinstance(write, PutRegister)
-    assert write.expected is None
 
 
 # -- labels ------------------------------------------------------------------------------------------------------------

@@ -346,3 +346,13 @@ async def test_a_turn_in_a_series_that_is_given_up_is_the_next_ones(stage: Stage
     assert not second.done()
     first.cancel()
     assert (await second).held
+
+
+async def test_however_much_a_person_says_a_record_stays_small(stage: Stage) -> None:
+    await stage.person.workflows.add(WORK)
+    run = await stage.person.create("work")
+    for ask in (stage.person.pause, stage.person.resume, stage.person.cancel):
+        run = await ask(run.id, "w" * 1_000_000)
+    assert run.error is not None
+    assert max(len(run.error), *(len(entry.why) for entry in run.story)) < 11_000
+    assert "ann: www" in run.story[-1].why

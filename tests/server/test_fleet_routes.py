@@ -7,9 +7,10 @@ from typing import Any
 import httpx
 import pytest
 
+from asterism.api.local import waiting_runs
 from asterism.core.run.workflow import Workflow
 from asterism.durable.journal_store import insert_plan
-from asterism.server import fleet_feed, waiting_runs
+from asterism.server import fleet_feed
 from asterism.store.protocol import Notice
 from asterism.store.store_errors import StoreUnavailable
 from tests.durable.durable_scenes import Stage, chain
@@ -45,7 +46,8 @@ async def test_a_run_is_created_executed_and_shown() -> None:
         while await run_status(client, run["id"]) != "completed":
             await stage.fleet().clock.sleep(1.0)
         assert (await client.get(f"{API}/runs/{run['id']}/output")).json()["output"] == "x done"
-        assert (await client.get(f"{API}/runs/{run['id']}/logs")).json() == {"items": [], "next": "0.0"}
+        log = (await client.get(f"{API}/runs/{run['id']}/logs")).json()
+        assert (log["items"], log["next"], log["ended"]) == ([], "0.0", True)
         device = (await client.get(f"{API}/devices/lab")).json()
         assert (device["name"], device["holds"], [one["id"] for one in device["latest"]]) == ("lab", [], [run["id"]])
         again = (await client.post(f"{API}/runs/{run['id']}/retry")).json()

@@ -58,7 +58,7 @@ async def test_a_plan_is_submitted_edited_and_read_with_the_names_of_the_library
         assert [one.reason for one in versions.items] == ["", "more"]
         assert (await client.show_version("nightly", 0)).version == 0
         events = await client.read_changes("nightly", plan.position)
-        assert {one.kind for one in events.items} >= {"edit"}
+        assert {one["kind"] for one in events.items} >= {"edit"}
 
 
 @pytest.mark.virtual_time

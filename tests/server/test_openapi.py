@@ -120,7 +120,15 @@ async def test_real_answers_are_as_the_document_says() -> None:
             await ask("POST", f"/plans/{{plan}}/{action}", {}, **plan)
         run = (await ask("POST", "/runs", {"workflow": "w", "input": {"name": "x"}}))["id"]
         await ask("GET", "/runs?limit=1")
-        for path in ("", "/logs", "/why"):
+        creation = {"workflow": "w", "inputs": [{"name": "x"}], "before": 0, "lines": 1, "sha256": "0" * 64}
+        await ask("POST", "/runs/creations/{creation}", creation, creation="0" * 32)
+        await ask("POST", "/runs/creations/{creation}", creation, creation="0" * 32)
+        for method in ("GET", "DELETE"):
+            await ask(method, "/runs/creations/{creation}", creation="0" * 32)
+        await ask("GET", "/fleet")
+        await ask("POST", "/workflows", {"workflow": {"name": "v", "argv": ["true"]}})
+        await ask("GET", "/workflows/{workflow}", workflow="v")
+        for path in ("", "/logs", "/why", "/wait"):
             await ask("GET", f"/runs/{{run}}{path}", run=run)
         while (await ask("GET", "/runs/{run}", run=run))["status"] != "completed":
             await stage.fleet().clock.sleep(1.0)
@@ -129,6 +137,7 @@ async def test_real_answers_are_as_the_document_says() -> None:
             await ask("POST", f"/runs/{{run}}/{action}", {}, run=run)
         await ask("POST", "/runs/{run}/move", {"device": "lab"}, run=run)
         await ask("POST", "/runs/actions", {"action": "cancel", "status": "open"})
+        await ask("POST", "/runs/prune", {"older_than": 0})
         await ask("GET", "/devices/{device}", device="lab")
         await ask("POST", "/schedules", {"name": "s", "workflow": "w", "every": 60, "input": {"name": "x"}})
         await ask("GET", "/schedules")

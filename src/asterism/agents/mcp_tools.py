@@ -8,7 +8,7 @@ object, and the output schema is that of the answer.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -17,6 +17,7 @@ from pydantic_core import to_jsonable_python
 from starlette.requests import Request
 
 from asterism.agents import mcp_approvals, mcp_limits, mcp_waits
+from asterism.api.documents import Document
 from asterism.api.operations import OPERATIONS
 from asterism.base.http_limits import RequestRefused
 from asterism.core.plan.edits import EDITS, RemoveTaint
@@ -345,7 +346,7 @@ async def call_tool(server: ServerState, caller: Caller, tool: McpTool, argument
         body = {name: arguments[name] for name in _body_fields(endpoint) if name in arguments}
         call.body = endpoint.body.model_validate(body)
     answer = await endpoint.handler(call)
-    return to_jsonable_python(answer) if is_dataclass(answer) else answer
+    return to_jsonable_python(answer) if isinstance(answer, Document) else answer
 
 
 def _path_value(tool: McpTool, name: str, arguments: Mapping[str, Any]) -> str:

@@ -685,6 +685,43 @@ class RunWhy(Document):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RunLog(Page[LogEntry]):
+    """A part of what a run printed. After an answer without lines whose ``ended`` is true there is no more.
+    ``elsewhere`` is whether the run is with a peer, and so is what it prints."""
+
+    run: str
+    status: str
+    ended: bool
+    elsewhere: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Creation(Document):
+    """How far the creation of runs from numbered lines has come: how many lines were read, how many runs they made, and
+    the SHA-256 of the lines."""
+
+    lines: int
+    runs: int
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CreatedRun(Document):
+    id: str
+    label: str | None
+    key: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CreatedRuns(Document):
+    """The runs of a batch, in the order of the inputs; in place of a run whose key is taken, the run that has it.
+    ``created`` is how many are new."""
+
+    runs: list[CreatedRun]
+    created: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class BulkOutcome(Document):
     """What became of an action on several runs. ``refused`` has a sentence for each run that it was refused for."""
 
@@ -768,6 +805,22 @@ class Device(Document):
     joined_at: float
     last_heartbeat_at: float
     profile: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetView(Document):
+    """A fleet as it is now. ``counts`` are the numbers of runs by status; ``cancelled`` is how many of the failed ones
+    were cancelled, null if there are too many to count. ``devices`` are those that can be reached. ``owned`` and
+    ``waiting`` runs are in the order of their creation, ``ended`` ones have the latest first."""
+
+    now: float
+    counts: dict[str, int]
+    cancelled: int | None
+    coordinator: str | None
+    devices: list[Device]
+    owned: list[Run]
+    waiting: list[Run]
+    ended: list[Run]
 
 
 @dataclass(frozen=True, kw_only=True)

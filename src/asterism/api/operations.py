@@ -38,12 +38,16 @@ class Operations:
     decide_budget = edit_operations.decide_budget
     list_runs = run_operations.list_runs
     create_run = run_operations.create_run
+    create_runs = run_operations.create_runs
+    show_creation = run_operations.show_creation
+    end_creation = run_operations.end_creation
     act_on_runs = run_operations.act_on_runs
     show_run = run_operations.show_run
     read_output = run_operations.read_output
     read_run_logs = run_operations.read_run_logs
     explain_run = run_operations.explain_run
     wait_run = run_operations.wait_run
+    show_fleet = run_operations.show_fleet
     prune_runs = run_operations.prune_runs
     pause_run = run_operations.pause_run
     resume_run = run_operations.resume_run

@@ -14,6 +14,9 @@ from asterism.api.operation import Name, Operation, Reason
 MOST_AT_ONCE = 500
 """How many runs one answer lists, and on how many one request acts."""
 
+BATCH = 1000
+"""How many runs one request creates."""
+
 STATUSES = (
     "created",
     "assigned",
@@ -32,6 +35,7 @@ STATUSES = (
 WaitingFor = Literal["device", "claim", "turn", "retry", "person", "peer"]
 Keep = Literal["epoch", "original", "furthest"]
 RunId = Annotated[str, MinLen(1), MaxLen(500), Doc("The id of the run, or a part that no other id has.")]
+CreationId = Annotated[str, MinLen(1), MaxLen(64), Doc("What makes the creation the same when it is repeated.")]
 After = Annotated[str | None, MaxLen(100), Doc("The `next` of an earlier answer.")]
 
 
@@ -70,6 +74,37 @@ class CreateRun:
 
 
 @dataclass(frozen=True)
+class CreateRuns:
+    """A batch of runs of one workflow, which are offered to all devices: all are created, or none. They are made of the
+    lines after the first ``before``; ``lines`` is how many lines the creation has read with this batch, and ``sha256``
+    their hash. This progress is recorded with the runs, so that the creation can be continued and makes no run twice.
+    """
+
+    creation: CreationId
+    workflow: Name
+    inputs: Annotated[list[dict[str, Any]], MaxLen(BATCH)]
+    before: Annotated[int, Ge(0)]
+    lines: Annotated[int, Ge(0)]
+    sha256: Annotated[str, MinLen(64), MaxLen(64)]
+    label: Annotated[Name | None, Doc("A template for the labels, such as `{file}`.")] = None
+    key: Annotated[Name | None, Doc("A template for the keys. A run whose key is taken is not created again.")] = None
+    series: Name | None = None
+    priority: Annotated[int | None, Ge(-1_000_000), Le(1_000_000)] = None
+    device: Name | None = None
+    keep: Keep = "epoch"
+
+
+@dataclass(frozen=True)
+class OneCreation:
+    creation: CreationId
+
+
+@dataclass(frozen=True)
+class ShowFleet:
+    limit: Annotated[int, Ge(1), Le(MOST_AT_ONCE), Doc("How many runs of each kind: owned, waiting and ended.")] = 100
+
+
+@dataclass(frozen=True)
 class OneRun:
     run: RunId
 
@@ -102,8 +137,9 @@ class MoveRun:
 @dataclass(frozen=True)
 class ReadRunLogs:
     run: RunId
-    after: Annotated[str | None, Doc("The `next` of an earlier answer.")] = None
+    after: After = None
     attempt: Annotated[int | None, Ge(1), Le(1_000_000)] = None
+    timeout: Annotated[float, Ge(0), Le(60), Doc("How long the answer may wait for a line, in seconds.")] = 0.0
 
 
 @dataclass(frozen=True)
@@ -116,11 +152,34 @@ class ActOnRuns(ListRuns):
 
 
 RunPage = documents.Page[documents.Run]
-Lines = documents.Page[documents.LogEntry]
 
 list_runs = Operation("list_runs", ListRuns, RunPage, "List runs, the newest first.", "GET /runs")
 create_run = Operation(
     "create_run", CreateRun, documents.Run, "Create a run.", "POST /runs", needs="operate", status=201
+)
+create_runs = Operation(
+    "create_runs",
+    CreateRuns,
+    documents.CreatedRuns,
+    "Create a batch of runs, as the next part of a creation.",
+    "POST /runs/creations/{creation}",
+    needs="operate",
+    status=201,
+)
+show_creation = Operation(
+    "show_creation",
+    OneCreation,
+    documents.Creation,
+    "How far a creation of runs has come.",
+    "GET /runs/creations/{creation}",
+)
+end_creation = Operation(
+    "end_creation",
+    OneCreation,
+    documents.Creation,
+    "Forget how far a creation of runs has come.",
+    "DELETE /runs/creations/{creation}",
+    needs="operate",
 )
 act_on_runs = Operation(
     "act_on_runs",
@@ -134,10 +193,13 @@ show_run = Operation("show_run", OneRun, documents.RunDetails, "Everything about
 read_output = Operation(
     "read_output", OneRun, documents.RunOutput, "The output of a completed run.", "GET /runs/{run}/output"
 )
-read_run_logs = Operation("read_run_logs", ReadRunLogs, Lines, "What a run printed.", "GET /runs/{run}/logs")
+read_run_logs = Operation("read_run_logs", ReadRunLogs, documents.RunLog, "What a run printed.", "GET /runs/{run}/logs")
 explain_run = Operation("explain_run", OneRun, documents.RunWhy, "Why a run does not run.", "GET /runs/{run}/why")
 wait_run = Operation(
     "wait_run", WaitRun, documents.Run, "A run when it has ended, or as it is after a while.", "GET /runs/{run}/wait"
+)
+show_fleet = Operation(
+    "show_fleet", ShowFleet, documents.FleetView, "The runs and devices of the fleet as they are now.", "GET /fleet"
 )
 prune_runs = Operation(
     "prune_runs",

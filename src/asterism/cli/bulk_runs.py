@@ -1,35 +1,43 @@
 """``asterism runs create --each``: a run for each line of a file or of standard input.
 
-The lines are read, checked and created batch by batch, each batch in one commit. How far it has come is written in the
-same commit, so the same command continues after an interruption and creates no run twice.
+The lines are read and parsed here, and their runs are created batch by batch, each batch in one commit of the store.
+How far it has come is written in the same commit, so the same command continues after an interruption and creates no
+run twice, on a store and on a server.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import stat
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import click
 
-from asterism.base import task_inputs
+from asterism.api.client_errors import ApiError, ServerUnreachable, TryLater
+from asterism.api.documents import CreatedRun, CreatedRuns, Creation
+from asterism.api.run_operations import BATCH
+from asterism.api.system import System
 from asterism.base.text import describe_value, json_text, plural
-from asterism.cli.cli_context import note
-from asterism.core.run.run import Run
+from asterism.cli.cli_context import ask_again, note, out_of_reach
+from asterism.core.run.run_label import TextTemplate, key_template
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.bulk_creation import BATCH, Batch, BulkCreation, BulkProgress, InvalidInput, NotTheSameLines
-from asterism.fleet.fleet import Fleet
-from asterism.store.store_errors import Conflict
+from asterism.fleet.bulk_creation import CreationMoved, InvalidInput
 
 STANDARD_INPUT = "-"
 CHUNK = 1 << 18
 """How many bytes are read at a time."""
+
+LARGEST_PART = 1 << 20
+"""How many bytes of lines are sent at a time, unless one line is longer: servers refuse a large request."""
 
 LONGEST_LINE = 64 << 20
 """The longest line, in bytes: that of the largest input that a fleet accepts by default."""
@@ -39,165 +47,252 @@ class InvalidLine(ValueError):
     """No input can be made from a line."""
 
 
-class Each(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class NewRuns:
     """What ``--each`` and the options beside it ask for.
 
+    :param workflow: the workflow, or its name.
     :param source: a file, or ``-`` for standard input.
     :param plain: the input whose value is the line; None if each line is a JSON object.
-    :param given: values for all runs; those of a line take precedence.
+    :param values: inputs of all runs; those of a line take precedence.
+    :param options: ``series``, ``priority``, ``device`` and ``keep``, if they are given.
     """
 
+    workflow: str | Workflow
     source: str
     plain: str | None
-    given: Mapping[str, Any]
+    values: Mapping[str, Any]
     label: str | None
     key: str | None
-    terms: Mapping[str, Any]
+    options: Mapping[str, Any]
     restart: bool
+    as_json: bool
 
     @property
     def name(self) -> str:
+        """What messages call the source."""
         return "standard input" if self.source == STANDARD_INPUT else self.source
 
+    def check_templates(self) -> None:
+        """Raises InvalidTemplate."""
+        if self.label is not None:
+            TextTemplate(self.label)
+        if self.key is not None:
+            key_template(self.key)
 
-async def create_each(fleet: Fleet, *, wanted: str | Workflow, each: Each, as_json: bool) -> int:
+
+async def create_each(system: System, *, new: NewRuns) -> int:
     """Create a run for each line. Returns the exit code.
 
     Prints the ids to standard output, unless that is a terminal; with ``as_json`` a JSON object for each run. The
     totals go to standard error."""
-    flow = await fleet.workflows.add(wanted) if isinstance(wanted, Workflow) else await fleet.workflows.find(wanted)
-    reader = _LineParser(flow, each)
-    creation = BulkCreation(fleet, flow, label=each.label, key=each.key, **each.terms)
-    progress: BulkProgress | None = None
-    created = 0
-    with _opened(each) as file, _progress_bar(file) as advance:
-        async for lines in _batches(file, each.name):
-            if progress is None:
-                progress = BulkProgress(fleet.store, _identity(flow, each), lines)
-                await progress.read(restart=each.restart)
-            seen = max(0, min(len(lines), progress.resumed_lines - progress.lines))
-            if seen:
-                _skip(progress, lines[:seen], each)
-            if lines[seen:]:
-                batch = await _create(creation, progress, reader, lines[seen:])
-                created += batch.created
-                _print_runs(batch.runs, as_json)
-            advance(sum(map(len, lines)) + len(lines), progress.runs)
-    if progress is not None and progress.lines < progress.resumed_lines:
-        raise click.ClickException(
-            f"{each.name} has {progress.lines:,} lines; runs were created of {progress.resumed_lines:,} before the "
-            "last command stopped. Restore them to continue, or create runs of all lines with --restart"
-        )
-    if progress is None or not progress.runs:
-        note(f"{each.name} has no lines, so no run was created.")
+    new.check_templates()
+    if isinstance(new.workflow, Workflow):
+        flow = await system.add_workflow(new.workflow.to_json())
     else:
-        _report(progress, created)
-    if progress is not None:
-        await progress.finish()
+        flow = await system.show_workflow(new.workflow)
+    creation: _Creation | None = None
+    with _opened(new) as file, _progress_bar(file) as advance:
+        async for lines in _batches(file, new.name):
+            if creation is None:
+                creation = await _Creation.begin(system, new, flow.name, lines)
+            await creation.add(lines)
+            advance(sum(map(len, lines)) + len(lines), creation.runs)
+    if creation is None:
+        note(f"{new.name} has no lines, so no run was created.")
+    else:
+        await creation.finish()
     return 0
 
 
-def _identity(flow: Workflow, each: Each) -> list[Any]:
-    """What makes two commands the same, beside their lines."""
-    return [flow.name, each.plain, each.given, each.label, each.key, sorted(each.terms.items())]
+class _Creation:
+    """A creation of runs. The system records how far it has come, under an id that depends on what is asked for and on
+    the lines of the first batch, so the same command with the same lines continues it.
+
+    ``lines`` and ``runs`` count what was read and what was made of it, also by an interrupted command; ``created``
+    counts the new runs of this one."""
+
+    def __init__(self, system: System, new: NewRuns, workflow: str, first: Sequence[bytes]) -> None:
+        identity = [workflow, new.plain, new.values, new.label, new.key, sorted(new.options.items())]
+        lines = hashlib.sha256(b"\n".join(first)).hexdigest()
+        self._id = hashlib.sha256(json.dumps([identity, lines]).encode()).hexdigest()[:32]
+        self._system, self._new, self._workflow = system, new, workflow
+        self._before = Creation(lines=0, runs=0, sha256="")
+        self._hash = hashlib.sha256()
+        self.lines = self.runs = self.created = 0
+
+    @classmethod
+    async def begin(cls, system: System, new: NewRuns, workflow: str, first: Sequence[bytes]) -> _Creation:
+        """Look for an interrupted creation; with ``restart`` forget it."""
+        creation = cls(system, new, workflow, first)
+        if new.restart:
+            await system.end_creation(creation._id)
+        creation._before = await system.show_creation(creation._id)
+        creation.runs = creation._before.runs
+        return creation
+
+    async def add(self, lines: Sequence[bytes]) -> None:
+        """Create the runs of lines, except those that an interrupted command has created."""
+        seen = max(0, min(len(lines), self._before.lines - self.lines))
+        if seen:
+            self._skip(lines[:seen])
+        for part in self._parts(lines[seen:]):
+            await self._create(part)
+
+    def _skip(self, lines: Sequence[bytes]) -> None:
+        self._hash = _hashed(self._hash, lines)
+        self.lines += len(lines)
+        if self.lines == self._before.lines and self._hash.hexdigest() != self._before.sha256:
+            raise click.ClickException(
+                f"{self._new.name}: lines 1 to {self.lines:,} are not those from which {self.runs:,} runs were created "
+                f"before the last command stopped. {_RESTORE}"
+            )
+
+    def _parts(self, lines: Sequence[bytes]) -> Iterator[list[bytes]]:
+        """The lines in parts that a server accepts."""
+        more = len(json.dumps(self._new.values))
+        part: list[bytes] = []
+        size = 0
+        for line in lines:
+            if part and size + len(line) + more > LARGEST_PART:
+                yield part
+                part, size = [], 0
+            part.append(line)
+            size += len(line) + more
+        if part:
+            yield part
+
+    async def _create(self, lines: Sequence[bytes]) -> None:
+        """Create the runs of a part, and print them. Raises ClickException with the number of a line that cannot be
+        used."""
+        numbers: list[int] = []
+        inputs: list[dict[str, Any]] = []
+        try:
+            for number, line in enumerate(lines, self.lines + 1):
+                if line.strip():
+                    numbers.append(number)
+                    inputs.append(parse_line(line, self._new))
+            sha256 = _hashed(self._hash, lines)
+            batch = await self._send(inputs, self.lines + len(lines), sha256.hexdigest())
+        except InvalidLine as error:
+            raise self._bad_line(numbers[-1], str(error)) from None
+        except InvalidInput as error:
+            raise self._bad_line(numbers[error.index], error.why) from None
+        except ApiError as error:
+            if error.problem != "invalid-input":
+                raise
+            raise self._bad_line(numbers[error.violations[0].edit or 0], error.violations[0].message) from None
+        if batch is None:
+            first, last = self.lines + 1, self.lines + len(lines)
+            note(f"The answer about lines {first:,} to {last:,} was lost. Their runs exist: asterism runs list")
+        else:
+            _print_runs(batch.runs, self._new.as_json)
+        self._hash = sha256
+        self.lines += len(lines)
+        self.runs += len(inputs)
+        self.created += len(inputs) if batch is None else batch.created
+
+    async def _send(self, inputs: list[dict[str, Any]], lines: int, sha256: str) -> CreatedRuns | None:
+        """Create runs. If the answer is lost, asks how far the creation has come: they are created once, and None is
+        returned if they exist. Raises CreationMoved."""
+        new = self._new
+        while True:
+            try:
+                return await self._system.create_runs(
+                    self._id,
+                    self._workflow,
+                    inputs,
+                    self.lines,
+                    lines,
+                    sha256,
+                    label=new.label,
+                    key=new.key,
+                    **new.options,
+                )
+            except (ServerUnreachable, TryLater) as error:
+                note(f"{out_of_reach(error)}; trying again")
+            now = await ask_again(partial(self._system.show_creation, self._id))
+            if (now.lines, now.sha256) == (lines, sha256):
+                return None
+            if now.lines != self.lines:
+                raise CreationMoved
+
+    def _bad_line(self, number: int, why: str) -> click.ClickException:
+        rest = "Nothing was created"
+        if self.lines:
+            rest = f"Lines 1 to {self.lines:,} are done. Correct the line and repeat the command to continue after them"
+        return click.ClickException(f"{self._new.name}, line {number:,}: {why}. {rest}")
+
+    async def finish(self) -> None:
+        """Report the totals, and forget the creation. A command that is killed before can be repeated."""
+        if self.lines < self._before.lines:
+            raise click.ClickException(
+                f"{self._new.name} has {self.lines:,} lines; runs were created of {self._before.lines:,} before the "
+                f"last command stopped. {_RESTORE}"
+            )
+        if self.runs:
+            self._report()
+        else:
+            note(f"{self._new.name} has no lines, so no run was created.")
+        await ask_again(partial(self._system.end_creation, self._id))
+
+    def _report(self) -> None:
+        here = self.runs - self._before.runs
+        note(f"{plural(self.created, 'run')} created.")
+        if self.created < here:
+            note(f"{plural(here - self.created, 'line')} had the key of a run that exists.")
+        if self._before.runs:
+            note(f"{plural(self._before.runs, 'run')} had been created before the last command stopped.")
+        note("Follow them with: asterism runs watch")
 
 
-def _skip(progress: BulkProgress, lines: Sequence[bytes], each: Each) -> None:
-    try:
-        progress.skip(lines)
-    except NotTheSameLines as error:
-        raise click.ClickException(
-            f"{each.name}: {error}. Restore them to continue, or create runs of all lines with --restart"
-        ) from None
+_RESTORE = "Restore them to continue, or create runs of all lines with --restart"
 
 
-async def _create(creation: BulkCreation, progress: BulkProgress, reader: _LineParser, lines: Sequence[bytes]) -> Batch:
-    """Create the runs of a batch of lines. Raises ClickException with the number of a line that cannot be used."""
-    name, before, done = reader.each.name, progress.lines, progress.runs
-    numbers, inputs = [], []
-    try:
-        for number, line in enumerate(lines, before + 1):
-            if line.strip():
-                numbers.append(number)
-                inputs.append(reader.parse(line))
-        return await creation.add(inputs, progress.advance(lines, len(inputs)))
-    except InvalidInput as error:
-        number, why = numbers[error.index], error.why
-    except InvalidLine as error:
-        number, why = numbers[-1], str(error)
-    except Conflict as conflict:
-        if not conflict.concerns("register", progress.key):
-            raise
-        raise click.ClickException(
-            f"another process creates runs from the same lines of {name} at this moment: wait for its end"
-        ) from None
-    rest = "Nothing was created"
-    if done:
-        rest = f"Lines 1 to {before:,} are done. Correct the line and repeat the command to continue after them"
-    raise click.ClickException(f"{name}, line {number:,}: {why}. {rest}")
+def _hashed(before: hashlib._Hash, lines: Sequence[bytes]) -> hashlib._Hash:
+    """The hash of the lines before and of these."""
+    after = before.copy()
+    for line in lines:
+        after.update(line + b"\n")
+    return after
 
 
-def _print_runs(runs: Sequence[Run], as_json: bool) -> None:
+def _print_runs(runs: Sequence[CreatedRun], as_json: bool) -> None:
     if as_json:
-        documents = ({"id": run.id, "label": run.label, "key": run.key} for run in runs)
-        text = "\n".join(json_text(one, encoding=sys.stdout.encoding) for one in documents)
+        text = "\n".join(json_text(run, encoding=sys.stdout.encoding) for run in runs)
     else:
         text = "" if sys.stdout.isatty() else "\n".join(run.id for run in runs)
     if text:
         click.echo(text)
 
 
-def _report(progress: BulkProgress, created: int) -> None:
-    here = progress.runs - progress.resumed_runs
-    note(f"{plural(created, 'run')} created.")
-    if created < here:
-        note(f"{plural(here - created, 'line')} had the key of a run that exists.")
-    if progress.resumed_runs:
-        note(f"{plural(progress.resumed_runs, 'run')} had been created before the last command stopped.")
-    note("Follow them with: asterism runs watch")
-
-
 # -- lines -------------------------------------------------------------------------------------------------------------
 
 
-class _LineParser:
-    """Makes inputs from lines."""
+def parse_line(line: bytes, new: NewRuns) -> dict[str, Any]:
+    """The input in a line. Raises InvalidLine."""
+    try:
+        text = line.decode("utf-8")
+    except UnicodeDecodeError:
+        raise InvalidLine("it is not text in UTF-8") from None
+    return {**new.values, **(_json_object(text) if new.plain is None else {new.plain: text})}
 
-    def __init__(self, flow: Workflow, each: Each) -> None:
-        self.each = each
-        texts = flow.argv or ((str(flow.http["url"]),) if flow.http is not None else ())
-        self._needed = sorted(set().union(*map(task_inputs.names_in, texts)))
-        self._name = flow.name
 
-    def parse(self, line: bytes) -> dict[str, Any]:
-        """The input in a line. Raises InvalidLine."""
-        try:
-            text = line.decode("utf-8")
-        except UnicodeDecodeError:
-            raise InvalidLine("it is not text in UTF-8") from None
-        given = {**self.each.given, **self._values(text)}
-        missing = [name for name in self._needed if name not in given]
-        if missing:
-            raise InvalidLine(f"workflow {self._name!r} needs {' and '.join(missing)}, and the line does not have it")
-        return given
-
-    def _values(self, text: str) -> dict[str, Any]:
-        if self.each.plain is not None:
-            return {self.each.plain: text}
-        try:
-            value = json.loads(text, parse_constant=_refuse_constant)
-        except json.JSONDecodeError as error:
-            hint = "" if error.pos or text.lstrip()[:1] in "{[" else "; for plain lines, name the input with --as"
-            raise InvalidLine(f"it is not JSON: {error.msg}, column {error.colno}{hint}") from None
-        except RecursionError:
-            raise InvalidLine("it is nested too deep") from None
-        except InvalidLine:
-            raise
-        except ValueError:  # Python refuses to convert it
-            raise InvalidLine("it has a whole number with too many digits") from None
-        if not isinstance(value, dict):
-            raise InvalidLine(f'it is {describe_value(value)}, not a JSON object (example: {{"n": 1}})')
-        return value
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant)
+    except json.JSONDecodeError as error:
+        hint = "" if error.pos or text.lstrip()[:1] in "{[" else "; for plain lines, name the input with --as"
+        raise InvalidLine(f"it is not JSON: {error.msg}, column {error.colno}{hint}") from None
+    except RecursionError:
+        raise InvalidLine("it is nested too deep") from None
+    except InvalidLine:
+        raise
+    except ValueError:  # Python refuses to convert it
+        raise InvalidLine("it has a whole number with too many digits") from None
+    if not isinstance(value, dict):
+        raise InvalidLine(f'it is {describe_value(value)}, not a JSON object (example: {{"n": 1}})')
+    return value
 
 
 def _refuse_constant(word: str) -> Any:
@@ -205,14 +300,14 @@ def _refuse_constant(word: str) -> Any:
 
 
 @contextmanager
-def _opened(each: Each) -> Iterator[BinaryIO]:
-    if each.source == STANDARD_INPUT:
+def _opened(new: NewRuns) -> Iterator[BinaryIO]:
+    if new.source == STANDARD_INPUT:
         yield sys.stdin.buffer
         return
     try:
-        file = Path(each.source).expanduser().open("rb")
+        file = Path(new.source).expanduser().open("rb")
     except OSError as error:
-        raise click.ClickException(f"{each.source} cannot be read: {error.strerror}") from None
+        raise click.ClickException(f"{new.source} cannot be read: {error.strerror}") from None
     with file:
         yield file
 

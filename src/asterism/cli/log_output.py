@@ -21,7 +21,6 @@ from asterism.core.run.run import Run
 from asterism.fleet.fleet import Fleet, attempt_number
 from asterism.report.log_text import log_text
 from asterism.report.status_style import DIM
-from asterism.store.protocol import feed_of, has_feed
 
 FOLLOW_INTERVAL = 0.5
 """How often the store is asked for new lines, in seconds."""
@@ -76,11 +75,6 @@ class RunLogReader:
             found += [RunLine(self.run.id, self._task, attempt, line) for line in reader.read([chunk])]
         return found
 
-    async def refresh(self) -> None:
-        """Read the run again: it may have ended or have another attempt."""
-        if not self.run.ended:
-            self.run = await self._fleet.run(self.run.id)
-
 
 class LogPrinter:
     """Prints lines: as JSON, as data for another program, or coloured on a terminal."""
@@ -121,20 +115,23 @@ class LogPrinter:
         return f"{time}{one.task}{again} | " if self._several else time
 
 
-async def print_run_log(fleet: Fleet, run: Run, terms: LogOptions) -> None:
-    """Print the log of one run; with ``follow`` until the run has ended."""
-    reader = RunLogReader(fleet, run)
-
-    async def readers() -> list[RunLogReader]:
-        return [reader]
-
-    async def ended() -> bool:
-        await reader.refresh()
-        return reader.run.ended
-
-    printed = await _print(fleet, terms, readers, ended, several=False)
-    if not printed:
-        await _explain_nothing(fleet, reader.run, terms)
+async def print_run_log(system: System, run: str, terms: LogOptions) -> None:
+    """Print the log of one run; with ``follow`` until the run has ended. Each answer continues after the one before, so
+    that a lost connection neither loses nor repeats a line."""
+    timeout = FOLLOW_TIMEOUT if terms.follow else 0.0
+    page = await system.read_run_logs(run, attempt=terms.attempt)
+    printer = LogPrinter(terms, page.now or 0.0, several=False)
+    while True:
+        lines = [RunLine(page.run, None, one.attempt, LogLine(one.at, one.stream, one.text)) for one in page.items]
+        printer.print(lines)
+        if not lines and (page.ended or not terms.follow):
+            break
+        ask = partial(system.read_run_logs, page.run, page.next, terms.attempt, timeout)
+        page = await (ask_again(ask) if terms.follow else ask())
+    if not printer.printed and page.elsewhere:
+        note(f"Run {short(page.run)} is with a peer, and so is what it prints: ask there.")
+    elif not printer.printed:
+        note(f"Run {short(page.run)} is {page.status} and has printed nothing{_chosen(terms)}.")
 
 
 async def print_plan_log(system: System, name: str, task: str | None, terms: LogOptions) -> None:
@@ -196,13 +193,6 @@ async def _batches(
 
 def _of_attempt(lines: list[RunLine], attempt: int | None) -> list[RunLine]:
     return lines if attempt is None else [one for one in lines if one.attempt == attempt]
-
-
-async def _explain_nothing(fleet: Fleet, run: Run, terms: LogOptions) -> None:
-    if has_feed(fleet.store) and (await feed_of(fleet.store).left_to([run.id])):
-        note(f"Run {short(run.id)} is with a peer, and so is what it prints: ask there.")
-    else:
-        note(f"Run {short(run.id)} is {run.reported_status} and has printed nothing{_chosen(terms)}.")
 
 
 def _chosen(terms: LogOptions) -> str:

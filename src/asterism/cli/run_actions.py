@@ -6,12 +6,13 @@ The input of a run is checked before anything is written, with ``--file`` even b
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from asterism.base.text import short
-from asterism.cli.cli_context import note, print_json
+from asterism.cli.cli_context import ask_again, note, print_json
 from asterism.core.run.run_label import TextTemplate, tidy_label
 from asterism.core.run.workflow import Workflow
 
@@ -139,7 +140,7 @@ async def wait_for_ends(system: System, runs: Sequence[Run], *, quiet: bool) -> 
 
 async def _end_of(system: System, run: Run) -> Run:
     while not run.ended:
-        run = await system.wait_run(run.id)
+        run = await ask_again(partial(system.wait_run, run.id))
     return run
 
 

@@ -19,7 +19,6 @@ from asterism.cli.cli_context import (
     note,
     print_json,
     refuse_options,
-    with_fleet,
     with_system,
 )
 from asterism.cli.option_types import duration, json_object
@@ -27,7 +26,6 @@ from asterism.cli.option_types import duration, json_object
 if TYPE_CHECKING:
     from asterism.api.documents import Page, Run
     from asterism.api.system import System
-    from asterism.fleet.fleet import Fleet
 
 KEEPS = ("epoch", "original", "furthest")
 FAILED = 1
@@ -102,7 +100,25 @@ def create(
     if workflow is None and file is None:
         raise click.UsageError("Give the name of a WORKFLOW, or --file.")
     if each is not None:
-        return _create_each(workflow, file, given or {}, wait, label, each, plain, restart, store, as_json, terms)
+        if wait:
+            raise click.UsageError("--wait waits for one run. Wait for all with: asterism runs watch --until-done")
+        refuse_options("has no effect with --each: the runs are offered to all devices.", "prefer_local")
+        from asterism.cli.bulk_runs import NewRuns, create_each
+        from asterism.cli.run_actions import find_workflow_in
+
+        options = {name: terms[name] for name in ("series", "priority", "device", "keep") if terms[name] is not None}
+        new = NewRuns(
+            workflow=find_workflow_in(file, workflow) if file is not None else workflow or "",
+            source=each,
+            plain=plain,
+            values=given or {},
+            label=label,
+            key=terms["key"],
+            options=options,
+            restart=restart,
+            as_json=as_json,
+        )
+        return with_system(store, partial(create_each, new=new), create=file is not None)
     if plain is not None or restart:
         raise click.UsageError(f"{'--as' if plain is not None else '--restart'} belongs to --each.")
     from asterism.cli.run_actions import create_run, label_from, read_workflow
@@ -111,33 +127,6 @@ def create(
     wanted = read_workflow(file, workflow, given or {}) if file is not None else workflow or ""
     make = partial(create_run, wanted=wanted, given=given or {}, terms=terms, wait=wait, as_json=as_json)
     return with_system(store, make, create=file is not None)
-
-
-def _create_each(
-    workflow: str | None,
-    file: str | None,
-    given: dict[str, Any],
-    wait: bool,
-    label: str | None,
-    each: str,
-    plain: str | None,
-    restart: bool,
-    store: str | None,
-    as_json: bool,
-    terms: dict[str, Any],
-) -> int:
-    from asterism.cli.bulk_runs import Each, create_each
-    from asterism.cli.run_actions import find_workflow_in
-
-    if wait:
-        raise click.UsageError("--wait waits for one run. Wait for all with: asterism runs watch --until-done")
-    refuse_options("has no effect with --each: the runs are offered to all devices.", "prefer_local")
-    terms.pop("prefer_local")
-    key = terms.pop("key")
-    options = {name: value for name, value in terms.items() if value is not None}
-    wanted = find_workflow_in(file, workflow) if file is not None else workflow or ""
-    asked = Each(each, plain, given, label, key, options, restart)
-    return with_fleet(store, partial(create_each, wanted=wanted, each=asked, as_json=as_json), create=file is not None)
 
 
 @runs.command("list")
@@ -250,13 +239,13 @@ def watch(until_done: bool, store: str | None, as_json: bool) -> None:
 
     Without a terminal, prints a line for each event of a run; with --json a JSON object for each."""
 
-    async def watch_runs(fleet: Fleet) -> None:
+    async def watch_runs(system: System) -> None:
         from asterism.cli.runs_watch import watch as watch_fleet
         from asterism.cli.screen import Screen
 
-        await watch_fleet(fleet, Screen(), until_done=until_done, as_json=as_json)
+        await watch_fleet(system, Screen(), until_done=until_done, as_json=as_json)
 
-    with_fleet(store, watch_runs)
+    with_system(store, watch_runs)
 
 
 @runs.command()
@@ -430,10 +419,9 @@ def logs(run: str, store: str | None, as_json: bool, **terms: Any) -> None:
     if as_json:
         refuse_options("has no effect with --json: each line has its time and stream.", "times")
 
-    async def read(fleet: Fleet) -> None:
+    async def read(system: System) -> None:
         from asterism.cli.log_output import LogOptions, print_run_log
-        from asterism.fleet.run_queries import find_run
 
-        await print_run_log(fleet, await find_run(fleet, run), LogOptions(**terms, as_json=as_json))
+        await print_run_log(system, run, LogOptions(**terms, as_json=as_json))
 
-    with_fleet(store, read)
+    with_system(store, read)

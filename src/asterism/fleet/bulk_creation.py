@@ -11,8 +11,6 @@ records how far it has come.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
@@ -23,7 +21,7 @@ from asterism.core.errors import AsterismError, NotJson, safe_repr
 from asterism.core.json_values import NOTHING, plain_object
 from asterism.core.run import transitions
 from asterism.core.run.run import Run
-from asterism.core.run.run_label import InvalidTemplate, TextTemplate, tidy_label
+from asterism.core.run.run_label import TextTemplate, key_template, tidy_label
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.fleet import Fleet, check_terms
 from asterism.store import row_codec
@@ -67,20 +65,26 @@ class BulkCreation:
 
     :param label: a template for the labels, such as ``{file}``.
     :param key: a template for the idempotency keys. A run whose key is taken is not created again.
+    :param after: when an earlier batch was written: the ids of this one are later.
     :param terms: ``series``, ``priority``, ``device`` and ``keep``, as for ``Fleet.create``.
     """
 
     def __init__(
-        self, fleet: Fleet, flow: Workflow, *, label: str | None = None, key: str | None = None, **terms: Any
+        self,
+        fleet: Fleet,
+        flow: Workflow,
+        *,
+        label: str | None = None,
+        key: str | None = None,
+        after: float = 0.0,
+        **terms: Any,
     ) -> None:
         self._fleet, self._flow = fleet, flow
         self._label = None if label is None else TextTemplate(label)
-        self._key = None if key is None else TextTemplate(key)
-        if self._key is not None and not self._key.fields:
-            raise InvalidTemplate(f"{key!r} gives every run the same key: name a field of the input, such as {{id}}")
+        self._key = None if key is None else key_template(key)
         check_terms(None, terms.get("series"), terms.get("device"), terms.get("priority"), terms.get("keep", "epoch"))
         self._terms = terms
-        self._millisecond = 0
+        self._millisecond = int(after * 1000)
 
     async def add(self, inputs: Sequence[Mapping[str, Any]], *writes: Write) -> Batch:
         """Create a run for each input, in one commit with ``writes``. Raises InvalidInput, and Conflict if one of
@@ -168,68 +172,53 @@ async def create_many(
 # -- progress ----------------------------------------------------------------------------------------------------------
 
 
-class NotTheSameLines(AsterismError):
-    """An interrupted creation cannot be resumed: the lines from which it made runs are others now."""
+class CreationMoved(AsterismError):
+    """A creation is not where a batch was to continue it."""
+
+    def __init__(self) -> None:
+        super().__init__("another process creates runs from the same lines at this moment: wait for its end")
 
 
-class BulkProgress:
-    """How far the creation of runs from numbered lines has come, in a register of the store.
+class BulkProgress(NamedTuple):
+    """How far the creation of runs from numbered lines has come, as a register of the store has it: how many lines were
+    read, how many runs they made, and the SHA-256 of the lines. The register stays until ``forget_progress``, which
+    comes after the caller has reported the result: a command that is killed at any moment can be repeated."""
 
-    The name of the register depends on ``what`` is created and on the lines of the first batch, so the same command
-    with the same lines finds it. The register has a hash of all lines that were read. It stays until ``finish``, which
-    comes after the caller has reported the result: a command that is killed at any moment can be repeated.
+    creation: str
+    lines: int = 0
+    runs: int = 0
+    sha256: str = ""
+    at: float = 0.0
+    revision: int | None = None
 
-    ``lines`` and ``runs`` count what was read and created, ``resumed_lines`` and ``resumed_runs`` what an interrupted
-    creation had read and created.
-    """
+    def advance(self, lines: int, runs: int, sha256: str, now: float) -> PutRegister:
+        """The write that records a batch, for the same commit."""
+        at = max(now, self.at + 0.001)  # the ids of the next batch are later than those of this one
+        value = {"lines": lines, "runs": self.runs + runs, "sha256": sha256, "at": at}
+        return PutRegister(PROGRESS + self.creation, value, self.revision)
 
-    def __init__(self, store: Store, what: Sequence[Any], first: Sequence[bytes]) -> None:
-        lines = hashlib.sha256(b"\n".join(first)).hexdigest()
-        self.key = f"{PROGRESS}{hashlib.sha256(json.dumps([what, lines]).encode()).hexdigest()[:32]}"
-        self.lines = self.runs = self.resumed_lines = self.resumed_runs = 0
-        self._store = store
-        self._revision: int | None = None
-        self._hash = hashlib.sha256()
-        self._expected = ""
 
-    async def read(self, *, restart: bool = False) -> None:
-        """Look for an interrupted creation; with ``restart`` forget it. Records of others that are too old to be
-        resumed are removed."""
-        now = self._store.clock()
-        for register in await self._store.registers(PROGRESS):
-            ours = register.key == self.key
-            if (restart and ours) or register.value["at"] < now - PROGRESS_AGE:
-                await try_commit(self._store, [PutRegister(register.key, None, register.revision)])
-            elif ours:
-                self._revision, self._expected = register.revision, register.value["sha256"]
-                self.resumed_lines = register.value["lines"]
-                self.runs = self.resumed_runs = register.value["runs"]
+async def read_progress(store: Store, creation: str) -> BulkProgress:
+    """How far a creation has come; nothing was read if the store does not know it."""
+    register = await store.register(PROGRESS + creation)
+    if register is None:
+        return BulkProgress(creation)
+    return BulkProgress(creation, **register.value, revision=register.revision)
 
-    def skip(self, lines: Sequence[bytes]) -> None:
-        """Pass lines that an interrupted creation has read, up to ``resumed_lines``. Raises NotTheSameLines."""
-        self._count(lines)
-        if self.lines == self.resumed_lines and self._hash.hexdigest() != self._expected:
-            raise NotTheSameLines(
-                f"lines 1 to {self.lines:,} are not those from which {self.runs:,} runs were created before the last "
-                "command stopped"
-            )
 
-    def advance(self, lines: Sequence[bytes], runs: int) -> PutRegister:
-        """Count a batch that is about to be committed. Returns the write that records it, for the same commit."""
-        self._count(lines)
-        self.runs += runs
-        value = {"lines": self.lines, "runs": self.runs, "sha256": self._hash.hexdigest(), "at": self._store.clock()}
-        write = PutRegister(self.key, value, self._revision)
-        self._revision = (self._revision or 0) + 1
-        return write
+async def forget_old_progress(store: Store) -> None:
+    """Remove the records of creations that were interrupted too long ago to be continued."""
+    for register in await store.registers(PROGRESS):
+        if register.value["at"] < store.clock() - PROGRESS_AGE:
+            await try_commit(store, [PutRegister(register.key, None, register.revision)])
 
-    def _count(self, lines: Sequence[bytes]) -> None:
-        for line in lines:
-            self._hash.update(line + b"\n")
-        self.lines += len(lines)
 
-    async def finish(self) -> None:
-        """Forget the creation: all of it is done and reported."""
-        if self._revision is not None:
-            await self._store.commit([PutRegister(self.key, None, self._revision)])
-            self._revision = None
+async def forget_progress(store: Store, creation: str) -> BulkProgress:
+    """Forget a creation: all of it is done and reported, or it is to begin anew. Returns how far it had come. Raises
+    CreationMoved if somebody continues it."""
+    progress = await read_progress(store, creation)
+    if progress.revision is not None and not await try_commit(
+        store, [PutRegister(PROGRESS + creation, None, progress.revision)]
+    ):
+        raise CreationMoved
+    return progress

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -40,6 +41,7 @@ from asterism.store.protocol import ProgressReport, PutSession, Query, Store, St
 from asterism.store.url import open_store
 
 if TYPE_CHECKING:
+    from asterism.fleet.run_queries import CancelledCount
     from asterism.fleet.schedules import Schedules
 
 SETTINGS_AGE = 5.0
@@ -53,6 +55,10 @@ PRUNED_AT_ONCE = 500
 
 NEAR = "preferred, since it is on the machine where the run was created"
 """Why a device was chosen, for the story."""
+
+
+class InvalidTerms(AsterismError):
+    """A term that no run can have."""
 
 
 class UnknownDevice(AsterismError):
@@ -99,6 +105,13 @@ class Fleet:
         self.local: InProcessDevice | None = None
         self._placer = CurrentPlacer(self._read_placer, self.clock)
         self._settings: tuple[float, Settings] | None = None
+
+    @cached_property
+    def cancelled_count(self) -> CancelledCount:
+        """Counts the cancelled runs. It remembers those that it has read."""
+        from asterism.fleet.run_queries import CancelledCount
+
+        return CancelledCount()
 
     @classmethod
     async def open(cls, url: str | None = None, *, by: str = "user", create: bool = True) -> Fleet:
@@ -493,19 +506,19 @@ def check_terms(
     keep: str,
     label: str | None = None,
 ) -> None:
-    """Raise AsterismError for a term that no run can have."""
+    """Raise InvalidTerms for a term that no run can have."""
     for name, text in (("key", key), ("series", series), ("device", device), ("label", label)):
         if text is not None and (not isinstance(text, str) or not text or not text.isprintable() or len(text) > 500):
-            raise AsterismError(f"{name} must be a text of 1 to 500 printable characters, not {safe_repr(text)}")
+            raise InvalidTerms(f"{name} must be a text of 1 to 500 printable characters, not {safe_repr(text)}")
     if key is not None and key.startswith(PREFIX):
-        raise AsterismError(f"keys that begin with {PREFIX!r} are reserved for plans: choose another key than {key!r}")
+        raise InvalidTerms(f"keys that begin with {PREFIX!r} are reserved for plans: choose another key than {key!r}")
     if key is not None and key.startswith(SCHEDULE_PREFIX):
-        raise AsterismError(
+        raise InvalidTerms(
             f"keys that begin with {SCHEDULE_PREFIX!r} are reserved for schedules: choose another key than {key!r}"
         )
     if priority is not None and (type(priority) is not int or abs(priority) > 1_000_000):
-        raise AsterismError(
+        raise InvalidTerms(
             f"priority must be a whole number between -1,000,000 and 1,000,000, not {safe_repr(priority)}"
         )
     if keep not in KEEP_RULES:
-        raise AsterismError(f"keep must be one of {', '.join(KEEP_RULES)}, not {safe_repr(keep)}")
+        raise InvalidTerms(f"keep must be one of {', '.join(KEEP_RULES)}, not {safe_repr(keep)}")

@@ -224,6 +224,12 @@ def _mark(name: str, version: int) -> str:
 # -- inputs ------------------------------------------------------------------------------------------------------------
 
 
+def input_names(flow: Workflow) -> set[str]:
+    """The inputs that the command or the URL of a workflow names."""
+    texts = flow.argv or ((str(flow.http["url"]),) if flow.http is not None else ())
+    return set[str]().union(*map(task_inputs.names_in, texts))
+
+
 def check_input(flow: Workflow, given: Mapping[str, Any]) -> None:
     """Raise MissingInput if the command or the URL of a workflow names inputs that are not given."""
     texts = flow.argv or ((str(flow.http["url"]),) if flow.http is not None else ())

@@ -19,12 +19,14 @@ from asterism.base.text import clean
 from asterism.core.errors import AsterismError, EditRejected, InvalidTask, NotJson, RunRefused, UnknownTask
 from asterism.core.plan.approval import ApprovalGone, EditWaits
 from asterism.core.plan.assignment_lock import CycleClaimed, CycleGone
+from asterism.core.run.run_label import InvalidTemplate
 from asterism.core.schedule.schedule import InvalidSchedule
 from asterism.core.series.document import UnreadableSeries
 from asterism.durable.journal_store import ConstellationExists, UnknownConstellation
 from asterism.durable.plan_history import VersionUnknown
 from asterism.durable.plan_requests import AnswerLost, NotAnswered
-from asterism.fleet.fleet import UnknownDevice
+from asterism.fleet.bulk_creation import InvalidInput
+from asterism.fleet.fleet import InvalidTerms, UnknownDevice
 from asterism.fleet.ledger import UnknownRun
 from asterism.fleet.run_queries import AmbiguousRun, NoSuchRun
 from asterism.fleet.schedules import ScheduleExists, UnknownSchedule
@@ -72,6 +74,9 @@ STATUSES: tuple[tuple[type[AsterismError], int, str], ...] = (
     (NoSuchRun, 404, "unknown-run"),
     (AmbiguousRun, 409, "ambiguous-run"),
     (MissingInput, 422, "missing-input"),
+    (InvalidInput, 422, "invalid-input"),
+    (InvalidTerms, 422, "invalid-run"),
+    (InvalidTemplate, 422, "invalid-template"),
     (ScheduleExists, 409, "schedule-exists"),
     (RunRefused, 409, "run-refused"),
     (NotAnswered, 504, "not-answered"),
@@ -143,6 +148,8 @@ def _more(error: Exception) -> Mapping[str, Any]:
         return {"violations": [violation_json(one.edit, one.rule, one.message) for one in error.violations]}
     if isinstance(error, InvalidEdits):
         return {"violations": [violation_json(edit, "invalid_edit", why) for edit, why in error.reasons.items()]}
+    if isinstance(error, InvalidInput):
+        return {"violations": [violation_json(error.index, "invalid_input", error.why)]}
     if isinstance(error, EditWaits):
         return {"approval": error.approval.id}
     if isinstance(error, BadPlan):

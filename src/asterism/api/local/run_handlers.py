@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import shlex
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import count
 from typing import Any
 
 from asterism.api import documents
@@ -15,21 +17,32 @@ from asterism.api.operation import implements
 from asterism.api.system import LocalSystem
 from asterism.base.http_limits import RequestRefused
 from asterism.base.text import short
-from asterism.core.attempt_log import LogReader, TaskLog
+from asterism.core.attempt_log import LogReader
 from asterism.core.errors import AsterismError, RunRefused
 from asterism.core.plan.task import AGENT_NEEDS
 from asterism.core.run.run import Run
+from asterism.core.run.session import REACHABLE_STATES
+from asterism.fleet.bulk_creation import (
+    BulkCreation,
+    BulkProgress,
+    CreationMoved,
+    InvalidInput,
+    forget_old_progress,
+    forget_progress,
+    read_progress,
+)
 from asterism.fleet.device.functions import attempts_of
-from asterism.fleet.fleet import Fleet, check_terms
-from asterism.fleet.fleet_json import masks_of, notice_json, run_json, sessions_of, took, waited
+from asterism.fleet.fleet import Fleet, attempt_number, check_terms
+from asterism.fleet.fleet_json import device_json, masks_of, notice_json, run_json, sessions_of, took, waited
 from asterism.fleet.run_explanation import RunExplanation
 from asterism.fleet.run_explanation import explain_run as explain
-from asterism.fleet.run_queries import RunList, find_run, labels_of
+from asterism.fleet.run_queries import RunList, find_run, labels_of, take_snapshot
 from asterism.fleet.run_queries import list_runs as find_runs
-from asterism.fleet.workflows import check_input
+from asterism.fleet.workflows import check_input, input_names
 from asterism.peers.registry import PeerRegistry
 from asterism.peers.takeover import held_runs
-from asterism.store.store_errors import StoreError
+from asterism.store.protocol import feed_of, has_feed
+from asterism.store.store_errors import Conflict, StoreError
 
 MOVE_TIMEOUT = 10.0
 """How long a request waits until a device has handed back a run that is moved, in seconds."""
@@ -38,7 +51,10 @@ TAIL = 20
 """How many lines of the output of a run are shown with it."""
 
 MOST_LINES = 5_000
-"""How many lines of a log one answer has."""
+"""After so many lines of a log an answer ends."""
+
+LOG_INTERVAL = 0.5
+"""How often the store is asked for new lines, in seconds."""
 
 
 # -- documents ---------------------------------------------------------------------------------------------------------
@@ -183,23 +199,75 @@ async def read_output(system: LocalSystem, request: declared.OneRun) -> document
 
 
 @implements(declared.read_run_logs)
-async def read_run_logs(system: LocalSystem, request: declared.ReadRunLogs) -> documents.Page[documents.LogEntry]:
-    run = await find_run(system.fleet, request.run)
-    return log_page(await system.fleet.logs(run.id), request.after, request.attempt)
+async def read_run_logs(system: LocalSystem, request: declared.ReadRunLogs) -> documents.RunLog:
+    fleet, run_id = system.fleet, (await find_run(system.fleet, request.run)).id
+    for look in count(1):
+        run = await fleet.run(run_id)  # before its log: the last lines come with the end
+        items, position = await _new_lines(fleet, run, request)
+        if items or run.ended or look * LOG_INTERVAL > request.timeout:
+            break
+        await fleet.clock.sleep(LOG_INTERVAL)
+    elsewhere = has_feed(fleet.store) and bool(await feed_of(fleet.store).left_to([run_id]))
+    return documents.RunLog(
+        items=items,
+        next=position,
+        now=fleet.store.clock(),
+        run=run_id,
+        status=run.reported_status,
+        ended=run.ended,
+        elsewhere=elsewhere,
+    )
 
 
-def log_page(logs: Sequence[TaskLog], after: str | None, attempt: int | None) -> documents.Page[documents.LogEntry]:
-    """The lines of some attempts after a place ``ATTEMPT.LINE``, and the place where the next part begins."""
-    first, seen = map(int, after.split(".")) if after is not None else (0, 0)
+async def _new_lines(
+    fleet: Fleet, run: Run, request: declared.ReadRunLogs
+) -> tuple[list[documents.LogEntry], str | None]:
+    """The lines after a position ``EPOCH.LINE``, and the position where the next part begins."""
+    epoch, seen = _position(request.after)
     items: list[documents.LogEntry] = []
-    for log in logs:
-        if log.attempt < first or attempt not in (None, log.attempt) or len(items) >= MOST_LINES:
+    for stored in await fleet.store.log(run.id, after=(epoch, seen)):
+        attempt = attempt_number(run, stored.epoch)
+        if request.attempt not in (None, attempt):
             continue
-        reader = LogReader(seen if log.attempt == first else 0)
-        for line in reader.read(log.chunks):
-            items.append(documents.LogEntry(attempt=log.attempt, **line._asdict()))
-            first, seen = log.attempt, reader.seen
-    return documents.Page(items=items, next=f"{first}.{seen}")
+        if len(items) >= MOST_LINES:
+            break
+        reader = LogReader(seen if stored.epoch == epoch else 0)
+        lines = list(reader.read([await fleet.log_chunk(stored)]))
+        items += [documents.LogEntry(attempt=attempt, **line._asdict()) for line in lines]
+        epoch, seen = stored.epoch, reader.seen
+    return items, f"{epoch}.{seen}"
+
+
+def _position(after: str | None) -> tuple[int, int]:
+    if after is None:
+        return 0, 0
+    match = re.fullmatch(r"([0-9]{1,9})\.([0-9]{1,12})", after)
+    if match is None:
+        raise RequestRefused(422, f"after={after!r} is not the `next` of an earlier answer")
+    return int(match[1]), int(match[2])
+
+
+@implements(declared.show_fleet)
+async def show_fleet(system: LocalSystem, request: declared.ShowFleet) -> documents.FleetView:
+    fleet = system.fleet
+    snapshot = await take_snapshot(fleet, request.limit, (), fleet.cancelled_count)
+    ranks, coordinator = (await fleet.placer()).ranks, snapshot.coordinator
+    devices = [
+        device_json(session, snapshot.now, ranks.get(session.device, 0.0), coordinator)
+        for session in snapshot.sessions.values()
+        if session.state in REACHABLE_STATES
+    ]
+    runs = {run.id: run for run in await run_documents(fleet, snapshot.runs)}
+    return documents.FleetView(
+        now=snapshot.now,
+        counts={str(status): number for status, number in snapshot.counts.items()},
+        cancelled=snapshot.cancelled,
+        coordinator=coordinator,
+        devices=[documents.Device(**device) for device in devices],
+        owned=[runs[run.id] for run in snapshot.owned],
+        waiting=[runs[run.id] for run in snapshot.waiting],
+        ended=[runs[run.id] for run in snapshot.ended],
+    )
 
 
 @implements(declared.wait_run)
@@ -223,6 +291,48 @@ async def create_run(system: LocalSystem, request: declared.CreateRun) -> docume
     check_input(flow, request.input)
     run = await system.fleet.create(flow, request.input, near=request.near, **terms)
     return await run_document(system.fleet, run)
+
+
+@implements(declared.create_runs)
+async def create_runs(system: LocalSystem, request: declared.CreateRuns) -> documents.CreatedRuns:
+    fleet = system.fleet
+    progress = await read_progress(fleet.store, request.creation)
+    if progress.lines != request.before:
+        raise CreationMoved
+    flow = await fleet.workflows.find(request.workflow)
+    needed = input_names(flow)
+    for index, values in enumerate(request.inputs):
+        missing = sorted(needed - values.keys())
+        if missing:
+            why = f"workflow {flow.name!r} needs {' and '.join(missing)}, and the line does not have it"
+            raise InvalidInput(index, why)
+    names = ("label", "key", "series", "priority", "device", "keep")
+    terms = {name: getattr(request, name) for name in names if getattr(request, name) is not None}
+    creation = BulkCreation(fleet, flow, after=progress.at, **terms)
+    write = progress.advance(request.lines, len(request.inputs), request.sha256, fleet.store.clock())
+    try:
+        batch = await creation.add(request.inputs, write)
+    except Conflict as conflict:
+        if conflict.concerns("register", write.key):
+            raise CreationMoved from None
+        raise
+    runs = [documents.CreatedRun(id=run.id, label=run.label, key=run.key) for run in batch.runs]
+    return documents.CreatedRuns(runs=runs, created=batch.created)
+
+
+@implements(declared.show_creation)
+async def show_creation(system: LocalSystem, request: declared.OneCreation) -> documents.Creation:
+    await forget_old_progress(system.fleet.store)
+    return _creation(await read_progress(system.fleet.store, request.creation))
+
+
+@implements(declared.end_creation)
+async def end_creation(system: LocalSystem, request: declared.OneCreation) -> documents.Creation:
+    return _creation(await forget_progress(system.fleet.store, request.creation))
+
+
+def _creation(progress: BulkProgress) -> documents.Creation:
+    return documents.Creation(lines=progress.lines, runs=progress.runs, sha256=progress.sha256)
 
 
 @implements(declared.pause_run)

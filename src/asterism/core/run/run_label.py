@@ -64,6 +64,14 @@ class TextTemplate:
         return value_text(value)
 
 
+def key_template(text: str) -> TextTemplate:
+    """A template for keys. Raises InvalidTemplate for one without a field, which gives every run the same key."""
+    template = TextTemplate(text)
+    if not template.fields:
+        raise InvalidTemplate(f"{text!r} gives every run the same key: name a field of the input, such as {{id}}")
+    return template
+
+
 def value_text(value: Any) -> str:
     """Text as it is, anything else as JSON."""
     return value if type(value) is str else json.dumps(value, ensure_ascii=False)
