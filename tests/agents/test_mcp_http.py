@@ -24,7 +24,7 @@ from asterism.fleet.fleet import Fleet
 from asterism.server.app import server_app
 from asterism.server.credential_ends import CredentialEnds
 from asterism.server.credentials import Credentials
-from asterism.server.endpoint import MAX_BODY, ServerState
+from asterism.server.endpoint import LARGEST_BODY, ServerState
 from asterism.server.http_service import HttpService, http_service
 from asterism.store.memory import MemoryStore
 from tests.agents.mcp_scenes import ADD, MODES, REMOVE, Person, Refused, TasksExtension, ask_task, call
@@ -326,7 +326,7 @@ async def test_a_body_that_is_too_large_or_not_json_is_refused() -> None:
         app: Any = server_app(scene.state, ["127.0.0.1"], mcp_routes(scene.state))
         headers = {"authorization": f"Bearer {await scene.token()}", "content-type": "application/json"}
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=BASE, headers=headers) as client:
-            problem(await client.post("/mcp", content=b"x" * (MAX_BODY + 1)), 413)
+            problem(await client.post("/mcp", content=b"x" * (LARGEST_BODY + 1)), 413)
             for text in (b"{", b'{"a": 1, "a": 2}', b"[" * 100 + b"]" * 100):
                 assert "not valid JSON" in problem(await client.post("/mcp", content=text), 400)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -9,11 +10,15 @@ from typing import Any
 
 import pytest
 
+from asterism.api.client import AsyncClient
+from asterism.api.client_errors import ServerUnreachable
 from asterism.core.run.run import Run
 from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import OFFERED, PutLog, Query, StoredChunk
+from tests.cli.cli_scenes import read_until
 from tests.cli.command_scenes import a_few, completed, started, taken_by
-from tests.cli.system_scenes import Names, Row, SystemScene, run_everywhere
+from tests.cli.system_scenes import SYSTEMS, Names, Row, SystemScene, nothing, run_everywhere, system_scene
+from tests.process_scenes import ended
 
 # -- runs --------------------------------------------------------------------------------------------------------------
 
@@ -44,7 +49,7 @@ def logged_run(scene: SystemScene) -> Names:
 
 
 def free_device(scene: SystemScene) -> Names:
-    names = few_runs(scene)
+    names = {**few_runs(scene), "next": scene.create("work").id}
     scene.device("desk")
     return names
 
@@ -126,6 +131,39 @@ RUNS = (
         ["cut"],
         meanwhile=finish_new_run,
     ),
+    Row(
+        "runs create transcode --each {file} --label '{{file}}' --key '{{file}}'",
+        "2 runs created.\nFollow them with: asterism runs watch",
+        workflow,
+        labels,
+        [("transcode", name, {"file": name}, "ann") for name in ("a.mp4", "b.mp4")],
+    ),
+    Row(
+        "runs create transcode --each - --as file --json --priority 3",
+        '"label": null, "key": null',
+        workflow,
+        lambda scene, names: [(run.input["file"], run.priority) for run in all_runs(scene)],
+        [("c.mp4", 3), ("d.mp4", 3)],
+        stdin="c.mp4\nd.mp4\n",
+    ),
+    Row("runs create transcode --each {bad}", "line 2: it is not JSON", workflow, number_of_runs, 0, code=64),
+    Row(
+        "runs create transcode --each {file} --label '{{name}}'",
+        "line 1: '{{name}}' names {{name}}, but the input has no such field",
+        workflow,
+        number_of_runs,
+        0,
+        code=64,
+    ),
+    Row(
+        "runs create transcode --each - --as name",
+        "line 1: workflow 'transcode' needs file",
+        workflow,
+        code=64,
+        stdin="a",
+    ),
+    Row("runs create transcode --each - --key k", "'k' gives every run the same key", workflow, code=64, stdin=""),
+    Row("runs create nothing --each -", "there is no workflow 'nothing'", workflow, code=64, stdin="a"),
     Row("runs wait {done} {failed}", "failed", few_runs, code=1),
     Row("runs wait {done} --json", '"status": "completed"', few_runs),
     Row("runs cancel {waiting} --reason 'not needed'", "cancelled", few_runs, status_of("waiting"), "cancelled"),
@@ -134,6 +172,19 @@ RUNS = (
     Row("runs resume {waiting} --reason now", "", paused_run, status_of("waiting"), "created"),
     Row("runs retry {failed} --json", '"retry_of": "{failed}"', few_runs, number_of_runs, 5),
     Row("runs move {waiting} --to nobody", "nobody", few_runs, status_of("waiting"), "created", code=64),
+    Row(
+        "runs move {next} --to desk --reason near",
+        "is assigned to desk",
+        free_device,
+        status_of("next"),
+        "assigned",
+    ),
+    Row("runs logs {done}", "hello\ntrouble\n", logged_run),
+    Row("runs logs {done} --follow --times", " stderr trouble", logged_run),
+    Row("runs logs {done} --json --attempt 1", '"stream": "stderr", "text": "trouble"', logged_run),
+    Row("runs logs {waiting}", "is created and has printed nothing.", few_runs),
+    Row("runs logs nosuchrun", "no run has 'nosuchrun' in its id", few_runs, code=64),
+    Row("runs watch --until-done", "", nothing),
     Row("runs output {done}", '{{"n": 5}}', few_runs),
     Row("runs output {failed}", "failed: no luck", few_runs, code=1),
     Row("runs output {working}", "has no output yet", few_runs, code=64),
@@ -144,3 +195,131 @@ RUNS = (
 @pytest.mark.parametrize("row", RUNS, ids=str)
 def test_runs(row: Row, tmp_path: Path, postgres_url: str) -> None:
     run_everywhere(row, tmp_path, postgres_url)
+
+
+# -- what is followed --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_runs_are_watched(system: str, tmp_path: Path, postgres_url: str) -> None:
+    with system_scene(system, tmp_path / system, postgres_url) as scene:
+        names = few_runs(scene)
+        with scene.process("runs", "watch", "--until-done", "--json") as process:
+            lines = read_until(process, names["waiting"])
+            scene.ask(lambda fleet: fleet.cancel(names["waiting"]))
+            scene.step(names["working"], completed(2))
+            code, rest, errors = ended(process)
+        assert (code, errors) == (0, "")
+        events = [json.loads(line) for line in [*lines, *rest.splitlines()]]
+        seen = [(event["run"], event["what"]) for event in events]
+        assert sorted(seen) == sorted(
+            [
+                (names["working"], "processing"),
+                (names["working"], "completed"),
+                (names["waiting"], "its turn"),
+                (names["waiting"], "failed"),
+            ]
+        )
+
+
+def put_line(scene: SystemScene, run: str, number: int) -> None:
+    async def put(fleet: Fleet) -> None:
+        chunk = StoredChunk(1, number, 1, [[fleet.store.clock(), "stdout", f"line {number}"]])
+        await fleet.store.commit([PutLog(run, 1, [chunk])])
+
+    scene.ask(put)
+
+
+@pytest.mark.parametrize("command", ["logs", "watch"])
+def test_a_cut_connection_neither_loses_nor_repeats_a_line(command: str, tmp_path: Path) -> None:
+    with system_scene("server", tmp_path / "server", "") as scene:
+        run = few_runs(scene)["working"]
+        assert scene.server is not None
+        put_line(scene, run, 1)
+        words = ("runs", "logs", run, "--follow") if command == "logs" else ("runs", "watch", "--until-done")
+        with scene.process(*words) as process:
+            lines = read_until(process, "line 1" if command == "logs" else run[-8:])
+            scene.server.stop()
+            put_line(scene, run, 2)
+            scene.step(run, completed(1))
+            scene.ask(lambda fleet: cancel_open(fleet))
+            assert process.stderr is not None
+            assert "The server cannot be reached: " in process.stderr.readline()
+            scene.server.start()
+            code, rest, _ = ended(process)
+        assert code == 0
+        lines = [line.strip() for line in [*lines, *rest.splitlines()]]
+        if command == "logs":
+            assert lines == ["line 1", "line 2"]
+        else:
+            stories = [line.split()[-2:] for line in lines if run[-8:] in line]
+            assert stories == [["on", "laptop"], ["on", "laptop"]], lines
+            assert len(set(lines)) == len(lines)
+
+
+async def cancel_open(fleet: Fleet) -> None:
+    for run in await fleet.runs(Query()):
+        if not run.ended:
+            await fleet.cancel(run.id)
+
+
+def test_a_server_that_never_answers_is_named_at_once(tmp_path: Path) -> None:
+    with system_scene("server", tmp_path / "server", "") as scene:
+        assert scene.server is not None
+        scene.server.stop()
+        for words in (
+            ["runs", "list"],
+            ["runs", "watch"],
+            ["runs", "logs", "abcdef", "-f"],
+            ["runs", "wait", "abcdef"],
+        ):
+            result = scene.run(*words)
+            assert (result.exit_code, result.stdout) == (69, "")
+            assert f"Error: {scene.address} does not answer: " in result.stderr
+
+
+# -- bulk creation over a connection that breaks -----------------------------------------------------------------------
+
+
+def test_bulk_creation_over_http_continues_and_creates_no_run_twice(tmp_path: Path) -> None:
+    """The first command stops at a line that is too long for a request; the second continues before it."""
+    with system_scene("server", tmp_path / "server", "") as scene:
+        workflow(scene)
+        lines = [f"v{number}.mp4" for number in range(1500)]
+        words = ("runs", "create", "transcode", "--each", "-", "--as", "file")
+        stopped = scene.run(*words, given="\n".join([*lines[:1200], "\0" * 5_000_000]))
+        assert stopped.exit_code == 64
+        assert "line 1,201: the request has 30,000" in stopped.stderr
+        assert len(all_runs(scene)) == 1200
+        assert scene.server is not None
+        scene.server.stop()
+        scene.server.start()
+        resumed = scene.run(*words, given="\n".join(lines))
+        assert "300 runs created.\n1,200 runs had been created before the last command stopped." in resumed.stderr
+        assert sorted(run.input["file"] for run in all_runs(scene)) == sorted(lines)
+        assert scene.ask(lambda fleet: fleet.store.registers("bulk/")) == []
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_a_lost_answer_creates_no_run_twice(done: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection breaks after the batch was created, or before."""
+    with system_scene("server", tmp_path / "server", "") as scene:
+        workflow(scene)
+        lost = []
+        send = AsyncClient.send
+
+        async def lose(self: AsyncClient, request: Any) -> Any:
+            if request.method == "POST" and not lost:
+                lost.append(request)
+                if done:
+                    await send(self, request)
+                raise ServerUnreachable("the cable was cut")
+            return await send(self, request)
+
+        monkeypatch.setattr(AsyncClient, "send", lose)
+        given = "a\nb\nc"
+        result = scene.run("runs", "create", "transcode", "--each", "-", "--as", "file", given=given)
+        assert result.exit_code == 0, result.output
+        assert "The server cannot be reached: the cable was cut; trying again\n" in result.stderr
+        assert ("The answer about lines 1 to 3 was lost. Their runs exist" in result.stderr) is done
+        assert [run.input["file"] for run in all_runs(scene)] == ["a", "b", "c"]

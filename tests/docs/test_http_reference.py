@@ -26,7 +26,7 @@ def test_every_problem_is_told() -> None:
 
 def test_every_limit_is_told() -> None:
     for value in (
-        f"{endpoint.MAX_BODY // 2**20} MiB, nested {endpoint.MAX_DEPTH} deep",
+        f"{endpoint.LARGEST_BODY // 2**20} MiB, nested {endpoint.MAX_DEPTH} deep",
         f"{request_guard.LONGEST_HEADERS // 1024} KiB",
         f"{edited_plans.MAX_TASKS:,}; {edit_operations.MAX_EDITS:,}",
         f"| {request_guard.EDITS_PER_MINUTE} |",

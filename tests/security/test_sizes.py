@@ -39,7 +39,7 @@ JSON = {"content-type": "application/json"}
 async def test_a_body_that_is_too_large_is_refused_before_it_is_read() -> None:
     async with server_scene() as scene, scene.client() as client:
         await insert_plan(scene.fleet.store, chain("a"))
-        answer = await client.post(EDITS, content=b"[" * (endpoint.MAX_BODY + 1), headers=JSON)
+        answer = await client.post(EDITS, content=b"[" * (endpoint.LARGEST_BODY + 1), headers=JSON)
         assert "the limit is" in problem(answer, 413)
 
         async def unending() -> AsyncIterator[bytes]:

@@ -23,7 +23,7 @@ from starlette.routing import BaseRoute, Route
 from asterism.agents.mcp_sessions import McpSessions
 from asterism.base.http_limits import RequestRefused, read_body
 from asterism.base.strict_json import NotStrictJson, parse_strict
-from asterism.server.endpoint import MAX_BODY, MAX_DEPTH, ServerState, in_time
+from asterism.server.endpoint import LARGEST_BODY, MAX_DEPTH, ServerState, in_time
 from asterism.server.problems import problem, problem_of
 
 if TYPE_CHECKING:
@@ -83,7 +83,9 @@ class McpEndpoint:
         """The body of a request, and whether it asks for a session."""
         if request.method != "POST":
             return b"", False
-        body = await read_body(request, self._server.bodies, client=caller.name, most=MAX_BODY, each=4 * MAX_BODY)
+        body = await read_body(
+            request, self._server.bodies, client=caller.name, most=LARGEST_BODY, each=4 * LARGEST_BODY
+        )
         try:
             message = parse_strict(body, max_depth=MAX_DEPTH + ENVELOPE)
         except NotStrictJson as error:
@@ -186,7 +188,9 @@ def _make_manager(server: ServerState) -> StreamableHTTPSessionManager:
 
     prepare_schemas()
     # the guard has checked host and origin
-    return StreamableHTTPSessionManager(mcp_server(server), max_request_body_size=MAX_BODY, max_sessions=MAX_SESSIONS)
+    return StreamableHTTPSessionManager(
+        mcp_server(server), max_request_body_size=LARGEST_BODY, max_sessions=MAX_SESSIONS
+    )
 
 
 def _with_caller(scope: Scope, caller: Caller) -> Scope:

@@ -36,9 +36,10 @@ except ImportError as missing:
     raise AsterismError(f"a client of a server needs httpx: {install_hint('http')}") from missing
 
 from asterism.api import documents, requests
+from asterism.api.client_errors import ApiError
 from asterism.api.document_codec import read_document
 from asterism.api.event_lines import EventLines, ReceivedEvent
-from asterism.api.http_form import http_form
+from asterism.api.http_form import LARGEST_BODY, http_form
 from asterism.api.operation import Blocking, Operation
 from asterism.api.operations import Operations
 from asterism.api.request_tries import RequestTries
@@ -154,7 +155,8 @@ class Client(_Connection, Operations, Blocking):
         tries = self._tries(request)
         while True:
             try:
-                answer = self._http.request(**_terms_of(request), headers=tries.headers)
+                message = self._http.build_request(**_terms_of(request), headers=tries.headers)
+                answer = self._http.send(_checked_size(message))
             except (httpx.HTTPError, AnswerRefused) as error:
                 pause = tries.after_error(error)
             else:
@@ -265,7 +267,8 @@ class AsyncClient(_Connection, Operations):
         tries = self._tries(request)
         while True:
             try:
-                answer = await self._http.request(**_terms_of(request), headers=tries.headers)
+                message = self._http.build_request(**_terms_of(request), headers=tries.headers)
+                answer = await self._http.send(_checked_size(message))
             except (httpx.HTTPError, AnswerRefused) as error:
                 pause = tries.after_error(error)
             else:
@@ -376,6 +379,14 @@ def _is_loopback(host: str) -> bool:
 
 def _bound(response: httpx.Response) -> None:
     bound_answer(response, LARGEST_SERVER_ANSWER)
+
+
+def _checked_size(message: httpx.Request) -> httpx.Request:
+    """Raises ApiError for a request that a server refuses before it has read it: its answer may be lost."""
+    size = len(message.content)
+    if size > LARGEST_BODY:
+        raise ApiError(413, "", f"the request has {size:,} bytes; a server accepts at most {LARGEST_BODY:,}")
+    return message
 
 
 def _sent(operation: Operation[Any, Request, Answer], request: Request) -> ApiRequest[Answer]:

@@ -689,6 +689,7 @@ class RunLog(Page[LogEntry]):
     """A part of what a run printed. After an answer without lines whose ``ended`` is true there is no more.
     ``elsewhere`` is whether the run is with a peer, and so is what it prints."""
 
+    items: list[LogEntry]
     run: str
     status: str
     ended: bool

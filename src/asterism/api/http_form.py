@@ -12,6 +12,8 @@ from asterism.api.operation import Operation
 from asterism.base.path_names import path_part
 
 API = "/api/v1"
+LARGEST_BODY = 4 * 1024 * 1024
+"""The largest body of a request, in bytes."""
 
 VERSION_HEADER = "asterism-version"
 """The version of who sends a request or an answer."""

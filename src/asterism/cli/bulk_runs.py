@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -38,6 +39,11 @@ CHUNK = 1 << 18
 
 LARGEST_PART = 1 << 20
 """How many bytes of lines are sent at a time, unless one line is longer: servers refuse a large request."""
+
+MOST_TRIES = 5
+"""How often a part is sent whose answers are lost."""
+
+TOO_LARGE = 413
 
 LONGEST_LINE = 64 << 20
 """The longest line, in bytes: that of the largest input that a fleet accepts by default."""
@@ -179,6 +185,8 @@ class _Creation:
         except InvalidInput as error:
             raise self._bad_line(numbers[error.index], error.why) from None
         except ApiError as error:
+            if error.status == TOO_LARGE and len(inputs) == 1:
+                raise self._bad_line(numbers[0], str(error)) from None
             if error.problem != "invalid-input":
                 raise
             raise self._bad_line(numbers[error.violations[0].edit or 0], error.violations[0].message) from None
@@ -196,7 +204,7 @@ class _Creation:
         """Create runs. If the answer is lost, asks how far the creation has come: they are created once, and None is
         returned if they exist. Raises CreationMoved."""
         new = self._new
-        while True:
+        for tries in count(1):
             try:
                 return await self._system.create_runs(
                     self._id,
@@ -210,12 +218,15 @@ class _Creation:
                     **new.options,
                 )
             except (ServerUnreachable, TryLater) as error:
+                if tries >= MOST_TRIES:
+                    raise
                 note(f"{out_of_reach(error)}; trying again")
             now = await ask_again(partial(self._system.show_creation, self._id))
             if (now.lines, now.sha256) == (lines, sha256):
                 return None
             if now.lines != self.lines:
                 raise CreationMoved
+        raise AssertionError("it returns or raises")
 
     def _bad_line(self, number: int, why: str) -> click.ClickException:
         rest = "Nothing was created"

@@ -122,9 +122,6 @@ class CommandLine(CommandGroup):
                 vars(error)["message"] = clean_error(error.message)  # the attribute is read-only
             error.show()
             sys.exit(UNUSABLE)
-        except (ServerUnreachable, TryLater) as error:
-            click.echo(f"Error: {clean(str(error))}", err=True)
-            sys.exit(OUT_OF_REACH)
         except StoreError as error:  # one sentence that may quote the name of a file or server
             click.echo(f"Error: {clean(str(error))}", err=True)
             sys.exit(OUT_OF_REACH if isinstance(error, StoreUnavailable | StoreMissing) else UNUSABLE)

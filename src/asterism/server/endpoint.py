@@ -25,7 +25,7 @@ from pydantic_core import to_json
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
-from asterism.api.http_form import KEY_HEADER
+from asterism.api.http_form import API, KEY_HEADER, LARGEST_BODY
 from asterism.api.local.edited_plans import EditedPlans
 from asterism.base.http_limits import CHUNK, Bodies, RequestRefused, place_of, read_body
 from asterism.base.strict_json import NotStrictJson, parse_strict
@@ -40,10 +40,6 @@ from asterism.server.request_guard import Caller, Gate
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
-
-API = "/api/v1"
-MAX_BODY = 4 * 1024 * 1024
-"""The largest body of a request, in bytes."""
 
 MAX_DEPTH = 64
 """How deep the JSON of a request may be nested."""
@@ -393,7 +389,7 @@ async def _json_body(request: Request, server: ServerState, caller: Caller | Non
     if kind != "application/json":
         raise RequestRefused(415, "the body has to be JSON: Content-Type: application/json")
     client = caller.shown if caller is not None else "a stranger"
-    body = await read_body(request, server.bodies, client=client, most=MAX_BODY, each=4 * MAX_BODY)
+    body = await read_body(request, server.bodies, client=client, most=LARGEST_BODY, each=4 * LARGEST_BODY)
     try:
         return parse_strict(body, max_depth=MAX_DEPTH)
     except NotStrictJson as error:

@@ -15,6 +15,7 @@ from asterism.core.run.run_label import (
     InvalidTemplate,
     TextTemplate,
     UnknownField,
+    key_template,
     shown_label,
     tidy_label,
 )
@@ -107,3 +108,9 @@ def test_a_run_is_called_by_its_label_or_by_what_it_does(run: Run, shown: str) -
 
 def test_the_input_may_be_shown_masked() -> None:
     assert shown_label(a_run({"token": "s3cret"}), {"token": "***"}) == "***"
+
+
+def test_a_key_needs_a_field_of_the_input() -> None:
+    assert key_template("{id}").fill({"id": 7}) == "7"
+    with pytest.raises(InvalidTemplate, match=r"'k' gives every run the same key: name a field of the input"):
+        key_template("k")
