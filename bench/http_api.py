@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asterism import AsyncClient, Task, edits
+from asterism.api.credentials import Credentials
 from asterism.durable.journal_store import insert_plan
 from asterism.durable.plan_requests import edit_plan
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.retention import prune
 from asterism.planfile.loader import examine
-from asterism.server.credentials import Credentials
 from bench.page import met, table
 
 HEAD = """# Benchmarks: the server
@@ -332,7 +332,7 @@ async def _minute(server: Running, client: AsyncClient, minute: int) -> int:
         await client.read_changes(name)
         await client.read_story(name)
         await client.list_runs()
-        await client.devices()
+        await client.list_devices()
         await _get(server.url, f"/api/v1/plans/{name}/layout", token)
     code = await Credentials(server.fleet.store).create_login("bench", ["admin"], by="bench")
     await _get(server.url, f"/login?code={code}")

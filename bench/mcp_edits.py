@@ -25,6 +25,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from asterism import AsyncClient
 from asterism.agents.mcp_http import mcp_routes
+from asterism.api.credentials import Credentials
 from asterism.base.listen_address import ListenAddress
 from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.status import RUNNING
@@ -33,7 +34,6 @@ from asterism.durable.plan_requests import edit_plan
 from asterism.durable.plan_runner import runs_plans
 from asterism.durable.stored_plans import read_plan
 from asterism.fleet.fleet import Fleet
-from asterism.server.credentials import Credentials
 from asterism.server.http_service import HttpService, http_service
 
 TASKS = 100

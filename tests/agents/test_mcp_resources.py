@@ -116,7 +116,7 @@ def test_prompts_tell_the_truth() -> None:
     lines = texts["write_plan"].splitlines()
     start = next(number for number, line in enumerate(lines) if line.strip() == "asterism: 1")
     end = next(number for number, line in enumerate(lines) if line.startswith("   Each task"))
-    plan, mistakes = examine("\n".join(line[3:] for line in lines[start:end]), "prompt", files=False)
+    plan, mistakes = examine("\n".join(line[3:] for line in lines[start:end]), "prompt", texts={})
     assert not mistakes
     assert plan is not None
     assert len(plan.constellation) == 4

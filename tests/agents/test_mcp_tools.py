@@ -343,7 +343,7 @@ async def test_a_client_sees_and_may_use_only_what_its_scopes_allow() -> None:
 
 async def test_a_client_without_the_right_scope_is_stopped_by_the_check_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """The ablation: without the check of the scope, the same call would go through."""
-    monkeypatch.setattr("asterism.server.credentials.allows", lambda scopes, need: True)
+    monkeypatch.setattr("asterism.api.credentials.allows", lambda scopes, need: True)
     async with running_plan("observe") as (client, _, _):
         assert (await call(client, "edit_plan", plan="nightly", edits=[ADD]))["version"] == 1
 

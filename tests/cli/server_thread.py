@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from asterism.api.credentials import Credentials
 from asterism.base.listen_address import ListenAddress
 from asterism.fleet.fleet import Fleet
-from asterism.server.credentials import Credentials
 from asterism.server.http_service import HttpService, http_service
 
 Value = TypeVar("Value")

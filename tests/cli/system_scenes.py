@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from asterism.api.credentials import Credentials
 from asterism.api.local import run_handlers, workflow_handlers  # noqa: F401 - an event loop would load them for long
 from asterism.base.listen_address import ListenAddress
 from asterism.fleet.fleet import Fleet
-from asterism.server.credentials import Credentials
 from asterism.server.http_service import http_service
 from tests.cli.command_scenes import Scene
 from tests.process_scenes import PATIENCE

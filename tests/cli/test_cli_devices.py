@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from asterism.cli.fleet_tables import scores
+from asterism.api.local.device_handlers import device_scores
 from asterism.core.run import transitions
 from asterism.core.run.placement import candidate_of, score
 from asterism.core.run.run import Run
@@ -199,7 +199,7 @@ def test_scores_are_shown_in_their_parts_and_add_up_to_what_selection_uses(scene
     async def same(fleet: Fleet) -> None:
         flow = await fleet.workflows.latest("hard")
         placer = await fleet.placer(fresh=True)
-        for one in await scores(fleet, flow):
+        for one in await device_scores(fleet, flow):
             if one.parts is not None:
                 candidate = candidate_of(placer.sessions[one.device], placer.now, placer.ranks[one.device])
                 assert one.score == round(score(candidate, (None, flow.needs), placer.weights), 2)

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from asterism.api import request_tries
+from asterism.api.credentials import Credentials
 from asterism.api.server_logins import ServerLogins
 from asterism.server import kept_answers
-from asterism.server.credentials import Credentials
 from asterism.server.http_service import HttpService
 from tests.cli.command_scenes import Scene
 from tests.cli.raw_server import cutting_proxy

@@ -1,4 +1,4 @@
-"""`asterism notices`: what it lists, and how it follows."""
+"""`asterism notice list`: what it lists, and how it follows."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from asterism.cli import notice_list
-from asterism.cli.notice_list import NoticeFilter, follow_notices, read_notices
+from asterism.api.local import fleet_handlers
+from asterism.api.system import LocalSystem
+from asterism.cli import notice_commands
+from asterism.cli.notice_commands import follow_notices, read_notices
 from asterism.fleet.fleet import Fleet
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import Notice
@@ -33,18 +35,18 @@ def with_notices(scene: Scene, *kinds: str) -> Scene:
 
 def test_notices_are_listed_with_the_latest_last(tmp_path: Path) -> None:
     scene = with_notices(Scene(tmp_path).made(), "failed", "late", "failed")
-    lines = scene.ok("notices").splitlines()
+    lines = scene.ok("notice", "list").splitlines()
     assert [line.split()[2:5] for line in lines] == [
         ["failed", "number", "0"],
         ["late", "number", "1"],
         ["failed", "number", "2"],
     ]
     assert "\x1b" not in "".join(lines), "a notice does not act on the terminal"
-    assert [one["message"][:8] for one in scene.json("notices", "--limit", "1")] == ["number 2"]
-    assert [one["kind"] for one in scene.json("notices", "--kind", "late")] == ["late"]
-    assert len(scene.json("notices", "--since", "10m")) == 2
-    assert len(scene.json("notices", "--limit", "0")) == 3
-    assert set(scene.json("notices")[0]) == {"at", "kind", "message", "run", "device"}
+    assert [one["message"][:8] for one in scene.json("notice", "list", "--limit", "1")] == ["number 2"]
+    assert [one["kind"] for one in scene.json("notice", "list", "--kind", "late")] == ["late"]
+    assert len(scene.json("notice", "list", "--since", "10m")) == 2
+    assert len(scene.json("notice", "list", "--limit", "0")) == 3
+    assert set(scene.json("notice", "list")[0]) == {"number", "at", "kind", "message", "run", "device"}
 
 
 def test_notices_of_one_run(tmp_path: Path) -> None:
@@ -52,22 +54,22 @@ def test_notices_of_one_run(tmp_path: Path) -> None:
     scene.workflow()
     run = scene.create()
     scene.ask(lambda fleet: fleet.store.commit([Notice(1.0, "failed", "it failed", run.id)]))
-    assert [one["run"] for one in scene.json("notices", "--run", run.id)] == [run.id]
-    result = scene.run("notices", "--run", "0000")
+    assert [one["run"] for one in scene.json("notice", "list", "--run", run.id)] == [run.id]
+    result = scene.run("notice", "list", "--run", "0000")
     assert result.exit_code == 64
     assert "no run has '0000' in its id" in result.stderr
 
 
 def test_no_notices_are_said_to_be_none(tmp_path: Path) -> None:
     scene = Scene(tmp_path).made()
-    assert scene.run("notices").stderr == "There are no notices.\n"
-    assert scene.run("notices", "--kind", "late").stderr == "No notice matches.\n"
-    assert scene.json("notices") == []
+    assert scene.run("notice", "list").stderr == "There are no notices.\n"
+    assert scene.run("notice", "list", "--kind", "late").stderr == "No notice matches.\n"
+    assert scene.json("notice", "list") == []
 
 
 def test_new_notices_are_followed(tmp_path: Path) -> None:
     scene = with_notices(Scene(tmp_path).made(), "failed")
-    with scene.process("notices", "-f", "--json") as process:
+    with scene.process("notices", "list", "-f", "--json") as process:
         first = read_until(process, "number 0")
         with_notices(scene, "old", "brake")
         rest = read_until(process, "number 1")
@@ -78,12 +80,13 @@ def test_new_notices_are_followed(tmp_path: Path) -> None:
 async def test_every_notice_is_printed_once_and_an_outage_is_survived(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notice_list, "FOLLOW_INTERVAL", 0.001)
+    monkeypatch.setattr(fleet_handlers, "LOOK_INTERVAL", 0.001)
+    monkeypatch.setattr(notice_commands, "PAUSE", 0.001)
     async with Fleet(MemoryStore()) as fleet:
         await fleet.store.commit([Notice(1.0, "old", "before")])
-        last, found = await read_notices(fleet.store, NoticeFilter(), None)
+        found, last = await read_notices(LocalSystem(fleet), 0)
         assert [one.message for one in found] == ["before"]
-        following = asyncio.create_task(follow_notices(fleet, NoticeFilter(), last, as_json=False))
+        following = asyncio.create_task(follow_notices(LocalSystem(fleet), last, as_json=False))
         notices, told = fleet.store.notices, asyncio.Event()
 
         async def unavailable(**terms: object) -> list[tuple[int, Notice]]:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from asterism.api.credentials import LOGINS
 from asterism.cli.server_process import announce
 from asterism.fleet.fleet import Fleet
-from asterism.server.credentials import LOGINS
 from tests.cli.command_scenes import Scene
 
 

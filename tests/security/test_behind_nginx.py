@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from asterism.api.credentials import Credentials, NewToken
 from asterism.base.listen_address import ListenAddress
 from asterism.fleet.fleet import Fleet
 from asterism.peers.private_files import _new_identity
-from asterism.server.credentials import Credentials, NewToken
 from asterism.server.http_service import http_service
 from asterism.store.memory import MemoryStore
 from tests.docs.test_deployment import FILES

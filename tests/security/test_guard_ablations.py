@@ -14,13 +14,13 @@ from pathlib import Path
 import httpx
 import pytest
 
+from asterism.api.credentials import Credential, Credentials
 from asterism.api.local import edited_plans
 from asterism.base import http_limits
 from asterism.base.http_server import LimitedProtocol
 from asterism.base.listen_address import CannotServe, ListenAddress, parse_listen_address
 from asterism.durable.journal_store import insert_plan
 from asterism.server import endpoint, request_guard
-from asterism.server.credentials import Credential, Credentials
 from asterism.server.request_guard import Gate, RequestGuard
 from asterism.store.protocol import PutRegister
 from tests.durable.durable_scenes import chain
@@ -77,7 +77,7 @@ async def test_the_id_of_a_token_without_its_secret_opens_nothing(
     guarded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not guarded:
-        monkeypatch.setattr("asterism.server.credentials.hmac.compare_digest", lambda *_: True)
+        monkeypatch.setattr("asterism.api.credentials.hmac.compare_digest", lambda *_: True)
     async with server_scene() as scene:
         token = await scene.token("observe")
         async with scene.client(token=token[:-43] + "x" * 43) as client:

@@ -8,9 +8,9 @@ from http.cookies import SimpleCookie
 import httpx
 import pytest
 
+from asterism.api.credentials import NewToken
 from asterism.durable.journal_store import insert_plan
 from asterism.server import request_guard
-from asterism.server.credentials import NewToken
 from asterism.server.request_guard import RequestGuard
 from tests.durable.durable_scenes import chain
 from tests.server.server_scenes import ServerScene, server_scene

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from asterism.api.scopes import allows
 from asterism.durable.journal_store import insert_plan
 from asterism.server.app import endpoints
 from asterism.server.endpoint import Endpoint
-from asterism.server.scopes import allows
 from tests.durable.durable_scenes import chain
 from tests.security.test_requests import problem
 from tests.server.server_scenes import ServerScene, server_scene
@@ -81,5 +81,5 @@ async def test_without_the_check_of_scopes_a_token_for_one_plan_cancels_another(
     async with server_scene() as scene, scene.client("edit:other") as client:
         await insert_plan(scene.fleet.store, chain("a"))
         problem(await client.post("/api/v1/plans/nightly/cancel"), 403)
-        monkeypatch.setattr("asterism.server.credentials.allows", lambda *_: True)
+        monkeypatch.setattr("asterism.api.credentials.allows", lambda *_: True)
         assert (await client.post("/api/v1/plans/nightly/cancel")).status_code == 200

@@ -16,7 +16,8 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from asterism.api.local import plan_handlers
+from asterism.api.credentials import Credentials
+from asterism.api.local import plan_texts
 from asterism.base import http_limits
 from asterism.base.http_limits import Limits
 from asterism.base.listen_address import ListenAddress
@@ -24,7 +25,6 @@ from asterism.durable.journal_store import insert_plan
 from asterism.fleet.fleet import Fleet
 from asterism.planfile import loader
 from asterism.server import endpoint
-from asterism.server.credentials import Credentials
 from asterism.server.http_service import http_service
 from asterism.server.request_guard import SERVER_LIMITS
 from asterism.store.memory import MemoryStore
@@ -154,7 +154,7 @@ async def test_a_large_file_is_read_beside_the_event_loop(small: int, monkeypatc
         threads.append(threading.current_thread())
         return real(*arguments, **terms)
 
-    monkeypatch.setattr(plan_handlers, "SMALL_FILE", small)
+    monkeypatch.setattr(plan_texts, "SMALL_FILE", small)
     monkeypatch.setattr(loader, "examine", noted)
     async with server_scene() as scene, scene.client() as client:
         answer = await client.post("/api/v1/plans", json={"file": "asterism: 1\ntasks: {a: {shell: x}}", "name": "p"})

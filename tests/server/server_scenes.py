@@ -10,11 +10,11 @@ from typing import Any
 
 import httpx
 
+from asterism.api.credentials import Credentials
 from asterism.base.http_limits import Bodies
 from asterism.durable.plan_runner import PlanRunner
 from asterism.fleet.fleet import Fleet
 from asterism.server.app import server_app
-from asterism.server.credentials import Credentials
 from asterism.server.endpoint import ServerState
 from asterism.server.request_guard import SERVER_LIMITS, Gate
 from asterism.store.memory import MemoryStore

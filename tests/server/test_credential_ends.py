@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from asterism.api.credentials import Credentials
 from asterism.server.credential_ends import LOOK_INTERVAL, CredentialEnds
-from asterism.server.credentials import Credentials
 from asterism.store.memory import MemoryStore
 
 pytestmark = pytest.mark.virtual_time

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asterism.server.credentials import Credentials, LoginRefused, UnknownCredential
-from asterism.server.scopes import InvalidScope, allows, check_scopes
+from asterism.api.credentials import Credentials, LoginRefused, UnknownCredential
+from asterism.api.scopes import InvalidScope, allows, check_scopes
 from asterism.store.memory import MemoryStore
 
 

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.applications import Starlette
 
+from asterism.api.credentials import Credentials
 from asterism.base.http_limits import Bodies, Limits
 from asterism.base.listen_address import ListenAddress
 from asterism.core.attempt_log import LogChunk
@@ -42,7 +43,6 @@ from asterism.fleet.policy.device_policy import DevicePolicy
 from asterism.peers.private_files import _new_identity
 from asterism.server import enrolment, gateway_routes
 from asterism.server.app import endpoints
-from asterism.server.credentials import Credentials
 from asterism.server.enrolment import invite
 from asterism.server.gateway_routes import MAX_FAILURES, MONITOR_RETRY, GatewayRoutes, monitor_beside
 from asterism.server.http_service import http_service

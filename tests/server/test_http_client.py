@@ -13,6 +13,7 @@ import pytest
 
 from asterism import AsyncClient, Client, EditRejected, Task, edits
 from asterism.api import ApiError, NotAllowed, NotFound, ServerUnreachable, documents, requests
+from asterism.api.credentials import Credentials
 from asterism.api.event_lines import EventLines
 from asterism.api.local import plan_documents
 from asterism.api.operations import OPERATIONS
@@ -25,7 +26,6 @@ from asterism.durable.stored_plans import read_plan
 from asterism.fleet.fleet import Fleet
 from asterism.server import fleet_feed
 from asterism.server.app import endpoints
-from asterism.server.credentials import Credentials
 from asterism.server.http_service import HttpService, http_service
 from asterism.store.memory import MemoryStore
 from tests.durable.durable_scenes import chain
@@ -184,7 +184,7 @@ async def test_a_plan_a_series_and_a_schedule_named_with_dots_are_found_over_a_s
             assert (await anext(events)).position
             await events.aclose()
             await client.add_schedule(name, workflow="w", every=3600)
-            assert (await client.schedule(name)).name == name
+            assert (await client.show_schedule(name)).name == name
             await client.claim(name, 5)
             assert (await client.series(name)).active == 5
         assert (await client.claim("owner/repository", 5)).name == "owner/repository"

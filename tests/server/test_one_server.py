@@ -18,6 +18,7 @@ import httpx
 import pytest
 from cryptography.hazmat.primitives import serialization  # noqa: F401 - loading it takes too long for an event loop
 
+from asterism.api.credentials import Credentials
 from asterism.base.http_limits import Limits
 from asterism.base.listen_address import CannotServe, ListenAddress
 from asterism.cli import server_process
@@ -42,7 +43,6 @@ from asterism.series.github.sync import SyncWorker
 from asterism.series.github.webhook import LIMITS, MAX_BODY, WebhookEndpoint
 from asterism.server import endpoint
 from asterism.server import http_service as service_module
-from asterism.server.credentials import Credentials
 from asterism.server.http_service import HttpService, http_service
 from asterism.server.request_guard import SERVER_LIMITS
 from asterism.store.memory import MemoryStore

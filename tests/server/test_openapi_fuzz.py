@@ -12,12 +12,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from asterism.api.credentials import Credentials, token_sha256
 from asterism.base.listen_address import ListenAddress
 from asterism.core.run.workflow import Workflow
 from asterism.durable.journal_store import insert_plan
 from asterism.fleet.fleet import Fleet
 from asterism.server.app import endpoints
-from asterism.server.credentials import Credentials, token_sha256
 from asterism.server.http_service import http_service
 from asterism.server.openapi import openapi_document
 from asterism.store.memory import MemoryStore

@@ -17,7 +17,7 @@ resume a plan change nothing in it, and need the scope of the credential alone.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,7 @@ from asterism.agents.device_aliases import plain_capabilities
 from asterism.agents.fleet_surroundings import fleet_aliases, known_capabilities
 from asterism.api import documents
 from asterism.api.edit_operations import MAX_EDITS
+from asterism.api.local.device_handlers import device_documents
 from asterism.base.http_limits import RequestRefused
 from asterism.core.plan.approval import ApprovalRule
 from asterism.core.plan.edit_scope import EditScope
@@ -36,10 +37,13 @@ from asterism.core.run.run_label import PLAN_PREFIX
 from asterism.durable.approval_store import rules_of, scopes_of
 from asterism.durable.stored_plans import find_plan, read_plan
 from asterism.server.endpoint import Call, Endpoint, NoModel
-from asterism.server.fleet_routes import WithReason, devices_of
 from asterism.server.operation_endpoint import system_of
 
 CANCEL = CancelTask.op
+
+
+class WithReason(BaseModel, extra="forbid"):
+    reason: str = Field("", max_length=10_000)
 
 
 class RetryByEditor(BaseModel, extra="forbid"):
@@ -118,20 +122,16 @@ class ShownDevice(documents.Document):
     last_heartbeat_at: float
 
 
-async def list_devices(call: Call) -> Any:
+async def list_devices(call: Call) -> documents.Page[ShownDevice]:
     aliases, known = await fleet_aliases(call.fleet), await known_capabilities(call.fleet)
-    items = [_shown_device(device, aliases.shown(device["name"]), known) for device in await devices_of(call.fleet)]
-    return {"items": items, "next": None}
+    devices = await device_documents(call.fleet)
+    return documents.Page(items=[_shown_device(device, aliases.shown(device.name), known) for device in devices])
 
 
-def _shown_device(device: Mapping[str, Any], alias: str, known: Collection[str]) -> dict[str, Any]:
-    can = [word for word in plain_capabilities(device["can"]) if word in known]
-    own = {"name": alias, "can": can, "other_capabilities": len(device["can"]) - len(can)}
-    shown = {name: own[name] if name in own else device[name] for name in ShownDevice.__dataclass_fields__}
-    for name in ("load", "battery"):  # the machine reports them, as anything
-        if type(shown[name]) not in (int, float):
-            shown[name] = None
-    return shown
+def _shown_device(device: documents.Device, alias: str, known: Collection[str]) -> ShownDevice:
+    can = [word for word in plain_capabilities(device.can) if word in known]
+    shown = {name: getattr(device, name, None) for name in ShownDevice.__dataclass_fields__}
+    return ShownDevice(**{**shown, "name": alias, "can": can, "other_capabilities": len(device.can) - len(can)})
 
 
 PLAN, STATE = "/plans/{plan}", documents.PlanState

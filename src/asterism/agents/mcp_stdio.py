@@ -15,13 +15,13 @@ from mcp.server.stdio import stdio_server
 
 from asterism.agents.mcp_server import mcp_server
 from asterism.agents.mcp_tools import LOCAL
+from asterism.api.credentials import Credential, Credentials
+from asterism.api.scopes import check_scopes
 from asterism.base.http_limits import Bodies
 from asterism.core.errors import AsterismError
 from asterism.fleet.fleet import Fleet
-from asterism.server.credentials import Credential, Credentials
 from asterism.server.endpoint import ServerState
 from asterism.server.request_guard import SERVER_LIMITS, Caller, Gate
-from asterism.server.scopes import check_scopes
 
 
 def local_caller(name: str, scopes: Iterable[str]) -> Caller:

@@ -311,7 +311,7 @@ def _body_fields(endpoint: Endpoint) -> Iterable[str]:
 
 def may_use(scopes: Collection[str], tool: McpTool) -> bool:
     """Whether a tool may be of use to a credential with these scopes, for some plan."""
-    from asterism.server.scopes import allows
+    from asterism.api.scopes import allows
 
     need = tool.endpoint.needs or "known"
     if "{plan}" in need:

@@ -185,7 +185,7 @@ def _checked(file: str, name: str, devices: Sequence[Profile]) -> tuple[Any, lis
     """The plan of a file, and its mistakes: those of any plan file, and tasks that no device can run."""
     from asterism.planfile import GivenParameters, examine
 
-    found, mistakes = examine(file, name, params=GivenParameters({}, required=False), files=False)
+    found, mistakes = examine(file, name, params=GivenParameters({}, required=False), texts={})
     lines = [f"line {one.line}: {one.text}" for one in mistakes if not one.warning]
     if found is None:
         return None, lines or ["the plan has no tasks"]

@@ -219,17 +219,6 @@ class Client(_Connection, Operations, Blocking):
     redeem_login = _sync(requests.redeem_login)
     logout = _sync(requests.logout)
     metrics = _sync(requests.metrics)
-    devices = _sync(requests.devices)
-    device = _sync(requests.device)
-    drain = _sync(requests.drain)
-    schedules = _sync(requests.schedules)
-    schedule = _sync(requests.schedule)
-    add_schedule = _sync(requests.add_schedule)
-    remove_schedule = _sync(requests.remove_schedule)
-    pause_schedule = _sync(requests.pause_schedule)
-    resume_schedule = _sync(requests.resume_schedule)
-    run_schedule = _sync(requests.run_schedule)
-    notices = _sync(requests.notices)
 
 
 class AsyncClient(_Connection, Operations):
@@ -328,17 +317,6 @@ class AsyncClient(_Connection, Operations):
     redeem_login = _awaited(requests.redeem_login)
     logout = _awaited(requests.logout)
     metrics = _awaited(requests.metrics)
-    devices = _awaited(requests.devices)
-    device = _awaited(requests.device)
-    drain = _awaited(requests.drain)
-    schedules = _awaited(requests.schedules)
-    schedule = _awaited(requests.schedule)
-    add_schedule = _awaited(requests.add_schedule)
-    remove_schedule = _awaited(requests.remove_schedule)
-    pause_schedule = _awaited(requests.pause_schedule)
-    resume_schedule = _awaited(requests.resume_schedule)
-    run_schedule = _awaited(requests.run_schedule)
-    notices = _awaited(requests.notices)
 
 
 # -- answers -----------------------------------------------------------------------------------------------------------

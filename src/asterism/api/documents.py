@@ -781,8 +781,16 @@ class Workflow(Document):
 
 
 @dataclass(frozen=True, kw_only=True)
+class AddedWorkflow(Workflow):
+    """``added`` is false if the latest version of its name was the same already."""
+
+    added: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class Device(Document):
-    """A device that has joined. ``state`` is one word for people; ``rank`` is how well it fits in general."""
+    """A device that has joined. ``state`` is one word for people; ``rank`` is how well it fits in general, null for one
+    that is not there. ``profile`` is what the machine reports, with any values."""
 
     name: str
     state: str
@@ -794,9 +802,9 @@ class Device(Document):
     slots: int
     backlog: int
     used: int
-    load: float | None
+    load: float
     quality: float
-    rank: float
+    rank: float | None
     battery: float | None
     labels: dict[str, Any]
     accepts: str | None
@@ -826,15 +834,45 @@ class FleetView(Document):
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceDetails(Device):
-    """A device with the runs that it holds, and those that it had."""
+    """A device with the runs that it holds, and those that it had. ``now`` is the clock of the store."""
 
     holds: list[Run]
     latest: list[Run]
+    now: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceScore(Document):
+    """A device in the selection for a run. ``parts`` is null if it is not a candidate; ``why`` says why, or that it has
+    no free slot."""
+
+    device: str
+    score: float | None
+    parts: dict[str, float] | None
+    candidate: bool
+    chosen: bool
+    why: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceScores(Document):
+    """The devices for a run, or for a new run of a workflow: candidates first, the best at the top. For a run,
+    ``assignment`` are the scores at its assignment to ``assigned_to``."""
+
+    workflow: str
+    version: int
+    strategy: str
+    run: str | None
+    devices: list[DeviceScore]
+    assignment: dict[str, float] | None
+    assigned_to: str | None
+    epoch: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule(Document):
-    """When runs of a workflow, or plans, are created. ``due_in`` is how long until the next time, in seconds."""
+    """When runs of a workflow, or plans, are created. ``target`` is what it creates and ``times`` when, in words;
+    ``open`` are the runs or plans of it that have not ended. ``due_in`` is how long until the next time, in seconds."""
 
     name: str
     workflow: str | None
@@ -858,15 +896,38 @@ class Schedule(Document):
     replaced: list[str]
     made: int
     due_in: float | None
+    target: str
+    times: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedules(Page[Schedule]):
+    """``advice`` are sentences, each with a command that helps."""
+
+    items: list[Schedule]
+    advice: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangedSchedule(Schedule):
+    """A schedule after a request. ``changed`` is false if it was so already. ``advice`` are sentences, each with a
+    command that helps."""
+
+    changed: bool
+    advice: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleDetails(Schedule):
-    """A schedule with its next times and its history."""
+    """A schedule with its next times and its history. ``params`` are the parameters of its plan file, ``file`` the
+    text of that if it was asked for; ``unowned`` is the oldest open plan, if no process runs it."""
 
     next_times: list[float]
     history: list[Tick]
     coordinator: str | None
+    params: dict[str, Any]
+    file: str | None
+    unowned: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -973,3 +1034,81 @@ class Notice(Document):
     message: str
     run: str | None
     device: str | None
+
+
+# -- settings, metrics, tokens and the store ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(Document):
+    """The settings of a fleet. Times are in seconds, sizes in bytes. Passwords in addresses are masked."""
+
+    keep: float
+    large: int
+    most: int
+    log_limit: int
+    device_bytes: int
+    hold: float
+    lease: float
+    peer_timeout: float
+    peer_runs: int
+    peer_bytes: int
+    peer_blobs: int
+    notify_command: list[str] | None
+    notify_url: str | None
+    weights: dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metrics(Document):
+    """The metrics of a fleet and its plans: ``text`` in the format of OpenMetrics, ``families`` for programs that read
+    JSON, each with its name, help and samples."""
+
+    text: str
+    families: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Token(Document):
+    """A credential of the server. ``name`` is who uses it, ``kind`` token or session, ``state`` active, expired or
+    revoked."""
+
+    id: str
+    name: str
+    scopes: list[str]
+    kind: str
+    state: str
+    created_at: float
+    created_by: str
+    expires_at: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class CreatedToken(Token):
+    """``token`` is not shown again."""
+
+    token: str = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoginCode(Document):
+    """A code with which one browser logs in, once: ``ADDRESS/login?code=CODE``."""
+
+    code: str = field(repr=False)
+    expires_at: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreInfo(Document):
+    """What a store contains. ``runs`` and ``devices`` are numbers by status and state. ``clock_ahead`` is how far the
+    clock of the store is ahead of that of the machine that answers, in seconds."""
+
+    store: str
+    clock: float
+    clock_ahead: float
+    runs: dict[str, int]
+    devices: dict[str, int]
+    coordinator: str | None
+    workflows: int
+    series: int
+    series_active: int

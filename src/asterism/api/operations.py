@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from asterism.api import edit_operations, plan_operations, run_operations, series_operations, workflow_operations
+from asterism.api import (
+    device_operations,
+    edit_operations,
+    fleet_operations,
+    plan_operations,
+    run_operations,
+    schedule_operations,
+    series_operations,
+    token_operations,
+    workflow_operations,
+)
 from asterism.api.operation import Operation
 
 
@@ -67,6 +77,27 @@ class Operations:
     resume_series = series_operations.resume_series
     front_series = series_operations.front_series
     rebuild_series = series_operations.rebuild_series
+    remove_workflow = workflow_operations.remove_workflow
+    list_devices = device_operations.list_devices
+    show_device = device_operations.show_device
+    drain_device = device_operations.drain_device
+    score_devices = device_operations.score_devices
+    list_schedules = schedule_operations.list_schedules
+    add_schedule = schedule_operations.add_schedule
+    show_schedule = schedule_operations.show_schedule
+    remove_schedule = schedule_operations.remove_schedule
+    pause_schedule = schedule_operations.pause_schedule
+    resume_schedule = schedule_operations.resume_schedule
+    run_schedule = schedule_operations.run_schedule
+    list_notices = fleet_operations.list_notices
+    show_settings = fleet_operations.show_settings
+    change_settings = fleet_operations.change_settings
+    read_metrics = fleet_operations.read_metrics
+    list_tokens = token_operations.list_tokens
+    create_token = token_operations.create_token
+    revoke_token = token_operations.revoke_token
+    create_login = token_operations.create_login
+    show_store = fleet_operations.show_store
 
 
 OPERATIONS = {name: one for name, one in vars(Operations).items() if isinstance(one, Operation)}

@@ -28,6 +28,12 @@ class AddWorkflow:
     reason: Reason = ""
 
 
+@dataclass(frozen=True)
+class RemoveWorkflow:
+    workflow: Annotated[Name, Doc("Its name. All its versions are removed.")]
+    reason: Reason = ""
+
+
 list_workflows = Operation(
     "list_workflows", ListWorkflows, documents.Page[documents.Workflow], "List workflows.", "GET /workflows"
 )
@@ -35,5 +41,19 @@ show_workflow = Operation(
     "show_workflow", OneWorkflow, documents.Workflow, "A workflow with all its fields.", "GET /workflows/{workflow}"
 )
 add_workflow = Operation(
-    "add_workflow", AddWorkflow, documents.Workflow, "Add a workflow.", "POST /workflows", needs="admin", status=201
+    "add_workflow",
+    AddWorkflow,
+    documents.AddedWorkflow,
+    "Add a workflow, or a new version of one.",
+    "POST /workflows",
+    needs="admin",
+    status=201,
+)
+remove_workflow = Operation(
+    "remove_workflow",
+    RemoveWorkflow,
+    documents.Workflow,
+    "Remove a workflow that no open run and no schedule needs.",
+    "DELETE /workflows/{workflow}",
+    needs="admin",
 )

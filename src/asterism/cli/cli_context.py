@@ -24,7 +24,7 @@ Value = TypeVar("Value")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 HOW_TO_CREATE_A_STORE = (
-    "`asterism workflow add`, `device join`, `series claim`, `serve` or `run --store URL` creates it; --store names "
+    "`asterism store init`, `workflow add`, `device join`, `serve` or `run --store URL` creates it; --store names "
     "another one"
 )
 """Every command in it creates a store; a plain ``asterism run`` needs none."""
@@ -93,6 +93,9 @@ store_option = click.option(
     "in your data directory.",
 )
 
+reason_option = click.option("--reason", default="", metavar="TEXT", help="The reason, left as a notice.")
+"""The option of commands that change something without a story of its own."""
+
 fleet_options = options(store_option, json_option)
 """The options of every command on a store."""
 
@@ -133,13 +136,16 @@ def refuse_options(why: str, *names: str) -> None:
             raise click.UsageError(f"{parameter.opts[-1]} {why}")
 
 
-def same_store(fleet: Fleet) -> str:
-    """The option that lets an advised command find the store of this one: empty unless --store was given to it."""
-    return same_system(fleet.store.url)
+def same_store(used: Fleet | System) -> str:
+    """The option that lets an advised command find the store or the server of this one: empty unless --store was given
+    to it."""
+    from asterism.fleet.fleet import Fleet
+
+    return same_system(used.store.url if isinstance(used, Fleet) else used.url)
 
 
 def same_system(url: str) -> str:
-    """The same for a store or a server, by its address."""
+    """The same, by the address of the store or the server."""
     import shlex
 
     from click.core import ParameterSource
@@ -251,16 +257,18 @@ def server_of(store: str | None) -> str | None:
     return server_url(store)
 
 
+def refuse_server(store: str | None, why: str) -> None:
+    """Raise UsageError if ``--store`` is the address of a server. ``why`` says what to do instead."""
+    if server_of(store) is not None:
+        raise click.UsageError(f"{store} is a server. {why}")
+
+
 async def open_fleet(url: str | None, *, create: bool = False) -> Fleet:
     """Open the fleet of a store for a command. Raises as ``with_fleet`` does."""
+    refuse_server(url, "This command needs the store itself: --store sqlite:///file.db or postgresql://…")
     if url is not None and url.lower().startswith("memory:"):
         raise click.UsageError(
             "A store in memory ends with its process, so commands cannot share it; use sqlite:///file.db."
-        )
-    if server_of(url) is not None:
-        raise click.UsageError(
-            "This command works on the store itself, and --store or ASTERISM_STORE names a server: run it where the "
-            "store is."
         )
     from asterism.fleet.fleet import Fleet
     from asterism.store.store_errors import StoreNotFound

@@ -15,20 +15,23 @@ from asterism.cli.cli_context import (
     fleet_options,
     note,
     print_json,
+    reason_option,
     refuse_options,
+    refuse_server,
     store_wait_option,
     with_fleet,
+    with_system,
 )
 from asterism.cli.option_types import capabilities, duration, pair, positive_duration
 
 if TYPE_CHECKING:
-    from asterism.core.run.run import Run
+    from asterism.api.system import System
     from asterism.fleet.fleet import Fleet
 
 
 @click.group(cls=CommandGroup)
 def device() -> None:
-    """Run and manage devices: join, list, drain, scores."""
+    """Run and manage devices: join, list, show, drain, scores."""
 
 
 def _time(name: str, default: str, meaning: str) -> Callable[[Function], Function]:
@@ -159,6 +162,7 @@ def join(
         return join_server(server, _read_code(code), fingerprint, wanted, drain_for=drain_for, as_json=as_json)
     if code is not None or fingerprint is not None:
         raise click.UsageError("--code and --fingerprint belong to --server URL.")
+    refuse_server(store, f"A device joins through it with: asterism device join {clean(name)} --server {store}")
     return join_fleet(store, wanted, drain_for=drain_for, as_json=as_json, create=True, wait=store_wait)
 
 
@@ -184,43 +188,60 @@ def list_(store: str | None, as_json: bool) -> None:
     Devices that left recently are listed, too. SLOTS is the number of used slots and of all slots. LOAD, RANK and
     QUALITY (of the connection to the store) are between 0 and 1. BEAT is the age of the last heartbeat."""
 
-    async def read(fleet: Fleet) -> None:
-        from asterism.cli.fleet_tables import devices_table
+    async def read(system: System) -> None:
+        from asterism.cli.fleet_views import devices_table
         from asterism.cli.screen import print_lines
-        from asterism.fleet.fleet_json import device_json
 
-        placer, coordinator = await fleet.placer(fresh=True), await fleet.coordinator()
-        found, now, ranks = await fleet.devices(), fleet.store.clock(), placer.ranks
+        page = await system.list_devices()
         if as_json:
-            print_json([device_json(one, now, ranks.get(one.device, 0.0), coordinator) for one in found])
-        elif found:
-            print_lines(lambda width: devices_table(found, now, ranks, coordinator, width))
+            print_json(page.items)
+        elif page.items:
+            print_lines(lambda width: devices_table(page.items, page.now or 0.0, width))
         else:
             click.echo("No device has joined. Start one with: asterism device join NAME")
 
-    with_fleet(store, read)
+    with_system(store, read)
 
 
 @device.command()
 @click.argument("name")
 @fleet_options
-def drain(name: str, store: str | None, as_json: bool) -> None:
+def show(name: str, store: str | None, as_json: bool) -> None:
+    """Show a device, the runs that it holds, and its latest runs."""
+
+    async def read(system: System) -> None:
+        from asterism.cli.fleet_views import device_lines
+        from asterism.cli.screen import print_lines
+
+        details = await system.show_device(name)
+        if as_json:
+            print_json(details)
+        else:
+            print_lines(lambda width: device_lines(details, width))
+
+    with_system(store, read)
+
+
+@device.command()
+@click.argument("name")
+@reason_option
+@fleet_options
+def drain(name: str, reason: str, store: str | None, as_json: bool) -> None:
     """Ask a device to finish its runs, take no more, and leave."""
 
-    async def ask(fleet: Fleet) -> None:
-        from asterism.fleet.fleet_json import device_json, state_of
-
-        asked, now = await fleet.drain(name), fleet.store.clock()
+    async def ask(system: System) -> None:
+        device = await system.drain_device(name, reason)
         if as_json:
-            ranks = (await fleet.placer(fresh=True)).ranks
-            print_json(device_json(asked, now, ranks.get(name, 0.0), await fleet.coordinator()))
-        elif state_of(asked, now) == "silent":
-            click.echo(f"{name} has sent no heartbeat for {now - asked.beat_at:.0f} s; it leaves when it comes back.")
+            print_json(device)
+        elif device.state == "silent":
+            click.echo(
+                f"{name} has sent no heartbeat for longer than {device.timeout:g} s; it leaves when it comes back."
+            )
         else:
-            runs = {0: "no runs", 1: "1 run"}.get(asked.used, f"{asked.used} runs")
+            runs = {0: "no runs", 1: "1 run"}.get(device.used, f"{device.used} runs")
             click.echo(f"{name} was asked to leave; it has {runs} to finish.")
 
-    with_fleet(store, ask)
+    with_system(store, ask)
 
 
 @device.command()
@@ -233,30 +254,17 @@ def scores(subject: str, store: str | None, as_json: bool) -> None:
     devices have the reason why they are not candidates. A star marks the device that would be chosen now. For a run,
     the scores at its assignment follow."""
 
-    async def read(fleet: Fleet) -> None:
-        from asterism.cli.fleet_tables import scores as scores_of
-        from asterism.cli.fleet_tables import scores_lines
-
-        run = await _run_or_workflow(fleet, subject)
-        flow = await (fleet.workflows.get(run.workflow, run.version) if run else fleet.workflows.find(subject))
-        found = await scores_of(fleet, flow, run)
-        if as_json:
-            print_json(
-                {
-                    "workflow": flow.name,
-                    "version": flow.version,
-                    "strategy": flow.strategy,
-                    "run": run.id if run is not None else None,
-                    "devices": [score.to_json() for score in found],
-                    "assignment": dict(run.scores) if run is not None else None,
-                }
-            )
-            return
+    async def read(system: System) -> None:
+        from asterism.cli.fleet_views import scores_lines
         from asterism.cli.screen import print_lines
 
-        print_lines(lambda width: scores_lines(flow, run, found, width))
+        answer = await system.score_devices(subject)
+        if as_json:
+            print_json(answer)
+        else:
+            print_lines(lambda width: scores_lines(answer, width))
 
-    with_fleet(store, read)
+    with_system(store, read)
 
 
 @device.command(short_help="Print a command with which a machine joins.")
@@ -354,21 +362,6 @@ def revoke(name: str, store: str | None, as_json: bool) -> None:
     with_fleet(store, write)
 
 
-async def _run_or_workflow(fleet: Fleet, subject: str) -> Run | None:
-    """The run that the text names; None if it names a workflow. Raises AmbiguousRun if it names neither."""
-    from asterism.fleet.run_queries import AmbiguousRun, find_run
-    from asterism.fleet.workflows import UnknownWorkflow
-
-    try:
-        await fleet.workflows.find(subject)
-    except UnknownWorkflow:
-        try:
-            return await find_run(fleet, subject)
-        except AmbiguousRun as error:
-            raise AmbiguousRun(f"there is no workflow {subject!r}, and {error}") from None
-    return None
-
-
 @click.command()
 @click.argument("name", required=False)
 @click.option(
@@ -431,6 +424,7 @@ def monitor(
     waiting runs, and fails runs that no device can execute in time. Start a monitor if the devices of a fleet come and
     go; a fleet can have several. A monitor also runs the plans that schedules create. The default NAME is
     monitor-HOSTNAME."""
+    refuse_server(store, "A monitor needs the store itself: start it with --store sqlite:///file.db or postgresql://…")
     import platform
 
     from asterism.cli.device_process import DeviceOptions, join_fleet

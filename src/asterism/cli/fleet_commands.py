@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from asterism.cli.cli_context import CommandGroup, fleet_options, print_json, with_fleet
+from asterism.api.fleet_operations import MOST_METRIC_RUNS
+from asterism.cli.cli_context import CommandGroup, fleet_options, print_json, reason_option, with_system
 from asterism.cli.option_types import duration, pair, positive_duration, size, words
 
 if TYPE_CHECKING:
-    from asterism.fleet.fleet import Fleet
-    from asterism.fleet.settings import Settings
+    from asterism.api.documents import Settings
+    from asterism.api.system import System
 
 
 @click.group(cls=CommandGroup)
@@ -24,10 +25,10 @@ def fleet() -> None:
 def show(store: str | None, as_json: bool) -> None:
     """Show the settings of the fleet."""
 
-    async def read(found: Fleet) -> None:
-        _print(await found.settings(), as_json)
+    async def read(system: System) -> None:
+        _print(await system.show_settings(), as_json)
 
-    with_fleet(store, read)
+    with_system(store, read)
 
 
 @fleet.command("set")
@@ -77,22 +78,20 @@ def show(store: str | None, as_json: bool) -> None:
     metavar="NAME=NUMBER",
     help="Weight of a part of the score: load, connection, rank, capability.",
 )
+@reason_option
 @fleet_options
-def set_(store: str | None, as_json: bool, weights: tuple[tuple[str, str], ...], **given: Any) -> None:
+def set_(reason: str, store: str | None, as_json: bool, weights: tuple[tuple[str, str], ...], **settings: Any) -> None:
     """Change settings of the fleet. Settings that are not given stay as they are."""
-    changes = {name: value for name, value in given.items() if value is not None}
-    for name in ("notify_command", "notify_url"):
-        if name in changes:
-            changes[name] = changes[name] or None
+    changes = {name: value for name, value in settings.items() if value is not None}
     if weights:
         changes["weights"] = {name: _number(name, text) for name, text in weights}
     if not changes:
         raise click.UsageError("No setting is given (example: --keep 30d).")
 
-    async def change(found: Fleet) -> None:
-        _print(await found.configure(**changes), as_json)
+    async def change(system: System) -> None:
+        _print(await system.change_settings(**changes, reason=reason), as_json)
 
-    with_fleet(store, change)
+    with_system(store, change)
 
 
 @fleet.command(short_help="Print metrics of the fleet for Prometheus.")
@@ -106,7 +105,7 @@ def set_(store: str | None, as_json: bool, weights: tuple[tuple[str, str], ...],
 )
 @click.option(
     "--limit",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, MOST_METRIC_RUNS),
     default=10_000,
     show_default=True,
     metavar="N",
@@ -119,18 +118,16 @@ def metrics(window: float, limit: int, store: str | None, as_json: bool) -> None
     They are computed from the stored records: waiting time, work time, declines, losses and scores by workflow and
     device, and the edits and holds of plans. `asterism monitor --metrics-port` serves the same text over HTTP."""
 
-    async def read(found: Fleet) -> None:
-        from asterism.base.openmetrics import render
+    async def read(system: System) -> None:
         from asterism.base.text import echo_data
-        from asterism.cli.fleet_metrics import metrics_families
 
-        families = await metrics_families(found, window, limit)
+        answer = await system.read_metrics(window, limit)
         if as_json:
-            print_json([family.to_json() for family in families])
+            print_json(answer.families)
         else:
-            echo_data(render(families).removesuffix("\n"))
+            echo_data(answer.text.removesuffix("\n"))
 
-    with_fleet(store, read)
+    with_system(store, read)
 
 
 def _number(name: str, text: str) -> float:
@@ -141,10 +138,10 @@ def _number(name: str, text: str) -> float:
 
 
 def _print(settings: Settings, as_json: bool) -> None:
-    from asterism.cli.fleet_tables import settings_lines
+    from asterism.cli.fleet_views import settings_lines
     from asterism.cli.screen import print_lines
 
     if as_json:
-        print_json(settings.to_json())
+        print_json(settings)
     else:
         print_lines(lambda width: settings_lines(settings))

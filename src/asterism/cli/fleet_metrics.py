@@ -14,10 +14,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import click
 
-from asterism.base.openmetrics import CONTENT_TYPE, Family, render
-from asterism.durable.plan_metrics import plan_families
+from asterism.api.local.fleet_handlers import metrics_families
+from asterism.base.openmetrics import CONTENT_TYPE, render
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.selection_metrics import MAX_RUNS, WINDOW, fleet_families
 from asterism.store.store_errors import StoreError
 
 log = logging.getLogger("asterism.device")
@@ -35,11 +34,6 @@ LONGEST_HEAD = 16 * 1024
 MAX_HEADERS = 100
 
 Produce = Callable[[], Awaitable[str]]
-
-
-async def metrics_families(fleet: Fleet, window: float = WINDOW, limit: int = MAX_RUNS) -> list[Family]:
-    """The metrics of a fleet and of the plans in its store."""
-    return [*await fleet_families(fleet, window, limit), *await plan_families(fleet.store, window)]
 
 
 @contextlib.asynccontextmanager

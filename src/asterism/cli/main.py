@@ -53,23 +53,23 @@ COMMANDS = (
     CommandEntry("plan", "Manage plans: list, show, story, why, edit, pause, resume and more.", PLANS, "plan_commands"),
     CommandEntry("resume", "Resume a plan that was stopped or paused.", PLANS, "plan_commands"),
     CommandEntry("runs", "Create and manage runs: create, list, show, why, watch and more.", FLEETS, "runs_commands"),
-    CommandEntry("workflow", "Define what runs execute: add, list, show.", FLEETS, "workflow_commands"),
+    CommandEntry("workflow", "Define what runs execute: add, list, show, remove.", FLEETS, "workflow_commands"),
     CommandEntry(
         "schedule", "Create runs or plans at given times: add, list, show and more.", FLEETS, "schedule_commands"
     ),
-    CommandEntry("device", "Run and manage devices: join, list, drain, scores.", FLEETS, "device_commands"),
+    CommandEntry("device", "Run and manage devices: join, list, show, drain, scores.", FLEETS, "device_commands"),
     CommandEntry("fleet", "Show and change the settings of a fleet; print its metrics.", FLEETS, "fleet_commands"),
     CommandEntry("monitor", "Monitor the devices of a fleet without executing runs.", FLEETS, "device_commands"),
     CommandEntry("top", "Watch and steer plans, runs and devices in the terminal.", FLEETS, "top_commands"),
-    CommandEntry("notices", "List and follow the notices of a fleet.", FLEETS, "notices_commands"),
+    CommandEntry("notice", "List and follow the notices of a fleet.", FLEETS, "notice_commands"),
     CommandEntry("serve", "Serve a store over HTTP: API, page and devices.", FLEETS, "serve_commands"),
     CommandEntry("mcp", "Let an MCP client read, run and edit plans.", FLEETS, "mcp_commands"),
     CommandEntry("login", "Log in to a server, so that commands reach it.", FLEETS, "login_commands"),
     CommandEntry("logout", "Revoke the token of a login, and forget it.", FLEETS, "login_commands"),
     CommandEntry("whoami", "Show which server commands reach, as whom, and until when.", FLEETS, "login_commands"),
-    CommandEntry("token", "Manage access to the server: create, list, revoke, login.", FLEETS, "serve_commands"),
+    CommandEntry("token", "Manage access to the server: create, list, revoke, login.", FLEETS, "token_commands"),
     CommandEntry("peer", "Exchange runs with stores on other machines.", FLEETS, "peer_commands"),
-    CommandEntry("store", "Inspect and back up a store: info, check, backup, restore.", FLEETS, "store_commands"),
+    CommandEntry("store", "Create, inspect and back up a store: init, info, check and more.", FLEETS, "store_commands"),
     CommandEntry(
         "series", "Keep one issue of a series active: claim, status, release and more.", SERIES, "series_commands"
     ),
@@ -77,6 +77,10 @@ COMMANDS = (
         "completion", "Print the script that completes commands and names in a shell.", SHELL, "completion_commands"
     ),
 )
+
+
+ALIASES = {f"{name}s": name for name in ("plan", "workflow", "schedule", "device", "notice", "token", "peer")}
+"""The plural of a noun is accepted, and listed nowhere."""
 
 
 class _Commands(MutableMapping[str, click.Command]):
@@ -145,6 +149,11 @@ class CommandLine(CommandGroup):
 
             forget_output(sys.stdout)
             return READER_GONE
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        return super().resolve_command(ctx, [ALIASES.get(args[0], args[0]), *args[1:]])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
         """Complete the name of a command, without importing any of them."""

@@ -181,9 +181,9 @@ async def _devices(store: Store, context: click.Context, incomplete: str) -> Nam
 
 
 async def _workflows(store: Store, context: click.Context, incomplete: str) -> Names:
-    from asterism.fleet.workflows import LATEST
+    from asterism.fleet.workflows import Workflows
 
-    return _keys(await store.registers(LATEST), LATEST)
+    return dict.fromkeys(await Workflows(store).names(), "")
 
 
 async def _workflows_and_runs(store: Store, context: click.Context, incomplete: str) -> Names:
@@ -213,7 +213,7 @@ async def _schedules(store: Store, context: click.Context, incomplete: str) -> N
 
 
 async def _credentials(store: Store, context: click.Context, incomplete: str) -> Names:
-    from asterism.server.credentials import Credentials
+    from asterism.api.credentials import Credentials
 
     return {one.id: f"{one.name}, {one.state(store.clock())}" for one in await Credentials(store).all()}
 

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from asterism.base.text import clean
-from asterism.cli.cli_context import CommandGroup, fleet_options, note, print_json, with_fleet
+from asterism.cli.cli_context import CommandGroup, fleet_options, note, print_json, reason_option, with_system
 from asterism.cli.option_types import duration, json_object, named_values, positive_duration
 
 if TYPE_CHECKING:
-    from asterism.core.schedule.schedule import Schedule
-    from asterism.fleet.fleet import Fleet
+    from asterism.api.documents import ChangedSchedule
+    from asterism.api.system import System
 
 CATCH_UP = ("none", "last", "all")
 OVERLAP = ("skip", "queue", "replace", "allow")
+CREATED = "created"
 SKIPPED = 1
 
 name_argument = click.argument("name")
@@ -78,9 +79,11 @@ def schedule() -> None:
     help="Delay each tick by up to this time.",
 )
 @click.option("--replace", is_flag=True, help="Change a schedule that exists; its history stays.")
+@reason_option
 @fleet_options
 def add(
     name: str,
+    given: dict[str, Any] | None,
     store: str | None,
     as_json: bool,
     every: float | None,
@@ -109,41 +112,39 @@ def add(
     if every is not None and every != int(every):
         raise click.BadParameter("the interval must be a whole number of seconds.", param_hint="--every")
 
-    async def put(fleet: Fleet) -> None:
-        added = await fleet.schedules.add(name, cron=cron, every=None if every is None else int(every), **terms)
+    async def put(system: System) -> None:
+        whole = None if every is None else int(every)
+        added = await system.add_schedule(name, input=given or {}, cron=cron, every=whole, **terms)
         if as_json:
-            from asterism.fleet.fleet_json import schedule_json
-
-            print_json(schedule_json(added, fleet.store.clock()))
+            print_json(added)
             return
-        click.echo(clean(_added(added)))
-        if added.plan is not None:
-            note("Its plans are run by: asterism monitor")
-        if await fleet.coordinator() is None:
-            note("No coordinator is running, so nothing is created yet. Start one with: asterism monitor")
+        from asterism.cli.schedule_views import zone_time
 
-    with_fleet(store, put)
+        first = zone_time(added, added.next)
+        click.echo(clean(f"Schedule {added.name!r} creates {added.target}, {added.times}; first at {first}."))
+        for line in added.advice:
+            note(line)
+
+    with_system(store, put)
 
 
 def _plan_terms(path: str, settings: dict[str, str]) -> dict[str, Any]:
-    """The arguments of ``Schedules.add`` for a plan file. Raises UnusablePlanFile with every mistake."""
+    """The fields of the request for a plan file, which is read with all that it includes. Raises UnusablePlanFile with
+    every mistake."""
     from pathlib import Path
 
     from asterism.cli.plan_file_commands import given_parameters, load_plan_file
     from asterism.cli.user_files import allow_imports
+    from asterism.planfile.include import included_texts
 
     allow_imports(path)
-    found = load_plan_file(path, given_parameters(settings, None), fleet=True)
-    text = Path(path).read_text("utf-8-sig")
-    terms = {"plan": found.constellation, "plan_text": text, "policy": found.policy or "scoped"}
-    return {**terms, "params": found.params}
-
-
-def _added(schedule: Schedule) -> str:
-    from asterism.cli.schedule_views import zone_time
-
-    first = zone_time(schedule, schedule.next)
-    return f"Schedule {schedule.name!r} creates {schedule.target}, {schedule.times}; first at {first}."
+    plan_file = load_plan_file(path, given_parameters(settings, None), fleet=True)
+    return {
+        "file": Path(path).read_text("utf-8-sig"),
+        "file_name": Path(path).stem,
+        "includes": included_texts(path),
+        "params": dict(plan_file.params),
+    }
 
 
 @schedule.command("list")
@@ -154,23 +155,21 @@ def list_(store: str | None, as_json: bool) -> None:
     NEXT is the next tick in the time zone of the schedule, IN the time until it fires, MADE the number of runs that
     were created, and OPEN how many of them have not ended."""
 
-    async def read(fleet: Fleet) -> None:
-        from asterism.cli.schedule_views import open_numbers, schedules_table
+    async def read(system: System) -> None:
+        from asterism.cli.schedule_views import schedules_table
         from asterism.cli.screen import print_lines
-        from asterism.fleet.fleet_json import schedule_json
 
-        found, now = await fleet.schedules.all(), fleet.store.clock()
+        page = await system.list_schedules()
         if as_json:
-            print_json([schedule_json(one, now) for one in found])
-        elif found:
-            numbers = await open_numbers(fleet, found)
-            print_lines(lambda width: schedules_table(found, numbers, now, width))
-            if await fleet.coordinator() is None:
-                note("No coordinator is running, so nothing is created. Start one with: asterism monitor")
+            print_json(page.items)
+        elif page.items:
+            print_lines(lambda width: schedules_table(page.items, width))
+            for line in page.advice:
+                note(line)
         else:
             note("There are no schedules. Add one with: asterism schedule add NAME --cron '0 3 * * *' --workflow NAME")
 
-    with_fleet(store, read)
+    with_system(store, read)
 
 
 @schedule.command()
@@ -180,23 +179,21 @@ def list_(store: str | None, as_json: bool) -> None:
 def show(name: str, plan_file: bool, store: str | None, as_json: bool) -> None:
     """Show a schedule with its terms, next times and latest ticks."""
 
-    async def read(fleet: Fleet) -> None:
-        if plan_file:
-            text = await fleet.schedules.plan_text(name)
-            if not text:
-                raise click.UsageError(f"Schedule {name!r} keeps no plan file.")
-            click.echo(text, nl=False)
-            return
-        from asterism.cli.schedule_views import details_json, details_lines, read_details
+    async def read(system: System) -> None:
+        from asterism.cli.schedule_views import NEXT_SHOWN, details_lines
         from asterism.cli.screen import print_lines
 
-        found = await read_details(fleet, name)
-        if as_json:
-            print_json(details_json(found))
+        details = await system.show_schedule(name, NEXT_SHOWN, plan_file)
+        if plan_file:
+            if details.file is None:
+                raise click.UsageError(f"Schedule {name!r} keeps no plan file.")
+            click.echo(details.file, nl=False)
+        elif as_json:
+            print_json(details)
         else:
-            print_lines(lambda width: details_lines(found, width))
+            print_lines(lambda width: details_lines(details, width))
 
-    with_fleet(store, read)
+    with_system(store, read)
 
 
 @schedule.command()
@@ -206,55 +203,48 @@ def show(name: str, plan_file: bool, store: str | None, as_json: bool) -> None:
 def pause(name: str, reason: str, store: str | None, as_json: bool) -> None:
     """Pause a schedule: create nothing until it is resumed. Earlier runs continue."""
 
-    async def ask(fleet: Fleet) -> None:
-        before = await fleet.schedules.get(name)
-        paused = await fleet.schedules.pause(name, reason)
-        already = "was already" if before.paused is not None else "is"
-        _print_changed(paused, f"{already} paused, {paused.paused}.", fleet, as_json)
+    async def ask(system: System) -> None:
+        paused = await system.pause_schedule(name, reason)
+        _print_changed(paused, f"{'is' if paused.changed else 'was already'} paused, {paused.paused}.", as_json)
 
-    with_fleet(store, ask)
+    with_system(store, ask)
 
 
 @schedule.command()
 @name_argument
+@reason_option
 @fleet_options
-def resume(name: str, store: str | None, as_json: bool) -> None:
+def resume(name: str, reason: str, store: str | None, as_json: bool) -> None:
     """Resume a paused schedule, from its next tick on. The ticks of the pause are not caught up."""
 
-    async def ask(fleet: Fleet) -> None:
+    async def ask(system: System) -> None:
         from asterism.cli.schedule_views import zone_time
 
-        before = await fleet.schedules.get(name)
-        resumed = await fleet.schedules.resume(name)
-        word = "is resumed" if before.paused is not None else "was not paused"
-        _print_changed(resumed, f"{word}; next at {zone_time(resumed, resumed.next)}.", fleet, as_json)
+        resumed = await system.resume_schedule(name, reason)
+        word = "is resumed" if resumed.changed else "was not paused"
+        _print_changed(resumed, f"{word}; next at {zone_time(resumed, resumed.next)}.", as_json)
 
-    with_fleet(store, ask)
+    with_system(store, ask)
 
 
 @schedule.command()
 @name_argument
+@reason_option
 @fleet_options
-def remove(name: str, store: str | None, as_json: bool) -> None:
+def remove(name: str, reason: str, store: str | None, as_json: bool) -> None:
     """Remove a schedule and its history. Earlier runs continue."""
 
-    async def ask(fleet: Fleet) -> None:
-        removed = await fleet.schedules.remove(name)
-        if as_json:
-            print_json({"name": name, "removed": True})
-        else:
-            click.echo(clean(f"Schedule {removed.name!r} is removed."))
+    async def ask(system: System) -> None:
+        _print_changed(await system.remove_schedule(name, reason), "is removed.", as_json)
 
-    with_fleet(store, ask)
+    with_system(store, ask)
 
 
-def _print_changed(schedule: Schedule, words: str, fleet: Fleet, as_json: bool) -> None:
+def _print_changed(changed: ChangedSchedule, words: str, as_json: bool) -> None:
     if as_json:
-        from asterism.fleet.fleet_json import schedule_json
-
-        print_json(schedule_json(schedule, fleet.store.clock()))
+        print_json(changed)
     else:
-        click.echo(clean(f"Schedule {schedule.name!r} {words}"))
+        click.echo(clean(f"Schedule {changed.name!r} {words}"))
 
 
 @schedule.command("next")
@@ -266,19 +256,19 @@ def _print_changed(schedule: Schedule, words: str, fleet: Fleet, as_json: bool) 
 def next_(name: str, number: int, store: str | None, as_json: bool) -> None:
     """Print the next times of a schedule, in its time zone."""
 
-    async def read(fleet: Fleet) -> None:
+    async def read(system: System) -> None:
         from asterism.cli.schedule_views import zone_time
 
-        found, times = await fleet.schedules.get(name), await fleet.schedules.next_times(name, number)
+        details = await system.show_schedule(name, number)
         if as_json:
-            print_json([{"at": at, "local": zone_time(found, at)} for at in times])
+            print_json([{"at": at, "local": zone_time(details, at)} for at in details.next_times])
             return
-        for at in times:
-            click.echo(zone_time(found, at))
-        if found.paused is not None:
-            note(f"Schedule {name!r} is paused, {found.paused}. Resume it with: asterism schedule resume {name}")
+        for at in details.next_times:
+            click.echo(zone_time(details, at))
+        if details.paused is not None:
+            note(f"Schedule {name!r} is paused, {details.paused}. Resume it with: asterism schedule resume {name}")
 
-    with_fleet(store, read)
+    with_system(store, read)
 
 
 @schedule.command()
@@ -295,41 +285,39 @@ def next_(name: str, number: int, store: str | None, as_json: bool) -> None:
 def history(name: str, limit: int, store: str | None, as_json: bool) -> None:
     """List the latest ticks of a schedule, newest last."""
 
-    async def read(fleet: Fleet) -> None:
+    async def read(system: System) -> None:
         from asterism.cli.schedule_views import history_table
         from asterism.cli.screen import print_lines
-        from asterism.fleet.fleet_json import entry_json
 
-        found, entries = await fleet.schedules.get(name), (await fleet.schedules.history(name))[-limit:]
+        details = await system.show_schedule(name, 0)
+        entries = details.history[-limit:]
         if as_json:
-            print_json([entry_json(entry) for entry in entries])
+            print_json(entries)
         elif entries:
-            print_lines(lambda width: history_table(found, entries, width))
+            print_lines(lambda width: history_table(details, entries, width))
         else:
             note(f"Schedule {name!r} has created nothing yet.")
 
-    with_fleet(store, read)
+    with_system(store, read)
 
 
 @schedule.command()
 @name_argument
+@reason_option
 @fleet_options
-def run(name: str, store: str | None, as_json: bool) -> int:
+def run(name: str, reason: str, store: str | None, as_json: bool) -> int:
     """Create the work of a schedule now. Its times stay as they are.
 
     The overlap policy applies: with `skip` the command exits with 1 while earlier work has not ended."""
 
-    async def ask(fleet: Fleet) -> int:
-        from asterism.core.schedule.ticks import CREATED
-        from asterism.fleet.fleet_json import entry_json
-
-        entry = await fleet.schedules.run(name)
+    async def ask(system: System) -> int:
+        entry = await system.run_schedule(name, reason)
         if as_json:
-            print_json(entry_json(entry))
+            print_json(entry)
         elif entry.outcome == CREATED:
             click.echo(entry.what)
         else:
             note(f"Nothing was created: {entry.why}.")
         return 0 if entry.outcome == CREATED else SKIPPED
 
-    return with_fleet(store, ask)
+    return with_system(store, ask)

@@ -1,26 +1,22 @@
-"""Schedules for people and as JSON: the table, the details with the next times, and the history."""
+"""Schedules for people, made of their documents: the table, the details with the next times, and the history."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Any
 
 from rich.text import Text
 
+from asterism.api.documents import Schedule, ScheduleDetails, Tick
 from asterism.base.cron import InvalidCron, time_zone
 from asterism.base.durations import format_delay
 from asterism.base.text import short
 from asterism.cli.cli_context import format_time
 from asterism.cli.screen import Cell, Column, fact_lines, table
 from asterism.core.run.run_label import value_text
-from asterism.core.schedule.schedule import Schedule, interval_text
-from asterism.core.schedule.ticks import CREATED, EXISTS, FAILED, MISSED, SKIPPED, TickEntry
-from asterism.fleet.fleet import Fleet
-from asterism.fleet.fleet_json import entry_json, masked_input, schedule_json
-from asterism.fleet.scheduled_work import ScheduledWork, plan_key
+from asterism.core.schedule.schedule import interval_text
+from asterism.core.schedule.ticks import CREATED, EXISTS, FAILED, MISSED, SKIPPED
 from asterism.report.status_style import BOLD, DIM, mark, tone
 
 _LOOKS = {CREATED: "completed", EXISTS: "completed", SKIPPED: "waiting", MISSED: "failed", FAILED: "failed"}
@@ -58,30 +54,22 @@ _COLUMNS = (
 )
 
 
-async def open_numbers(fleet: Fleet, schedules: Sequence[Schedule]) -> dict[str, int]:
-    """How many runs or plans of each schedule have not ended, by name."""
-    work = ScheduledWork(fleet)
-    return {schedule.name: len(await work.open_work(schedule)) for schedule in schedules}
-
-
-def schedules_table(
-    schedules: Sequence[Schedule], open_work: dict[str, int], now: float, width: int | None
-) -> list[Text]:
+def schedules_table(schedules: Sequence[Schedule], width: int | None) -> list[Text]:
     rows: list[list[Cell]] = []
-    for one in schedules:
-        paused = one.paused is not None
+    for schedule in schedules:
+        paused = schedule.paused is not None
         rows.append(
             [
-                Text(one.name, DIM if paused else ""),
-                one.target,
-                one.times,
-                "paused" if paused else zone_time(one, one.next),
-                "" if paused or one.due is None else format_delay(one.due - now).removeprefix("in "),
-                str(one.made),
-                str(open_work[one.name]),
-                one.overlap,
-                one.catch_up,
-                Text(one.paused or "", DIM),
+                Text(schedule.name, DIM if paused else ""),
+                schedule.target,
+                schedule.times,
+                "paused" if paused else zone_time(schedule, schedule.next),
+                "" if schedule.due_in is None else format_delay(schedule.due_in).removeprefix("in "),
+                str(schedule.made),
+                str(len(schedule.open)),
+                schedule.overlap,
+                schedule.catch_up,
+                Text(schedule.paused or "", DIM),
             ]
         )
     return table(_COLUMNS, rows, width)
@@ -90,81 +78,20 @@ def schedules_table(
 # -- details -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduleDetails:
-    """A schedule with everything that ``schedule show`` prints."""
-
-    schedule: Schedule
-    next_times: Sequence[int]
-    history: Sequence[TickEntry]
-    open_work: Sequence[str]
-    coordinator: str | None
-    params: Mapping[str, Any]
-    """The parameters of its plan file."""
-
-    unowned: str | None
-    """The oldest open plan, if no process runs it."""
-
-    now: float
-
-
-async def read_details(fleet: Fleet, name: str) -> ScheduleDetails:
-    """Raises UnknownSchedule."""
-    schedule = await fleet.schedules.get(name)
-    open_work = await ScheduledWork(fleet).open_work(schedule)
-    return ScheduleDetails(
-        schedule,
-        await fleet.schedules.next_times(name, NEXT_SHOWN),
-        await fleet.schedules.history(name),
-        open_work,
-        await fleet.coordinator(),
-        await _params(fleet, schedule),
-        await _unowned(fleet, open_work[0]) if schedule.plan is not None and open_work else None,
-        fleet.store.clock(),
-    )
-
-
-async def _params(fleet: Fleet, schedule: Schedule) -> Mapping[str, Any]:
-    document = None if schedule.plan is None else await fleet.store.register(plan_key(schedule.name))
-    return {} if document is None else document.value.get("params", {})
-
-
-async def _unowned(fleet: Fleet, plan: str) -> str | None:
-    """The plan, if no process runs it."""
-    from asterism.durable.admin import live_owner
-    from asterism.durable.journal_store import read_head
-
-    head, _ = await read_head(fleet.store, plan)
-    return plan if await live_owner(fleet.store, head) is None else None
-
-
-def details_json(found: ScheduleDetails) -> dict[str, Any]:
-    return {
-        **schedule_json(found.schedule, found.now),
-        "params": dict(found.params),
-        "open": list(found.open_work),
-        "next_times": list(found.next_times),
-        "history": [entry_json(entry) for entry in found.history],
-        "coordinator": found.coordinator,
-    }
-
-
-def details_lines(found: ScheduleDetails, width: int | None) -> Iterator[Text]:
-    schedule = found.schedule
+def details_lines(schedule: ScheduleDetails, width: int | None) -> Iterator[Text]:
     yield Text(schedule.name, BOLD)
-    yield from fact_lines(_facts(found))
-    if found.history:
+    yield from fact_lines(_facts(schedule))
+    if schedule.history:
         yield Text()
-        yield from history_table(schedule, found.history[-HISTORY_SHOWN:], width)
+        yield from history_table(schedule, schedule.history[-HISTORY_SHOWN:], width)
 
 
-def _facts(found: ScheduleDetails) -> dict[str, str]:
-    schedule = found.schedule
+def _facts(schedule: ScheduleDetails) -> dict[str, str]:
     facts = {"creates": schedule.target, "times": schedule.times}
     if schedule.input:
-        facts["input"] = json.dumps(masked_input(schedule), ensure_ascii=False)
-    if found.params:
-        facts["params"] = ", ".join(f"{name}={value_text(value)}" for name, value in found.params.items())
+        facts["input"] = json.dumps(schedule.input, ensure_ascii=False)
+    if schedule.params:
+        facts["params"] = ", ".join(f"{name}={value_text(value)}" for name, value in schedule.params.items())
     if schedule.priority is not None:
         facts["priority"] = str(schedule.priority)
     if schedule.device is not None:
@@ -175,14 +102,14 @@ def _facts(found: ScheduleDetails) -> dict[str, str]:
     facts["added"] = f"{format_time(schedule.start)} by {schedule.created_by}"
     if schedule.paused is not None:
         facts["paused"] = schedule.paused
-    elif found.next_times:
-        facts["next"] = ", ".join(zone_time(schedule, at) for at in found.next_times)
+    elif schedule.next_times:
+        facts["next"] = ", ".join(zone_time(schedule, at) for at in schedule.next_times)
     facts["made"] = str(schedule.made)
-    if found.open_work:
-        facts["open"] = ", ".join(found.open_work)
-    if found.unowned is not None:
-        facts["waits"] = f"no process runs {found.unowned}. Start one with: asterism monitor"
-    facts["coordinator"] = found.coordinator or "none: nothing is created. Start one with: asterism monitor"
+    if schedule.open:
+        facts["open"] = ", ".join(schedule.open)
+    if schedule.unowned is not None:
+        facts["waits"] = f"no process runs {schedule.unowned}. Start one with: asterism monitor"
+    facts["coordinator"] = schedule.coordinator or "none: nothing is created. Start one with: asterism monitor"
     return facts
 
 
@@ -195,7 +122,7 @@ _HISTORY_COLUMNS = (
 )
 
 
-def history_table(schedule: Schedule, entries: Sequence[TickEntry], width: int | None) -> list[Text]:
+def history_table(schedule: Schedule, entries: Sequence[Tick], width: int | None) -> list[Text]:
     rows: list[list[Cell]] = []
     for entry in entries:
         style = tone(_LOOKS[entry.outcome])

@@ -1,4 +1,4 @@
-"""``asterism serve`` and ``asterism token``: the server, and who may use it."""
+"""``asterism serve``: a store over HTTP."""
 
 from __future__ import annotations
 
@@ -9,24 +9,18 @@ import click
 
 from asterism.base.text import clean
 from asterism.cli.cli_context import (
-    CommandGroup,
     SectionedCommand,
     fleet_options,
-    format_time,
-    note,
     options,
-    print_json,
-    same_store,
+    refuse_server,
     section,
     store_wait_option,
     with_fleet,
 )
-from asterism.cli.option_types import duration
 from asterism.cli.series_webhook_commands import WebhookSettings, webhook_options
 
 if TYPE_CHECKING:
     from asterism.fleet.fleet import Fleet
-    from asterism.server.credentials import Credential
 
 DEFAULT_LISTEN = "127.0.0.1:7400"
 _HOST_NAME = re.compile(r"[0-9A-Za-z.-]{1,253}|\[?[0-9A-Fa-f:]{2,39}\]?")
@@ -110,6 +104,7 @@ def serve(
     from asterism.cli.device_log import log_to_stderr
     from asterism.cli.server_policy import ServerPolicy
 
+    refuse_server(store, "A server serves a store: give --store sqlite:///file.db or postgresql://…")
     webhook = WebhookSettings.if_given(given)
     address = parse_listen_address(listen, tls_cert, tls_key, behind_proxy)
     policies = ServerPolicy.find(policy)
@@ -131,145 +126,3 @@ def serve(
 
     with log_to_stderr(as_json=as_json):
         return with_fleet(store, run, create=True, wait=store_wait)
-
-
-# -- tokens ------------------------------------------------------------------------------------------------------------
-
-
-@click.group(cls=CommandGroup)
-def token() -> None:
-    """Manage access to the server: create, list, revoke, login.
-
-    A token is shown once; the store keeps only a hash of it."""
-
-
-@token.command()
-@click.option(
-    "--scope",
-    "scopes",
-    multiple=True,
-    required=True,
-    metavar="SCOPE",
-    help="What it allows (repeatable): observe, operate, series, admin or edit:PLAN.",
-)
-@click.option("--for", "name", required=True, metavar="NAME", help="Who uses it: the name in stories and edits.")
-@click.option(
-    "--valid", type=duration, default="90d", show_default=True, metavar="DURATION", help="How long it is valid."
-)
-@fleet_options
-def create(scopes: tuple[str, ...], name: str, valid: float, store: str | None, as_json: bool) -> None:
-    """Create a token, and print it.
-
-    \b
-    asterism token create --scope operate --for ci
-    asterism token create --scope edit:nightly --scope observe --for planner --valid 12h
-
-    It is printed once: programs send it as `Authorization: Bearer TOKEN`."""
-
-    async def write(fleet: Fleet) -> None:
-        from asterism.server.credentials import Credentials
-
-        new = await Credentials(fleet.store).create(name, scopes, by=fleet.by, valid_for=valid)
-        if as_json:
-            print_json({**_credential_json(new.credential, fleet.store.clock()), "token": new.token})
-            return
-        click.echo(new.token)
-        until = format_time(new.credential.expires_at)
-        note(
-            f"It is not shown again. It is valid until {until}; revoke it with: "
-            f"asterism token revoke {new.credential.id}{same_store(fleet)}"
-        )
-
-    with_fleet(store, write, create=True)
-
-
-@token.command("list")
-@fleet_options
-def list_(store: str | None, as_json: bool) -> None:
-    """List tokens and browser sessions.
-
-    Those that ended are shown for 30 days."""
-
-    async def read(fleet: Fleet) -> None:
-        from asterism.cli.screen import Column, print_lines, table
-        from asterism.server.credentials import Credentials
-
-        found, now = await Credentials(fleet.store).all(), fleet.store.clock()
-        if as_json:
-            print_json([_credential_json(one, now) for one in found])
-        elif found:
-            columns = (
-                Column("ID"),
-                Column("FOR", least=8, name=True),
-                Column("SCOPES", least=10),
-                Column("KIND"),
-                Column("STATE"),
-                Column("EXPIRES", needed=False),
-            )
-            rows = [
-                [one.id, one.name, ", ".join(sorted(one.scopes)), one.kind, one.state(now), format_time(one.expires_at)]
-                for one in found
-            ]
-            print_lines(lambda width: table(columns, rows, width))
-        else:
-            note("There are no tokens. Create one with: asterism token create --scope observe --for NAME")
-
-    with_fleet(store, read)
-
-
-@token.command()
-@click.argument("identity", metavar="ID")
-@fleet_options
-def revoke(identity: str, store: str | None, as_json: bool) -> None:
-    """Revoke a token or a browser session.
-
-    The next request with it is refused. ID is the second part of the token, as `asterism token list` shows it."""
-
-    async def write(fleet: Fleet) -> None:
-        from asterism.server.credentials import Credentials
-
-        revoked = await Credentials(fleet.store).revoke(identity)
-        if as_json:
-            print_json(_credential_json(revoked, fleet.store.clock()))
-        else:
-            click.echo(clean(f"Revoked {revoked.id} of {revoked.name}."))
-
-    with_fleet(store, write)
-
-
-@token.command()
-@click.option("--scope", "scopes", multiple=True, default=("admin",), metavar="SCOPE", help="As for `token create`.")
-@click.option("--for", "name", metavar="NAME", help="Who logs in.  [default: you]")
-@click.option(
-    "--url", default=f"http://{DEFAULT_LISTEN}", show_default=True, metavar="URL", help="Address of the server."
-)
-@fleet_options
-def login(scopes: tuple[str, ...], name: str | None, url: str, store: str | None, as_json: bool) -> None:
-    """Print a link that logs in once, within 10 minutes.
-
-    A browser opens the link. `asterism login URL` asks for the link, or for the code in it."""
-
-    async def write(fleet: Fleet) -> None:
-        from asterism.server.credentials import Credentials
-
-        code = await Credentials(fleet.store).create_login(name or fleet.by, scopes, by=fleet.by)
-        link = f"{url.rstrip('/')}/login?code={code}"
-        if as_json:
-            print_json({"url": link})
-        else:
-            click.echo(link)
-
-    with_fleet(store, write)
-
-
-def _credential_json(one: Credential, now: float) -> dict[str, object]:
-    return {
-        "id": one.id,
-        "for": one.name,
-        "scopes": sorted(one.scopes),
-        "kind": one.kind,
-        "state": one.state(now),
-        "created_at": one.created_at,
-        "created_by": one.created_by,
-        "expires_at": one.expires_at,
-    }

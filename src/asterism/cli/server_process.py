@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 import click
 
+from asterism.api.credentials import Credentials
 from asterism.base.http_limits import raise_descriptor_limit
 from asterism.base.listen_address import CannotServe, ListenAddress
 from asterism.base.operating_system import stop_signals
@@ -23,7 +24,6 @@ from asterism.cli.serve_commands import DEFAULT_LISTEN
 from asterism.cli.server_policy import ServerPolicy
 from asterism.core.errors import AsterismError
 from asterism.fleet.fleet import Fleet
-from asterism.server.credentials import Credentials
 
 log = logging.getLogger("asterism.server")
 series_log = logging.getLogger("asterism.series")

@@ -1,4 +1,4 @@
-"""``asterism store``: inspect, check, back up and restore a store.
+"""``asterism store``: create, inspect, check, back up and restore a store.
 
 A backup file has JSON lines, compressed if its name ends in ``.gz``. It is complete or absent: it is written under
 another name and renamed at the end. Its last line counts the lines before it, so that a truncated file is recognised
@@ -12,9 +12,7 @@ import gzip
 import json
 import os
 import tempfile
-import time
 import zlib
-from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO, cast
@@ -22,14 +20,23 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO, cast
 import click
 
 from asterism.base.text import clean, plural
-from asterism.cli.cli_context import CommandGroup, fleet_options, format_size, format_time, note, print_json, with_fleet
+from asterism.cli.cli_context import (
+    CommandGroup,
+    fleet_options,
+    format_size,
+    note,
+    open_fleet,
+    print_json,
+    refuse_server,
+    run_interruptible,
+    with_fleet,
+    with_system,
+)
 from asterism.cli.option_types import size, writable_file
-from asterism.store.store_errors import StoreCorrupt
+from asterism.store.store_errors import StoreCorrupt, StoreNotFound
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
-    from asterism.core.run.run import RunStatus
+    from asterism.api.system import System
     from asterism.fleet.fleet import Fleet
     from asterism.store.protocol import Store
 
@@ -44,7 +51,30 @@ _PART = 1 << 20
 
 @click.group(cls=CommandGroup)
 def store() -> None:
-    """Inspect and back up a store: info, check, backup, restore."""
+    """Create, inspect and back up a store: init, info, check, backup, restore."""
+
+
+@store.command()
+@fleet_options
+def init(store: str | None, as_json: bool) -> None:
+    """Create an empty store.
+
+    A store that exists stays as it is. Commands that add something to a store create it, too."""
+    refuse_server(store, "A server has its store already; `asterism store init` creates one where its files are.")
+
+    async def create() -> tuple[str, bool]:
+        try:
+            fleet, created = await open_fleet(store), False
+        except StoreNotFound:
+            fleet, created = await open_fleet(store, create=True), True
+        async with fleet:
+            return fleet.store.url, created
+
+    url, created = run_interruptible(create())
+    if as_json:
+        print_json({"store": url, "created": created})
+    else:
+        click.echo(f"{url} is created: an empty store." if created else f"{url} exists already.")
 
 
 @store.command()
@@ -52,16 +82,22 @@ def store() -> None:
 def info(store: str | None, as_json: bool) -> None:
     """Show the address of the store and what it contains."""
 
-    async def read(fleet: Fleet) -> None:
+    async def read(system: System) -> None:
+        from asterism.cli.fleet_views import store_lines
         from asterism.cli.screen import print_lines
 
-        found = await contents(fleet)
+        answer = await system.show_store()
         if as_json:
-            print_json(found)
+            print_json(answer)
         else:
-            print_lines(lambda width: contents_lines(found))
+            print_lines(lambda width: store_lines(answer))
 
-    with_fleet(store, read)
+    with_system(store, read)
+
+
+def _refuse_server(store: str | None, command: str) -> None:
+    why = f"`asterism store {command}` acts on the files of a store"
+    refuse_server(store, f"{why}: use it where they are, with --store sqlite:///file.db or postgresql://…")
 
 
 @store.command()
@@ -70,6 +106,7 @@ def check(store: str | None, as_json: bool) -> int:
     """Check the whole store for damage.
 
     Exits with 0 if the store is intact, with 64 if not."""
+    _refuse_server(store, "check")
 
     async def look(fleet: Fleet) -> tuple[str, list[str], int]:
         problems = await fleet.store.check() or await _unreadable(fleet)
@@ -106,6 +143,7 @@ def backup(file: Path, store: str | None, as_json: bool) -> None:
 
     FILE has a JSON document on each line, and is compressed if its name ends in .gz. The fleet continues to work. FILE
     appears when it is complete, and only you can read it. It can be restored into a store of any kind."""
+    _refuse_server(store, "backup")
 
     async def write(fleet: Fleet) -> int:
         return await write_backup(fleet.store, file)
@@ -141,6 +179,7 @@ def restore(file: Path, keep_devices: bool, line_limit: int, store: str | None, 
     A store that is not empty is refused. Restored runs have no owner: runs that were in progress are assigned again. A
     backup has no tokens: create them again. Devices that joined through a server are revoked, since one may have been
     revoked after the backup: invite them again, or use --keep-devices if none was."""
+    _refuse_server(store, "restore")
 
     async def read(fleet: Fleet) -> None:
         from asterism.fleet.joinable_devices import DEVICES
@@ -171,68 +210,6 @@ def restore(file: Path, keep_devices: bool, line_limit: int, store: str | None, 
         raise click.UsageError(f"there is no file {clean(str(file))}")
     check_backup(file, line_limit)  # before a store is created for it
     with_fleet(store, read, create=True)
-
-
-# -- the contents of a store -------------------------------------------------------------------------------------------
-
-
-async def contents(fleet: Fleet) -> dict[str, Any]:
-    from asterism.core.run.run import FAILED
-    from asterism.fleet.fleet_json import state_of
-    from asterism.fleet.run_queries import CancelledCount
-
-    store = fleet.store
-    counts = await store.counts()
-    cancelled = await CancelledCount().count(fleet, counts.get(FAILED, 0), ())
-    now = store.clock()
-    devices = Counter(state_of(one, now) for one in await fleet.devices())
-    series = await store.registers("series/")
-    return {
-        "store": store.url,
-        "clock": now,
-        "clock_ahead": round(now - time.time(), 3),
-        "runs": _runs(counts, cancelled),
-        "devices": dict(sorted(devices.items())),
-        "coordinator": await fleet.coordinator(),
-        "workflows": len(await fleet.workflows.all()),
-        "series": len(series),
-        "series_active": sum(isinstance(one.value, dict) and one.value.get("active") is not None for one in series),
-    }
-
-
-def _runs(counts: Mapping[RunStatus, int], cancelled: int | None) -> dict[str, int]:
-    """How many runs have each status. The store counts cancelled runs as failed; if there are too many to tell them
-    apart, both are one number."""
-    from asterism.core.run.run import FAILED, RunStatus
-
-    runs = {str(status): counts.get(status, 0) for status in RunStatus}
-    failed = runs.pop(str(FAILED))
-    if cancelled is None:
-        return {**runs, "failed or cancelled": failed}
-    return {**runs, str(FAILED): failed - cancelled, "cancelled": cancelled}
-
-
-def contents_lines(found: Mapping[str, Any]) -> list[Text]:
-    from asterism.base.durations import format_age
-    from asterism.cli.screen import fact_lines
-
-    runs = {name: number for name, number in found["runs"].items() if number}
-    off = abs(found["clock_ahead"])
-    way = "ahead of" if found["clock_ahead"] > 0 else "behind"
-    facts = {
-        "store": found["store"],
-        "clock": format_time(found["clock"]) + (f", {format_age(off)} {way} this machine's" if off >= 1 else ""),
-        "runs": _counted(runs),
-        "devices": _counted(found["devices"]),
-        "coordinator": found["coordinator"] or "none",
-        "workflows": f"{found['workflows']:,}",
-        "series": f"{found['series']:,}, {found['series_active']:,} with an active run",
-    }
-    return fact_lines(facts)
-
-
-def _counted(numbers: Mapping[str, int]) -> str:
-    return ", ".join(f"{number:,} {name}" for name, number in numbers.items()) or "none"
 
 
 # -- backup files ------------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ def top(tab: str, store: str | None) -> None:
         raise click.ClickException(f"asterism top needs Textual: {install_hint('top')}") from None
     if not sys.stdin.isatty() or not sys.stdout.isatty():
         raise click.ClickException(
-            "asterism top needs a terminal. Without one, use: asterism runs watch, asterism plan list, asterism notices"
+            "asterism top needs a terminal. Without one, use: asterism runs watch, plan list or notice list"
         )
     from asterism.cli.store_thread import StoreThread
     from asterism.cli.top_app import Top

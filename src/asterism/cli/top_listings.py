@@ -16,12 +16,12 @@ from asterism.api.documents import Run
 from asterism.api.local.plan_documents import summary
 from asterism.api.local.run_handlers import run_documents
 from asterism.api.local.series_handlers import all_series
+from asterism.api.system import LocalSystem
 from asterism.base.durations import format_age
 from asterism.base.status_colours import DIM, mark, tone
 from asterism.base.text import clean, plural
 from asterism.cli.cli_context import format_time
-from asterism.cli.fleet_tables import DEVICE_COLUMNS, device_row
-from asterism.cli.notice_list import NoticeFilter, read_notices
+from asterism.cli.fleet_views import DEVICE_COLUMNS, device_row
 from asterism.cli.plan_views import PLAN_COLUMNS, plan_row
 from asterism.cli.run_views import RUN_COLUMNS, run_row, since_of
 from asterism.cli.screen import Cell, Column
@@ -33,7 +33,6 @@ from asterism.core.run.run import COMPLETED, FAILED, OWNED, PROCESSING, REPORTED
 from asterism.durable.journal_store import UnknownConstellation, decode_head
 from asterism.durable.stored_plans import HEADS, StoredPlan, UnreadablePlan, read_plan
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.fleet_json import sessions_of
 from asterism.fleet.run_queries import list_runs, take_snapshot
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.series.store_register import StoreRegister
@@ -230,24 +229,23 @@ class FleetListings:
         return Listing(RUN_COLUMNS, rows, f"the newest {len(rows)} of them" if found.more else "")
 
     async def _devices(self, wanted: Filter) -> Listing:
-        sessions = (await sessions_of(self.fleet)).values()
-        ranks = (await self.fleet.placer(fresh=True)).ranks
-        coordinator, now = await self.fleet.coordinator(), self.fleet.store.clock()
+        page = await LocalSystem(self.fleet).list_devices()
+        now = page.now or 0.0
         rows = [
             Row(
-                Subject(DEVICES, session.device),
-                device_row(session, now, ranks, coordinator),
+                Subject(DEVICES, device.name),
+                device_row(device, now),
                 {
-                    "SLOTS": -session.used,
-                    "LOAD": -float(session.expression_names(0.0)["load"]),
-                    "QUALITY": -session.quality,
-                    "RANK": -ranks.get(session.device, 0.0),
-                    "BEAT": now - session.beat_at,
+                    "SLOTS": -device.used,
+                    "LOAD": -device.load,
+                    "QUALITY": -device.quality,
+                    "RANK": -(device.rank or 0.0),
+                    "BEAT": now - device.last_heartbeat_at,
                 },
             )
-            for session in sorted(sessions, key=lambda one: (one.device, -one.joined_at))
+            for device in page.items
         ]
-        return Listing(DEVICE_COLUMNS, _distinct(rows))
+        return Listing(DEVICE_COLUMNS, rows)
 
     # -- series and notices --------------------------------------------------------------------------------------------
 
@@ -260,14 +258,14 @@ class FleetListings:
         return Listing(status_columns(), rows)
 
     async def _notices(self, wanted: Filter) -> Listing:
-        _, found = await read_notices(self.fleet.store, NoticeFilter(), MOST_NOTICES)
+        page = await LocalSystem(self.fleet).list_notices(limit=MOST_NOTICES, latest=True)
         rows = [
             Row(
-                Subject(NOTICES, f"{format_time(notice.at)} {number}", notice.run or ""),
+                Subject(NOTICES, f"{format_time(notice.at)} {notice.number}", notice.run or ""),
                 [Text(format_time(notice.at), DIM), notice.kind, notice.device or "", notice.message],
                 {"WHEN": -notice.at},
             )
-            for number, notice in enumerate(found)
+            for notice in page.items
         ]
         return Listing(_NOTICE_COLUMNS, rows[::-1])
 
@@ -332,11 +330,6 @@ def _urgency(register: Register) -> tuple[bool, float]:
 
 def _since(view: SeriesView, now: float) -> float:
     return now if view.series is None or view.series.since is None else view.series.since
-
-
-def _distinct(rows: Iterable[Row]) -> list[Row]:
-    """One row for each subject: the newest session of a device."""
-    return list({row.subject: row for row in reversed(list(rows))}.values())[::-1]
 
 
 def _more(number: int, shown: int, what: str) -> str:

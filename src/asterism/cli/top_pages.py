@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Iterable, Sequence
 
@@ -12,21 +11,19 @@ from asterism.api.local.series_handlers import series_changes, series_document
 from asterism.api.system import LocalSystem
 from asterism.base.status_colours import BOLD, DIM
 from asterism.base.text import clean
-from asterism.cli.cli_context import format_time
+from asterism.cli.fleet_views import device_lines
 from asterism.cli.log_output import RunLine, RunLogReader
 from asterism.cli.plan_views import explanation_lines as task_explanation_lines
 from asterism.cli.plan_views import resume_command, review_lines, story_lines
 from asterism.cli.plan_views import status_lines as plan_status_lines
 from asterism.cli.run_views import details_lines, explanation_lines
-from asterism.cli.screen import fact_lines, wrapped
+from asterism.cli.screen import wrapped
 from asterism.cli.series_views import SeriesView, history_table, status_lines
 from asterism.cli.top_listings import DEVICES, NOTICES, PLANS, RUNS, SERIES, TASKS, Subject
 from asterism.durable.task_logs import task_runs
-from asterism.fleet.fleet import Fleet
-from asterism.fleet.fleet_json import device_json
+from asterism.fleet.fleet import Fleet, UnknownDevice
 from asterism.report.log_text import log_text
 from asterism.series.store_register import StoreRegister
-from asterism.store.protocol import Query
 
 MOST_CHANGES = 50
 """How many changes of a series its page shows."""
@@ -43,7 +40,7 @@ async def page(fleet: Fleet, subject: Subject, width: int) -> list[Text]:
     if subject.kind == TASKS:
         return await _task_page(fleet, subject, width)
     if subject.kind == DEVICES:
-        return await _device_page(fleet, subject.name)
+        return await _device_page(fleet, subject.name, width)
     if subject.kind == SERIES:
         return await _series_page(fleet, subject.name, width)
     if subject.kind == NOTICES:
@@ -71,20 +68,11 @@ async def _task_page(fleet: Fleet, subject: Subject, width: int) -> list[Text]:
     return [*await why_page(fleet, subject, width), Text(), Text("Story", BOLD), *_clean(story)]
 
 
-async def _device_page(fleet: Fleet, name: str) -> list[Text]:
-    sessions = [one for one in await fleet.store.sessions(ended=True) if one.device == name]
-    if not sessions:
+async def _device_page(fleet: Fleet, name: str, width: int) -> list[Text]:
+    try:
+        return _clean(device_lines(await LocalSystem(fleet).show_device(name), width))
+    except UnknownDevice:
         return [Text(clean(f"The store knows no device {name!r} any more."))]
-    session = max(sessions, key=lambda one: (one.joined_at, one.id))
-    rank = (await fleet.placer(fresh=True)).ranks.get(name, 0.0)
-    told = device_json(session, fleet.store.clock(), rank, await fleet.coordinator())
-    for at in ("joined_at", "last_heartbeat_at"):
-        told[at] = format_time(told[at])
-    known = {key: value for key, value in told.items() if value not in (None, [], {})}
-    facts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in known.items()}
-    held = await fleet.runs(Query(session=session.id, limit=50))
-    runs = [Text(f"  {run.id}  {clean(run.workflow)}  {run.reported_status}") for run in held]
-    return [*fact_lines(facts), Text(), Text("Runs that it holds", BOLD), *(runs or [Text("  none", DIM)])]
 
 
 async def _series_page(fleet: Fleet, name: str, width: int) -> list[Text]:

@@ -1,4 +1,4 @@
-"""``asterism workflow``: add, list and show workflows."""
+"""``asterism workflow``: add, list, show and remove workflows."""
 
 from __future__ import annotations
 
@@ -7,26 +7,28 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from asterism.base.text import clean
 from asterism.cli.cli_context import (
     CommandGroup,
     Function,
     fleet_options,
     options,
     print_json,
+    reason_option,
     refuse_options,
-    with_fleet,
+    with_system,
 )
 from asterism.cli.option_types import capabilities, duration, json_value, pair, words
 from asterism.core.run.placement import STRATEGIES
 
 if TYPE_CHECKING:
+    from asterism.api.system import System
     from asterism.core.run.workflow import Workflow
-    from asterism.fleet.fleet import Fleet
 
 
 @click.group(cls=CommandGroup)
 def workflow() -> None:
-    """Define what runs execute: add, list, show."""
+    """Define what runs execute: add, list, show, remove."""
 
 
 def _time(name: str, meaning: str) -> Callable[[Function], Function]:
@@ -114,8 +116,9 @@ _terms = options(
 @workflow.command()
 @click.argument("name", required=False)
 @_terms
+@reason_option
 @fleet_options
-def add(name: str | None, files: tuple[str, ...], store: str | None, as_json: bool, **terms: Any) -> None:
+def add(name: str | None, files: tuple[str, ...], reason: str, store: str | None, as_json: bool, **terms: Any) -> None:
     """Add a workflow, or a new version of one.
 
     A workflow says what to execute, what it needs of a device, and how long each step may take. Existing runs keep the
@@ -132,20 +135,15 @@ def add(name: str | None, files: tuple[str, ...], store: str | None, as_json: bo
         raise click.UsageError("Give the NAME of the workflow, or --file.")
     flows = _from_files(files) if files else [_made(name or "", given)]
 
-    async def keep(fleet: Fleet) -> None:
-        before = {flow.name: flow.version for flow in await fleet.workflows.all()}
-        added = [await fleet.workflows.add(flow) for flow in flows]
+    async def keep(system: System) -> None:
+        added = [await system.add_workflow(flow.to_json(), reason) for flow in flows]
         if as_json:
-            from asterism.fleet.fleet_json import workflow_json
-
-            documents = [{**workflow_json(flow), "added": before.get(flow.name) != flow.version} for flow in added]
-            print_json(documents if files else documents[0])
+            print_json(added if files else added[0])
             return
         for flow in added:
-            new = before.get(flow.name) != flow.version
-            click.echo(f"{flow.name}@{flow.version} {'added' if new else 'exists already'}")
+            click.echo(f"{flow.name}@{flow.version} {'added' if flow.added else 'exists already'}")
 
-    with_fleet(store, keep, create=True)
+    with_system(store, keep, create=True)
 
 
 def _from_files(paths: tuple[str, ...]) -> list[Workflow]:
@@ -201,20 +199,19 @@ def _made(name: str, given: dict[str, Any]) -> Workflow:
 def list_(store: str | None, as_json: bool) -> None:
     """List the workflows, each in its latest version."""
 
-    async def read(fleet: Fleet) -> None:
-        from asterism.cli.fleet_tables import workflows_table
+    async def read(system: System) -> None:
+        from asterism.cli.fleet_views import workflows_table
         from asterism.cli.screen import print_lines
-        from asterism.fleet.fleet_json import workflow_json
 
-        flows = await fleet.workflows.all()
+        flows = (await system.list_workflows()).items
         if as_json:
-            print_json([workflow_json(flow) for flow in flows])
+            print_json(flows)
         elif flows:
             print_lines(lambda width: workflows_table(flows, width))
         else:
             click.echo("There are no workflows. Add one with: asterism workflow add NAME --argv 'command {input}'")
 
-    with_fleet(store, read)
+    with_system(store, read)
 
 
 @workflow.command()
@@ -223,15 +220,34 @@ def list_(store: str | None, as_json: bool) -> None:
 def show(name: str, store: str | None, as_json: bool) -> None:
     """Show everything about a workflow."""
 
-    async def read(fleet: Fleet) -> None:
-        from asterism.cli.fleet_tables import workflow_lines
+    async def read(system: System) -> None:
+        from asterism.cli.fleet_views import workflow_lines
         from asterism.cli.screen import print_lines
-        from asterism.fleet.fleet_json import workflow_json
 
-        flow = await fleet.workflows.find(name)
+        flow = await system.show_workflow(name)
         if as_json:
-            print_json(workflow_json(flow))
+            print_json(flow)
         else:
             print_lines(lambda width: workflow_lines(flow))
 
-    with_fleet(store, read)
+    with_system(store, read)
+
+
+@workflow.command()
+@click.argument("name")
+@reason_option
+@fleet_options
+def remove(name: str, reason: str, store: str | None, as_json: bool) -> None:
+    """Remove a workflow with all its versions.
+
+    It is refused while a run of it has not ended, or a schedule creates its runs. Runs that ended keep their version
+    until they are deleted, too."""
+
+    async def ask(system: System) -> None:
+        removed = await system.remove_workflow(name, reason)
+        if as_json:
+            print_json(removed)
+        else:
+            click.echo(clean(f"Workflow {removed.name!r} is removed."))
+
+    with_system(store, ask)

@@ -1,4 +1,4 @@
-"""Runs, devices, workflows, schedules and notices as JSON for programs, with stable field names.
+"""Runs, workflows and notices as JSON for programs, with stable field names, and the state of a device in a word.
 
 Times are seconds since 1970 by the clock of the store, durations are seconds.
 """
@@ -7,25 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from asterism.base.secret_mask import Mask, environment_mask, secret_names
 from asterism.core.errors import InvalidWorkflow, NotJson
 from asterism.core.json_values import plain_json
 from asterism.core.run.outcomes import waiting_time, work_time
 from asterism.core.run.run import ASSIGNED, CLAIMED, COMPLETED, FAILED, Progress, Run
-from asterism.core.run.session import ENDED, OPEN, REACHABLE_STATES, RESTING, Session
+from asterism.core.run.session import ENDED, REACHABLE_STATES, Session
 from asterism.core.run.workflow import DEFAULTS, Workflow
-from asterism.core.schedule.schedule import DEFAULTS as SCHEDULE_DEFAULTS
-from asterism.core.schedule.schedule import Schedule
-from asterism.core.schedule.ticks import TickEntry
 from asterism.fleet.device.run_inputs import is_secret
 from asterism.fleet.fleet import Fleet, reported_progress
 from asterism.fleet.workflows import UnknownWorkflow
 from asterism.store.protocol import Notice, ProgressReport
-
-if TYPE_CHECKING:
-    from asterism.fleet.run_explanation import RunExplanation
 
 _PLAIN_FIELDS = (
     *("id", "workflow", "version", "created_at", "created_by", "key", "series", "priority", "pinned", "retry_of"),
@@ -136,58 +130,3 @@ def state_of(session: Session, now: float) -> str:
     if session.suspended is not None:
         return "suspended"
     return "busy" if session.used >= session.slots else "ready"
-
-
-def device_json(session: Session, now: float, rank: float, coordinator: str | None) -> dict[str, Any]:
-    shown = session.expression_names(rank)
-    profile = {name: value for name, value in session.profile.items() if name not in ("labels", RESTING)}
-    return {
-        "name": session.device,
-        "state": state_of(session, now),
-        "coordinator": session.device == coordinator and session.state == OPEN,
-        "session": session.id,
-        "host": session.host,
-        "peer": session.peer,
-        "can": sorted(session.can),
-        "slots": session.slots,
-        "backlog": session.backlog,
-        "used": session.used,
-        "load": shown["load"],
-        "quality": session.quality,
-        "rank": rank,
-        "battery": session.profile.get("battery"),
-        "labels": plain_json(shown["labels"]),
-        "accepts": session.accepts,
-        "draining": session.draining,
-        "resting": session.resting,
-        "timeout": session.timeout,
-        "joined_at": session.joined_at,
-        "last_heartbeat_at": session.beat_at,
-        "profile": plain_json(profile),
-    }
-
-
-def why_json(why: RunExplanation) -> dict[str, Any]:
-    reasons = [{"kind": one.kind, "name": one.name, "text": one.text, "at": one.at} for one in why.reasons]
-    return {"run": why.run_id, "status": why.status, "reasons": reasons}
-
-
-def schedule_json(schedule: Schedule, now: float) -> dict[str, Any]:
-    """All fields of a schedule, including defaults, with secrets masked."""
-    out: dict[str, Any] = {"name": schedule.name}
-    for name in SCHEDULE_DEFAULTS:
-        value = getattr(schedule, name)
-        out[name] = list(value) if isinstance(value, tuple) else value
-    out["input"] = masked_input(schedule)
-    out["due_in"] = None if schedule.due is None or schedule.paused is not None else max(0.0, schedule.due - now)
-    return out
-
-
-def masked_input(schedule: Schedule) -> Any:
-    """The input of a schedule, with secrets masked."""
-    names = secret_names(list(filter(is_secret, schedule.input.values())))
-    return environment_mask(set(names)).data(dict(schedule.input))
-
-
-def entry_json(entry: TickEntry) -> dict[str, Any]:
-    return entry._asdict()

@@ -2,7 +2,7 @@
 
 Workflows that peers send are kept beside, under their own version. They never become the latest of a name, so nothing
 that a peer sends changes what is executed when a run is created here. They are marked, and removed when no run needs
-them any more (retention.py).
+them any more (retention.py); so are the versions of a workflow that a person removed.
 """
 
 from __future__ import annotations
@@ -14,15 +14,20 @@ from typing import Any
 from asterism.base import expressions, task_inputs
 from asterism.base.text import suggestion
 from asterism.core.errors import AsterismError, InvalidWorkflow
+from asterism.core.run.run import OWNED, UNOWNED
 from asterism.core.run.workflow import Workflow
 from asterism.store.optimistic_update import retry_on_conflict
-from asterism.store.protocol import PutRegister, Store, Write
+from asterism.store.protocol import PutRegister, Query, Register, Store, Write
 from asterism.store.store_errors import Conflict, reading_register
 
 LATEST = "workflow/"
 VERSIONS = "workflow-version/"
 OF_PEERS = "workflow-of-peers/"
 """Prefixes of the keys of registers: pointers to the latest version, workflows, and marks of those that peers sent."""
+
+REMOVED = "removed_at"
+"""The field of the pointer of a removed workflow. The pointer stays: another version must not get a number again under
+which processes remember an earlier one."""
 
 MOST_KNOWN = 5_000
 """How many workflows a process remembers: each plan in a store has some of its own."""
@@ -36,6 +41,10 @@ RULES = ("requires", "prefers")
 
 class UnknownWorkflow(AsterismError):
     """No workflow has this name, or this version."""
+
+
+class WorkflowInUse(AsterismError):
+    """A workflow cannot be removed: a run that has not ended, or a schedule, needs it."""
 
 
 class MissingInput(AsterismError):
@@ -62,7 +71,7 @@ class Workflows:
             nonlocal taken
             latest = await self._store.register(f"{LATEST}{name}")
             version = latest.value["version"] if latest is not None else 0
-            if version:
+            if latest is not None and not _is_removed(latest):
                 current = await self.get(name, version)
                 if current.to_json() == workflow.at_version(version).to_json():
                     return current
@@ -138,14 +147,48 @@ class Workflows:
 
     async def latest(self, name: str) -> Workflow:
         """The latest version of a workflow. Raises UnknownWorkflow."""
+        version = await self.latest_version(name)
+        if version is None:
+            hint = suggestion(name, await self.names()) or f"; add it with `asterism workflow add {name} …`"
+            raise UnknownWorkflow(f"there is no workflow {name!r}{hint}")
+        return await self.get(name, version)
+
+    async def latest_version(self, name: str) -> int | None:
+        """The number of the latest version of a workflow; None if there is no such workflow."""
         pointer = await self._store.register(f"{LATEST}{name}")
         if pointer is None:
-            known = [one.key.removeprefix(LATEST) for one in await self._store.registers(LATEST)]
-            hint = suggestion(name, known) or f"; add it with `asterism workflow add {name} …`"
-            raise UnknownWorkflow(f"there is no workflow {name!r}{hint}")
+            return None
         with reading_register(pointer.key):
-            version = int(pointer.value["version"])
-        return await self.get(name, version)
+            return None if _is_removed(pointer) else int(pointer.value["version"])
+
+    async def names(self) -> list[str]:
+        """The names of all workflows."""
+        pointers = await self._store.registers(LATEST)
+        return [pointer.key.removeprefix(LATEST) for pointer in pointers if not _is_removed(pointer)]
+
+    async def remove(self, name: str) -> Workflow:
+        """Remove a workflow with all its versions, and return the latest. Retention deletes a version when no run needs
+        it any more, so a run that is created meanwhile keeps its own. Raises UnknownWorkflow, and WorkflowInUse while a
+        run that has not ended needs it."""
+
+        async def attempt() -> Workflow:
+            pointer, now = await self._store.register(f"{LATEST}{name}"), self._store.clock()
+            latest = await self.latest(name)
+            needed = await self._store.find(Query(workflow=name, statuses=OWNED | UNOWNED, limit=1))
+            if needed:
+                raise WorkflowInUse(
+                    f"workflow {name!r} is not removed: run {needed[0].id} has not ended. "
+                    f"List such runs with: asterism runs list --status open --workflow {name}"
+                )
+            value = {"version": latest.version, REMOVED: now}
+            writes: list[Write] = [PutRegister(f"{LATEST}{name}", value, pointer and pointer.revision)]
+            for version in await self._versions(name):
+                mark = await self._store.register(_mark(name, version))
+                writes.append(PutRegister(_mark(name, version), {"at": now}, mark and mark.revision))
+            await self._store.commit(writes)
+            return latest
+
+        return await retry_on_conflict(attempt)
 
     async def find(self, text: str) -> Workflow:
         """The latest version of a workflow, or the version in ``NAME@VERSION``. Raises UnknownWorkflow."""
@@ -211,6 +254,10 @@ def _differ(workflow: Workflow, ours: Mapping[str, Any]) -> str:
         f"{workflow.name}@{workflow.version} is one workflow here and another one there: they differ in "
         f"{', '.join(fields)}. Add yours again under another name"
     )
+
+
+def _is_removed(pointer: Register) -> bool:
+    return isinstance(pointer.value, Mapping) and REMOVED in pointer.value
 
 
 def _key(name: str, version: int) -> str:

@@ -11,8 +11,9 @@ limited size with the name of a plan file, and nothing of it is quoted unless it
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from errno import ENOENT
 from os.path import dirname, join, normpath
 from pathlib import Path
 
@@ -38,14 +39,13 @@ class PlanSource:
     file: str = ""
 
 
-def read_sources(data: YamlMapping, path: str, mistakes: list[Mistake], *, files: bool = True) -> list[PlanSource]:
-    """The plan file, whose content is ``data``, and all files that it includes, in the order of their mention. Without
-    ``files`` an include is a mistake: nothing is read beside ``data``."""
-    if not files:
-        for line, name in _included(data):
-            mistakes.append(Mistake(line, f"includes {name!r}, but a plan that is sent as text cannot include files"))
-        return [PlanSource(data)]
-    reader = _IncludeReader(path, mistakes)
+def read_sources(
+    data: YamlMapping, path: str, mistakes: list[Mistake], *, texts: Mapping[str, str] | None = None
+) -> list[PlanSource]:
+    """The plan file, whose content is ``data``, and all files that it includes, in the order of their mention. With
+    ``texts``, by their paths from the folder of the plan file, no file is read: an include that has no text is a
+    mistake."""
+    reader = _IncludeReader(path, mistakes) if texts is None else _TextReader(path, mistakes, texts)
     reader.add(PlanSource(data), path, (path,))
     return reader.sources
 
@@ -54,7 +54,7 @@ class _IncludeReader:
     def __init__(self, path: str, mistakes: list[Mistake]) -> None:
         self.mistakes = mistakes
         self.sources: list[PlanSource] = []
-        self.known = {Path(path).resolve()}
+        self.known = {self._identity(path)}
 
     def add(self, source: PlanSource, path: str, chain: tuple[str, ...]) -> None:
         """Add a file and what it includes. ``chain`` are the files from the plan file to this one."""
@@ -66,8 +66,8 @@ class _IncludeReader:
 
     def _add_included(self, name: str, place: str, chain: tuple[str, ...]) -> str | None:
         """Read a file that is included. Returns what is wrong with the include."""
-        resolved = Path(place).resolve()
-        if resolved in {Path(one).resolve() for one in chain}:
+        resolved = self._identity(place)
+        if resolved in {self._identity(part) for part in chain}:
             return f"includes {name!r}, which closes a cycle: {' -> '.join([*chain, place])}"
         if resolved in self.known:
             return None
@@ -77,7 +77,7 @@ class _IncludeReader:
             return f"includes {name!r}, but the name of a plan file ends in {' or '.join(SUFFIXES)}"
         self.known.add(resolved)
         try:
-            text, mistakes = read_text(place, max_bytes=MAX_BYTES, regular=True)
+            text, mistakes = self._read(place)
         except OSError as error:
             return f"includes {name!r}, but {place} cannot be read: {error.strerror}"
         data, more = (None, []) if mistakes else parse_yaml(text)
@@ -88,6 +88,58 @@ class _IncludeReader:
         if isinstance(data, YamlMapping):
             self.add(PlanSource(data, place), place, (*chain, place))
         return None
+
+    def _identity(self, place: str) -> Path:
+        """Two paths of one file are one."""
+        return Path(place).resolve()
+
+    def _read(self, place: str) -> tuple[str, list[Mistake]]:
+        """Raises OSError."""
+        return read_text(place, max_bytes=MAX_BYTES, regular=True)
+
+
+class _TextReader(_IncludeReader):
+    """Reads includes that were sent with a plan file."""
+
+    def __init__(self, path: str, mistakes: list[Mistake], texts: Mapping[str, str]) -> None:
+        super().__init__(path, mistakes)
+        self._texts = texts
+
+    def _identity(self, place: str) -> Path:
+        return Path(place)
+
+    def _read(self, place: str) -> tuple[str, list[Mistake]]:
+        if place not in self._texts:
+            raise FileNotFoundError(
+                ENOENT, "a plan that is sent as text cannot include files that are not sent with it"
+            )
+        return self._texts[place], []
+
+
+class _RecordingReader(_IncludeReader):
+    """Reads includes from the folder of a plan file, and records their texts."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder, self.texts = folder, dict[str, str]()
+        super().__init__("", [])
+
+    def _identity(self, place: str) -> Path:
+        return super()._identity(join(self._folder, place))
+
+    def _read(self, place: str) -> tuple[str, list[Mistake]]:
+        text, mistakes = super()._read(join(self._folder, place))
+        self.texts[place] = text
+        return text, mistakes
+
+
+def included_texts(path: str) -> dict[str, str]:
+    """The texts of all files that a plan file includes, by their paths from its folder, to be sent with it. Raises
+    OSError if the plan file cannot be read; what is wrong with an include is reported when the plan is read."""
+    reader = _RecordingReader(dirname(path))
+    data, _ = parse_yaml(read_text(path)[0])
+    if isinstance(data, YamlMapping):
+        reader.add(PlanSource(data), "", ("",))
+    return reader.texts
 
 
 def _is_plan(text: str, data: object) -> bool:

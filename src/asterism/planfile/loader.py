@@ -112,11 +112,11 @@ def examine(
     path: str = "",
     params: Params = NOTHING,
     only: Collection[str] = (),
-    files: bool = True,
+    texts: Mapping[str, str] | None = None,
     fleet: bool = False,
 ) -> tuple[PlanFile | None, list[Mistake]]:
     """``check`` for a text. ``name`` is the id of a plan without one; ``places`` are more folders with modules;
-    ``include`` is relative to the folder of ``path``, and a mistake without ``files``."""
+    ``include`` is relative to the folder of ``path``; with ``texts`` it names one of these, and no file is read."""
     with _no_collection():
         data, mistakes = parse_yaml(text)
         if data is None:
@@ -124,7 +124,7 @@ def examine(
         if not isinstance(data, YamlMapping):
             return None, [*mistakes, Mistake(1, "a plan must be a mapping with the keys asterism and tasks")]
         given = params if isinstance(params, GivenParameters) else GivenParameters(params)
-        reader = _PlanReader(path or name, read_sources(data, path, mistakes, files=files), given, mistakes)
+        reader = _PlanReader(path or name, read_sources(data, path, mistakes, texts=texts), given, mistakes)
         found = reader.plan_file(name, PlanTerms(imports, places, tuple(only), fleet))
         return found, in_order(reader.mistakes)
 

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from contextlib import suppress
 
-from asterism.server.credentials import Credentials
+from asterism.api.credentials import Credentials
 from asterism.store.protocol import CREDENTIALS_CHANGED, Store, Watch
 from asterism.store.store_errors import StoreError
 

@@ -210,7 +210,7 @@ Handler = Callable[[Call], Awaitable[Any]]
 @dataclass(frozen=True)
 class Endpoint:
     """``path`` is below the prefix of the API, except if it is ``absolute``. ``needs`` is what the caller's scopes have
-    to satisfy (scopes.py), with parameters of the path in braces; None if everybody may call it. ``edits`` counts
+    to satisfy (api/scopes.py), with parameters of the path in braces; None if everybody may call it. ``edits`` counts
     against the edits per minute. ``answer`` is the JSON schema of the answer, or a model of it; ``media`` its type if
     it is not JSON."""
 

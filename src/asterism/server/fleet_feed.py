@@ -21,9 +21,10 @@ import secrets
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from asterism.api.local.device_handlers import device_document
 from asterism.core.run.run import Run
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.fleet_json import device_json, notice_json
+from asterism.fleet.fleet_json import notice_json
 from asterism.fleet.run_queries import take_snapshot
 from asterism.server.event_stream import EventBuffer, Events, encode_event
 from asterism.store.store_errors import StoreUnavailable
@@ -111,7 +112,7 @@ class FleetFeed:
         self._runs = {run.id: run.revision for run in snapshot.runs}
         events = [("run", _run_event(run, snapshot.labels.get(run.id))) for run in changed]
         for session in sessions:
-            shown = device_json(session, now, ranks.get(session.device, 0.0), snapshot.coordinator)
+            shown = vars(device_document(session, now, ranks, snapshot.coordinator))
             kept = {name: value for name, value in shown.items() if name not in IGNORED}
             if self._devices.get(session.device) != kept:
                 self._devices[session.device] = kept

@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from asterism import __version__
 from asterism.api import documents
-from asterism.server.credentials import SESSION, SESSION_LIFETIME, TOKEN, LoginRefused
+from asterism.api.credentials import SESSION, SESSION_LIFETIME, TOKEN, LoginRefused
 from asterism.server.endpoint import Call, Endpoint
 from asterism.server.request_guard import Caller, client_of, cookie_header
 from asterism.store.store_errors import StoreError

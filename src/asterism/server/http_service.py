@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 from starlette.routing import BaseRoute
 
+from asterism.api.credentials import Credentials
 from asterism.base.http_limits import Bodies, Limits
 from asterism.base.http_server import LimitedServer, serving
 from asterism.base.listen_address import CannotServe, ListenAddress
 from asterism.base.tls_renewal import renewed_certificate
 from asterism.fleet.fleet import Fleet
 from asterism.server.app import server_app
-from asterism.server.credentials import Credentials
 from asterism.server.endpoint import ServerState
 from asterism.server.gateway_routes import GatewayRoutes
 from asterism.server.request_guard import SERVER_LIMITS, Gate, request_hosts

@@ -13,10 +13,20 @@ from typing import Any
 
 from starlette.responses import JSONResponse, Response
 
+from asterism.api.credentials import LoginRefused, UnknownCredential
 from asterism.api.local.edit_handlers import InvalidEdits
+from asterism.api.scopes import InvalidScope
 from asterism.base.http_limits import RequestRefused
 from asterism.base.text import clean
-from asterism.core.errors import AsterismError, EditRejected, InvalidTask, NotJson, RunRefused, UnknownTask
+from asterism.core.errors import (
+    AsterismError,
+    EditRejected,
+    InvalidTask,
+    InvalidWorkflow,
+    NotJson,
+    RunRefused,
+    UnknownTask,
+)
 from asterism.core.plan.approval import ApprovalGone, EditWaits
 from asterism.core.plan.assignment_lock import CycleClaimed, CycleGone
 from asterism.core.run.run_label import InvalidTemplate
@@ -30,11 +40,11 @@ from asterism.fleet.fleet import InvalidTerms, UnknownDevice
 from asterism.fleet.ledger import UnknownRun
 from asterism.fleet.run_queries import AmbiguousRun, NoSuchRun
 from asterism.fleet.schedules import ScheduleExists, UnknownSchedule
-from asterism.fleet.workflows import MissingInput, UnknownWorkflow
+from asterism.fleet.settings import InvalidSettings
+from asterism.fleet.workflows import MissingInput, UnknownWorkflow, WorkflowInUse
 from asterism.planfile.loader import BadPlan
 from asterism.series.compare_and_swap import Contended
 from asterism.series.register import BadSeriesName, NotClaimable, OutcomeUnknown, RegisterUnavailable, UnknownSeries
-from asterism.server.credentials import LoginRefused, UnknownCredential
 from asterism.server.kept_answers import KeyReused, NotKept, OutcomeLost
 from asterism.store.store_errors import StoreError, StoreUnavailable
 
@@ -57,9 +67,13 @@ STATUSES: tuple[tuple[type[AsterismError], int, str], ...] = (
     (UnknownDevice, 404, "unknown-device"),
     (UnknownSchedule, 404, "unknown-schedule"),
     (UnknownWorkflow, 404, "unknown-workflow"),
+    (WorkflowInUse, 409, "workflow-in-use"),
     (UnknownCredential, 404, "unknown-token"),
     (BadPlan, 422, "invalid-plan"),
     (InvalidSchedule, 422, "invalid-schedule"),
+    (InvalidWorkflow, 422, "invalid-workflow"),
+    (InvalidSettings, 422, "invalid-settings"),
+    (InvalidScope, 422, "invalid-scope"),
     (BadSeriesName, 422, "invalid-series"),
     (InvalidEdits, 422, "invalid-edits"),
     (InvalidTask, 422, "invalid-task"),

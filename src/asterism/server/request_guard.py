@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.datastructures import Headers, MutableHeaders
 
+from asterism.api.credentials import TOKEN, Credential, Credentials, NewToken
 from asterism.api.http_form import KEY_HEADER, VERSION_HEADER
 from asterism.base.http_limits import PROXY, Limits, RequestRefused, network_of, place_of
 from asterism.base.startup import VERSION
-from asterism.server.credentials import TOKEN, Credential, Credentials, NewToken
 from asterism.server.problems import problem
 from asterism.store.store_errors import StoreError
 

@@ -7,7 +7,7 @@ and ``plan_retry.py`` change a plan that no process runs.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from itertools import count
 from typing import Any, TypeVar
@@ -18,6 +18,7 @@ from asterism.api.document_codec import read_document
 from asterism.api.local import edited_plans, plan_documents
 from asterism.api.local.edit_handlers import checked_batch
 from asterism.api.local.plan_logs import plan_log
+from asterism.api.local.plan_texts import read_plan_text
 from asterism.api.local.run_handlers import run_advice
 from asterism.api.operation import implements
 from asterism.api.system import LocalSystem
@@ -36,10 +37,6 @@ from asterism.durable.rejected_edits import rejected_edits
 from asterism.durable.stored_plans import find_plan, read_plan, unknown_task
 from asterism.durable.task_logs import story_tracebacks, task_runs
 from asterism.orchestrator.plan_mask import PlanMask
-from asterism.planfile import loader
-
-SMALL_FILE = 50_000
-"""A plan file of at most this many characters is read at once."""
 
 CANCEL_INTERVAL = 1.0
 """Seconds between two looks whether a plan that is being cancelled has ended."""
@@ -181,7 +178,7 @@ def parse_position(text: str) -> Position:
 @implements(declared.submit_plan)
 async def submit_plan(system: LocalSystem, request: declared.SubmitPlan) -> documents.Plan:
     rules, scopes = _rules(ApprovalRule.parse, request.approvals), _rules(EditScope.parse, request.scopes)
-    file = await examined(request.file, request.name or "plan", request.params)
+    file = await read_plan_text(request.file, request.name or "plan", request.params)
     plan = file.constellation
     edited_plans.check_tasks(len(plan))
     plan.id = request.name or plan.id
@@ -193,15 +190,6 @@ async def submit_plan(system: LocalSystem, request: declared.SubmitPlan) -> docu
     await store_plan(system.fleet, plan, policy=policy, params=file.params, approvals=rules, scopes=scopes)
     system.submitted()
     return plan_documents.view(await read_plan(system.fleet, plan.id), now=system.fleet.store.clock(), tasks=False)
-
-
-async def examined(text: str, name: str, params: Mapping[str, Any]) -> loader.PlanFile:
-    """A plan file. A large one takes seconds, and is read in a thread. Raises BadPlan."""
-    read = partial(loader.examine, text, name, params=dict(params), files=False)
-    file, mistakes = await asyncio.to_thread(read) if len(text) > SMALL_FILE else read()
-    if file is None:
-        raise loader.BadPlan("the plan file", mistakes)
-    return file
 
 
 def _rules(parse: Callable[[str], Rule], texts: list[str]) -> list[Rule]:

@@ -1,13 +1,15 @@
-"""Workflows of a store: what the operations of ``api/workflow`` do."""
+"""Workflows of a store: what the operations of ``api/workflow_operations`` do."""
 
 from __future__ import annotations
 
 from asterism.api import documents
 from asterism.api import workflow_operations as declared
+from asterism.api.local.reasons import leave_reason
 from asterism.api.operation import implements
 from asterism.api.system import LocalSystem
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.fleet_json import workflow_json
+from asterism.fleet.workflows import WorkflowInUse
 
 
 @implements(declared.list_workflows)
@@ -22,6 +24,23 @@ async def show_workflow(system: LocalSystem, request: declared.OneWorkflow) -> d
 
 
 @implements(declared.add_workflow)
-async def add_workflow(system: LocalSystem, request: declared.AddWorkflow) -> documents.Workflow:
-    flow = await system.fleet.workflows.add(Workflow.from_json(request.workflow))
+async def add_workflow(system: LocalSystem, request: declared.AddWorkflow) -> documents.AddedWorkflow:
+    workflows, wanted = system.fleet.workflows, Workflow.from_json(request.workflow)
+    before = await workflows.latest_version(wanted.name)
+    flow = await workflows.add(wanted)
+    await leave_reason(system.fleet, f"added workflow {flow.name}@{flow.version}", request.reason)
+    return documents.AddedWorkflow(**workflow_json(flow), added=flow.version != before)
+
+
+@implements(declared.remove_workflow)
+async def remove_workflow(system: LocalSystem, request: declared.RemoveWorkflow) -> documents.Workflow:
+    fleet, name = system.fleet, request.workflow
+    for schedule in await fleet.schedules.all():
+        if schedule.workflow == name:
+            raise WorkflowInUse(
+                f"workflow {name!r} is not removed: schedule {schedule.name!r} creates its runs. "
+                f"Remove that first with: asterism schedule remove {schedule.name}"
+            )
+    flow = await fleet.workflows.remove(name)
+    await leave_reason(fleet, f"removed workflow {flow.name!r}", request.reason)
     return documents.Workflow(**workflow_json(flow))

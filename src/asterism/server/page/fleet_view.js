@@ -66,7 +66,7 @@ function NoticesView({ fleet }) {
   const { shown, fresh, showAll } = useCalmRows(items, "", (one) => one.number);
   if (problem) return html`<${Failure} problem=${problem} retry=${read} />`;
   if (!items) return html`<p class="loading">Loading…</p>`;
-  if (!items.length) return html`<${Empty} title="No notice."><p>Notices report lost devices, late results and similar events. To follow them in a terminal:</p><${Command} text="asterism notices --follow" /><//>`;
+  if (!items.length) return html`<${Empty} title="No notice."><p>Notices report lost devices, late results and similar events. To follow them in a terminal:</p><${Command} text="asterism notice list --follow" /><//>`;
   return html`${fresh > 0 && html`<p><button class="fresh" onClick=${showAll}>Show ${plural(fresh, "new notice")}</button></p>`}<ol class="notices">${shown.map((one) => html`<li key=${one.number}><time>${clock(one.at)}</time><b>${words(one.kind)}</b><span>${one.message}</span>
     ${one.run && html`<a href=${addressOf(["fleet", "runs"], { run: one.run })}>run ${one.run.slice(0, 12)}</a>`}${one.device && html`<a href=${addressOf(["fleet", "devices"], { device: one.device })}>${one.device}</a>`}</li>`)}</ol>`;
 }

@@ -21,8 +21,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from asterism.api.scopes import allows, check_scopes
 from asterism.core.errors import AsterismError
-from asterism.server.scopes import allows, check_scopes
 from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.protocol import CREDENTIAL_KEYS, PutRegister, Register, Store, Write
 

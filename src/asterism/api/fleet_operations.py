@@ -1,0 +1,100 @@
+"""Operations on a fleet as a whole: its settings, metrics and notices, and what its store contains."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from annotated_types import Ge, Gt, Le, MaxLen
+
+from asterism.api import documents
+from asterism.api.documents import Doc
+from asterism.api.operation import Operation, Reason
+
+MOST_METRIC_RUNS = 100_000
+"""How many runs one answer of metrics may be made of."""
+
+MOST_NOTICES = 1000
+"""How many notices one answer lists."""
+
+Seconds = Annotated[float | None, Ge(0), Le(1e12)]
+Size = Annotated[int | None, Ge(0), Le(1 << 60)]
+
+
+@dataclass(frozen=True)
+class ShowSettings:
+    """The settings of the fleet."""
+
+
+@dataclass(frozen=True)
+class ChangeSettings:
+    """Settings that are left out stay as they are. Times are in seconds, sizes in bytes."""
+
+    keep: Seconds = None
+    large: Size = None
+    most: Size = None
+    log_limit: Size = None
+    device_bytes: Size = None
+    hold: Seconds = None
+    lease: Seconds = None
+    peer_timeout: Seconds = None
+    peer_runs: Size = None
+    peer_bytes: Size = None
+    peer_blobs: Size = None
+    notify_command: Annotated[list[str] | None, MaxLen(1000), Doc("A command as a list of words; empty: none.")] = None
+    notify_url: Annotated[str | None, MaxLen(2000), Doc("An http(s) address; empty: none.")] = None
+    weights: Annotated[dict[str, float], Doc("Weights of parts of the score; the others stay.")] = field(
+        default_factory=dict
+    )
+    reason: Reason = ""
+
+
+@dataclass(frozen=True)
+class ReadMetrics:
+    window: Annotated[float, Gt(0), Le(1e9), Doc("Describe the runs created in so many seconds until now.")] = 3600.0
+    limit: Annotated[int, Ge(1), Le(MOST_METRIC_RUNS), Doc("Read at most so many runs, the newest.")] = 10_000
+
+
+@dataclass(frozen=True)
+class ListNotices:
+    """Which notices: all conditions that are given hold."""
+
+    after: Annotated[int, Ge(0), Le(1 << 53), Doc("The `next` of an earlier answer.")] = 0
+    limit: Annotated[int, Ge(1), Le(MOST_NOTICES)] = 100
+    run: Annotated[str | None, MaxLen(100), Doc("The id of a run, or a part that no other id has.")] = None
+    kind: Annotated[str | None, MaxLen(1000), Doc("One or several kinds, with commas.")] = None
+    since: Annotated[float | None, Ge(0), Le(1e12), Doc("Only notices of the last so many seconds.")] = None
+    latest: Annotated[bool, Doc("The latest of those that match, not the first.")] = False
+    wait: Annotated[float, Ge(0), Le(60), Doc("How long the answer may wait for a notice, in seconds.")] = 0.0
+
+
+@dataclass(frozen=True)
+class ShowStore:
+    """The store."""
+
+
+show_settings = Operation(
+    "show_settings", ShowSettings, documents.Settings, "The settings of the fleet.", "GET /settings"
+)
+change_settings = Operation(
+    "change_settings",
+    ChangeSettings,
+    documents.Settings,
+    "Change settings of the fleet.",
+    "POST /settings",
+    needs="admin",
+)
+read_metrics = Operation(
+    "read_metrics", ReadMetrics, documents.Metrics, "Metrics of the fleet and its plans.", "GET /metrics/families"
+)
+list_notices = Operation(
+    "list_notices", ListNotices, documents.Page[documents.Notice], "Notices, oldest first.", "GET /notices"
+)
+show_store = Operation(
+    "show_store",
+    ShowStore,
+    documents.StoreInfo,
+    "The address of the store and what it contains.",
+    "GET /store",
+    needs="admin",
+)

@@ -1,0 +1,142 @@
+"""Schedules of a store: their documents, and what the operations of ``api/schedule_operations`` do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from asterism.api import documents
+from asterism.api import schedule_operations as declared
+from asterism.api.local.plan_texts import read_plan_text
+from asterism.api.local.reasons import leave_reason
+from asterism.api.operation import implements
+from asterism.api.system import LocalSystem
+from asterism.base.http_limits import RequestRefused
+from asterism.base.secret_mask import environment_mask, secret_names
+from asterism.core.schedule.schedule import DEFAULTS, Schedule
+from asterism.core.schedule.ticks import TickEntry
+from asterism.durable.admin import live_owner
+from asterism.durable.journal_store import read_head
+from asterism.fleet.device.run_inputs import is_secret
+from asterism.fleet.fleet import Fleet
+from asterism.fleet.scheduled_work import ScheduledWork, plan_key
+
+NO_COORDINATOR = "No coordinator is running, so nothing is created{}. Start one with: asterism monitor"
+
+
+# -- documents ---------------------------------------------------------------------------------------------------------
+
+
+async def _fields(fleet: Fleet, schedule: Schedule) -> dict[str, Any]:
+    """A schedule as every door shows it, with secrets masked and defaults included."""
+    fields: dict[str, Any] = {name: getattr(schedule, name) for name in ("name", *DEFAULTS)}
+    names = secret_names(list(filter(is_secret, schedule.input.values())))
+    waits = schedule.due is None or schedule.paused is not None
+    return {
+        **fields,
+        "input": environment_mask(set(names)).data(dict(schedule.input)),
+        "open": list(await ScheduledWork(fleet).open_work(schedule)),
+        "replaced": list(schedule.replaced),
+        "due_in": None if waits else max(0.0, (schedule.due or 0.0) - fleet.store.clock()),
+        "target": schedule.target,
+        "times": schedule.times,
+    }
+
+
+def _tick(entry: TickEntry) -> documents.Tick:
+    return documents.Tick(**entry._asdict())
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+@implements(declared.list_schedules)
+async def list_schedules(system: LocalSystem, request: declared.ListSchedules) -> documents.Schedules:
+    fleet = system.fleet
+    items = [documents.Schedule(**await _fields(fleet, schedule)) for schedule in await fleet.schedules.all()]
+    idle = bool(items) and await fleet.coordinator() is None
+    advice = [NO_COORDINATOR.format("")] if idle else []
+    return documents.Schedules(items=items, now=fleet.store.clock(), advice=advice)
+
+
+@implements(declared.show_schedule)
+async def show_schedule(system: LocalSystem, request: declared.ShowSchedule) -> documents.ScheduleDetails:
+    fleet, name = system.fleet, request.schedule
+    schedule = await fleet.schedules.get(name)
+    fields = await _fields(fleet, schedule)
+    kept = None if schedule.plan is None else await fleet.store.register(plan_key(name))
+    return documents.ScheduleDetails(
+        **fields,
+        next_times=[float(at) for at in await fleet.schedules.next_times(name, request.times)],
+        history=[_tick(entry) for entry in await fleet.schedules.history(name)],
+        coordinator=await fleet.coordinator(),
+        params={} if kept is None else dict(kept.value.get("params", {})),
+        file=await fleet.schedules.plan_text(name) or None if request.file else None,
+        unowned=await _unowned(fleet, fields["open"][0]) if schedule.plan is not None and fields["open"] else None,
+    )
+
+
+async def _unowned(fleet: Fleet, plan: str) -> str | None:
+    """The plan, if no process runs it."""
+    head, _ = await read_head(fleet.store, plan)
+    return plan if await live_owner(fleet.store, head) is None else None
+
+
+# -- changing ----------------------------------------------------------------------------------------------------------
+
+
+@implements(declared.add_schedule)
+async def add_schedule(system: LocalSystem, request: declared.AddSchedule) -> documents.ChangedSchedule:
+    fleet = system.fleet
+    if (request.workflow is None) == (request.file is None):
+        raise RequestRefused(422, "a schedule has either a workflow or a plan file")
+    if (request.cron is None) == (request.every is None):
+        raise RequestRefused(422, "a schedule has either a cron expression or an interval")
+    names = ("workflow", "priority", "device", "cron", "every", "timezone", "catch_up", "overlap", "jitter", "replace")
+    options: dict[str, Any] = {name: getattr(request, name) for name in names}
+    if request.file is not None:
+        name = request.file_name or request.name
+        plan_file = await read_plan_text(request.file, name, request.params, request.includes)
+        options |= {"plan": plan_file.constellation, "plan_text": request.file, "params": plan_file.params}
+        options |= {"policy": plan_file.policy or "scoped"}
+    schedule = await fleet.schedules.add(request.name, given=request.input or None, **options)
+    await leave_reason(fleet, f"added schedule {schedule.name!r}", request.reason)
+    advice = [] if schedule.plan is None else ["Its plans are run by: asterism monitor"]
+    if await fleet.coordinator() is None:
+        advice.append(NO_COORDINATOR.format(" yet"))
+    return documents.ChangedSchedule(**await _fields(fleet, schedule), changed=True, advice=advice)
+
+
+@implements(declared.pause_schedule)
+async def pause_schedule(system: LocalSystem, request: declared.ChangeSchedule) -> documents.ChangedSchedule:
+    schedules = system.fleet.schedules
+    before = await schedules.get(request.schedule)
+    paused = await schedules.pause(request.schedule, request.reason)
+    return await _changed(system.fleet, paused, before.paused is None)
+
+
+@implements(declared.resume_schedule)
+async def resume_schedule(system: LocalSystem, request: declared.ChangeSchedule) -> documents.ChangedSchedule:
+    schedules = system.fleet.schedules
+    before = await schedules.get(request.schedule)
+    resumed = await schedules.resume(request.schedule)
+    await leave_reason(system.fleet, f"resumed schedule {resumed.name!r}", request.reason)
+    return await _changed(system.fleet, resumed, before.paused is not None)
+
+
+@implements(declared.remove_schedule)
+async def remove_schedule(system: LocalSystem, request: declared.ChangeSchedule) -> documents.ChangedSchedule:
+    removed = await system.fleet.schedules.remove(request.schedule)
+    await leave_reason(system.fleet, f"removed schedule {removed.name!r}", request.reason)
+    return await _changed(system.fleet, removed, True)
+
+
+async def _changed(fleet: Fleet, schedule: Schedule, changed: bool) -> documents.ChangedSchedule:
+    return documents.ChangedSchedule(**await _fields(fleet, schedule), changed=changed)
+
+
+@implements(declared.run_schedule)
+async def run_schedule(system: LocalSystem, request: declared.ChangeSchedule) -> documents.Tick:
+    entry = await system.fleet.schedules.run(request.schedule)
+    system.submitted()
+    await leave_reason(system.fleet, f"ran schedule {request.schedule!r}", request.reason)
+    return _tick(entry)

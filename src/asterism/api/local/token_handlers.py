@@ -1,0 +1,51 @@
+"""Tokens of a store: what the operations of ``api/token_operations`` do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from asterism.api import documents
+from asterism.api import token_operations as declared
+from asterism.api.credentials import CODE_LIFETIME, Credential, Credentials
+from asterism.api.local.reasons import leave_reason
+from asterism.api.operation import implements
+from asterism.api.system import LocalSystem
+
+
+def _fields(credential: Credential, now: float) -> dict[str, Any]:
+    names = ("id", "name", "kind", "created_at", "created_by", "expires_at")
+    fields = {name: getattr(credential, name) for name in names}
+    return {**fields, "scopes": sorted(credential.scopes), "state": credential.state(now)}
+
+
+@implements(declared.list_tokens)
+async def list_tokens(system: LocalSystem, request: declared.ListTokens) -> documents.Page[documents.Token]:
+    store = system.fleet.store
+    now = store.clock()
+    items = [documents.Token(**_fields(credential, now)) for credential in await Credentials(store).all()]
+    return documents.Page(items=items, now=now)
+
+
+@implements(declared.create_token)
+async def create_token(system: LocalSystem, request: declared.CreateToken) -> documents.CreatedToken:
+    fleet = system.fleet
+    new = await Credentials(fleet.store).create(request.name, request.scopes, by=fleet.by, valid_for=request.valid)
+    await leave_reason(fleet, f"created token {new.credential.id} for {new.credential.name}", request.reason)
+    return documents.CreatedToken(**_fields(new.credential, fleet.store.clock()), token=new.token)
+
+
+@implements(declared.revoke_token)
+async def revoke_token(system: LocalSystem, request: declared.RevokeToken) -> documents.Token:
+    fleet = system.fleet
+    revoked = await Credentials(fleet.store).revoke(request.token)
+    await leave_reason(fleet, f"revoked token {revoked.id} of {revoked.name}", request.reason)
+    return documents.Token(**_fields(revoked, fleet.store.clock()))
+
+
+@implements(declared.create_login)
+async def create_login(system: LocalSystem, request: declared.CreateLogin) -> documents.LoginCode:
+    fleet = system.fleet
+    name = request.name or fleet.by
+    code = await Credentials(fleet.store).create_login(name, request.scopes, by=fleet.by)
+    await leave_reason(fleet, f"created a login for {name}", request.reason)
+    return documents.LoginCode(code=code, expires_at=fleet.store.clock() + CODE_LIFETIME)

@@ -1,0 +1,113 @@
+"""Operations on schedules: list, show, add, pause, resume, run and remove."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Le, MaxLen, MinLen
+
+from asterism.api import documents
+from asterism.api.documents import Doc
+from asterism.api.operation import Name, Operation, Reason
+
+CatchUp = Literal["none", "last", "all"]
+Overlap = Literal["skip", "queue", "replace", "allow"]
+MOST_TIMES = 1000
+LARGEST_FILE = 900_000
+
+ScheduleName = Annotated[str, MinLen(1), MaxLen(100)]
+
+
+@dataclass(frozen=True)
+class ListSchedules:
+    """All schedules, by name."""
+
+
+@dataclass(frozen=True)
+class ShowSchedule:
+    schedule: ScheduleName
+    times: Annotated[int, Ge(0), Le(MOST_TIMES), Doc("How many of the next times to answer.")] = 5
+    file: Annotated[bool, Doc("Whether to answer the text of its plan file.")] = False
+
+
+@dataclass(frozen=True)
+class AddSchedule:
+    """A schedule of runs of a workflow, or of plans: ``file`` is the text of a plan file."""
+
+    name: ScheduleName
+    workflow: Name | None = None
+    file: Annotated[str | None, MaxLen(LARGEST_FILE), Doc("The text of a plan file.")] = None
+    file_name: Annotated[Name | None, Doc("The id of a plan whose file has none; by default `name`.")] = None
+    includes: Annotated[dict[str, str], Doc("The texts of files that it includes, by path from its folder.")] = field(
+        default_factory=dict
+    )
+    params: Annotated[dict[str, Any], Doc("The parameters of the plan file.")] = field(default_factory=dict)
+    input: Annotated[dict[str, Any], Doc("The input of each run.")] = field(default_factory=dict)
+    priority: Annotated[int | None, Ge(-1_000_000), Le(1_000_000)] = None
+    device: Name | None = None
+    cron: Annotated[str | None, MaxLen(200)] = None
+    every: Annotated[int | None, Doc("An interval in seconds, instead of `cron`.")] = None
+    timezone: Annotated[str, MaxLen(100)] = "UTC"
+    catch_up: CatchUp = "last"
+    overlap: Overlap = "skip"
+    jitter: float = 0.0
+    replace: Annotated[bool, Doc("Change a schedule that exists.")] = False
+    reason: Reason = ""
+
+
+@dataclass(frozen=True)
+class ChangeSchedule:
+    schedule: ScheduleName
+    reason: Reason = ""
+
+
+list_schedules = Operation("list_schedules", ListSchedules, documents.Schedules, "List schedules.", "GET /schedules")
+add_schedule = Operation(
+    "add_schedule",
+    AddSchedule,
+    documents.ChangedSchedule,
+    "Add a schedule, or change one.",
+    "POST /schedules",
+    needs="operate",
+    status=201,
+)
+show_schedule = Operation(
+    "show_schedule",
+    ShowSchedule,
+    documents.ScheduleDetails,
+    "A schedule with its next times and latest ticks.",
+    "GET /schedules/{schedule}",
+)
+remove_schedule = Operation(
+    "remove_schedule",
+    ChangeSchedule,
+    documents.ChangedSchedule,
+    "Remove a schedule and its history; what it has created goes on.",
+    "DELETE /schedules/{schedule}",
+    needs="operate",
+)
+pause_schedule = Operation(
+    "pause_schedule",
+    ChangeSchedule,
+    documents.ChangedSchedule,
+    "Create nothing more until the schedule is resumed.",
+    "POST /schedules/{schedule}/pause",
+    needs="operate",
+)
+resume_schedule = Operation(
+    "resume_schedule",
+    ChangeSchedule,
+    documents.ChangedSchedule,
+    "Resume a paused schedule, from its next tick on.",
+    "POST /schedules/{schedule}/resume",
+    needs="operate",
+)
+run_schedule = Operation(
+    "run_schedule",
+    ChangeSchedule,
+    documents.Tick,
+    "Create the work of a schedule now; its times stay as they are.",
+    "POST /schedules/{schedule}/run",
+    needs="operate",
+)

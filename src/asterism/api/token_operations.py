@@ -1,0 +1,73 @@
+"""Operations on tokens: who may use the server, and what they may do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge, Le, MaxLen, MinLen
+
+from asterism.api import documents
+from asterism.api.documents import Doc
+from asterism.api.operation import Name, Operation, Reason
+
+Scopes = Annotated[list[str], MinLen(1), MaxLen(100), Doc("observe, operate, series, admin or edit:PLAN.")]
+Who = Annotated[str, MinLen(1), MaxLen(100), Doc("Who uses it: the name in stories and edits.")]
+
+
+@dataclass(frozen=True)
+class ListTokens:
+    """Tokens and browser sessions, those that ended in the last 30 days included."""
+
+
+@dataclass(frozen=True)
+class CreateToken:
+    name: Who
+    scopes: Scopes
+    valid: Annotated[float, Ge(0), Le(1e10), Doc("How long it is valid, in seconds.")] = 90 * 86_400.0
+    reason: Reason = ""
+
+
+@dataclass(frozen=True)
+class RevokeToken:
+    token: Annotated[Name, Doc("Its id, the second part of the token.")]
+    reason: Reason = ""
+
+
+@dataclass(frozen=True)
+class CreateLogin:
+    """A login of a browser. ``name`` is by default the caller."""
+
+    scopes: Scopes
+    name: Who | None = None
+    reason: Reason = ""
+
+
+list_tokens = Operation(
+    "list_tokens",
+    ListTokens,
+    documents.Page[documents.Token],
+    "List tokens and browser sessions.",
+    "GET /tokens",
+    needs="admin",
+)
+create_token = Operation(
+    "create_token", CreateToken, documents.CreatedToken, "Create a token.", "POST /tokens", needs="admin", status=201
+)
+revoke_token = Operation(
+    "revoke_token",
+    RevokeToken,
+    documents.Token,
+    "Revoke a token or a browser session: the next request with it is refused.",
+    "POST /tokens/{token}/revoke",
+    needs="admin",
+)
+create_login = Operation(
+    "create_login",
+    CreateLogin,
+    documents.LoginCode,
+    "Make a code that logs one browser in, once.",
+    "POST /logins",
+    needs="admin",
+    status=201,
+)
