@@ -16,8 +16,8 @@ from tests.cli.command_scenes import Scene
 from tests.process_scenes import ended, soon
 
 HINT = (
-    "`asterism workflow add`, `device join`, `series claim`, `serve` or `run --store URL` creates it; --store names "
-    "another one"
+    "`asterism store init`, `workflow add`, `device join`, `series claim`, `serve` or `run --store URL` creates it; "
+    "--store names another one"
 )
 
 READING_COMMANDS = [
@@ -35,9 +35,14 @@ READING_COMMANDS = [
     ["device", "list"],
     ["device", "scores", "work"],
     ["device", "drain", "laptop"],
+    ["device", "show", "laptop"],
     ["runs", "why", "abcd"],
     ["workflow", "list"],
     ["workflow", "show", "work"],
+    ["workflow", "remove", "work"],
+    ["notice", "list"],
+    ["schedule", "list"],
+    ["token", "list"],
     ["store", "check"],
     ["store", "backup", "file"],
     ["store", "info"],
@@ -56,6 +61,7 @@ def test_reading_commands_create_no_store(tmp_path: Path, words: list[str]) -> N
 
 
 CREATING_COMMANDS = {
+    "store init": ["store", "init"],
     "workflow add": ["workflow", "add", "work", "--argv", "true"],
     "series claim": ["series", "claim", "RFC-093", "--issue", "1"],
     "run --store URL": ["run", "plan.yaml", "--store", "STORE"],

@@ -25,7 +25,7 @@ def test_a_token_is_created_listed_and_revoked(tmp_path: Path) -> None:
     identity = token.split("_")[1]
     assert f"asterism token revoke {identity}" in created.stderr
     [listed] = scene.json("token", "list")
-    assert (listed["id"], listed["for"], listed["scopes"], listed["state"]) == (identity, "ci", ["operate"], "active")
+    assert (listed["id"], listed["name"], listed["scopes"], listed["state"]) == (identity, "ci", ["operate"], "active")
     assert token not in scene.ok("token", "list")
     assert scene.ok("token", "revoke", identity) == f"Revoked {identity} of ci.\n"
     assert scene.json("token", "list")[0]["state"] == "revoked"

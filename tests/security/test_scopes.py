@@ -19,6 +19,11 @@ EDITORS = {
     f"POST /api/v1/plans/{{plan}}/{one}" for one in ("edits", "undo", "cycles/{cycle}/claim", "cycles/{cycle}/answer")
 }
 DRAWN = {"POST /api/v1/plans/{plan}/layout"}  # it changes nothing
+ADMIN = {
+    *("GET /api/v1/tokens", "POST /api/v1/tokens", "POST /api/v1/tokens/{token}/revoke", "POST /api/v1/logins"),
+    *("POST /api/v1/workflows", "DELETE /api/v1/workflows/{workflow}"),
+    *("POST /api/v1/settings", "GET /api/v1/store"),
+}
 SERIES = {
     f"POST /api/v1/series/{{series}}/{one}"
     for one in ("claim", "release", "promote", "pause", "resume", "front", "rebuild")
@@ -37,6 +42,8 @@ def expected(name: str) -> set[str]:
         return {"series", "admin"}
     if name in EDITORS:
         return {"operate", "admin", "edit:nightly"}
+    if name in ADMIN:
+        return {"admin"}
     if not name.startswith("GET ") and name not in DRAWN:
         return {"operate", "admin"}
     readers = {"observe", "operate", "admin"}

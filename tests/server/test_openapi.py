@@ -149,6 +149,18 @@ async def test_real_answers_are_as_the_document_says() -> None:
         await ask("POST", "/series/{series}/release", {"issue": 1}, series="RFC")
         await ask("GET", "/series/{series}", series="RFC")
         await ask("GET", "/metrics")
+        for path in ("/metrics/families", "/settings", "/store", "/scores?subject=w", "/tokens"):
+            await ask("GET", path)
+        await ask("POST", "/settings", {"keep": 60, "weights": {"load": 2}, "reason": "less disk"})
+        await ask("POST", "/settings", {"weights": {"beauty": 1}})
+        token = (await ask("POST", "/tokens", {"name": "ci", "scopes": ["observe"]}))["id"]
+        await ask("POST", "/tokens", {"name": "ci", "scopes": ["root"]})
+        await ask("POST", "/tokens/{token}/revoke", {}, token=token)
+        await ask("POST", "/logins", {"scopes": ["observe"]})
+        await ask("POST", "/workflows", {"workflow": {"name": "v", "shell": "true"}})
+        await ask("POST", "/workflows", {"workflow": {"name": "v", "shel": "true"}})
+        await ask("GET", "/workflows/{workflow}", workflow="v")
+        await ask("DELETE", "/workflows/{workflow}", workflow="v")
         await ask("POST", "/devices/{device}/drain", {}, device="lab")
         await ask("POST", "/logout")
         json_paths = {(one.method, one.full_path) for one in endpoints() if one.media == "application/json"}

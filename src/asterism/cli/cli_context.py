@@ -24,8 +24,8 @@ Value = TypeVar("Value")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 HOW_TO_CREATE_A_STORE = (
-    "`asterism store init`, `workflow add`, `device join`, `serve` or `run --store URL` creates it; --store names "
-    "another one"
+    "`asterism store init`, `workflow add`, `device join`, `series claim`, `serve` or `run --store URL` creates it; "
+    "--store names another one"
 )
 """Every command in it creates a store; a plain ``asterism run`` needs none."""
 
