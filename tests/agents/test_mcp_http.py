@@ -19,12 +19,13 @@ from mcp.client.streamable_http import streamable_http_client
 from asterism.agents import mcp_http, mcp_sessions
 from asterism.agents.mcp_http import mcp_routes
 from asterism.api.credentials import Credentials
+from asterism.api.http_form import LARGEST_BODY
 from asterism.base.listen_address import ListenAddress
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.fleet import Fleet
 from asterism.server.app import server_app
 from asterism.server.credential_ends import CredentialEnds
-from asterism.server.endpoint import LARGEST_BODY, ServerState
+from asterism.server.endpoint import ServerState
 from asterism.server.http_service import HttpService, http_service
 from asterism.store.memory import MemoryStore
 from tests.agents.mcp_scenes import ADD, MODES, REMOVE, Person, Refused, TasksExtension, ask_task, call

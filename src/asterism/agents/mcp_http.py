@@ -21,9 +21,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.routing import BaseRoute, Route
 
 from asterism.agents.mcp_sessions import McpSessions
+from asterism.api.http_form import LARGEST_BODY
 from asterism.base.http_limits import RequestRefused, read_body
 from asterism.base.strict_json import NotStrictJson, parse_strict
-from asterism.server.endpoint import LARGEST_BODY, MAX_DEPTH, ServerState, in_time
+from asterism.server.endpoint import MAX_DEPTH, ServerState, in_time
 from asterism.server.problems import problem, problem_of
 
 if TYPE_CHECKING:

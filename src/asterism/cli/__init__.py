@@ -13,9 +13,9 @@ plan                   ``plan_commands``, ``plan_run_commands``; ``plan_executio
                        reads and explains them, ``plan_views`` prints them and their edits
 runs                   ``runs_commands``; ``run_actions``, ``run_views``; ``runs_watch`` is the live view of
                        ``runs watch``
-workflow, fleet        ``workflow_commands``, ``fleet_commands``; their tables are in ``fleet_tables``
+workflow, fleet        ``workflow_commands``, ``fleet_commands``; their views are in ``fleet_views``
 device, monitor        ``device_commands``; ``device_process`` is the process of a device, ``device_log`` its log; their
-                       tables are in ``fleet_tables``
+                       views are in ``fleet_views``
 store                  ``store_commands``
 peer                   ``peer_commands``, ``peer_actions``
 series                 ``series_commands`` and the other ``series_*`` modules, ``git_remote_option``

@@ -134,7 +134,7 @@ class _RecordingReader(_IncludeReader):
 
 def included_texts(path: str) -> dict[str, str]:
     """The texts of all files that a plan file includes, by their paths from its folder, to be sent with it. Raises
-    OSError if the plan file cannot be read; what is wrong with an include is reported when the plan is read."""
+    OSError if the plan file cannot be read. A mistake of an include is reported when the plan is read."""
     reader = _RecordingReader(dirname(path))
     data, _ = parse_yaml(read_text(path)[0])
     if isinstance(data, YamlMapping):

@@ -4,14 +4,12 @@
 ``app``                 the application, from the tables of endpoints
 ``endpoint``            ``Endpoint``, ``Call``: who calls, what they may do, the body, errors, for all routes
 ``request_guard``       Host and Origin, callers, rates, headers of every answer
-``scopes``              what a credential allows
-``credentials``         tokens and sessions in the store, hashed; one-time login
 ``problems``            errors as problem documents (RFC 9457)
 ``openapi``             the OpenAPI document, from the same table
 ``health_routes``       health, login, who one is
 ``operation_endpoint``  the endpoint of an operation of ``api``
 ``plan_routes``         the events of a plan
-``fleet_routes``        devices, schedules, notices, metrics
+``fleet_routes``        metrics as text, and the events of the fleet
 ``event_stream``        server-sent events; ``plan_feed`` and ``fleet_feed`` are their sources
 ``http_service``        listens, and stops in good order
 ``gateway``             what devices without a store ask; ``gateway_order`` takes runs for them, ``gateway_runs`` makes
