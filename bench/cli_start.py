@@ -1,5 +1,7 @@
 """Processor time of short commands, as a multiple of the start of Python with click, sqlite3 and asyncio.
 
+Commands at a server are compared with a bare request of httpx to the same server.
+
 ``python -m bench.cli_start`` measures the commands of this environment; ``--before PATH`` also those of another
 checkout, which has an environment of its own (``.venv``). Every round starts every command once, and the figures are
 the least of all rounds: what disturbs a process only makes it slower. The bytecode is compiled first, as ``make`` does
@@ -9,13 +11,16 @@ it: otherwise every start would compile the modules anew.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from bench.page import met, table, time_text
 from bench.peers.surroundings import scratch
@@ -34,6 +39,19 @@ COMMANDS: dict[str, tuple[float, tuple[str, ...]]] = {
     f"check, {TASKS} tasks": (4.0, ("check", "plan.yaml")),
 }
 """By name: the multiple of the base that it may take, and its arguments. Each round claims a series of its own."""
+
+REMOTE: dict[str, tuple[float, tuple[str, ...]]] = {
+    "runs list, server": (3.0, ("runs", "list")),
+    "runs create, server": (3.0, CREATE),
+    "series claim, server": (3.0, ("series", "claim", "remote-{round}", "--issue", "1")),
+}
+"""The same at a server: the multiple of a bare request."""
+
+REQUEST = """
+import httpx, os
+head = {"authorization": "Bearer " + os.environ["ASTERISM_TOKEN"]}
+httpx.get(os.environ["ASTERISM_STORE"] + "/api/v1/runs", headers=head).raise_for_status().json()
+"""
 
 
 @dataclass(frozen=True)
@@ -67,7 +85,7 @@ class Checkout:
 
     def prepare(self) -> None:
         """Compile the bytecode, whatever PYTHONDONTWRITEBYTECODE says; write a plan file; fill the store."""
-        names = ("asterism", "click", "rich", "yaml", "pydantic", "pydantic_core")
+        names = ("asterism", "click", "rich", "yaml", "pydantic", "pydantic_core", "httpx")
         places = f"import {', '.join(names)}; print({', '.join(f'{name}.__path__[0]' for name in names)}, sep='\\n')"
         found = subprocess.run([self.python, "-c", places], capture_output=True, text=True, check=True)
         subprocess.run([self.python, "-m", "compileall", "-qq", *found.stdout.splitlines()], check=True)
@@ -81,9 +99,28 @@ class Checkout:
             self.command(words)
         self.command(("run", "plan.yaml", "--store", store))
 
-    def command(self, words: Sequence[str]) -> float:
+    def command(self, words: Sequence[str], **environment: str) -> float:
         """The processor time of a command."""
-        return processor_time([str(self.python.with_name("asterism")), *words], self.folder, self.environment)
+        return processor_time([self.program, *words], self.folder, {**self.environment, **environment})
+
+    @property
+    def program(self) -> str:
+        return str(self.python.with_name("asterism"))
+
+    @contextlib.contextmanager
+    def server(self) -> Iterator[dict[str, str]]:
+        """A server of the store; yields the environment in which commands reach it."""
+        create = [self.program, "token", "create", "--scope", "admin", "--for", "bench"]
+        terms: Any = {"cwd": self.folder, "env": self.environment, "text": True}
+        token = subprocess.run(create, capture_output=True, check=True, **terms).stdout.strip()
+        serve = [self.program, "serve", "--listen", "127.0.0.1:0", "--no-login", "--json"]
+        with subprocess.Popen(serve, stdout=subprocess.PIPE, **terms) as process:
+            assert process.stdout is not None
+            url = json.loads(process.stdout.readline())["url"]
+            try:
+                yield {"ASTERISM_STORE": url, "ASTERISM_TOKEN": token}
+            finally:
+                process.terminate()
 
 
 def measure(rounds: int = ROUNDS, before: Path | None = None) -> list[Start]:
@@ -101,8 +138,24 @@ def measure(rounds: int = ROUNDS, before: Path | None = None) -> list[Start]:
             for (which, name), found in times.items():
                 words = [word.replace("{round}", str(number)) for word in COMMANDS[name][1]]
                 found.append(checkouts[which].command(words))
+        remote = measure_remote(rounds, checkouts[0])
     least = {place: min(found) for place, found in times.items()}
-    return [Start(name, bar, min(base), least[0, name], least.get((1, name))) for name, (bar, _) in COMMANDS.items()]
+    local = [Start(name, bar, min(base), least[0, name], least.get((1, name))) for name, (bar, _) in COMMANDS.items()]
+    return [*local, *remote]
+
+
+def measure_remote(rounds: int, checkout: Checkout) -> list[Start]:
+    """Measure the commands at a server."""
+    base: list[float] = []
+    times: dict[str, list[float]] = {name: [] for name in REMOTE}
+    with checkout.server() as environment:
+        for number in range(rounds):
+            reach = {**checkout.environment, **environment}
+            base.append(processor_time([sys.executable, "-c", REQUEST], checkout.folder, reach))
+            for name, (_, words) in REMOTE.items():
+                words_now = [word.replace("{round}", str(number)) for word in words]
+                times[name].append(checkout.command(words_now, **environment))
+    return [Start(name, bar, min(base), min(times[name])) for name, (bar, _) in REMOTE.items()]
 
 
 def processor_time(words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> float:
@@ -124,8 +177,8 @@ def page(found: Sequence[Start]) -> str:
     text = f"""## Start of the command line
 
 Processor time (user and system) of whole commands on a SQLite store with {RUNS} runs, beside
-`python -c "{BASE[1]}"`, which takes {time_text(found[0].base)}. Medians of processes that were started by turns, with
-compiled bytecode.
+`python -c "{BASE[1]}"`, which takes {time_text(found[0].base)}; at a server, beside one request of httpx, which takes
+{time_text(found[-1].base)}. The least of processes that were started by turns, with compiled bytecode.
 
 """
     earlier = any(start.before is not None for start in found)

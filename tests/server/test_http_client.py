@@ -185,9 +185,9 @@ async def test_a_plan_a_series_and_a_schedule_named_with_dots_are_found_over_a_s
             await events.aclose()
             await client.add_schedule(name, workflow="w", every=3600)
             assert (await client.show_schedule(name)).name == name
-            await client.claim(name, 5)
-            assert (await client.series(name)).active == 5
-        assert (await client.claim("owner/repository", 5)).name == "owner/repository"
+            await client.claim_series(name, 5)
+            assert (await client.show_series(name)).active == 5
+        assert (await client.claim_series("owner/repository", 5)).name == "owner/repository"
         with pytest.raises(NotFound, match=r"^there is no plan '\.\.\.'"):
             await client.show_plan("...")
 

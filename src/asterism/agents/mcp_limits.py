@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
@@ -112,7 +112,7 @@ class ShownDevice(documents.Document):
     state: str
     coordinator: bool
     can: list[str]
-    other_capabilities: int = Field(description="How many other capabilities the machine claims.")
+    other_capabilities: Annotated[int, documents.Doc("How many other capabilities the machine claims.")]
     slots: int | None
     used: int
     load: float | None
@@ -130,8 +130,20 @@ async def list_devices(call: Call) -> documents.Page[ShownDevice]:
 
 def _shown_device(device: documents.Device, alias: str, known: Collection[str]) -> ShownDevice:
     can = [word for word in plain_capabilities(device.can) if word in known]
-    shown = {name: getattr(device, name, None) for name in ShownDevice.__dataclass_fields__}
-    return ShownDevice(**{**shown, "name": alias, "can": can, "other_capabilities": len(device.can) - len(can)})
+    return ShownDevice(
+        name=alias,
+        state=device.state,
+        coordinator=device.coordinator,
+        can=can,
+        other_capabilities=len(device.can) - len(can),
+        slots=device.slots,
+        used=device.used,
+        load=device.load,
+        battery=device.battery,
+        draining=device.draining,
+        joined_at=device.joined_at,
+        last_heartbeat_at=device.last_heartbeat_at,
+    )
 
 
 PLAN, STATE = "/plans/{plan}", documents.PlanState

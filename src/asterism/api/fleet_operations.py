@@ -10,6 +10,7 @@ from annotated_types import Ge, Gt, Le, MaxLen
 from asterism.api import documents
 from asterism.api.documents import Doc
 from asterism.api.operation import Operation, Reason
+from asterism.api.run_operations import MOST_AT_ONCE
 
 MOST_METRIC_RUNS = 100_000
 """How many runs one answer of metrics may be made of."""
@@ -73,6 +74,11 @@ class ShowStore:
     """The store."""
 
 
+@dataclass(frozen=True)
+class ShowFleet:
+    limit: Annotated[int, Ge(1), Le(MOST_AT_ONCE), Doc("How many runs of each kind: owned, waiting and ended.")] = 100
+
+
 show_settings = Operation(
     "show_settings", ShowSettings, documents.Settings, "The settings of the fleet.", "GET /settings"
 )
@@ -97,4 +103,7 @@ show_store = Operation(
     "The address of the store and what it contains.",
     "GET /store",
     needs="admin",
+)
+show_fleet = Operation(
+    "show_fleet", ShowFleet, documents.FleetView, "The runs and devices of the fleet as they are now.", "GET /fleet"
 )

@@ -57,7 +57,7 @@ class Operations:
     read_run_logs = run_operations.read_run_logs
     explain_run = run_operations.explain_run
     wait_run = run_operations.wait_run
-    show_fleet = run_operations.show_fleet
+    show_fleet = fleet_operations.show_fleet
     prune_runs = run_operations.prune_runs
     pause_run = run_operations.pause_run
     resume_run = run_operations.resume_run

@@ -100,11 +100,6 @@ class OneCreation:
 
 
 @dataclass(frozen=True)
-class ShowFleet:
-    limit: Annotated[int, Ge(1), Le(MOST_AT_ONCE), Doc("How many runs of each kind: owned, waiting and ended.")] = 100
-
-
-@dataclass(frozen=True)
 class OneRun:
     run: RunId
 
@@ -197,9 +192,6 @@ read_run_logs = Operation("read_run_logs", ReadRunLogs, documents.RunLog, "What 
 explain_run = Operation("explain_run", OneRun, documents.RunWhy, "Why a run does not run.", "GET /runs/{run}/why")
 wait_run = Operation(
     "wait_run", WaitRun, documents.Run, "A run when it has ended, or as it is after a while.", "GET /runs/{run}/wait"
-)
-show_fleet = Operation(
-    "show_fleet", ShowFleet, documents.FleetView, "The runs and devices of the fleet as they are now.", "GET /fleet"
 )
 prune_runs = Operation(
     "prune_runs",

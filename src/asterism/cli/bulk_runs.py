@@ -94,14 +94,14 @@ async def create_each(system: System, *, new: NewRuns) -> int:
     totals go to standard error."""
     new.check_templates()
     if isinstance(new.workflow, Workflow):
-        flow = await system.add_workflow(new.workflow.to_json())
+        name = (await system.add_workflow(new.workflow.to_json())).name
     else:
-        flow = await system.show_workflow(new.workflow)
+        name = (await system.show_workflow(new.workflow)).name
     creation: _Creation | None = None
     with _opened(new) as file, _progress_bar(file) as advance:
         async for lines in _batches(file, new.name):
             if creation is None:
-                creation = await _Creation.begin(system, new, flow.name, lines)
+                creation = await _Creation.begin(system, new, name, lines)
             await creation.add(lines)
             advance(sum(map(len, lines)) + len(lines), creation.runs)
     if creation is None:

@@ -188,7 +188,7 @@ def retry(
 
 
 def _ask_server(
-    store: str, as_json: bool, ask: Callable[[System], Awaitable[PlanState]], done: str = "reopened"
+    store: str | None, as_json: bool, ask: Callable[[System], Awaitable[PlanState]], done: str = "reopened"
 ) -> int:
     """Let a server run a plan, and say who runs it. Returns the exit code."""
     asked = {"name", "from_tasks", "edits_file", "reason", "store", "as_json"}
@@ -205,7 +205,7 @@ def _ask_server(
         if state.tasks is not None:
             note(reopened_line(state.name, state.tasks))
         by = f"{state.owner} runs it" if state.owner is not None else "a server on its store runs it"
-        follow = f"asterism plan show {state.name}{same_system(store)}"
+        follow = f"asterism plan show {state.name}{same_system(server_of(store) or '')}"
         click.echo(clean(f"Plan {state.name!r} is {done}; {by}. Look at it with: {follow}"))
         return 0
 

@@ -142,7 +142,7 @@ class _EventPrinter:
         runs = shown_runs(view)
         for run in runs:
             if not self._began:
-                entries = [] if run.ended else run.story[-1:]
+                entries: Sequence[StoryEntry] = [] if run.ended else run.story[-1:]
             else:
                 entries = _new_entries(self._printed.get(run.id, []), run.story)
             for entry in entries:

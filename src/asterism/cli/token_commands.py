@@ -11,11 +11,11 @@ from asterism.cli.cli_context import (
     CommandGroup,
     fleet_options,
     format_time,
-    is_server,
     note,
     print_json,
     reason_option,
     same_store,
+    server_of,
     with_system,
 )
 from asterism.cli.option_types import duration
@@ -129,7 +129,7 @@ def login(
     scopes: tuple[str, ...], name: str | None, url: str | None, reason: str, store: str | None, as_json: bool
 ) -> None:
     """Print a link that logs one browser in, once, within 10 minutes."""
-    address = url or (store if store is not None and is_server(store) else "http://127.0.0.1:7400")
+    address = url or server_of(store) or "http://127.0.0.1:7400"
 
     async def write(system: System) -> None:
         code = (await system.create_login(list(scopes), name, reason)).code

@@ -11,16 +11,19 @@ from dataclasses import asdict
 
 from asterism.api import documents
 from asterism.api import fleet_operations as declared
+from asterism.api.local.device_handlers import device_document
 from asterism.api.local.reasons import leave_reason
+from asterism.api.local.run_handlers import run_documents
 from asterism.api.operation import implements
 from asterism.api.system import LocalSystem
 from asterism.base.openmetrics import Family, render
 from asterism.base.text import masked_url, masked_urls
 from asterism.core.run.run import FAILED, RunStatus
+from asterism.core.run.session import REACHABLE_STATES
 from asterism.durable.plan_metrics import plan_families
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.fleet_json import notice_json, state_of
-from asterism.fleet.run_queries import CancelledCount, find_run
+from asterism.fleet.run_queries import CancelledCount, find_run, take_snapshot
 from asterism.fleet.selection_metrics import MAX_RUNS, WINDOW, fleet_families
 from asterism.fleet.settings import Settings
 from asterism.store.protocol import ENDED, Notice
@@ -154,3 +157,26 @@ def _run_counts(counts: Mapping[RunStatus, int], cancelled: int | None) -> dict[
     if cancelled is None:
         return {**runs, "failed or cancelled": failed}
     return {**runs, str(FAILED): failed - cancelled, "cancelled": cancelled}
+
+
+@implements(declared.show_fleet)
+async def show_fleet(system: LocalSystem, request: declared.ShowFleet) -> documents.FleetView:
+    fleet = system.fleet
+    snapshot = await take_snapshot(fleet, request.limit, (), fleet.cancelled_count)
+    ranks, coordinator = (await fleet.placer()).ranks, snapshot.coordinator
+    devices = [
+        device_document(session, snapshot.now, ranks, coordinator)
+        for session in snapshot.sessions.values()
+        if session.state in REACHABLE_STATES
+    ]
+    runs = {run.id: run for run in await run_documents(fleet, snapshot.runs)}
+    return documents.FleetView(
+        now=snapshot.now,
+        counts={str(status): number for status, number in snapshot.counts.items()},
+        cancelled=snapshot.cancelled,
+        coordinator=coordinator,
+        devices=devices,
+        owned=[runs[run.id] for run in snapshot.owned],
+        waiting=[runs[run.id] for run in snapshot.waiting],
+        ended=[runs[run.id] for run in snapshot.ended],
+    )

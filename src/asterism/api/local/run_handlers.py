@@ -21,7 +21,6 @@ from asterism.core.attempt_log import LogReader
 from asterism.core.errors import AsterismError, RunRefused
 from asterism.core.plan.task import AGENT_NEEDS
 from asterism.core.run.run import Run
-from asterism.core.run.session import REACHABLE_STATES
 from asterism.fleet.bulk_creation import (
     BulkCreation,
     BulkProgress,
@@ -33,10 +32,10 @@ from asterism.fleet.bulk_creation import (
 )
 from asterism.fleet.device.functions import attempts_of
 from asterism.fleet.fleet import Fleet, attempt_number, check_terms
-from asterism.fleet.fleet_json import device_json, masks_of, notice_json, run_json, sessions_of, took, waited
+from asterism.fleet.fleet_json import masks_of, notice_json, run_json, sessions_of, took, waited
 from asterism.fleet.run_explanation import RunExplanation
 from asterism.fleet.run_explanation import explain_run as explain
-from asterism.fleet.run_queries import RunList, find_run, labels_of, take_snapshot
+from asterism.fleet.run_queries import RunList, find_run, labels_of
 from asterism.fleet.run_queries import list_runs as find_runs
 from asterism.fleet.workflows import check_input, input_names
 from asterism.peers.registry import PeerRegistry
@@ -245,29 +244,6 @@ def _position(after: str | None) -> tuple[int, int]:
     if match is None:
         raise RequestRefused(422, f"after={after!r} is not the `next` of an earlier answer")
     return int(match[1]), int(match[2])
-
-
-@implements(declared.show_fleet)
-async def show_fleet(system: LocalSystem, request: declared.ShowFleet) -> documents.FleetView:
-    fleet = system.fleet
-    snapshot = await take_snapshot(fleet, request.limit, (), fleet.cancelled_count)
-    ranks, coordinator = (await fleet.placer()).ranks, snapshot.coordinator
-    devices = [
-        device_json(session, snapshot.now, ranks.get(session.device, 0.0), coordinator)
-        for session in snapshot.sessions.values()
-        if session.state in REACHABLE_STATES
-    ]
-    runs = {run.id: run for run in await run_documents(fleet, snapshot.runs)}
-    return documents.FleetView(
-        now=snapshot.now,
-        counts={str(status): number for status, number in snapshot.counts.items()},
-        cancelled=snapshot.cancelled,
-        coordinator=coordinator,
-        devices=[documents.Device(**device) for device in devices],
-        owned=[runs[run.id] for run in snapshot.owned],
-        waiting=[runs[run.id] for run in snapshot.waiting],
-        ended=[runs[run.id] for run in snapshot.ended],
-    )
 
 
 @implements(declared.wait_run)
