@@ -8,8 +8,10 @@ load pydantic, which describes them (OpenAPI, MCP) and reads them from answers.
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Any, Generic, TypeVar
+
+from asterism.api.quick_dataclass import dataclass
 
 Item = TypeVar("Item")
 

@@ -1,0 +1,83 @@
+"""Quick dataclasses behave as those of the standard library."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from dataclasses import field
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter
+from pydantic_core import to_json
+
+from asterism.api import documents, quick_dataclass
+
+
+def defined_by(decorator: Any) -> Any:
+    @decorator(frozen=True, kw_only=True)
+    class Terms:
+        reason: str = ""
+        words: list[str] = field(default_factory=list)
+
+    @decorator(frozen=True)
+    class Claim(Terms):
+        series: str
+        issue: int
+        lease: float | None = None
+
+    return Claim
+
+
+QUICK, STANDARD = defined_by(quick_dataclass.dataclass), defined_by(dataclasses.dataclass)
+
+CALLS: tuple[tuple[tuple[Any, ...], dict[str, Any]], ...] = (
+    (("a", 1), {}),
+    (("a", 1, 2.0), {"reason": "x", "words": ["y"]}),
+    (("a",), {"issue": 1}),
+    ((), {"series": "a", "issue": 1}),
+    (("a",), {}),
+    (("a", 1), {"issue": 2}),
+    (("a", 1), {"other": 2}),
+    (("a", 1, 2.0, "x"), {}),
+)
+
+
+@pytest.mark.parametrize(("values", "named"), CALLS)
+def test_a_call_makes_or_refuses_the_same(values: tuple[Any, ...], named: dict[str, Any]) -> None:
+    try:
+        expected = STANDARD(*values, **named)
+    except TypeError:
+        with pytest.raises(TypeError, match="Claim"):
+            QUICK(*values, **named)
+        return
+    made = QUICK(*values, **named)
+    assert dataclasses.asdict(made) == dataclasses.asdict(expected)
+    assert repr(made) == repr(expected)
+    assert (made == QUICK(*values, **named), made == expected) == (True, False)
+    assert made != dataclasses.replace(made, issue=9)
+    assert list(vars(made)) == list(vars(expected))
+
+
+def test_instances_are_frozen_have_a_hash_and_share_no_default() -> None:
+    made = QUICK("a", 1, words=())
+    assert hash(made) == hash(QUICK("a", 1, words=()))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        made.issue = 2
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        del made.issue
+    assert QUICK("a", 1).words is not QUICK("a", 1).words
+
+
+def test_the_signature_is_that_of_the_standard_library() -> None:
+    quick, standard = inspect.signature(QUICK), inspect.signature(STANDARD)
+    assert [(one.name, one.kind) for one in quick.parameters.values()] == [
+        (one.name, one.kind) for one in standard.parameters.values()
+    ]
+
+
+def test_pydantic_reads_and_writes_them() -> None:
+    adapter = TypeAdapter(documents.Page[documents.Violation])
+    page = adapter.validate_python({"items": [{"edit": None, "rule": "a", "message": "b", "newer": 1}]})
+    assert page == documents.Page(items=[documents.Violation(edit=None, rule="a", message="b")])
+    assert to_json(page) == b'{"items":[{"edit":null,"rule":"a","message":"b"}],"next":null,"now":null}'
