@@ -1,0 +1,176 @@
+"""The commands of plans work the same on a SQLite file, on PostgreSQL and on a server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asterism.api.local import edit_handlers, plan_handlers  # noqa: F401 - an event loop would load them for long
+from asterism.core.plan.constellation import Constellation
+from asterism.durable import admin
+from asterism.durable.approval_store import list_approvals
+from asterism.durable.journal_store import load, read_head
+from asterism.durable.plan_history import versions
+from asterism.fleet.fleet import Fleet
+from asterism.store.protocol import PutRegister
+from tests.cli.stored_plan_scenes import keeping
+from tests.cli.system_scenes import Names, Row, SystemScene, run_everywhere
+
+RULES = {"approvals": {"rules": [{"edits": ["remove_task"]}], "timeout": 86_400.0}}
+
+
+def stored(scene: SystemScene) -> Names:
+    """A plan that has not begun."""
+    keeping(scene)
+    return {}
+
+
+def failed(scene: SystemScene) -> Names:
+    """A plan whose first task has printed two lines and failed."""
+    keeping(scene, build="echo begun; echo trouble >&2; exit 3")
+    assert scene.run("resume", "nightly", "--store", scene.url, "--local", "--plain").exit_code == 1
+    return {}
+
+
+def completed(scene: SystemScene) -> Names:
+    keeping(scene)
+    assert scene.run("resume", "nightly", "--store", scene.url, "--local", "--plain").exit_code == 0
+    return {}
+
+
+def edited(scene: SystemScene) -> Names:
+    keeping(scene)
+    add = '{"id": "mail", "shell": "true", "after": "test"}'
+    scene.ok("plan", "edit", "nightly", "--add", add, "--reason", "tell them", "--store", scene.url)
+    return {}
+
+
+def paused(scene: SystemScene) -> Names:
+    keeping(scene)
+    scene.ask(lambda fleet: admin.pause(fleet, "nightly", "lunch"))
+    return {}
+
+
+def cancelled(scene: SystemScene) -> Names:
+    keeping(scene)
+    scene.ok("plan", "cancel", "nightly", "--reason", "not tonight", "--store", scene.url)
+    return {}
+
+
+def ruled(scene: SystemScene) -> Names:
+    """A plan in which a person approves removals."""
+    keeping(scene)
+
+    async def rule(fleet: Fleet) -> None:
+        head = await fleet.store.register("plan/nightly")
+        assert head is not None
+        terms = {**head.value["terms"], **RULES}
+        await fleet.store.commit([PutRegister(head.key, {**head.value, "terms": terms}, head.revision)])
+
+    scene.ask(rule)
+    return {}
+
+
+def waiting(scene: SystemScene) -> Names:
+    """An edit of that plan waits."""
+    ruled(scene)
+    words = ("plan", "edit", "nightly", "--remove", "test", "--reason", "slow", "--store", scene.url)
+    assert scene.run(*words).exit_code == 3
+    return {}
+
+
+# -- facts -------------------------------------------------------------------------------------------------------------
+
+
+def plan_of(scene: SystemScene) -> Constellation:
+    async def read(fleet: Fleet) -> Constellation:
+        return (await load(fleet.store, "nightly")).plan
+
+    return scene.ask(read)
+
+
+def tasks(scene: SystemScene, names: Names) -> Any:
+    return list(plan_of(scene).nodes)
+
+
+def last_edit(scene: SystemScene, names: Names) -> Any:
+    edit = scene.ask(lambda fleet: versions(fleet.store, "nightly"))[-1]
+    return f"{edit.author}: {edit.reason}"
+
+
+def pause_of(scene: SystemScene, names: Names) -> Any:
+    return scene.ask(lambda fleet: admin.pause_reason(fleet.store, "nightly"))
+
+
+def state(scene: SystemScene, names: Names) -> Any:
+    async def read(fleet: Fleet) -> str:
+        return str((await read_head(fleet.store, "nightly"))[0].state)
+
+    return scene.ask(read)
+
+
+def decision(scene: SystemScene, names: Names) -> Any:
+    [edit] = scene.ask(lambda fleet: list_approvals(fleet.store, "nightly"))
+    return f"{edit.state} {edit.decided_by} {edit.why}".strip()
+
+
+MAIL = '\'{{"id": "mail", "shell": "true", "after": "test"}}\''
+
+PLANS = (
+    Row("plan list", "The store has no plans."),
+    Row("plan list", "0/2", stored),
+    Row("plan list --json", '"state": "failed"', failed),
+    Row("plan show nightly", "build  echo 1  pending", stored),
+    Row("plan show nightly", "nightly is failed, version 0: 2 of 2 tasks done", failed),
+    Row("plan show nightly --failed", "build  CommandFailed: the command exited with 3", failed),
+    Row("plan show nightly --failed --json", '"id": "build"', failed),
+    Row("plan show nightly --mermaid", "flowchart", stored),
+    Row("plan show nightly --svg -", "<svg", stored),
+    Row("plan show nightly --json", '"result": "2"', completed),
+    Row("plan story nightly build", "failed", failed),
+    Row("plan story nightly --json", '"what": "', completed),
+    Row("plan story nightly bild", "build", stored, code=64),
+    Row("plan why nightly test", "build", stored),
+    Row("plan why nightly build --json", '"advice"', failed),
+    Row("plan logs nightly", "build | begun", failed),
+    Row("plan logs nightly build", "trouble", failed),
+    Row("plan logs nightly --json", '"stream": "stderr"', failed),
+    Row("plan logs nightly --follow", "build | begun", failed),
+    Row("plan logs nightly --attempt 2", "Plan 'nightly' has printed nothing in attempt 2.", failed),
+    Row("plan logs nightly", "it has not started, or its runs were pruned", stored),
+    Row(f"plan edit nightly --add {MAIL} --reason why", "0 -> 1", stored, last_edit, "ann: why"),
+    Row(f"plan edit nightly --add {MAIL} --dry-run", "would change", stored, tasks, ["build", "test"]),
+    Row("plan edit nightly --remove nobody", "there is no task 'nobody'", stored, tasks, ["build", "test"], code=1),
+    Row("plan edit nightly --remove nobody --json", '"rule": "unknown_task"', stored, code=1),
+    Row("plan edit nightly --remove test", "approval 1", ruled, decision, "waiting", code=3),
+    Row("plan edit nightly --remove test --json", '"waiting": {{"id": 1', ruled, code=3),
+    Row("plan undo nightly --reason oops", "1 -> 2", edited, tasks, ["build", "test"]),
+    Row("plan undo nightly", "there is no edit that can be undone", stored, code=1),
+    Row("plan pause nightly --reason lunch", "is paused, by ann: lunch.", stored, pause_of, "by ann: lunch"),
+    Row("plan pause nightly --json", '"already": true', paused, pause_of, "by ann: lunch"),
+    Row("plan cancel nightly", "was already cancelled, by ann: not tonight.", cancelled, state, "cancelled"),
+    Row("plan cancel nightly --json", '"ended": true', cancelled, state, "cancelled"),
+    Row("plan cancel nightly", "completed", completed, state, "completed", code=64),
+    Row("plan history nightly", "by ann: tell them", edited),
+    Row("plan history nightly --json", '"rejected": []', edited),
+    Row("plan history nightly 0", "Version 0, ", edited),
+    Row("plan history nightly 1 --json", '"id": "mail"', edited),
+    Row("plan history nightly 7", "no version 7", edited, code=64),
+    Row("plan cycles nightly", "has no open edit cycle", stored),
+    Row("plan claim nightly 1", "no process runs plan 'nightly'", stored, code=64),
+    Row("plan answer nightly 1", "no process runs plan 'nightly'", stored, code=64),
+    Row("plan approvals nightly", "approval 1: edit by ann: slow, waits for", waiting),
+    Row("plan approvals nightly --json", '"changes": ["remove task \'test\'"]', waiting),
+    Row("plan approvals nightly", "No edit of plan 'nightly' waits for a person.", ruled),
+    Row("plan approve nightly 1 --reason fine", "0 -> 1", waiting, decision, "approved ann fine"),
+    Row("plan approve nightly 9", "9", waiting, decision, "waiting", code=64),
+    Row("plan refuse nightly 1 --reason no", "is refused", waiting, decision, "refused ann no"),
+    Row("plan budget nightly", "has no budget: no model has been asked to edit it.", stored),
+)
+
+
+@pytest.mark.parametrize("row", PLANS, ids=str)
+def test_plans(row: Row, tmp_path: Path, postgres_url: str) -> None:
+    run_everywhere(row, tmp_path, postgres_url)
