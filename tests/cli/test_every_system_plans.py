@@ -16,7 +16,7 @@ from asterism.durable.plan_history import versions
 from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import PutRegister
 from tests.cli.stored_plan_scenes import keeping
-from tests.cli.system_scenes import Names, Row, SystemScene, run_everywhere
+from tests.cli.system_scenes import Names, Row, SystemScene, run_everywhere, system_scene
 
 RULES = {"approvals": {"rules": [{"edits": ["remove_task"]}], "timeout": 86_400.0}}
 
@@ -174,3 +174,25 @@ PLANS = (
 @pytest.mark.parametrize("row", PLANS, ids=str)
 def test_plans(row: Row, tmp_path: Path, postgres_url: str) -> None:
     run_everywhere(row, tmp_path, postgres_url)
+
+
+def test_resume_retry_and_standby_at_a_server(tmp_path: Path) -> None:
+    with system_scene("server", tmp_path / "server", "") as scene:
+        keeping(scene, build="exit 3")
+        resumed = scene.ok("resume", "nightly")
+        assert resumed.startswith("Plan 'nightly' is resumed; a server on its store runs it. Look at it with: ")
+        for option in ("--local", "--plain", "--stats"):
+            refused = scene.run("resume", "nightly", option)
+            assert (refused.exit_code, f"{option} has no effect at a server" in refused.stderr) == (64, True)
+        standby = scene.run("plan", "standby", "nightly")
+        assert (standby.exit_code, "A server takes plans over by itself" in standby.stderr) == (64, True)
+        early = scene.run("plan", "retry", "nightly")
+        assert (early.exit_code, "nightly" in early.stderr) == (64, True)
+        scene.run("resume", "nightly", "--store", scene.url, "--local", "--plain")
+        again = scene.run("plan", "retry", "nightly", "--reason", "mended")
+        assert "Plan 'nightly' is reopened: build runs again." in again.stderr
+        assert again.stdout.startswith("Plan 'nightly' is reopened; a server on its store runs it.")
+        assert state(scene, {}) == "executing"
+        over = scene.json("plan", "cancel", "nightly", "--store", scene.url)
+        assert over["state"] == "cancelled"
+        assert "is cancelled: it cannot be resumed" in scene.run("resume", "nightly").stderr
