@@ -104,6 +104,9 @@ async def test_real_answers_are_as_the_document_says() -> None:
             "/layout",
             "/tasks/{task}",
             "/tasks/{task}/why",
+            "/logs",
+            "/drawing",
+            "/cancel",
         ):
             await ask("GET", f"/plans/{{plan}}{path}", **plan, task="a", version="0")
         await ask("GET", "/plans/{plan}/tasks/{task}/logs", **plan, task="a")

@@ -169,7 +169,7 @@ def parse_position(text: str) -> Position:
     try:
         return Position.parse(text)
     except ValueError as error:
-        raise RequestRefused(400, str(error)) from None
+        raise RequestRefused(422, str(error)) from None
 
 
 # -- changing ----------------------------------------------------------------------------------------------------------
