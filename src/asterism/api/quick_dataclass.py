@@ -102,7 +102,7 @@ class _Signature:
 
         plan, hints = _plan_of(owner), {field.name: field.type for field in dataclasses.fields(owner)}
         named = [name for name in plan.template if name not in plan.positional]
-        kinds = dict.fromkeys(plan.positional, Parameter.POSITIONAL_OR_KEYWORD)
+        kinds: dict[str, Any] = dict.fromkeys(plan.positional, Parameter.POSITIONAL_OR_KEYWORD)
         kinds |= dict.fromkeys(named, Parameter.KEYWORD_ONLY)
         parameters = []
         for name, kind in kinds.items():
