@@ -76,6 +76,20 @@ def test_the_signature_is_that_of_the_standard_library() -> None:
     ]
 
 
+def test_classes_of_both_kinds_inherit_from_each_other() -> None:
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Standard(documents.Violation):
+        more: int = 1
+
+    @quick_dataclass.dataclass(frozen=True, kw_only=True)
+    class Quick(Standard):
+        last: int
+
+    made = Quick(edit=None, rule="a", message="b", last=2)
+    assert dataclasses.asdict(made) == {"edit": None, "rule": "a", "message": "b", "more": 1, "last": 2}
+    assert Standard(edit=None, rule="a", message="b") == Standard(edit=None, rule="a", message="b", more=1)
+
+
 def test_pydantic_reads_and_writes_them() -> None:
     adapter = TypeAdapter(documents.Page[documents.Violation])
     page = adapter.validate_python({"items": [{"edit": None, "rule": "a", "message": "b", "newer": 1}]})

@@ -149,8 +149,14 @@ async def test_real_answers_are_as_the_document_says() -> None:
         await ask("GET", "/schedules/{schedule}", schedule="s")
         await ask("DELETE", "/schedules/{schedule}", schedule="s")
         await ask("POST", "/series/{series}/claim", {"issue": 1}, series="RFC")
-        await ask("POST", "/series/{series}/release", {"issue": 1}, series="RFC")
+        await ask("POST", "/series/{series}/front", {"issue": 1}, series="RFC")
+        await ask("POST", "/series/{series}/release", {"issue": 1, "reason": "done"}, series="RFC")
+        for action in ("promote", "pause", "resume", "rebuild"):
+            await ask("POST", f"/series/{{series}}/{action}", {}, series="RFC")
         await ask("GET", "/series/{series}", series="RFC")
+        await ask("GET", "/series/{series}/history", series="RFC")
+        await ask("POST", "/login", {"code": "wrong"})
+        await ask("POST", "/login", {"code": await scene.credentials.create_login("ann", ["observe"], by="ann")})
         await ask("GET", "/metrics")
         for path in ("/metrics/families", "/settings", "/store", "/scores?subject=w", "/tokens"):
             await ask("GET", path)

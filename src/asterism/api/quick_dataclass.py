@@ -20,12 +20,27 @@ else:
 
         def decorate(cls: type) -> type:
             cls.__doc__ = cls.__doc__ or f"{cls.__name__}(…)"  # or dataclasses would write the signature there
-            made = dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=kw_only)(cls)
+            made = _with_fields(cls, kw_only)
             for name, function in _FUNCTIONS.items():
                 setattr(made, name, function)
             return made
 
         return decorate
+
+
+def _with_fields(cls: Any, kw_only: bool) -> Any:
+    """A class with its fields, and no more. Dataclasses refuses to mix frozen and other classes, so all are others
+    meanwhile; afterwards a frozen class of the standard library may inherit from this one."""
+    bases = [base.__dataclass_params__ for base in cls.__mro__[1:] if "__dataclass_params__" in vars(base)]
+    for parameters in bases:
+        parameters.frozen = False
+    try:
+        made: Any = dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=kw_only)(cls)
+    finally:
+        for parameters in bases:
+            parameters.frozen = True
+    made.__dataclass_params__.frozen = True
+    return made
 
 
 class _Plan(NamedTuple):
