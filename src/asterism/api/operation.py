@@ -63,7 +63,8 @@ class Blocking:
 class Operation(Generic[Parameters, Request, Answer]):
     """``request`` is the class of what is asked, ``answer`` that of the document which answers. ``http`` is the method
     and the path below the prefix of the API, with fields of the request in braces. ``needs`` is what the scopes of the
-    caller have to satisfy (api/scopes.py). ``edits``: it counts against the edits per minute of a caller."""
+    caller have to satisfy (api/scopes.py). ``edits``: it counts against the edits per minute of a caller. ``secret``: the answer has a secret, and no
+    server keeps it for a repeated request."""
 
     name: str
     request: Callable[Parameters, Request]
@@ -73,6 +74,7 @@ class Operation(Generic[Parameters, Request, Answer]):
     needs: str = "observe"
     status: int = 200
     edits: bool = False
+    secret: bool = False
 
     @property
     def method(self) -> str:

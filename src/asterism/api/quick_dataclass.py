@@ -116,9 +116,8 @@ class _Signature:
         from inspect import Parameter, Signature
 
         plan, hints = _plan_of(owner), {field.name: field.type for field in dataclasses.fields(owner)}
-        named = [name for name in plan.template if name not in plan.positional]
-        kinds: dict[str, Any] = dict.fromkeys(plan.positional, Parameter.POSITIONAL_OR_KEYWORD)
-        kinds |= dict.fromkeys(named, Parameter.KEYWORD_ONLY)
+        positional = dict.fromkeys(plan.positional, Parameter.POSITIONAL_OR_KEYWORD)
+        kinds = {**positional, **{name: Parameter.KEYWORD_ONLY for name in plan.template if name not in positional}}
         parameters = []
         for name, kind in kinds.items():
             default = plan.factories.get(name, plan.template[name])

@@ -52,7 +52,14 @@ list_tokens = Operation(
     needs="admin",
 )
 create_token = Operation(
-    "create_token", CreateToken, documents.CreatedToken, "Create a token.", "POST /tokens", needs="admin", status=201
+    "create_token",
+    CreateToken,
+    documents.CreatedToken,
+    "Create a token.",
+    "POST /tokens",
+    needs="admin",
+    status=201,
+    secret=True,
 )
 revoke_token = Operation(
     "revoke_token",
@@ -70,4 +77,5 @@ create_login = Operation(
     "POST /logins",
     needs="admin",
     status=201,
+    secret=True,
 )

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from asterism.base.durations import format_age
 from asterism.base.text import join_names, plural, suggestion
@@ -339,10 +338,3 @@ def _plan_holder(stored: StoredPlan, node: Node) -> Holder | None:
     if stored.owner is None:
         return Holder("at_rest", name, f"no process runs the plan; resume it with: asterism resume {name}")
     return None
-
-
-def explanation_json(found: TaskExplanation) -> dict[str, Any]:
-    reasons = [{"kind": one.kind, "name": one.name, "text": one.text} for one in found.reasons]
-    return {"name": found.plan, "task": found.task, "status": found.status, "run": found.run, "reasons": reasons} | (
-        {} if found.by is None else {"answered_by": found.by}
-    )

@@ -34,6 +34,7 @@ def endpoint_of(operation: Operation[Any, Any, Any]) -> Endpoint:
         answer=operation.answer,
         status=operation.status,
         edits=operation.edits,
+        secret=operation.secret,
         name=operation.name,
     )
 
