@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from asterism.api import documents
 from asterism.api.documents import Doc
 from asterism.api.operation import Name, Operation, Reason
+from asterism.api.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -1102,10 +1102,11 @@ class LoginCode(Document):
 
 @dataclass(frozen=True, kw_only=True)
 class StoreInfo(Document):
-    """What a store contains. ``runs`` and ``devices`` are numbers by status and state. ``clock_ahead`` is how far the
-    clock of the store is ahead of that of the machine that answers, in seconds."""
+    """What a store contains. ``store`` is its address, which a server does not show. ``runs`` and ``devices`` are the
+    numbers by status and state. ``clock_ahead`` is how far the clock of the store is ahead of that of the machine that
+    answers, in seconds."""
 
-    store: str
+    store: str | None
     clock: float
     clock_ahead: float
     runs: dict[str, int]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Any
 
 from annotated_types import Ge, Gt, Le, MaxLen, MinLen
@@ -11,6 +11,7 @@ from annotated_types import Ge, Gt, Le, MaxLen, MinLen
 from asterism.api import documents
 from asterism.api.documents import Doc
 from asterism.api.operation import Operation, Reason
+from asterism.api.quick_dataclass import dataclass
 from asterism.core.plan.edits import Edit
 
 READ = "observe plan {plan}"

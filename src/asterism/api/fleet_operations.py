@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated
 
 from annotated_types import Ge, Gt, Le, MaxLen
@@ -10,6 +10,7 @@ from annotated_types import Ge, Gt, Le, MaxLen
 from asterism.api import documents
 from asterism.api.documents import Doc
 from asterism.api.operation import Operation, Reason
+from asterism.api.quick_dataclass import dataclass
 from asterism.api.run_operations import MOST_AT_ONCE
 
 MOST_METRIC_RUNS = 100_000
@@ -100,9 +101,8 @@ show_store = Operation(
     "show_store",
     ShowStore,
     documents.StoreInfo,
-    "The address of the store and what it contains.",
+    "What the store contains.",
     "GET /store",
-    needs="admin",
 )
 show_fleet = Operation(
     "show_fleet", ShowFleet, documents.FleetView, "The runs and devices of the fleet as they are now.", "GET /fleet"

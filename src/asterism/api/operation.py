@@ -63,8 +63,8 @@ class Blocking:
 class Operation(Generic[Parameters, Request, Answer]):
     """``request`` is the class of what is asked, ``answer`` that of the document which answers. ``http`` is the method
     and the path below the prefix of the API, with fields of the request in braces. ``needs`` is what the scopes of the
-    caller have to satisfy (api/scopes.py). ``edits``: it counts against the edits per minute of a caller. ``secret``: the answer has a secret, and no
-    server keeps it for a repeated request."""
+    caller have to satisfy (scopes.py). ``edits``: it counts against the edits per minute of a caller. ``secret``: its
+    answer has a secret, so no server keeps it for a repeated request."""
 
     name: str
     request: Callable[Parameters, Request]

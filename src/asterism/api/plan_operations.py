@@ -6,7 +6,7 @@ Those that edit a plan are in ``edit_operations``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le, MaxLen, MinLen
@@ -15,6 +15,7 @@ from asterism.api import documents
 from asterism.api.documents import Doc
 from asterism.api.edit_operations import MAX_EDITS, Edits
 from asterism.api.operation import Name, Operation, Reason
+from asterism.api.quick_dataclass import dataclass
 
 READ = "observe plan {plan}"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le, MaxLen, MinLen
@@ -10,6 +10,7 @@ from annotated_types import Ge, Le, MaxLen, MinLen
 from asterism.api import documents
 from asterism.api.documents import Doc
 from asterism.api.operation import Name, Operation, Reason
+from asterism.api.quick_dataclass import dataclass
 
 CatchUp = Literal["none", "last", "all"]
 Overlap = Literal["skip", "queue", "replace", "allow"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from annotated_types import Ge, Le, MaxLen, MinLen
@@ -10,6 +9,7 @@ from annotated_types import Ge, Le, MaxLen, MinLen
 from asterism.api import documents
 from asterism.api.documents import Doc
 from asterism.api.operation import Name, Operation, Reason
+from asterism.api.quick_dataclass import dataclass
 
 Scopes = Annotated[list[str], MinLen(1), MaxLen(100), Doc("observe, operate, series, admin or edit:PLAN.")]
 Who = Annotated[str, MinLen(1), MaxLen(100), Doc("Who uses it: the name in stories and edits.")]

@@ -248,7 +248,7 @@ def tokens_table(tokens: Sequence[Token], width: int | None) -> list[Text]:
 def store_lines(info: StoreInfo) -> list[Text]:
     off, way = abs(info.clock_ahead), "ahead of" if info.clock_ahead > 0 else "behind"
     facts = {
-        "store": info.store,
+        "store": info.store or "",
         "clock": format_time(info.clock) + (f", {format_age(off)} {way} this machine's" if off >= 1 else ""),
         "runs": _counted({name: number for name, number in info.runs.items() if number}),
         "devices": _counted(info.devices),

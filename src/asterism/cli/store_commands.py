@@ -14,6 +14,7 @@ import os
 import tempfile
 import zlib
 from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO, cast
 
@@ -80,13 +81,14 @@ def init(store: str | None, as_json: bool) -> None:
 @store.command()
 @fleet_options
 def info(store: str | None, as_json: bool) -> None:
-    """Show the address of the store and what it contains."""
+    """Show the address of the store, or of its server, and what it contains."""
 
     async def read(system: System) -> None:
         from asterism.cli.fleet_views import store_lines
         from asterism.cli.screen import print_lines
 
         answer = await system.show_store()
+        answer = replace(answer, store=answer.store or system.url)
         if as_json:
             print_json(answer)
         else:

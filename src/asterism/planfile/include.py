@@ -13,7 +13,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from errno import ENOENT
 from os.path import dirname, join, normpath
 from pathlib import Path
 
@@ -108,11 +107,12 @@ class _TextReader(_IncludeReader):
     def _identity(self, place: str) -> Path:
         return Path(place)
 
-    def _read(self, place: str) -> tuple[str, list[Mistake]]:
+    def _add_included(self, name: str, place: str, chain: tuple[str, ...]) -> str | None:
         if place not in self._texts:
-            raise FileNotFoundError(
-                ENOENT, "a plan that is sent as text cannot include files that are not sent with it"
-            )
+            return f"includes {name!r}, but a plan that is sent as text cannot include files that are not sent with it"
+        return super()._add_included(name, place, chain)
+
+    def _read(self, place: str) -> tuple[str, list[Mistake]]:
         return self._texts[place], []
 
 

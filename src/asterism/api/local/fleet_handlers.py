@@ -135,7 +135,7 @@ async def show_store(system: LocalSystem, request: declared.ShowStore) -> docume
     devices = Counter(state_of(session, now) for session in await fleet.devices())
     series = await store.registers("series/")
     return documents.StoreInfo(
-        store=store.url,
+        store=None if not system.own else store.url,
         clock=now,
         clock_ahead=round(now - time.time(), 3),
         runs=_run_counts(counts, cancelled),
