@@ -230,7 +230,8 @@ async def test_a_machine_does_not_speak_to_a_client_with_its_name_or_its_capabil
         alias, texts = alias_of(order), []
         run = await call(client, "create_run", workflow="dig", input={"name": order}, device=alias, follow=True)
         assert (run["pinned"], run["device"], run["output"]) == (alias, alias, f"{order} done")
-        run = {**run, "input": None, "output": None}  # what a person and the task wrote stays as it is
+        # what a person and the task wrote stays as it is
+        run = {**run, "input": None, "output": None, "shown_label": None}
         texts += [run, await call(client, "why_run", run=run["id"]), await call(client, "list_devices")]
         assert [one["can"] for one in texts[-1]["items"] if one["name"] == alias] == [["gpu"]]
         found = (await call(client, "list_runs", device=alias))["items"]
@@ -308,7 +309,7 @@ async def test_mistakes_are_answers_that_a_model_can_read() -> None:
             ("read_plan", {}, "read_plan needs the argument 'plan'"),
             ("read_plan", {"plan": 7}, "read_plan needs the argument 'plan'"),
             ("read_plan", {"plan": "a\nb"}, "no plan has such a name"),
-            ("read_plan", {"plan": "x", "taks": True}, "no argument 'taks'; its arguments are: plan, tasks"),
+            ("read_plan", {"plan": "x", "taks": True}, "no argument 'taks'; its arguments are: plan, results, tasks"),
             ("read_plan", {"plan": "x", "tasks": "perhaps"}, "the arguments are not valid"),
             ("claim_cycle", {"plan": "x", "cycle": "1"}, "claim_cycle needs the argument 'cycle'"),
             ("create_run", {"workflow": "nothing"}, "nothing"),

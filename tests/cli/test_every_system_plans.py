@@ -14,7 +14,7 @@ from asterism.durable.approval_store import list_approvals
 from asterism.durable.journal_store import load, read_head
 from asterism.durable.plan_history import versions
 from asterism.fleet.fleet import Fleet
-from asterism.store.protocol import PutRegister
+from asterism.store.protocol import PutRegister, Query
 from tests.cli.stored_plan_scenes import keeping
 from tests.cli.system_scenes import Names, Row, SystemScene, run_everywhere, system_scene
 
@@ -116,6 +116,17 @@ def decision(scene: SystemScene, names: Names) -> Any:
     return f"{edit.state} {edit.decided_by} {edit.why}".strip()
 
 
+def left_behind(scene: SystemScene, names: Names) -> Any:
+    """The reason in the newest notice, how many runs there are, and which registers name the plan."""
+
+    async def read(fleet: Fleet) -> tuple[str, int, list[str]]:
+        [(_, notice)] = await fleet.store.notices()
+        keys = [register.key for register in await fleet.store.registers("") if "nightly" in register.key]
+        return notice.message.rpartition(": ")[2], len(await fleet.runs(Query())), keys
+
+    return scene.ask(read)
+
+
 MAIL = '\'{{"id": "mail", "shell": "true", "after": "test"}}\''
 
 PLANS = (
@@ -153,6 +164,8 @@ PLANS = (
     Row("plan cancel nightly", "was already cancelled, by ann: not tonight.", cancelled, state, "cancelled"),
     Row("plan cancel nightly --json", '"ended": true', cancelled, state, "cancelled"),
     Row("plan cancel nightly", "completed", completed, state, "completed", code=64),
+    Row("plan remove nightly --reason old", "is removed, with 2 runs.", completed, left_behind, ("old", 0, [])),
+    Row("plan remove nightly", "has not ended (ready), and is not removed", stored, tasks, ["build", "test"], code=64),
     Row("plan history nightly", "by ann: tell them", edited),
     Row("plan history nightly --json", '"rejected": []', edited),
     Row("plan history nightly 0", "Version 0, ", edited),

@@ -569,6 +569,14 @@ class PlanState(Document):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RemovedPlan(Document):
+    """A plan that was removed, and how many runs with it."""
+
+    name: str
+    runs: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Cancellation(Document):
     """What has become of a request to cancel a plan. ``cancelled`` says who asked and why. ``teardowns`` are the tasks
     that still clean up; no device can execute those in ``waiting_teardowns``, which has the reasons. Those in

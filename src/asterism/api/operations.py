@@ -35,6 +35,7 @@ class Operations:
     resume_plan = plan_operations.resume_plan
     cancel_plan = plan_operations.cancel_plan
     watch_cancel = plan_operations.watch_cancel
+    remove_plan = plan_operations.remove_plan
     retry_plan = plan_operations.retry_plan
     edit_plan = edit_operations.edit_plan
     undo_edit = edit_operations.undo_edit

@@ -231,6 +231,14 @@ watch_cancel = Operation(
     "GET /plans/{plan}/cancel",
     needs=READ,
 )
+remove_plan = Operation(
+    "remove_plan",
+    ChangePlan,
+    documents.RemovedPlan,
+    "Remove a plan that has ended, with its journal and its runs.",
+    "DELETE /plans/{plan}",
+    needs="operate",
+)
 retry_plan = Operation(
     "retry_plan",
     RetryPlan,

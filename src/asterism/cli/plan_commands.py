@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from asterism.base.text import clean
+from asterism.base.text import clean, plural
 from asterism.cli.cli_context import (
     CommandGroup,
     fleet_options,
@@ -295,6 +295,25 @@ def cancel(name: str, reason: str, store: str | None, as_json: bool) -> int:
 
     with quiet_log(but=("asterism.journal", "asterism.device")):
         return with_system(store, end)
+
+
+@plan.command()
+@name_argument
+@click.option("--reason", default="", metavar="TEXT", help="The reason, for the notice.")
+@fleet_options
+def remove(name: str, reason: str, store: str | None, as_json: bool) -> None:
+    """Remove a plan that has ended, with its journal and its runs.
+
+    The fleet also does this by itself: `asterism fleet set --keep` sets how long it keeps what has ended."""
+
+    async def forget(system: System) -> None:
+        removed = await system.remove_plan(name, reason)
+        if as_json:
+            print_json(removed)
+        else:
+            click.echo(clean(f"Plan {name!r} is removed, with {plural(removed.runs, 'run')}."))
+
+    with_system(store, forget)
 
 
 @plan.command(short_help="Print what the tasks of a plan have printed.")

@@ -8,6 +8,7 @@ before the last of its runs: another plan of its name would use the same keys.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from asterism.store.optimistic_update import try_commit
 from asterism.store.protocol import (
     BLOB_USES,
     ExpectRegister,
+    Notice,
     PutRegister,
     Query,
     Register,
@@ -65,6 +67,21 @@ async def prune(store: Store, ended_before: float, limit: int, *, runs_alone: bo
     return removed
 
 
+async def remove_plan(store: Store, name: str, notice: Notice) -> int | None:
+    """Remove a plan that has ended, with its runs, and leave a notice. Returns how many runs it had; None if it has not
+    ended, or a run of it has not: then the plan stays."""
+    head = await store.register(f"plan/{name}")
+    if head is None or _ended_at(head) is None:
+        return None
+    removed = 0
+    while pruned := await store.prune(math.inf, PAGE, only=f"{PREFIX}{name}/"):
+        removed += pruned
+    if await _has_runs(store, name):
+        return None
+    await _remove_plan(store, head, notice)
+    return removed
+
+
 async def _has_runs(store: Store, name: str) -> bool:
     """Whether a plan has a run, such as one that did not stop when it was cancelled. Runs without a key belong to a
     plan in a peer's store."""
@@ -106,7 +123,7 @@ async def _remove_result_records(store: Store, used_before: float) -> None:
         await _remove(store, old[first : first + PAGE])
 
 
-async def _remove_plan(store: Store, head: Register) -> None:
+async def _remove_plan(store: Store, head: Register, *notices: Notice) -> None:
     """Remove the head last: if this is interrupted, the next call continues."""
     name = _name(head)
     parts = [
@@ -120,7 +137,7 @@ async def _remove_plan(store: Store, head: Register) -> None:
         # if the plan was reopened meanwhile, nothing more of it is removed
         if not await _remove(store, registers[first : first + PAGE], ExpectRegister(head.key, head.revision)):
             return
-    await _remove(store, [head])
+    await _remove(store, [head], *notices)
 
 
 async def _remove(store: Store, registers: list[Register], *fences: Write) -> bool:

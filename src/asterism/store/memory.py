@@ -330,7 +330,13 @@ class MemoryStore(MemoryChangeFeed):
         return None if found is None else found[0]
 
     async def prune(
-        self, ended_before: float, limit: int, *, blobs_before: float | None = None, keep: Sequence[str] = ()
+        self,
+        ended_before: float,
+        limit: int,
+        *,
+        blobs_before: float | None = None,
+        keep: Sequence[str] = (),
+        only: str = "",
     ) -> int:
         old = [
             run
@@ -338,6 +344,7 @@ class MemoryStore(MemoryChangeFeed):
             if run.ended_at is not None
             and self._end_seen(run.id, run.ended_at) < ended_before
             and not (run.key is not None and run.key.startswith(tuple(keep)))
+            and (run.key or "").startswith(only)
         ][:limit]
         for run in old:
             del self._runs[run.id]
@@ -348,7 +355,7 @@ class MemoryStore(MemoryChangeFeed):
             self._ends.pop(run.id, None)
         if old:
             self._sweep()
-        else:
+        elif not only:
             self._prune_unreferenced(ended_before, ended_before if blobs_before is None else blobs_before)
         return len(old)
 

@@ -411,7 +411,13 @@ class Store(Protocol):
     async def blob(self, name: str) -> bytes | None: ...
 
     async def prune(
-        self, ended_before: float, limit: int, *, blobs_before: float | None = None, keep: Sequence[str] = ()
+        self,
+        ended_before: float,
+        limit: int,
+        *,
+        blobs_before: float | None = None,
+        keep: Sequence[str] = (),
+        only: str = "",
     ) -> int:
         """Delete old runs, and return how many. If there was none, delete ended sessions and notices of that age, and
         blobs to which no run, log or register (BLOB_USES) refers.
@@ -422,6 +428,7 @@ class Store(Protocol):
         :param blobs_before: the time before which a blob must have been stored last, ``ended_before`` by default: the
             run of a later one may not be written yet.
         :param keep: leave runs alone whose key begins with one of these.
+        :param only: delete only runs whose key begins with this, and nothing else.
         """
         ...
 

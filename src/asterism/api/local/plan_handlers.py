@@ -36,7 +36,9 @@ from asterism.durable.plan_submissions import submit_plan as store_plan
 from asterism.durable.rejected_edits import rejected_edits
 from asterism.durable.stored_plans import find_plan, read_plan, unknown_task
 from asterism.durable.task_logs import story_tracebacks, task_runs
+from asterism.fleet import retention
 from asterism.orchestrator.plan_mask import PlanMask
+from asterism.store.protocol import Notice
 
 CANCEL_INTERVAL = 1.0
 """Seconds between two looks whether a plan that is being cancelled has ended."""
@@ -239,6 +241,20 @@ async def watch_cancel(system: LocalSystem, request: declared.WatchCancel) -> do
             return plan_documents.cancellation(stored, stuck)
         await fleet.clock.sleep(CANCEL_INTERVAL)
     raise AssertionError
+
+
+@implements(declared.remove_plan)
+async def remove_plan(system: LocalSystem, request: declared.ChangePlan) -> documents.RemovedPlan:
+    fleet, name = system.fleet, request.plan
+    head = await find_plan(fleet, name)
+    if not head.ended:
+        cancel = f"cancel it first with: asterism plan cancel {name}"
+        raise PlanError(f"plan {name!r} has not ended ({head.state}), and is not removed; {cancel}")
+    message = f"plan {name!r} was removed by {fleet.by_whom(request.reason)}"
+    runs = await retention.remove_plan(fleet.store, name, Notice(fleet.store.clock(), "removed", message))
+    if runs is None:
+        raise PlanError(f"plan {name!r} has ended, but not all of its runs, and is not removed; try again later")
+    return documents.RemovedPlan(name=name, runs=runs)
 
 
 @implements(declared.retry_plan)

@@ -141,6 +141,7 @@ WITH chosen AS MATERIALIZED (
     SELECT id FROM runs
     WHERE ended_at < $1
         AND NOT EXISTS (SELECT 1 FROM unnest($3::text[]) AS kept WHERE starts_with(runs.key, kept))
+        AND ($4::text = '' OR starts_with(runs.key, $4::text))
     ORDER BY ended_at LIMIT $2 FOR UPDATE SKIP LOCKED
 ), old AS (
     DELETE FROM runs WHERE id IN (SELECT id FROM chosen) RETURNING id

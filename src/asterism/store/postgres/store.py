@@ -139,10 +139,17 @@ class PostgresStore(Reads):
         return name
 
     async def prune(
-        self, ended_before: float, limit: int, *, blobs_before: float | None = None, keep: Sequence[str] = ()
+        self,
+        ended_before: float,
+        limit: int,
+        *,
+        blobs_before: float | None = None,
+        keep: Sequence[str] = (),
+        only: str = "",
     ) -> int:
-        number: int = (await self._broad.fetchrow(statements()["prune_runs"], ended_before, limit, list(keep)))[0]
-        if number == 0:
+        terms = (ended_before, limit, list(keep), only)
+        number: int = (await self._broad.fetchrow(statements()["prune_runs"], *terms))[0]
+        if number == 0 and not only:
             for name in ("prune_sessions", "prune_notices"):
                 await self._broad.fetch(statements()[name], ended_before)
             kept_before = ended_before if blobs_before is None else blobs_before

@@ -108,11 +108,13 @@ ORDER BY urgency, created_at, id
 LIMIT :page;
 
 -- name: forget_runs
--- The third argument is a JSON list of prefixes: runs whose key begins with one of them are kept.
+-- The third argument is a JSON list of prefixes: runs whose key begins with one of them are kept. The fourth is a prefix
+-- of the keys of all runs that are deleted; empty for any.
 DELETE FROM runs WHERE id IN (
     SELECT id FROM runs
     WHERE ended_at < ?1
         AND NOT EXISTS (SELECT 1 FROM json_each(?3) AS kept WHERE substr(runs.key, 1, length(kept.value)) = kept.value)
+        AND (?4 = '' OR substr(runs.key, 1, length(?4)) = ?4)
         AND NOT EXISTS (
             SELECT 1 FROM ends WHERE ends.run = runs.id AND ends.ended_at = runs.ended_at AND ends.seen_at >= ?1
         )
@@ -125,6 +127,7 @@ DELETE FROM runs WHERE id IN (
     SELECT runs.id FROM ends CROSS JOIN runs ON runs.id = ends.run AND runs.ended_at = ends.ended_at
     WHERE ends.seen_at < ?1
         AND NOT EXISTS (SELECT 1 FROM json_each(?3) AS kept WHERE substr(runs.key, 1, length(kept.value)) = kept.value)
+        AND (?4 = '' OR substr(runs.key, 1, length(?4)) = ?4)
     ORDER BY ends.seen_at LIMIT ?2
 );
 

@@ -167,10 +167,16 @@ class SqliteStore:
         return await asyncio.to_thread(self._blobs.read, name)
 
     async def prune(
-        self, ended_before: float, limit: int, *, blobs_before: float | None = None, keep: Sequence[str] = ()
+        self,
+        ended_before: float,
+        limit: int,
+        *,
+        blobs_before: float | None = None,
+        keep: Sequence[str] = (),
+        only: str = "",
     ) -> int:
-        deleted: int = await self._writer.submit(PruneJob(ended_before, limit, keep))
-        if deleted == 0:
+        deleted: int = await self._writer.submit(PruneJob(ended_before, limit, keep, only))
+        if deleted == 0 and not only:
             kept_before = ended_before if blobs_before is None else blobs_before
             before = min(kept_before, self.clock() - self._blob_age)
             # listed before the references are read: a blob that is put again after that is younger than ``before``

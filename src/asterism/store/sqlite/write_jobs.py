@@ -221,20 +221,22 @@ class HeartbeatJob(Job):
 class PruneJob(Job):
     """Deletion of old runs, or, if no run is old enough, of records without a run. The result is the number of runs."""
 
-    __slots__ = ("ended_before", "keep", "limit")
+    __slots__ = ("ended_before", "keep", "limit", "only")
 
-    def __init__(self, ended_before: float, limit: int, keep: Sequence[str]) -> None:
+    def __init__(self, ended_before: float, limit: int, keep: Sequence[str], only: str) -> None:
         super().__init__()
         self.ended_before = ended_before
         self.limit = limit
         self.keep = row_codec.to_text(list(keep))
+        self.only = only
 
     def perform(self, cursor: sqlite3.Cursor, alone: bool) -> None:
-        self.result = cursor.execute(STATEMENTS["forget_runs"], (self.ended_before, self.limit, self.keep)).rowcount
+        terms = (self.ended_before, self.limit, self.keep, self.only)
+        self.result = cursor.execute(STATEMENTS["forget_runs"], terms).rowcount
         if self.result < self.limit:
-            terms = (self.ended_before, self.limit - self.result, self.keep)
+            terms = (self.ended_before, self.limit - self.result, self.keep, self.only)
             self.result += cursor.execute(STATEMENTS["forget_seen_runs"], terms).rowcount
-        if self.result == 0:
+        if self.result == 0 and not self.only:
             cursor.execute(STATEMENTS["forget_ends"])
             cursor.execute(STATEMENTS["forget_sessions"], (self.ended_before,))
             cursor.execute(STATEMENTS["forget_notices"], (self.ended_before,))

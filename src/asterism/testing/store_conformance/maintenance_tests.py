@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 from collections import Counter
 from collections.abc import Mapping
@@ -267,6 +268,16 @@ class RetentionTests(StoreTests):
         assert await store.prune(100.0, 100) == 0
         assert await _pruned(store, FAR) == 2
         assert await store.find(Query()) == remaining[:5]
+
+    async def test_only_runs_of_a_prefix_are_pruned_and_nothing_else(self, store: Store) -> None:
+        runs = [_ended(number, 50.0).changed(key=key) for number, key in enumerate(("a/1", "a/2", "ab/1", None))]
+        await added(store, *runs)
+        await store.commit([Notice(1.0, "late", "old")])
+        assert await store.prune(math.inf, 1, only="a/") == 1
+        assert await store.prune(math.inf, 10, only="a/") == 1
+        assert await store.prune(math.inf, 10, only="a/") == 0
+        assert await store.find(Query()) == runs[2:]
+        assert [notice.message for _, notice in await store.notices()] == ["old"]
 
     async def test_a_limit_bounds_how_many_runs_are_pruned(self, store: Store) -> None:
         await added(store, *(_ended(number, 50.0) for number in range(10)), a_run(11))
