@@ -138,7 +138,8 @@ class Row:
             others.join()
         assert result.exit_code == self.code, result.output
         assert self.says.format_map(names) in result.output, result.output
-        assert self.state(scene, names) == self.left
+        left = self.state(scene, names)
+        assert left == self.left, left
         return masked(f"{result.stdout}\n---\n{result.stderr}", scene)
 
 

@@ -121,8 +121,9 @@ def left_behind(scene: SystemScene, names: Names) -> Any:
 
     async def read(fleet: Fleet) -> tuple[str, int, list[str]]:
         [(_, notice)] = await fleet.store.notices()
-        keys = [register.key for register in await fleet.store.registers("") if "nightly" in register.key]
-        return notice.message.rpartition(": ")[2], len(await fleet.runs(Query())), keys
+        keys = [register.key for register in await fleet.store.registers("")]
+        of_plan = [key for key in keys if "nightly" in key and not key.startswith("device/")]
+        return notice.message.rpartition(": ")[2], len(await fleet.runs(Query())), of_plan
 
     return scene.ask(read)
 
