@@ -17,7 +17,7 @@ from asterism.api import plan_operations as declared
 from asterism.api.document_codec import read_document
 from asterism.api.local import edited_plans, plan_documents
 from asterism.api.local.edit_handlers import checked_batch
-from asterism.api.local.plan_logs import plan_log
+from asterism.api.local.plan_log_pages import plan_log
 from asterism.api.local.plan_texts import read_plan_text
 from asterism.api.local.run_handlers import run_advice
 from asterism.api.operation import implements
