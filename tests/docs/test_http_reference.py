@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from asterism.api import edit_operations
+from asterism.api import edit_operations, http_form
 from asterism.api.local import edited_plans
 from asterism.server import endpoint, problems, request_guard
 from asterism.server.app import endpoints
@@ -26,7 +26,7 @@ def test_every_problem_is_told() -> None:
 
 def test_every_limit_is_told() -> None:
     for value in (
-        f"{endpoint.LARGEST_BODY // 2**20} MiB, nested {endpoint.MAX_DEPTH} deep",
+        f"{http_form.LARGEST_BODY // 2**20} MiB, nested {endpoint.MAX_DEPTH} deep",
         f"{request_guard.LONGEST_HEADERS // 1024} KiB",
         f"{edited_plans.MAX_TASKS:,}; {edit_operations.MAX_EDITS:,}",
         f"| {request_guard.EDITS_PER_MINUTE} |",

@@ -16,6 +16,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
+from asterism.api import http_form
 from asterism.api.credentials import Credentials
 from asterism.api.local import plan_texts
 from asterism.base import http_limits
@@ -39,7 +40,7 @@ JSON = {"content-type": "application/json"}
 async def test_a_body_that_is_too_large_is_refused_before_it_is_read() -> None:
     async with server_scene() as scene, scene.client() as client:
         await insert_plan(scene.fleet.store, chain("a"))
-        answer = await client.post(EDITS, content=b"[" * (endpoint.LARGEST_BODY + 1), headers=JSON)
+        answer = await client.post(EDITS, content=b"[" * (http_form.LARGEST_BODY + 1), headers=JSON)
         assert "the limit is" in problem(answer, 413)
 
         async def unending() -> AsyncIterator[bytes]:

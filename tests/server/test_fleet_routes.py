@@ -326,3 +326,12 @@ async def test_a_scope_for_one_plan_sees_no_other() -> None:
         assert (await client.get(f"{API}/plans/nightly")).status_code == 200
         for path in ("plans", "plans/other", "runs", "devices", "notices", "series", "metrics", "schedules", "events"):
             problem(await client.get(f"{API}/{path}"), 403)
+
+
+@pytest.mark.parametrize("after", ["x", "1", "1.2.3", "-1.0", "1." + "9" * 20])
+async def test_a_wrong_position_in_a_log_is_an_invalid_request(after: str) -> None:
+    async with plan_server() as (scene, stage), scene.client() as client:
+        await a_workflow(stage)
+        run = await created(client)
+        answer = await client.get(f"{API}/runs/{run['id']}/logs", params={"after": after})
+        assert "is not the `next` of an earlier answer" in problem(answer, 422)

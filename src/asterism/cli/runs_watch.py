@@ -141,6 +141,7 @@ class _EventPrinter:
         """The new entries. At first these are the last entries of the open runs."""
         runs = shown_runs(view)
         for run in runs:
+            entries: Sequence[StoryEntry]
             if not self._began:
                 entries: Sequence[StoryEntry] = [] if run.ended else run.story[-1:]
             else:
