@@ -114,7 +114,7 @@ def fuzz(server: FuzzedServer, operation: Any, who: str, examples: int) -> None:
     checks = (not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance)
     headers = {"authorization": f"Bearer {server.tokens[who]}"} if who in server.tokens else {}
     public = operation.path in PUBLIC
-    names = {**server.known, "run": server.ended} if operation.path.endswith("/wait") else server.known
+    names = {**server.known, "run": server.ended} if operation.path.endswith(("/wait", "/logs")) else server.known
 
     @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck), database=None)
     @given(case=operation.as_strategy(), known=st.booleans())
