@@ -49,6 +49,9 @@ MOVE_TIMEOUT = 10.0
 TAIL = 20
 """How many lines of the output of a run are shown with it."""
 
+SLICE = 250
+"""After so many documents of runs others get their turn in the event loop."""
+
 MOST_LINES = 5_000
 """After so many lines of a log an answer ends."""
 
@@ -61,7 +64,11 @@ LOG_INTERVAL = 0.5
 
 async def run_documents(fleet: Fleet, runs: Sequence[Run]) -> list[documents.Run]:
     """Runs as every door shows them, with secrets masked."""
-    return [documents.Run(**one) for one in await _run_fields(fleet, runs)]
+    described: list[documents.Run] = []
+    for start in range(0, len(runs), SLICE):
+        described += [documents.Run(**fields) for fields in await _run_fields(fleet, runs[start : start + SLICE])]
+        await asyncio.sleep(0)
+    return described
 
 
 async def run_document(fleet: Fleet, run: Run) -> documents.Run:
