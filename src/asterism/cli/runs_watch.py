@@ -143,7 +143,7 @@ class _EventPrinter:
         for run in runs:
             entries: Sequence[StoryEntry]
             if not self._began:
-                entries: Sequence[StoryEntry] = [] if run.ended else run.story[-1:]
+                entries = [] if run.ended else run.story[-1:]
             else:
                 entries = _new_entries(self._printed.get(run.id, []), run.story)
             for entry in entries:
