@@ -18,7 +18,6 @@ from asterism.api.document_codec import read_document
 from asterism.api.local import edited_plans, plan_documents
 from asterism.api.local.edit_handlers import checked_batch
 from asterism.api.local.plan_log_pages import plan_log
-from asterism.api.local.plan_texts import read_plan_text
 from asterism.api.local.run_handlers import run_advice
 from asterism.api.operation import implements
 from asterism.api.system import LocalSystem
@@ -180,6 +179,8 @@ def parse_position(text: str) -> Position:
 @implements(declared.submit_plan)
 async def submit_plan(system: LocalSystem, request: declared.SubmitPlan) -> documents.Plan:
     rules, scopes = _rules(ApprovalRule.parse, request.approvals), _rules(EditScope.parse, request.scopes)
+    from asterism.api.local.plan_texts import read_plan_text  # with YAML, which other operations do not need
+
     file = await read_plan_text(request.file, request.name or "plan", request.params)
     plan = file.constellation
     edited_plans.check_tasks(len(plan))
