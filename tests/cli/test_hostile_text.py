@@ -294,6 +294,7 @@ def scenes(scene: HostileFleet) -> dict[str, list[Case]]:
             case("weekly", "build", quiet="no texts"),
         ],
         "plan cancel": [case("cancel", "--reason", NAME), case(NAME)],
+        "plan remove": [case(NAME)],
         "plan history": [case("weekly"), case("weekly", "1", quiet="plain names"), case(NAME)],
         "plan cycles": [case("nightly", quiet="there are none"), case(NAME)],
         "plan claim": [case(NAME, "1", "--as", NAME), case("nightly", NAME)],
