@@ -121,6 +121,7 @@ async def test_real_answers_are_as_the_document_says() -> None:
         await ask("POST", "/plans/{plan}/budget", {"limits": "$5"}, **plan)
         for action in ("pause", "resume", "cancel", "retry"):
             await ask("POST", f"/plans/{{plan}}/{action}", {}, **plan)
+        await ask("DELETE", "/plans/{plan}", **plan)
         run = (await ask("POST", "/runs", {"workflow": "w", "input": {"name": "x"}}))["id"]
         await ask("GET", "/runs?limit=1")
         creation = {"workflow": "w", "inputs": [{"name": "x"}], "before": 0, "lines": 1, "sha256": "0" * 64}

@@ -29,7 +29,7 @@ TEARDOWN = '\n  drop: {call: "tests.durable.durable_work:work", inputs: {name: d
 
 
 async def connected(scene: ServerScene, *scopes: str) -> AsyncClient:
-    transport = httpx.ASGITransport(scene.app)  # type: ignore[arg-type]
+    transport = httpx.ASGITransport(scene.app)
     return AsyncClient(BASE, await scene.token(*scopes), transport=transport)
 
 
