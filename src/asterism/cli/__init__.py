@@ -9,8 +9,8 @@ command                modules
 =====================  ===============================================================================================
 run, check, show,      ``plan_file_commands``
 schema
-plan                   ``plan_commands``, ``plan_run_commands``; ``plan_execution`` runs plans, ``stored_plans``
-                       reads and explains them, ``plan_views`` prints them and their edits
+plan                   ``plan_commands``, ``plan_run_commands``; ``plan_execution`` runs plans, ``plan_cancel``
+                       cancels them, ``plan_views`` prints the documents of the API
 runs                   ``runs_commands``; ``run_actions``, ``run_views``; ``runs_watch`` is the live view of
                        ``runs watch``
 workflow, fleet        ``workflow_commands``, ``fleet_commands``; their views are in ``fleet_views``
