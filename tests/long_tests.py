@@ -11,7 +11,8 @@ A hunt tries a property with many seeds. It asks for the argument ``seeds`` and 
         for seed in seeds: ...
 
 The number of seeds is fixed, and so is each seed: the outcome depends neither on luck nor on the speed of the machine.
-With ``--every-seed N`` a hunt tries every Nth of the other seeds: ``.ci/run`` has minutes, a nightly hunt has hours.
+With ``EVERY_SEED=N`` in the environment a hunt tries every Nth of the other seeds: ``.ci/run`` has minutes, a nightly
+hunt has hours.
 
 ``-m long`` alone, as in ``.ci/run``, imports only the files that have such tests.
 
@@ -22,6 +23,7 @@ worker is busy with it when all others have finished.
 from __future__ import annotations
 
 import functools
+import os
 import re
 from pathlib import Path
 
@@ -34,10 +36,6 @@ MARKERS = (
 )
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--every-seed", type=int, default=1, metavar="N", help="of the other seeds of hunts, every Nth")
-
-
 def pytest_configure(config: pytest.Config) -> None:
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
@@ -47,7 +45,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     marker = metafunc.definition.get_closest_marker("hunt")
     if marker is not None and "seeds" in metafunc.fixturenames:
         few, many = marker.kwargs["few"], marker.kwargs["many"]
-        rest = range(few, many, metafunc.config.getoption("--every-seed"))
+        rest = range(few, many, int(os.environ.get("EVERY_SEED", "1")))
         others = pytest.param(rest, id=f"{len(rest)} more seeds", marks=pytest.mark.long)
         metafunc.parametrize("seeds", [pytest.param(range(few), id=f"{few} seeds"), others])
 

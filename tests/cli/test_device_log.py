@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from asterism.cli.device_log import LoggingExecutor
-from asterism.cli.fleet_tables import note_on
+from asterism.cli.run_views import note_on
 from asterism.core.run import transitions
 from asterism.core.run.run import Owner, Run
 from asterism.core.run.workflow import Workflow
@@ -70,6 +70,6 @@ def test_a_decline_is_not_an_attempt(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_a_table_counts_attempts_and_not_declines() -> None:
     assert [attempts_of(one(new())) for one in (lambda run: run, taken, begun, declined, failed)] == [0, 1, 1, 0, 1]
-    assert note_on(begun(declined(new())), 1.0) == ""
-    assert note_on(begun(failed(declined(new()))), 1.0) == "attempt 2"
-    assert note_on(taken(failed(failed(new()))), 1.0) == "attempt 3"
+    assert note_on(document_of(begun(declined(new()))), 1.0) == ""
+    assert note_on(document_of(begun(failed(declined(new())))), 1.0) == "attempt 2"
+    assert note_on(document_of(taken(failed(failed(new())))), 1.0) == "attempt 3"

@@ -65,7 +65,7 @@ def test_the_traceback_of_a_function_is_on_the_screen_in_the_story_and_in_the_re
         story = CliRunner().invoke(commands, ["plan", "story", "nightly", *store]).output
         assert "  failed  RuntimeError: at the ground with [secret]\n    Traceback (most recent call last):\n" in story
         entries = json.loads(CliRunner().invoke(commands, ["plan", "story", "nightly", "--json", *store]).output)
-        assert [entry["what"] for entry in entries if "traceback" in entry] == ["failed"]
+        assert [entry["what"] for entry in entries if entry["traceback"]] == ["failed"]
     assert "correct-horse" not in result.output + page
 
 

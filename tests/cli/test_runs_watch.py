@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from asterism.api.run_operations import ShowFleet, show_fleet
+from asterism.api.fleet_operations import ShowFleet, show_fleet
 from asterism.api.system import LocalSystem
 from asterism.cli.runs_watch import fleet_frame, watch
 from asterism.cli.screen import Screen

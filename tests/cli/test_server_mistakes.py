@@ -127,6 +127,6 @@ def test_a_change_whose_outcome_is_unknown_says_so() -> None:
 
 
 def test_a_command_on_the_store_itself_says_that_it_is_no_server(tmp_path: Path) -> None:
-    result = Scene(tmp_path).run("token", "list", ASTERISM_STORE="http://127.0.0.1:9")
+    result = Scene(tmp_path).run("store", "check", ASTERISM_STORE="http://127.0.0.1:9")
     assert result.exit_code == 64
-    assert "works on the store itself" in result.stderr
+    assert "http://127.0.0.1:9 is a server." in result.stderr

@@ -200,7 +200,7 @@ async def test_a_run_that_cannot_be_moved_stays_paused_for_somebody_else(
     assert (await stage.read(run)).paused == "by bob: to look at it"
 
 
-async def paused_by_bob(fleet: Fleet, run: Run, device: str, paused_for: str | None) -> Run:
+async def paused_by_bob(fleet: Fleet, run: Run, device: str, by: str, paused_for: str) -> Run:
     """Somebody resumes the run and pauses it again, just before it is found that the device is full."""
     bob = Fleet(fleet.store, by="bob", clock=fleet.clock)
     await bob.resume(run.id)

@@ -116,7 +116,7 @@ async def test_the_growth_of_a_record_is_charged() -> None:
     liar = Liar(laptop)
     run = transitions.create("grows", FLOW, {}, by="liar", now=5.0)
     await liar.says(run)
-    grown = transitions.pause(run, 6.0, "liar", "x" * 5000)
+    grown = transitions.pause(run, 6.0, "liar: " + "x" * 5000)
     answer = await liar.says(grown)
     assert answer["refused"] == 1
     assert await laptop.run("grows") == run

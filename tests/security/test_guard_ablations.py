@@ -142,7 +142,7 @@ async def test_wrong_tokens_are_slowed_down(guarded: bool, monkeypatch: pytest.M
 @both
 async def test_large_bodies_headers_and_plans_are_refused(guarded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not guarded:
-        monkeypatch.setattr(endpoint, "MAX_BODY", 1 << 30)
+        monkeypatch.setattr(endpoint, "LARGEST_BODY", 1 << 30)
         monkeypatch.setattr(request_guard, "LONGEST_HEADERS", 1 << 30)
     monkeypatch.setattr(edited_plans, "MAX_TASKS", 1 if guarded else 10)
     async with server_scene() as scene, scene.client() as client:

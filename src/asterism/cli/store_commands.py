@@ -52,7 +52,7 @@ _PART = 1 << 20
 
 @click.group(cls=CommandGroup)
 def store() -> None:
-    """Create, inspect and back up a store: init, info, check, backup, restore."""
+    """Create, inspect and back up a store: init, info, check and more."""
 
 
 @store.command()
@@ -81,7 +81,7 @@ def init(store: str | None, as_json: bool) -> None:
 @store.command()
 @fleet_options
 def info(store: str | None, as_json: bool) -> None:
-    """Show the address of the store, or of its server, and what it contains."""
+    """Show where the store is, and what it contains."""
 
     async def read(system: System) -> None:
         from asterism.cli.fleet_views import store_lines

@@ -69,7 +69,7 @@ def wrong_grants(run: Run) -> dict[str, Grant]:
 
 
 def pause(run: Run) -> Run:
-    return transitions.pause(run, 5.0, "ann", "lunch")
+    return transitions.pause(run, 5.0, "ann: lunch")
 
 
 def cancel(run: Run) -> Run:
@@ -132,7 +132,7 @@ OTHERS: dict[str, Event] = {
     "adopt": lambda run, grant, now: transitions.adopt(run, now, "its peer is gone"),
     "let_go": lambda run, grant, now: transitions.release_hold(run, now),
     "cancel": lambda run, grant, now: transitions.cancel(run, now, "ann"),
-    "pause": lambda run, grant, now: transitions.pause(run, now, "ann", "lunch"),
+    "pause": lambda run, grant, now: transitions.pause(run, now, "ann: lunch"),
     "resume": lambda run, grant, now: transitions.resume(run, now, "ann"),
 }
 """What coordinators and people say."""

@@ -96,7 +96,7 @@ def test_what_stands_against_a_move_is_said(run: Run, why: str) -> None:
 
 
 def test_a_run_that_was_stopped_to_be_moved_is_resumed_and_keeps_its_progress() -> None:
-    run = transitions.pause(processing(), 5.0, "ann", "to move it to desk")
+    run = transitions.pause(processing(), 5.0, "ann: to move it to desk")
     run = transitions.release(run, grant_of(run), "released", "pause", 6.0, transitions.Progress(3, 10))
     assert run.paused == "by ann: to move it to desk"
     after = moved(run, paused_for=run.paused)

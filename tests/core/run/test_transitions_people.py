@@ -30,7 +30,7 @@ def cancel(run: Run, now: float = 8.0) -> Run:
 
 
 def pause(run: Run, now: float = 7.0, reason: str = "the disk is full") -> Run:
-    return transitions.pause(run, now, "ann", reason)
+    return transitions.pause(run, now, f"ann: {reason}" if reason else "ann")
 
 
 def resume(run: Run, now: float = 9.0) -> Run:
