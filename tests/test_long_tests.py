@@ -41,20 +41,7 @@ def test_a_hunt_goes_on_in_make_test_long_where_make_test_ends(
     (tmp_path / "test_some.py").write_text(TESTS, encoding="utf-8")
     if marks == "long":
         (tmp_path / "test_without.py").write_text("assert False, 'a file without long tests is imported'")
-    words = [
-        "-q",
-        "-rA",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "tests.long_tests",
-        "-c",
-        "/dev/null",
-        "-m",
-        marks,
-        "--every-seed",
-        every,
-    ]
+    words = ["-q", "-rA", "-p", "no:cacheprovider", "-p", "tests.long_tests", "-c", "/dev/null", "-m", marks]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *words, "--rootdir", str(tmp_path), str(tmp_path)],
         cwd=ROOT,

@@ -15,6 +15,7 @@ from asterism.core.run.run import Owner, Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.executor import RunWork
 from asterism.fleet.device.functions import attempts_of
+from tests.cli.command_scenes import document_of
 
 FLOW = Workflow("nap", argv=("true",), version=1, retries=5, backoff=0.0)
 ME = Owner("laptop", "laptop-1")

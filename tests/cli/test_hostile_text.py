@@ -338,6 +338,8 @@ def scenes(scene: HostileFleet) -> dict[str, list[Case]]:
         ],
         "workflow list": [case()],
         "workflow show": [case("work"), case("need"), case(NAME)],
+        "workflow remove": [case(NAME)],
+        "device show": [case(NAME)],
         "device join": [
             case("worker", until="joined as", json=False),
             case(NAME),
@@ -366,6 +368,9 @@ def scenes(scene: HostileFleet) -> dict[str, list[Case]]:
         ],
         "token list": [case(quiet="a token has a plain name")],
         "token revoke": [case(NAME)],
+        "login": [case(NAME, json=False)],
+        "logout": [case(NAME)],
+        "whoami": [case("--store", NAME, quiet="a store is not named")],
         "token login": [case("--for", NAME, "--url", NAME), case("--scope", NAME)],
         "runs create": [
             case("work", "--input", json.dumps({NAME: NAME}), quiet="ids alone"),
@@ -380,7 +385,7 @@ def scenes(scene: HostileFleet) -> dict[str, list[Case]]:
         "runs output": [case(run["completed"], data=True), case(run["failed"]), case(NAME)],
         "runs logs": [case(run["completed"], quiet="it printed nothing"), case(NAME)],
         "runs move": [case(run["completed"], "--to", NAME), case(NAME, "--to", "box")],
-        "notices": [case(quiet="there are none"), case("--since", NAME)],
+        "notice list": [case(quiet="there are none"), case("--since", NAME)],
         "schedule add": [
             case(NAME, "--every", "1d", "--workflow", "work"),
             case("other", "--cron", NAME, "--workflow", "work"),
@@ -416,6 +421,7 @@ def scenes(scene: HostileFleet) -> dict[str, list[Case]]:
         "store backup": [case(backup), case(f"{scene.folder}/absent{FILE}/x")],
         "store check": [case(quiet="the name of the store has none left")],
         "store info": [case()],
+        "store init": [case("--store", f"sqlite:///{scene.folder}/{FILE}.db")],
         "store restore": [case(backup), case(NAME)],
         "fleet set": [
             case("--notify-command", NAME),
