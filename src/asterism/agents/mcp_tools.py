@@ -18,12 +18,11 @@ from starlette.requests import Request
 
 from asterism.agents import mcp_approvals, mcp_limits, mcp_waits
 from asterism.api.documents import Document
-from asterism.api.operations import OPERATIONS
 from asterism.base.http_limits import RequestRefused
 from asterism.core.plan.edits import EDITS, RemoveTaint
 from asterism.server import fleet_routes
 from asterism.server.endpoint import Call, Endpoint, ServerState, checked_parameter, shown_need
-from asterism.server.operation_endpoint import endpoint_of
+from asterism.server.operation_endpoint import OPERATION_ENDPOINTS
 from asterism.server.request_guard import Caller
 
 LOCAL = "local"
@@ -58,7 +57,7 @@ class McpTool:
 _ENDPOINTS = {
     (one.method, one.path): one
     for one in (
-        *map(endpoint_of, OPERATIONS.values()),
+        *OPERATION_ENDPOINTS,
         *fleet_routes.ENDPOINTS,
         *mcp_waits.ENDPOINTS,
         *mcp_approvals.ENDPOINTS,

@@ -14,7 +14,6 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Match, Route
 
-from asterism.api.operations import OPERATIONS
 from asterism.base.path_names import plain_name
 from asterism.server import (
     fleet_routes,
@@ -24,7 +23,7 @@ from asterism.server import (
 )
 from asterism.server.endpoint import Endpoint, EndpointApp, ServerState
 from asterism.server.openapi import openapi_endpoint
-from asterism.server.operation_endpoint import endpoint_of
+from asterism.server.operation_endpoint import OPERATION_ENDPOINTS
 from asterism.server.page_routes import page_routes
 from asterism.server.problems import problem
 from asterism.server.request_guard import RequestGuard
@@ -39,7 +38,7 @@ def endpoints() -> list[Endpoint]:
     """All endpoints of the API, in the order of the documentation. Of two paths that match, the first counts."""
     found = [
         *health_routes.ENDPOINTS,
-        *map(endpoint_of, OPERATIONS.values()),
+        *OPERATION_ENDPOINTS,
         *plan_routes.ENDPOINTS,
         *layout_routes.ENDPOINTS,
         *fleet_routes.ENDPOINTS,

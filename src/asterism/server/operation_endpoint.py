@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, create_model
 
 from asterism.api.http_form import path_fields
 from asterism.api.operation import Operation
+from asterism.api.operations import OPERATIONS
 from asterism.api.system import LocalSystem
 from asterism.base.http_limits import RequestRefused
 from asterism.server.endpoint import Call, Endpoint, NoModel
@@ -75,3 +76,8 @@ def _path_values(operation: Operation[Any, Any, Any], call: Call) -> dict[str, A
                 raise RequestRefused(404, f"the number of a {name} is a whole number")
             values[name] = int(text)
     return values
+
+
+OPERATION_ENDPOINTS = tuple(endpoint_of(operation) for operation in OPERATIONS.values())
+"""Those of all operations, in the order of the documentation. They are made at the import, before an event loop runs:
+the models of the requests take some tenths of a second."""
