@@ -144,16 +144,16 @@ class Row:
 
 
 _MASKS = (
+    (r"(\"(took|waited|rank|due_in)\": )[\d.e-]+", r"\1TIME"),
+    (r"(\"clock_ahead\": )-?[\d.e-]+", r"\1TIME"),
     (r"\b[0-9a-f]{24}\b", "RUN"),
     (r"\b[0-9a-f]{8}\b", "RUN"),
     (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d|\b\d\d:\d\d:\d\d\b", "TIME"),
     (r"\b1\d{9}(\.\d+)?\b", "TIME"),
     (r"\b1\d{15}(\.\d+)?\b", "POSITION"),
-    (r"(\"(took|waited|rank|due_in)\": )[\d.e-]+", r"\1TIME"),
     (r"\bast_[a-z2-7]{10}_[\w-]{43}", "TOKEN"),
     (r"(?m)(^|\brevoke |\bRevoked |\"id\": \")[a-z2-7]{10}\b", r"\1ID"),
     (r"\bcode=[\w-]+", "code=CODE"),
-    (r"(\"clock_ahead\": )-?[\d.e-]+", r"\1TIME"),
     (r"\b\d+(\.\d+)? (ms|s|min)\b", "AGE"),
     (r"-{2,}|─+", "--"),
     (r" +", " "),
