@@ -11,8 +11,8 @@ A hunt tries a property with many seeds. It asks for the argument ``seeds`` and 
         for seed in seeds: ...
 
 The number of seeds is fixed, and so is each seed: the outcome depends neither on luck nor on the speed of the machine.
-With ``EVERY_SEED=N`` in the environment a hunt tries every Nth of the other seeds: ``.ci/run`` has minutes, a nightly
-hunt has hours.
+With ``EVERY_SEED=N`` in the environment a hunt with many seeds tries every Nth of the others: ``.ci/run`` has minutes,
+a nightly hunt has hours.
 
 ``-m long`` alone, as in ``.ci/run``, imports only the files that have such tests.
 
@@ -36,6 +36,15 @@ MARKERS = (
 )
 
 
+FEW_SEEDS = 10
+"""A hunt with at most so many other seeds tries all of them, whatever ``EVERY_SEED`` says."""
+
+
+def every_seed() -> int:
+    """N of ``EVERY_SEED=N``: of the other seeds, or parts, every Nth is tried."""
+    return int(os.environ.get("EVERY_SEED", "1"))
+
+
 def pytest_configure(config: pytest.Config) -> None:
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
@@ -45,7 +54,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     marker = metafunc.definition.get_closest_marker("hunt")
     if marker is not None and "seeds" in metafunc.fixturenames:
         few, many = marker.kwargs["few"], marker.kwargs["many"]
-        rest = range(few, many, int(os.environ.get("EVERY_SEED", "1")))
+        rest = range(few, many, every_seed() if many - few > FEW_SEEDS else 1)
         others = pytest.param(rest, id=f"{len(rest)} more seeds", marks=pytest.mark.long)
         metafunc.parametrize("seeds", [pytest.param(range(few), id=f"{few} seeds"), others])
 
