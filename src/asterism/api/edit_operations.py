@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
-from typing import Annotated, Any
-
-from annotated_types import Ge, Gt, Le, MaxLen, MinLen
+from typing import TYPE_CHECKING, Annotated, Any
 
 from asterism.api import documents
 from asterism.api.documents import Doc
-from asterism.api.operation import Operation, Reason
+from asterism.api.operation import Limit, Operation, Reason
 from asterism.api.quick_dataclass import dataclass
-from asterism.core.plan.edits import Edit
+
+if TYPE_CHECKING:
+    from asterism.core.plan.edits import Edit
+else:  # a server reads JSON, and a command need not import what edits are made of
+    Edit = Mapping[str, Any]
 
 READ = "observe plan {plan}"
 EDIT = "edit {plan}"
@@ -22,9 +24,13 @@ MAX_EDITS = 5_000
 LONGEST_LEASE = 86_400.0
 """The longest claim of a cycle, in seconds."""
 
-PlanName = Annotated[str, MinLen(1), MaxLen(500), Doc("The name of the plan.")]
-Author = Annotated[str | None, MinLen(1), MaxLen(500), Doc("Default: the caller. A server refuses another name.")]
-Timeout = Annotated[float, Ge(0), Le(3600), Doc("How long to wait for the process that runs the plan, in seconds.")]
+PlanName = Annotated[str, Limit(min_length=1, max_length=500), Doc("The name of the plan.")]
+Author = Annotated[
+    str | None, Limit(min_length=1, max_length=500), Doc("Default: the caller. A server refuses another name.")
+]
+Timeout = Annotated[
+    float, Limit(ge=0, le=3600), Doc("How long to wait for the process that runs the plan, in seconds.")
+]
 
 
 class _JsonEdits:
@@ -34,7 +40,7 @@ class _JsonEdits:
         return handler.generate_schema(list[dict[str, Any]])
 
 
-Edits = Annotated[Sequence[Edit | Mapping[str, Any]], _JsonEdits(), MaxLen(MAX_EDITS)]
+Edits = Annotated[Sequence[Edit | Mapping[str, Any]], _JsonEdits(), Limit(max_length=MAX_EDITS)]
 """Edits, all or none, as objects or as JSON; docs/reference/edits.md has their forms."""
 
 
@@ -74,7 +80,7 @@ class ClaimCycle:
 
     plan: PlanName
     cycle: int
-    lease: Annotated[float, Gt(0), Le(LONGEST_LEASE)] = 60.0
+    lease: Annotated[float, Limit(gt=0, le=LONGEST_LEASE)] = 60.0
     author: Author = None
     timeout: Timeout = 10.0
 
@@ -124,7 +130,7 @@ class DecideBudget:
     """``limits`` as text, such as ``$5 80calls``; or ``without_editor``."""
 
     plan: PlanName
-    limits: Annotated[str | None, MaxLen(200), Doc("New limits; the others stay.")] = None
+    limits: Annotated[str | None, Limit(max_length=200), Doc("New limits; the others stay.")] = None
     without_editor: Annotated[bool, Doc("The plan goes on without its editor.")] = False
     reason: Reason = ""
 

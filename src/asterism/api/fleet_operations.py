@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Annotated
 
-from annotated_types import Ge, Gt, Le, MaxLen
-
 from asterism.api import documents
 from asterism.api.documents import Doc
-from asterism.api.operation import Operation, Reason
+from asterism.api.operation import Limit, Operation, Reason
 from asterism.api.quick_dataclass import dataclass
 from asterism.api.run_operations import MOST_AT_ONCE
 
@@ -19,8 +17,8 @@ MOST_METRIC_RUNS = 100_000
 MOST_NOTICES = 1000
 """How many notices one answer lists."""
 
-Seconds = Annotated[float | None, Ge(0), Le(1e12)]
-Size = Annotated[int | None, Ge(0), Le(1 << 60)]
+Seconds = Annotated[float | None, Limit(ge=0, le=1e12)]
+Size = Annotated[int | None, Limit(ge=0, le=1 << 60)]
 
 
 @dataclass(frozen=True)
@@ -43,8 +41,10 @@ class ChangeSettings:
     peer_runs: Size = None
     peer_bytes: Size = None
     peer_blobs: Size = None
-    notify_command: Annotated[list[str] | None, MaxLen(1000), Doc("A command as a list of words; empty: none.")] = None
-    notify_url: Annotated[str | None, MaxLen(2000), Doc("An http(s) address; empty: none.")] = None
+    notify_command: Annotated[
+        list[str] | None, Limit(max_length=1000), Doc("A command as a list of words; empty: none.")
+    ] = None
+    notify_url: Annotated[str | None, Limit(max_length=2000), Doc("An http(s) address; empty: none.")] = None
     weights: Annotated[dict[str, float], Doc("Weights of parts of the score; the others stay.")] = field(
         default_factory=dict
     )
@@ -53,21 +53,23 @@ class ChangeSettings:
 
 @dataclass(frozen=True)
 class ReadMetrics:
-    window: Annotated[float, Gt(0), Le(1e9), Doc("Describe the runs created in so many seconds until now.")] = 3600.0
-    limit: Annotated[int, Ge(1), Le(MOST_METRIC_RUNS), Doc("Read at most so many runs, the newest.")] = 10_000
+    window: Annotated[float, Limit(gt=0, le=1e9), Doc("Describe the runs created in so many seconds until now.")] = (
+        3600.0
+    )
+    limit: Annotated[int, Limit(ge=1, le=MOST_METRIC_RUNS), Doc("Read at most so many runs, the newest.")] = 10_000
 
 
 @dataclass(frozen=True)
 class ListNotices:
     """Which notices: all conditions that are given hold."""
 
-    after: Annotated[int, Ge(0), Le(1 << 53), Doc("The `next` of an earlier answer.")] = 0
-    limit: Annotated[int, Ge(1), Le(MOST_NOTICES)] = 100
-    run: Annotated[str | None, MaxLen(100), Doc("The id of a run, or a part that no other id has.")] = None
-    kind: Annotated[str | None, MaxLen(1000), Doc("One or several kinds, with commas.")] = None
-    since: Annotated[float | None, Ge(0), Le(1e12), Doc("Only notices of the last so many seconds.")] = None
+    after: Annotated[int, Limit(ge=0, le=1 << 53), Doc("The `next` of an earlier answer.")] = 0
+    limit: Annotated[int, Limit(ge=1, le=MOST_NOTICES)] = 100
+    run: Annotated[str | None, Limit(max_length=100), Doc("The id of a run, or a part that no other id has.")] = None
+    kind: Annotated[str | None, Limit(max_length=1000), Doc("One or several kinds, with commas.")] = None
+    since: Annotated[float | None, Limit(ge=0, le=1e12), Doc("Only notices of the last so many seconds.")] = None
     latest: Annotated[bool, Doc("The latest of those that match, not the first.")] = False
-    wait: Annotated[float, Ge(0), Le(60), Doc("How long the answer may wait for a notice, in seconds.")] = 0.0
+    wait: Annotated[float, Limit(ge=0, le=60), Doc("How long the answer may wait for a notice, in seconds.")] = 0.0
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,9 @@ class ShowStore:
 
 @dataclass(frozen=True)
 class ShowFleet:
-    limit: Annotated[int, Ge(1), Le(MOST_AT_ONCE), Doc("How many runs of each kind: owned, waiting and ended.")] = 100
+    limit: Annotated[
+        int, Limit(ge=1, le=MOST_AT_ONCE), Doc("How many runs of each kind: owned, waiting and ended.")
+    ] = 100
 
 
 show_settings = Operation(

@@ -31,18 +31,33 @@ from functools import cached_property, wraps
 from importlib import import_module
 from typing import Annotated, Any, Generic, ParamSpec, Protocol, Self, TypeVar, overload
 
-from annotated_types import MaxLen, MinLen
-
 from asterism.api.documents import Doc
 
 Parameters = ParamSpec("Parameters")
 Request = TypeVar("Request")
 Answer = TypeVar("Answer")
 
-Name = Annotated[str, MinLen(1), MaxLen(500)]
+
+class Limit:
+    """Limits of a field, which a server checks: ``Annotated[str, Limit(min_length=1, max_length=500)]``. Those of
+    pydantic and annotated_types say the same, but every command would import them."""
+
+    def __init__(self, **limits: float) -> None:
+        self._limits = limits
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        return self._limited(handler(source))
+
+    def _limited(self, schema: Any) -> Any:
+        if schema["type"] == "nullable":
+            return {**schema, "schema": self._limited(schema["schema"])}
+        return {**schema, **self._limits}
+
+
+Name = Annotated[str, Limit(min_length=1, max_length=500)]
 """The name or the id of something."""
 
-Reason = Annotated[str, MaxLen(10_000), Doc("Why, for the story.")]
+Reason = Annotated[str, Limit(max_length=10_000), Doc("Why, for the story.")]
 """Every request that changes something may say why."""
 
 

@@ -9,19 +9,17 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Le, MaxLen, MinLen
-
 from asterism.api import documents
 from asterism.api.documents import Doc
 from asterism.api.edit_operations import MAX_EDITS, Edits
-from asterism.api.operation import Name, Operation, Reason
+from asterism.api.operation import Limit, Name, Operation, Reason
 from asterism.api.quick_dataclass import dataclass
 
 READ = "observe plan {plan}"
 
-PlanName = Annotated[str, MinLen(1), MaxLen(500), Doc("The name of the plan.")]
-TaskId = Annotated[str, MinLen(1), MaxLen(500), Doc("The id of the task.")]
-Rules = Annotated[list[str], MaxLen(50)]
+PlanName = Annotated[str, Limit(min_length=1, max_length=500), Doc("The name of the plan.")]
+TaskId = Annotated[str, Limit(min_length=1, max_length=500), Doc("The id of the task.")]
+Rules = Annotated[list[str], Limit(max_length=50)]
 
 
 @dataclass(frozen=True)
@@ -33,8 +31,8 @@ class ListPlans:
 class SubmitPlan:
     """``file`` is the text of a plan file; it cannot include others."""
 
-    file: Annotated[str, MaxLen(2_000_000)]
-    name: Annotated[str | None, MinLen(1), MaxLen(100), Doc("Default: the id in the plan file.")] = None
+    file: Annotated[str, Limit(max_length=2_000_000)]
+    name: Annotated[str | None, Limit(min_length=1, max_length=100), Doc("Default: the id in the plan file.")] = None
     params: Mapping[str, Any] = field(default_factory=dict)
     approvals: Annotated[Rules, Doc("Rules: which edits wait for a person.")] = field(default_factory=list)
     scopes: Annotated[Rules, Doc("What the editors of the plan may do.")] = field(default_factory=list)
@@ -67,8 +65,8 @@ class DrawPlan:
 
     plan: PlanName
     form: Literal["text", "mermaid", "svg"] = "text"
-    width: Annotated[int, Ge(1), Le(10_000)] = 80
-    version: Annotated[int | None, Ge(0), Le(999_999_999), Doc("Default: as it is now.")] = None
+    width: Annotated[int, Limit(ge=1, le=10_000)] = 80
+    version: Annotated[int | None, Limit(ge=0, le=999_999_999), Doc("Default: as it is now.")] = None
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,7 @@ class ReadStory:
 @dataclass(frozen=True)
 class ReadChanges:
     plan: PlanName
-    since: Annotated[str | None, MaxLen(40), Doc("A `position`; default: from the beginning.")] = None
+    since: Annotated[str | None, Limit(max_length=40), Doc("A `position`; default: from the beginning.")] = None
 
 
 @dataclass(frozen=True)
@@ -89,9 +87,9 @@ class OneTask:
     task: TaskId
 
 
-Position = Annotated[str | None, MaxLen(60_000), Doc("The `next` of an earlier answer.")]
-Attempt = Annotated[int | None, Ge(1), Le(1_000_000)]
-Wait = Annotated[float, Ge(0), Le(60), Doc("How long the answer may wait for something new, in seconds.")]
+Position = Annotated[str | None, Limit(max_length=60_000), Doc("The `next` of an earlier answer.")]
+Attempt = Annotated[int | None, Limit(ge=1, le=1_000_000)]
+Wait = Annotated[float, Limit(ge=0, le=60), Doc("How long the answer may wait for something new, in seconds.")]
 
 
 @dataclass(frozen=True)
@@ -129,7 +127,7 @@ class RetryPlan:
     """``from_tasks`` run again with everything below them; without them, what failed."""
 
     plan: PlanName
-    from_tasks: Annotated[list[str], MaxLen(MAX_EDITS)] = field(default_factory=list)
+    from_tasks: Annotated[list[str], Limit(max_length=MAX_EDITS)] = field(default_factory=list)
     edits: Edits = field(default_factory=list)
     reason: Reason = ""
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Le, MaxLen, MinLen
-
 from asterism.api import documents
 from asterism.api.documents import Doc
-from asterism.api.operation import Name, Operation, Reason
+from asterism.api.operation import Limit, Name, Operation, Reason
 from asterism.api.quick_dataclass import dataclass
 
 MOST_AT_ONCE = 500
@@ -35,23 +33,27 @@ STATUSES = (
 )
 WaitingFor = Literal["device", "claim", "turn", "retry", "person", "peer"]
 Keep = Literal["epoch", "original", "furthest"]
-RunId = Annotated[str, MinLen(1), MaxLen(500), Doc("The id of the run, or a part that no other id has.")]
-CreationId = Annotated[str, MinLen(1), MaxLen(64), Doc("What makes the creation the same when it is repeated.")]
-After = Annotated[str | None, MaxLen(100), Doc("The `next` of an earlier answer.")]
+RunId = Annotated[str, Limit(min_length=1, max_length=500), Doc("The id of the run, or a part that no other id has.")]
+CreationId = Annotated[
+    str, Limit(min_length=1, max_length=64), Doc("What makes the creation the same when it is repeated.")
+]
+After = Annotated[str | None, Limit(max_length=100), Doc("The `next` of an earlier answer.")]
 
 
 @dataclass(frozen=True)
 class ListRuns:
     """Which runs: all conditions that are given hold."""
 
-    status: Annotated[str | None, MaxLen(200), Doc(f"One or several, with commas, of {', '.join(STATUSES)}.")] = None
+    status: Annotated[
+        str | None, Limit(max_length=200), Doc(f"One or several, with commas, of {', '.join(STATUSES)}.")
+    ] = None
     workflow: Name | None = None
     device: Name | None = None
     series: Name | None = None
-    search: Annotated[str | None, MinLen(1), MaxLen(500), Doc("In label, key or input.")] = None
+    search: Annotated[str | None, Limit(min_length=1, max_length=500), Doc("In label, key or input.")] = None
     waiting: Annotated[WaitingFor | None, Doc("What an open run waits for.")] = None
     after: After = None
-    limit: Annotated[int, Ge(1), Le(MOST_AT_ONCE)] = 100
+    limit: Annotated[int, Limit(ge=1, le=MOST_AT_ONCE)] = 100
 
     @property
     def conditions(self) -> bool:
@@ -67,11 +69,11 @@ class CreateRun:
     input: dict[str, Any] = field(default_factory=dict)
     key: Annotated[Name | None, Doc("A second run with this key is not created; the first is returned.")] = None
     series: Name | None = None
-    priority: Annotated[int | None, Ge(-1_000_000), Le(1_000_000)] = None
+    priority: Annotated[int | None, Limit(ge=-1_000_000, le=1_000_000)] = None
     device: Name | None = None
     keep: Keep = "epoch"
     label: Name | None = None
-    near: Annotated[list[str], MaxLen(1000)] = field(default_factory=list)
+    near: Annotated[list[str], Limit(max_length=1000)] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -83,14 +85,14 @@ class CreateRuns:
 
     creation: CreationId
     workflow: Name
-    inputs: Annotated[list[dict[str, Any]], MaxLen(BATCH)]
-    before: Annotated[int, Ge(0)]
-    lines: Annotated[int, Ge(0)]
-    sha256: Annotated[str, MinLen(64), MaxLen(64)]
+    inputs: Annotated[list[dict[str, Any]], Limit(max_length=BATCH)]
+    before: Annotated[int, Limit(ge=0)]
+    lines: Annotated[int, Limit(ge=0)]
+    sha256: Annotated[str, Limit(min_length=64, max_length=64)]
     label: Annotated[Name | None, Doc("A template for the labels, such as `{file}`.")] = None
     key: Annotated[Name | None, Doc("A template for the keys. A run whose key is taken is not created again.")] = None
     series: Name | None = None
-    priority: Annotated[int | None, Ge(-1_000_000), Le(1_000_000)] = None
+    priority: Annotated[int | None, Limit(ge=-1_000_000, le=1_000_000)] = None
     device: Name | None = None
     keep: Keep = "epoch"
 
@@ -108,12 +110,12 @@ class OneRun:
 @dataclass(frozen=True)
 class WaitRun:
     run: RunId
-    timeout: Annotated[float, Ge(0), Le(60), Doc("How long the answer may wait for the end, in seconds.")] = 20.0
+    timeout: Annotated[float, Limit(ge=0, le=60), Doc("How long the answer may wait for the end, in seconds.")] = 20.0
 
 
 @dataclass(frozen=True)
 class PruneRuns:
-    older_than: Annotated[float, Ge(0), Doc("The least age since the end, in seconds.")]
+    older_than: Annotated[float, Limit(ge=0), Doc("The least age since the end, in seconds.")]
 
 
 @dataclass(frozen=True)
@@ -134,8 +136,8 @@ class MoveRun:
 class ReadRunLogs:
     run: RunId
     after: After = None
-    attempt: Annotated[int | None, Ge(1), Le(1_000_000)] = None
-    timeout: Annotated[float, Ge(0), Le(60), Doc("How long the answer may wait for a line, in seconds.")] = 0.0
+    attempt: Annotated[int | None, Limit(ge=1, le=1_000_000)] = None
+    timeout: Annotated[float, Limit(ge=0, le=60), Doc("How long the answer may wait for a line, in seconds.")] = 0.0
 
 
 @dataclass(frozen=True)

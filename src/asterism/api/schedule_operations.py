@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Le, MaxLen, MinLen
-
 from asterism.api import documents
 from asterism.api.documents import Doc
-from asterism.api.operation import Name, Operation, Reason
+from asterism.api.operation import Limit, Name, Operation, Reason
 from asterism.api.quick_dataclass import dataclass
 
 CatchUp = Literal["none", "last", "all"]
@@ -17,7 +15,7 @@ Overlap = Literal["skip", "queue", "replace", "allow"]
 MOST_TIMES = 1000
 LARGEST_FILE = 900_000
 
-ScheduleName = Annotated[str, MinLen(1), MaxLen(100)]
+ScheduleName = Annotated[str, Limit(min_length=1, max_length=100)]
 
 
 @dataclass(frozen=True)
@@ -28,7 +26,7 @@ class ListSchedules:
 @dataclass(frozen=True)
 class ShowSchedule:
     schedule: ScheduleName
-    times: Annotated[int, Ge(0), Le(MOST_TIMES), Doc("How many of the next times to answer.")] = 5
+    times: Annotated[int, Limit(ge=0, le=MOST_TIMES), Doc("How many of the next times to answer.")] = 5
     file: Annotated[bool, Doc("Whether to answer the text of its plan file.")] = False
 
 
@@ -38,18 +36,18 @@ class AddSchedule:
 
     name: ScheduleName
     workflow: Name | None = None
-    file: Annotated[str | None, MaxLen(LARGEST_FILE), Doc("The text of a plan file.")] = None
+    file: Annotated[str | None, Limit(max_length=LARGEST_FILE), Doc("The text of a plan file.")] = None
     file_name: Annotated[Name | None, Doc("The id of a plan whose file has none; by default `name`.")] = None
     includes: Annotated[dict[str, str], Doc("The texts of files that it includes, by path from its folder.")] = field(
         default_factory=dict
     )
     params: Annotated[dict[str, Any], Doc("The parameters of the plan file.")] = field(default_factory=dict)
     input: Annotated[dict[str, Any], Doc("The input of each run.")] = field(default_factory=dict)
-    priority: Annotated[int | None, Ge(-1_000_000), Le(1_000_000)] = None
+    priority: Annotated[int | None, Limit(ge=-1_000_000, le=1_000_000)] = None
     device: Name | None = None
-    cron: Annotated[str | None, MaxLen(200)] = None
+    cron: Annotated[str | None, Limit(max_length=200)] = None
     every: Annotated[int | None, Doc("An interval in seconds, instead of `cron`.")] = None
-    timezone: Annotated[str, MaxLen(100)] = "UTC"
+    timezone: Annotated[str, Limit(max_length=100)] = "UTC"
     catch_up: CatchUp = "last"
     overlap: Overlap = "skip"
     jitter: float = 0.0

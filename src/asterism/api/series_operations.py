@@ -5,20 +5,18 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Annotated, Any
 
-from annotated_types import Ge, Le, MaxLen, MinLen
-
 from asterism.api import documents
 from asterism.api.documents import Doc
-from asterism.api.operation import Operation, Reason
+from asterism.api.operation import Limit, Operation, Reason
 from asterism.api.quick_dataclass import dataclass
 
 SHORTEST_LEASE, LONGEST_LEASE = 0.001, 3650 * 86_400.0
 LONGEST_DEADLINE = 50.0
 """How long a server tries a change, in seconds: less than its clients wait."""
 
-SeriesName = Annotated[str, MinLen(1), MaxLen(500), Doc("The name of the series.")]
-Issue = Annotated[int, Ge(1), Le(1 << 53), Doc("The number of the issue.")]
-Lease = Annotated[float, Ge(SHORTEST_LEASE), Le(LONGEST_LEASE), Doc("Seconds until the claim ends by itself.")]
+SeriesName = Annotated[str, Limit(min_length=1, max_length=500), Doc("The name of the series.")]
+Issue = Annotated[int, Limit(ge=1, le=1 << 53), Doc("The number of the issue.")]
+Lease = Annotated[float, Limit(ge=SHORTEST_LEASE, le=LONGEST_LEASE), Doc("Seconds until the claim ends by itself.")]
 
 
 @dataclass(frozen=True)
@@ -34,7 +32,7 @@ class OneSeries:
 @dataclass(frozen=True)
 class ListSeriesChanges:
     series: SeriesName
-    limit: Annotated[int, Ge(1), Le(1000)] = 20
+    limit: Annotated[int, Limit(ge=1, le=1000)] = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +41,8 @@ class ChangeTerms:
 
     reason: Reason = ""
     dry_run: Annotated[bool, Doc("Say what would happen, and change nothing.")] = False
-    tries: Annotated[int | None, Ge(0), Le(1000), Doc("How often to try while others write; 0: no limit.")] = None
-    deadline: Annotated[float | None, Ge(0.001), Doc("How long to try, in seconds.")] = None
+    tries: Annotated[int | None, Limit(ge=0, le=1000), Doc("How often to try while others write; 0: no limit.")] = None
+    deadline: Annotated[float | None, Limit(ge=0.001), Doc("How long to try, in seconds.")] = None
 
 
 @dataclass(frozen=True)
@@ -89,7 +87,7 @@ class FrontSeries(Change):
 class RebuildSeries(Change):
     """``issues`` are the open issues in their order."""
 
-    issues: Annotated[list[Issue], MaxLen(10_000)] = field(default_factory=list)
+    issues: Annotated[list[Issue], Limit(max_length=10_000)] = field(default_factory=list)
     active: Annotated[Issue | None, Doc("The issue that is being worked on.")] = None
 
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from annotated_types import Ge, Le, MaxLen, MinLen
-
 from asterism.api import documents
 from asterism.api.documents import Doc
-from asterism.api.operation import Name, Operation, Reason
+from asterism.api.operation import Limit, Name, Operation, Reason
 from asterism.api.quick_dataclass import dataclass
 
-Scopes = Annotated[list[str], MinLen(1), MaxLen(100), Doc("observe, operate, series, admin or edit:PLAN.")]
-Who = Annotated[str, MinLen(1), MaxLen(100), Doc("Who uses it: the name in stories and edits.")]
+Scopes = Annotated[list[str], Limit(min_length=1, max_length=100), Doc("observe, operate, series, admin or edit:PLAN.")]
+Who = Annotated[str, Limit(min_length=1, max_length=100), Doc("Who uses it: the name in stories and edits.")]
 
 
 @dataclass(frozen=True)
@@ -24,7 +22,7 @@ class ListTokens:
 class CreateToken:
     name: Who
     scopes: Scopes
-    valid: Annotated[float, Ge(0), Le(1e10), Doc("How long it is valid, in seconds.")] = 90 * 86_400.0
+    valid: Annotated[float, Limit(ge=0, le=1e10), Doc("How long it is valid, in seconds.")] = 90 * 86_400.0
     reason: Reason = ""
 
 
