@@ -12,7 +12,8 @@ A hunt tries a property with many seeds. It asks for the argument ``seeds`` and 
 
 The number of seeds is fixed, and so is each seed: the outcome depends neither on luck nor on the speed of the machine.
 With ``EVERY_SEED=N`` in the environment a hunt with many seeds tries every Nth of the others: ``.ci/run`` has minutes,
-a nightly hunt has hours.
+a nightly hunt has hours. With ``LONG_PART=2/4`` only the second of four parts of the long tests runs; the parts are the
+same on every machine.
 
 ``-m long`` alone, as in ``.ci/run``, imports only the files that have such tests.
 
@@ -26,6 +27,7 @@ import functools
 import os
 import re
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
@@ -81,8 +83,16 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         raise pytest.UsageError(f"{item.path} has long tests, but says so nowhere: `-m long` would leave them out")
 
 
+def is_in_part(name: str, part: str) -> bool:
+    """Whether a test belongs to a part of all tests, such as ``2/4``."""
+    number, _, parts = part.partition("/")
+    return crc32(name.encode()) % int(parts) == int(number) - 1
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if part := os.environ.get("LONG_PART"):
+        items[:] = [item for item in items if item.get_closest_marker("long") is None or is_in_part(item.nodeid, part)]
     items[:] = slow_first(items, getattr(config, "workerinput", {}).get("workercount", 1))
 
 

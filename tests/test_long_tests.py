@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.long_tests import slow_first
+from tests.long_tests import is_in_part, slow_first
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -78,3 +78,10 @@ class Named:
 def test_each_worker_starts_with_its_share_of_the_slow_tests(collected: str, workers: int, ordered: str) -> None:
     items: list[Any] = [Named(name) for name in collected]
     assert "".join(item.name for item in slow_first(items, workers)) == ordered
+
+
+def test_every_test_is_in_one_part() -> None:
+    names = [f"tests/test_some.py::test_{number}" for number in range(100)]
+    for name in names:
+        assert [is_in_part(name, f"{part}/4") for part in range(1, 5)].count(True) == 1
+    assert 10 < sum(is_in_part(name, "1/4") for name in names) < 40
