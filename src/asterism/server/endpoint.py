@@ -269,6 +269,10 @@ class EndpointApp:
                 response = await self._answer(request, held)
             except ServerStops:
                 response = self._unfinished()
+            except asyncio.CancelledError:  # the web server has no more patience with a request that waits
+                if not self._server.stopping.is_set():
+                    raise
+                response = self._unfinished()
             except Unsettled as unsettled:
                 response = unsettled.response
             except Exception as error:
