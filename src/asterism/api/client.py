@@ -39,11 +39,11 @@ from asterism.api import documents, requests
 from asterism.api.client_errors import ApiError
 from asterism.api.document_codec import read_document
 from asterism.api.event_lines import EventLines, ReceivedEvent
-from asterism.api.http_form import LARGEST_BODY, http_form
+from asterism.api.http_form import API, LARGEST_BODY, http_form
 from asterism.api.operation import Blocking, Operation
 from asterism.api.operations import Operations
 from asterism.api.request_tries import RequestTries
-from asterism.api.requests import API, ApiRequest
+from asterism.api.requests import ApiRequest
 from asterism.api.server_logins import token_for
 from asterism.base.http_answers import ACCEPTED, LARGEST_SERVER_ANSWER, AnswerRefused, bound_answer, bound_hook
 from asterism.base.path_names import path_part

@@ -1,6 +1,4 @@
-"""The requests of the client: one function for each operation of the API, for both kinds of clients.
-
-A function checks nothing that the server checks. It returns what is sent, and the model of the answer."""
+"""Requests of the clients that are no operations on a system: about the server itself and the login."""
 
 from __future__ import annotations
 
@@ -9,10 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from asterism.api import documents
-from asterism.base.path_names import path_part
+from asterism.api.http_form import API
 
 Answer = TypeVar("Answer")
-API = "/api/v1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,25 +29,12 @@ class ApiRequest(Generic[Answer]):
         return self.operation or f"{self.method} {self.path}"
 
 
-def _get(path: str, model: type[Answer], **query: Any) -> ApiRequest[Answer]:
-    given = {name: _text(value) for name, value in query.items() if value is not None}
-    return ApiRequest("GET", f"{API}{path}", model, None, given)
+def _get(path: str, model: type[Answer]) -> ApiRequest[Answer]:
+    return ApiRequest("GET", f"{API}{path}", model)
 
 
 def _post(path: str, model: type[Answer], **body: Any) -> ApiRequest[Answer]:
-    return ApiRequest("POST", f"{API}{path}", model, {name: value for name, value in body.items() if value is not None})
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _at(*parts: str) -> str:
-    """A path with names in it, which may have any letters."""
-    return "/" + "/".join(map(path_part, parts))
-
-
-# -- the server --------------------------------------------------------------------------------------------------------
+    return ApiRequest("POST", f"{API}{path}", model, body)
 
 
 def health() -> ApiRequest[documents.Health]:
