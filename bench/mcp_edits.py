@@ -24,7 +24,6 @@ from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
 from asterism import AsyncClient
-from asterism.agents.mcp_http import mcp_routes
 from asterism.api.credentials import Credentials
 from asterism.base.listen_address import ListenAddress
 from asterism.core.plan.edits import EditBatch
@@ -34,6 +33,7 @@ from asterism.durable.plan_requests import edit_plan
 from asterism.durable.plan_runner import runs_plans
 from asterism.durable.stored_plans import read_plan
 from asterism.fleet.fleet import Fleet
+from asterism.mcp.mcp_http import mcp_routes
 from asterism.server.http_service import HttpService, http_service
 
 TASKS = 100

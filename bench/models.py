@@ -11,13 +11,13 @@ from typing import Any
 
 from asterism import Constellation, LocalDevice, Orchestrator, Task, Work
 from asterism.agents import EditFilter, ModelCaller, ModelEditor, Price
-from asterism.agents.conversation import TOOLS
-from asterism.agents.model_calls import Bill
-from asterism.agents.model_messages import ModelAnswer, ModelQuestion, ToolCall
-from asterism.agents.plan_prompt import INSTRUCTIONS, PromptMemory, Surroundings, plan_prompt
 from asterism.core.plan.constellation import ConstellationView
 from asterism.core.plan.editor_cost import EditorCost
 from asterism.core.plan.status import FAILED
+from asterism.models.conversation import TOOLS
+from asterism.models.model_calls import Bill
+from asterism.models.model_messages import ModelAnswer, ModelQuestion, ToolCall
+from asterism.models.plan_prompt import INSTRUCTIONS, PromptMemory, Surroundings, plan_prompt
 from asterism.orchestrator.events import TaskEvent
 from asterism.testing.virtual_time import run
 from bench.page import table

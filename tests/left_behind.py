@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from asterism.base import function_calls
+from asterism.execution import function_calls
 
 
 class Ear(logging.Handler):

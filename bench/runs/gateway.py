@@ -18,7 +18,7 @@ from pathlib import Path
 
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.fleet import Fleet
-from asterism.server.enrolment import invite
+from asterism.gateway.enrolment import invite
 from bench import loop
 from bench.runs.work import NOTHING
 

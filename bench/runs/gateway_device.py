@@ -7,8 +7,8 @@ import sys
 
 from asterism.base.startup import tune_gc
 from asterism.fleet.device.agent import DeviceAgent
-from asterism.fleet.device.gateway_transport import enrolled_access
 from asterism.fleet.fleet import Fleet
+from asterism.gateway.gateway_transport import enrolled_access
 from bench import loop
 
 

@@ -11,10 +11,10 @@ from typing import Any
 from asterism.base.http_limits import raise_descriptor_limit
 from asterism.base.startup import tune_gc
 from asterism.fleet.device.agent import DeviceAgent
-from asterism.fleet.device.device_key import DeviceKey
-from asterism.fleet.device.gateway_connection import GatewayAccess, GatewayRefused
-from asterism.fleet.device.gateway_messages import PREFIX
-from asterism.fleet.device.outbox import MemoryOutbox
+from asterism.gateway.device_key import DeviceKey
+from asterism.gateway.gateway_connection import GatewayAccess, GatewayRefused
+from asterism.gateway.gateway_messages import PREFIX
+from asterism.gateway.outbox import MemoryOutbox
 from asterism.store.store_errors import StoreUnavailable
 from bench import loop
 from bench.runs.idle_devices import PER_PROCESS

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from asterism.fleet.device.device_key import DeviceKey
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.joinable_devices import DEVICES as ENROLLED
+from asterism.gateway.device_key import DeviceKey
 from asterism.store.protocol import PutRegister
 from bench.runs.gateway import _process
 

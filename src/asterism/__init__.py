@@ -33,9 +33,6 @@ from asterism.fleet.extensions import register_plans as _register_plans
 
 if TYPE_CHECKING:
     from asterism.api.client import AsyncClient, Client
-    from asterism.base.http_requests import NoAnswer, RequestFailed
-    from asterism.base.processes import CommandFailed
-    from asterism.base.task_inputs import MissingInput
     from asterism.core.attempt_log import LogLine, TaskLog
     from asterism.core.errors import (
         AlreadyRunning,
@@ -71,6 +68,9 @@ if TYPE_CHECKING:
     from asterism.core.schedule.schedule import InvalidSchedule, Schedule
     from asterism.durable.durable_orchestrator import DurableOrchestrator
     from asterism.durable.journal_store import ConstellationExists, OwnershipLost, UnknownConstellation
+    from asterism.execution.http_requests import NoAnswer, RequestFailed
+    from asterism.execution.processes import CommandFailed
+    from asterism.execution.task_inputs import MissingInput
     from asterism.fleet.device.agent import DeviceAgent, DeviceReplaced
     from asterism.fleet.device.functions import CurrentRun, RunStopped
     from asterism.fleet.device.membership import DeviceNameTaken
@@ -184,9 +184,9 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "asterism.base.http_requests": ["NoAnswer", "RequestFailed"],
-        "asterism.base.processes": ["CommandFailed"],
-        "asterism.base.task_inputs": ["MissingInput"],
+        "asterism.execution.http_requests": ["NoAnswer", "RequestFailed"],
+        "asterism.execution.processes": ["CommandFailed"],
+        "asterism.execution.task_inputs": ["MissingInput"],
         "asterism.api.client": ["AsyncClient", "Client"],
         "asterism.core.attempt_log": ["LogLine", "TaskLog"],
         "asterism.core.errors": [

@@ -19,10 +19,10 @@ import pytest
 from asterism import Constellation, DurableOrchestrator, Fleet, Task
 from asterism.agents.acp_executor import AcpAgent, _Client
 from asterism.agents.agent_prompt import AgentFailed
-from asterism.agents.judged_actions import JudgedActions
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.executor import DeviceExecutor
 from asterism.fleet.policy.device_policy import DevicePolicy, Rules
+from asterism.models.judged_actions import JudgedActions
 from tests.agents.acp_examples import MISSING, PYTHON_AGENT, TYPESCRIPT_AGENT
 from tests.agents.test_agent_devices import joined
 from tests.fleet.device.device_scenes import Reports

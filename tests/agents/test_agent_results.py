@@ -16,14 +16,14 @@ import pytest
 
 from asterism import Constellation, DurableOrchestrator, EditScope, Fleet, Task
 from asterism.agents.a2a_executor import A2aAgent
-from asterism.agents.model_messages import ModelQuestion
 from asterism.fleet.policy.device_policy import DevicePolicy
+from asterism.models.model_messages import ModelQuestion
 from asterism.orchestrator import waiting_edits
 from tests.agents.a2a_server import A2aServer, ScriptedExecutor, _message
-from tests.agents.editor_scenes import scripted
-from tests.agents.hostile_texts import OK, obeyed
 from tests.agents.test_a2a_executor import QUICK
 from tests.agents.test_agent_devices import joined
+from tests.models.editor_scenes import scripted
+from tests.models.hostile_texts import OK, obeyed
 from tests.process_scenes import PATIENCE
 
 ORDER = {"op": "add_task", "task": {"id": "evil", "call": OK}}

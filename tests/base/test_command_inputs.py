@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from asterism import LocalDevice, Orchestrator, Task, TooLarge
-from asterism.base import command_inputs
-from asterism.base.command_inputs import LONGEST_VARIABLE, InputVariable, passable
-from asterism.base.process_guard import Guard
-from asterism.base.task_inputs import MissingInput
+from asterism.execution import command_inputs
+from asterism.execution.command_inputs import LONGEST_VARIABLE, InputVariable, passable
+from asterism.execution.process_guard import Guard
+from asterism.execution.task_inputs import MissingInput
 from tests.fleet.device.device_scenes import command, execute, shell
 from tests.orchestrator.orchestrator_scenes import deadline, independent
 from tests.process_scenes import PATIENCE, soon, soon_async

@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 
-from asterism.base import http_requests
+from asterism.execution import http_requests
 from tests.process_scenes import PATIENCE
 
 # Importing httpx takes three seconds here, as on a slow machine; the other task has one second, and needs almost none.
@@ -16,7 +16,7 @@ SCRIPT = textwrap.dedent(
     """
     import asyncio, sys, time
     from asterism import Constellation, LocalDevice, Orchestrator, Task
-    from asterism.base import http_requests
+    from asterism.execution import http_requests
 
     assert "httpx" not in sys.modules
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from asterism.base.function_calls import load_function
 from asterism.durable.fleet_device import NO_ACTION, no_action
+from asterism.execution.function_calls import load_function
 
 
 @pytest.mark.parametrize("path", [NO_ACTION, "asterism.runtime.durable.dispatching:nothing_to_do"])

@@ -18,13 +18,13 @@ import pytest
 from asterism import AsyncClient, Client, Constellation, LocalDevice, Orchestrator, Task
 from asterism.base import http_answers
 from asterism.base.http_answers import AnswerRefused, bound_answer, bound_hook
-from asterism.base.http_requests import RequestFailed, send_request
 from asterism.base.secret_mask import Mask
 from asterism.core.errors import TooLarge
 from asterism.core.json_values import SizeLimit
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.device.gateway_connection import GatewayRefused
-from asterism.fleet.device.gateway_transport import HttpTransport
+from asterism.execution.http_requests import RequestFailed, send_request
+from asterism.gateway.gateway_connection import GatewayRefused
+from asterism.gateway.gateway_transport import HttpTransport
 from tests.fleet.device.device_scenes import execute
 
 MILLION = SizeLimit(1_000_000, "nothing")
@@ -219,7 +219,7 @@ def test_an_answer_without_a_body_may_name_an_encoding(server: Any) -> None:
 
 @pytest.mark.parametrize("encoding", ["punycode", "idna", "unicode_escape", "zlib", "undefined", "nul\0"])
 def test_a_charset_that_is_not_one_of_texts_counts_as_none(encoding: str) -> None:
-    from asterism.base.http_requests import _parsed
+    from asterism.execution.http_requests import _parsed
 
     answer = httpx.Response(200, headers={b"content-type": f"text/plain; charset={encoding}".encode()})
     answer.request = httpx.Request("GET", "http://server/")
@@ -247,7 +247,7 @@ def test_a_stream_whose_parts_are_counted_elsewhere_has_no_limit(server: Any) ->
 
 @pytest.mark.parametrize("name", ["openai:gpt-5", "openai-chat:gpt-5", "anthropic:claude-sonnet-4-5"])
 async def test_the_answers_of_models_are_bounded(server: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from asterism.agents.model_calls import open_model
+    from asterism.models.model_calls import open_model
 
     for provider in ("OPENAI", "ANTHROPIC"):
         monkeypatch.setenv(f"{provider}_API_KEY", "k")

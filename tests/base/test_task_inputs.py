@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asterism import Constellation, LocalDevice, Orchestrator, Task, Workflow
-from asterism.base import command_inputs, task_inputs
-from asterism.base.task_inputs import MissingInput
 from asterism.core.errors import DeviceUnavailable
 from asterism.core.run.run import Run
+from asterism.execution import command_inputs, task_inputs
+from asterism.execution.task_inputs import MissingInput
 from asterism.fleet.device.executor import DeviceExecutor, RunWork
 from asterism.fleet.policy.device_policy import DevicePolicy, PolicyForbids, Rules
 from tests.process_scenes import PATIENCE

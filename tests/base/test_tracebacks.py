@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from asterism.base import function_calls, tracebacks
 from asterism.base.log_recorder import LogRecorder
 from asterism.base.secret_mask import Mask
-from asterism.base.tracebacks import LONGEST_LINE, MOST_FRAMES, MOST_LINES, record_traceback, traceback_lines
 from asterism.core.attempt_log import lines_of
+from asterism.execution import function_calls, tracebacks
+from asterism.execution.tracebacks import LONGEST_LINE, MOST_FRAMES, MOST_LINES, record_traceback, traceback_lines
 
 SECRET = "correct-horse-battery"
 NO_SECRETS = Mask()

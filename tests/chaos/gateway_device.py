@@ -9,7 +9,7 @@ import sys
 
 from asterism.core.errors import AsterismError
 from asterism.fleet.device.agent import DeviceAgent
-from asterism.fleet.device.gateway_transport import enrolled_access
+from asterism.gateway.gateway_transport import enrolled_access
 
 
 async def main(url: str, name: str, slots: int, code: str) -> None:

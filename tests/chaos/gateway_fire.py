@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from asterism.core.run.run import Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.fleet import Fleet
-from asterism.server.enrolment import invite
+from asterism.gateway.enrolment import invite
 from asterism.store.protocol import Query
 from tests.chaos.fire import ROOT, SLOTS, TERMS, Fire
 

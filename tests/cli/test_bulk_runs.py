@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from asterism.cli import bulk_runs
+from asterism.cli.run import bulk_runs
 from asterism.core.run.run import Run
 from asterism.store.protocol import Query
 from tests.cli.command_scenes import Scene, completed, started, taken_by

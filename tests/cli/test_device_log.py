@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from asterism.cli.device_log import LoggingExecutor
-from asterism.cli.run_views import note_on
+from asterism.cli.device.device_log import LoggingExecutor
+from asterism.cli.run.run_views import note_on
 from asterism.core.run import transitions
 from asterism.core.run.run import Owner, Run
 from asterism.core.run.workflow import Workflow

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.agents.model_server import ModelServer, Question, Reply
 from tests.cli.cli_scenes import asterism
 from tests.cli.test_model_commands import served
+from tests.models.model_server import ModelServer, Question, Reply
 from tests.process_scenes import PATIENCE
 
 pytestmark = pytest.mark.slow

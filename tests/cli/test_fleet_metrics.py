@@ -12,8 +12,8 @@ import click
 import pytest
 
 from asterism.base.openmetrics import CONTENT_TYPE
-from asterism.cli import fleet_metrics
-from asterism.cli.fleet_metrics import MAX_AGE, serve_text
+from asterism.cli.fleet import fleet_metrics
+from asterism.cli.fleet.fleet_metrics import MAX_AGE, serve_text
 from asterism.store.store_errors import StoreUnavailable
 from tests.base.openmetrics_grammar import read
 from tests.cli.cli_scenes import heard

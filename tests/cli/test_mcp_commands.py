@@ -15,9 +15,9 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
-from tests.agents.mcp_scenes import Refused, call
 from tests.cli.command_scenes import Scene
 from tests.forked_commands import ForkedCommand
+from tests.mcp.mcp_scenes import Refused, call
 from tests.process_scenes import PATIENCE
 
 PLAN = """

@@ -16,9 +16,9 @@ import click
 import pytest
 
 from asterism.cli.model_options import editor_words
-from asterism.cli.plan_execution import _stopped
-from tests.agents.model_server import ModelServer, Reply
+from asterism.cli.plan.plan_execution import _stopped
 from tests.cli.command_scenes import Scene
+from tests.models.model_server import ModelServer, Reply
 
 PLAN = """asterism: 1
 id: pipeline

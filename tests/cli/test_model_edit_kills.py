@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from asterism.agents.cassette import Exchange, StoreCassette
 from asterism.durable.editor_budget import LIMITS, Account, read_account
 from asterism.durable.journal_store import head_key, load
 from asterism.fleet.fleet import Fleet
-from tests.agents.model_server import ModelServer, Question, Reply
+from asterism.models.cassette import Exchange, StoreCassette
 from tests.cli.command_scenes import Scene
 from tests.cli.test_model_commands import MODEL, served
 from tests.forked_commands import Server
+from tests.models.model_server import ModelServer, Question, Reply
 from tests.process_scenes import PATIENCE, ended
 
 pytestmark = pytest.mark.slow

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.agents.model_server import ModelServer, Question, Reply
 from tests.cli.command_scenes import Scene
 from tests.cli.test_model_commands import MODEL, served
 from tests.forked_commands import Server
+from tests.models.model_server import ModelServer, Question, Reply
 from tests.process_scenes import ended, soon
 
 pytestmark = pytest.mark.slow

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from asterism.cli.peer_actions import RefusalLog, clock_note, peer_statuses, peers_table, sync_json, sync_lines
+from asterism.cli.fleet.peer_actions import RefusalLog, clock_note, peer_statuses, peers_table, sync_json, sync_lines
 from asterism.fleet.fleet import Fleet
 from asterism.peers.exchange import SyncResult
 from asterism.peers.invitations import invite

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from asterism.cli.top_listings import Filter, FleetListings
+from asterism.cli.top.top_listings import Filter, FleetListings
 from asterism.core.errors import AsterismError
 from asterism.durable import admin
 from asterism.durable.approval_requests import approve_edit
 from asterism.durable.approval_store import list_approvals
 from asterism.durable.journal_store import load, read_head
 from asterism.fleet.fleet import Fleet
-from asterism.server.enrolment import invite
+from asterism.gateway.enrolment import invite
 from asterism.store.protocol import PutRegister
 from tests.cli.cli_scenes import write
 from tests.cli.command_scenes import Scene

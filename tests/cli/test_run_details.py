@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from asterism.api.documents import RunDetails
-from asterism.cli.run_views import describe_end, details_lines, note_on, runs_table
+from asterism.cli.run.run_views import describe_end, details_lines, note_on, runs_table
 from asterism.core.run import transitions
 from asterism.core.run.run import FAILED, REASSIGNING, Owner, Run
 from asterism.core.run.workflow import Workflow

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from asterism.api.system import LocalSystem
-from asterism.cli.runs_watch import fleet_frame
+from asterism.cli.run.runs_watch import fleet_frame
 from asterism.core.run.run import FAILED
 from asterism.fleet import run_queries
 from asterism.fleet.fleet import Fleet

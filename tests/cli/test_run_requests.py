@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from asterism.cli.run_views import describe_outcome
+from asterism.cli.run.run_views import describe_outcome
 from asterism.core.run import transitions
 from asterism.core.run.run import Progress, Run
 from asterism.core.run.workflow import Workflow

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from asterism.api.fleet_operations import ShowFleet, show_fleet
 from asterism.api.system import LocalSystem
-from asterism.cli.runs_watch import fleet_frame, watch
+from asterism.cli.run.runs_watch import fleet_frame, watch
 from asterism.cli.screen import Screen
 from asterism.core.run.run import Progress, Run
 from asterism.fleet.fleet import Fleet

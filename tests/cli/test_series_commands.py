@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from asterism.cli.series_commands import series
-from asterism.cli.series_context import EXIT_CONTENDED, EXIT_QUEUED, EXIT_UNAVAILABLE, EXIT_UNREADABLE
+from asterism.cli.series.series_commands import series
+from asterism.cli.series.series_context import EXIT_CONTENDED, EXIT_QUEUED, EXIT_UNAVAILABLE, EXIT_UNREADABLE
 from tests.cli.cli_scenes import ASTERISM
 from tests.cli.command_scenes import Scene
 from tests.process_scenes import PATIENCE

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from asterism.cli.series_context import EXIT_UNAVAILABLE, EXIT_UNREADABLE
+from asterism.cli.series.series_context import EXIT_UNAVAILABLE, EXIT_UNREADABLE
 from tests.cli.command_scenes import Scene
 from tests.series.register_openers import bare_repository
 

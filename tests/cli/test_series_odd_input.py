@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from asterism.cli.main import commands
-from asterism.cli.series_context import EXIT_QUEUED, EXIT_UNREADABLE
+from asterism.cli.series.series_context import EXIT_QUEUED, EXIT_UNREADABLE
 from tests.cli.command_scenes import Scene
 from tests.cli.local_github import GitHubServer, World, scenes
 from tests.series.register_openers import bare_repository

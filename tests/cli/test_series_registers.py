@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from asterism.cli.series_context import EXIT_QUEUED, EXIT_UNAVAILABLE
+from asterism.cli.series.series_context import EXIT_QUEUED, EXIT_UNAVAILABLE
 from tests.cli.command_scenes import Scene
 from tests.series.register_openers import bare_repository
 
@@ -72,7 +72,7 @@ def test_an_address_that_the_checkout_writes_otherwise_is_found_and_written_so_o
 def test_what_the_checkout_says_of_http_and_credentials_is_handed_on(
     checkout: Checkout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from asterism.cli.git_remote_option import resolve_remote
+    from asterism.cli.series.git_remote_option import resolve_remote
 
     monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
     monkeypatch.setenv("GIT_CONFIG_KEY_0", "user.name")
@@ -104,7 +104,7 @@ def user(checkout: Checkout, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def handed_on() -> list[tuple[str, str]]:
-    from asterism.cli.git_remote_option import resolve_remote
+    from asterism.cli.series.git_remote_option import resolve_remote
 
     environment = resolve_remote("origin")[1]
     assert environment is not None

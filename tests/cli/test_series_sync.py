@@ -279,7 +279,7 @@ def test_rebuild_asks_github_for_the_issues(server):
 def test_nothing_of_github_is_imported_before_it_is_meant():
     program = (
         "import sys\n"
-        "from asterism.cli.series_commands import series\n"
+        "from asterism.cli.series.series_commands import series\n"
         "assert 'sync' in series.commands\n"
         "heavy = ('githubkit', 'httpx', 'starlette', 'uvicorn')\n"
         "print([name for name in sys.modules if name.split('.')[0] in heavy])\n"

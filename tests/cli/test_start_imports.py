@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from asterism.cli import plan_file_commands
+from asterism.cli.plan import plan_file_commands
 from asterism.core.run.placement import STRATEGIES
 from bench import cli_start
 from tests.cli.command_scenes import Scene

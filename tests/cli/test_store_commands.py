@@ -15,8 +15,8 @@ import pytest
 from asterism.api.credentials import Credentials, NewToken
 from asterism.cli.cli_context import format_size
 from asterism.cli.store_commands import write_backup
-from asterism.fleet.device.device_key import DeviceKey
-from asterism.server.enrolment import DeviceCredentials, enrol, enrolled_devices, find_device, invite, revoke
+from asterism.gateway.device_key import DeviceKey
+from asterism.gateway.enrolment import DeviceCredentials, enrol, enrolled_devices, find_device, invite, revoke
 from asterism.store.sqlite import SqliteStore
 from asterism.store.sqlite.error_mapping import read_only
 from tests.cli.command_scenes import Scene, completed, started, taken_by

@@ -13,12 +13,12 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import RichLog, Static
 
-from asterism.cli import top_listings
 from asterism.cli.store_thread import StoreThread
-from asterism.cli.top_app import Top
-from asterism.cli.top_listings import Filter, Row, Subject
-from asterism.cli.top_screens import ListingScreen, LogScreen, QuestionScreen, TextScreen
-from asterism.cli.top_table import RowTable
+from asterism.cli.top import top_listings
+from asterism.cli.top.top_app import Top
+from asterism.cli.top.top_listings import Filter, Row, Subject
+from asterism.cli.top.top_screens import ListingScreen, LogScreen, QuestionScreen, TextScreen
+from asterism.cli.top.top_table import RowTable
 from asterism.fleet.fleet import Fleet
 from asterism.series.claims import Claim, claim
 from asterism.series.store_register import StoreRegister

@@ -17,7 +17,7 @@ import asterism
 from asterism import AsterismError, LocalDevice, Orchestrator, Result, Task
 from asterism.cli import main
 from asterism.cli.main import commands
-from asterism.cli.plan_review_commands import WAITS
+from asterism.cli.plan.plan_review_commands import WAITS
 from asterism.core.plan import edits
 from asterism.core.plan.constellation import ConstellationView, TaskView
 from asterism.core.plan.status import EXIT_CODES, TERMINAL

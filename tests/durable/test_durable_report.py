@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from asterism.cli.plan_context import OutputOptions
-from asterism.cli.plan_execution import LocalWork, WatchedOrchestrator
+from asterism.cli.plan.plan_context import OutputOptions
+from asterism.cli.plan.plan_execution import LocalWork, WatchedOrchestrator
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import AddTask, CancelTask, EditBatch
 from asterism.core.plan.status import ConstellationState

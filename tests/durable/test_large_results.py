@@ -21,14 +21,14 @@ from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.durable.journal_store import load, read_head
 from asterism.durable.plan_history import PlanFollower, Position
 from asterism.fleet.device.agent import DeviceAgent
-from asterism.fleet.device.device_key import DeviceKey
-from asterism.fleet.device.gateway_connection import GatewayAccess
-from asterism.fleet.device.gateway_transport import HttpTransport, enrol
-from asterism.fleet.device.outbox import MemoryOutbox
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.retention import prune
+from asterism.gateway.device_key import DeviceKey
+from asterism.gateway.enrolment import invite
+from asterism.gateway.gateway_connection import GatewayAccess
+from asterism.gateway.gateway_transport import HttpTransport, enrol
+from asterism.gateway.outbox import MemoryOutbox
 from asterism.orchestrator.result import Result
-from asterism.server.enrolment import invite
 from asterism.server.gateway_routes import GatewayRoutes
 from asterism.server.request_guard import SERVER_LIMITS
 from asterism.store.memory import MemoryStore

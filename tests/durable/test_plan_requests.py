@@ -22,7 +22,7 @@ from asterism.durable.plan_requests import (
     requests_prefix,
     undo_edit,
 )
-from asterism.server.enrolment import invite
+from asterism.gateway.enrolment import invite
 from asterism.store.protocol import PutRegister, Write
 from tests.durable import durable_work
 from tests.durable.durable_scenes import DONE, Stage, chain, left, task

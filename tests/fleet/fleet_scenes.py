@@ -13,15 +13,15 @@ from typing import Any, ClassVar
 from asterism.core.run.run import Progress, Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.agent import DeviceAgent
-from asterism.fleet.device.device_key import DeviceKey
 from asterism.fleet.device.executor import RunWork
-from asterism.fleet.device.gateway_connection import GatewayAccess, GatewayRefused
-from asterism.fleet.device.outbox import MemoryOutbox
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.monitor import Monitor
 from asterism.fleet.policy.device_policy import PolicyForbids
-from asterism.server.enrolment import enrol, invite
-from asterism.server.gateway import HOST_SUFFIX, Gateway, GatewayRefusal
+from asterism.gateway.device_key import DeviceKey
+from asterism.gateway.enrolment import enrol, invite
+from asterism.gateway.gateway import HOST_SUFFIX, Gateway, GatewayRefusal
+from asterism.gateway.gateway_connection import GatewayAccess, GatewayRefused
+from asterism.gateway.outbox import MemoryOutbox
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import Notice, Store, Watch
 from asterism.store.store_errors import StoreUnavailable

@@ -198,7 +198,7 @@ async def test_work_that_fails_after_a_while_says_nothing_of_the_device(stage: S
 
 
 async def test_a_command_that_the_guard_ended_is_lost_and_is_no_late_result(stage: Stage) -> None:
-    from asterism.base.processes import LeaseExpired
+    from asterism.execution.processes import LeaseExpired
 
     kitchen = await stage.device("kitchen")
     run = await stage.person.create(WORK)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from asterism.base import expressions
-from asterism.base.task_inputs import MissingInput
 from asterism.core.errors import AsterismError, InvalidWorkflow
 from asterism.core.run.workflow import Workflow
+from asterism.execution.task_inputs import MissingInput
 from asterism.fleet.policy.device_policy import DevicePolicy, PolicyForbids, Rules
 from asterism.fleet.run_explanation import explain_run
 from asterism.store.protocol import PutRegister, PutSession

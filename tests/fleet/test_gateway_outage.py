@@ -11,8 +11,6 @@ import pytest
 from asterism.core.run import transitions
 from asterism.core.run.run import Grant, Owner, Progress
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.device.gateway_messages import parse_step, step_json
-from asterism.fleet.device.outbox import FileOutbox
 from asterism.fleet.device.owner_steps import (
     BreakOff,
     Claim,
@@ -24,7 +22,9 @@ from asterism.fleet.device.owner_steps import (
     Release,
     Start,
 )
-from asterism.server import gateway as gateway_module
+from asterism.gateway import gateway as gateway_module
+from asterism.gateway.gateway_messages import parse_step, step_json
+from asterism.gateway.outbox import FileOutbox
 from tests.async_tests import async_fixture
 from tests.fleet.fleet_scenes import WORK, Stage, staged
 

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from asterism import Constellation, LocalDevice, Orchestrator, Task, TooLarge
-from asterism.base import process_guard
-from asterism.base.processes import OUTPUT_LIMIT, CommandFailed
+from asterism.execution import process_guard
+from asterism.execution.processes import OUTPUT_LIMIT, CommandFailed
 from asterism.report.result_summary import result_json
 from tests.orchestrator.orchestrator_scenes import after, chain, deadline, independent, why_of
 from tests.process_scenes import PATIENCE, alive, soon, soon_async

@@ -14,9 +14,9 @@ from urllib.parse import quote, quote_plus
 import pytest
 
 from asterism import Constellation, LocalDevice, Orchestrator, Task
-from asterism.base.http_requests import NoAnswer, RequestFailed
 from asterism.base.text import masked_url
 from asterism.core.errors import AsterismError, NotJson
+from asterism.execution.http_requests import NoAnswer, RequestFailed
 from asterism.report.result_summary import result_json
 from tests.orchestrator.orchestrator_scenes import after, deadline, independent
 from tests.process_scenes import PATIENCE

@@ -11,13 +11,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from asterism.base.http_limits import Limits, RequestRefused
+from asterism.base.http_limits import Limits
 from asterism.core.errors import AsterismError
 from asterism.peers import peer_server
 from asterism.peers.exchange import PeerUnreachable
-from asterism.peers.peer_server import Authenticator
-from asterism.peers.registry import PeerRefused, PeerRegistry
-from asterism.store.sqlite import SqliteStore
+from asterism.peers.registry import PeerRefused
 from asterism.store.store_errors import StoreUnavailable
 from tests.cli.peer_server_fixtures import MOST, Said, connected, sentence, serving_peer, trusting
 
@@ -94,17 +92,6 @@ async def test_too_many_wrong_tokens_have_to_wait(tmp_path: Path) -> None:
             with pytest.raises(PeerRefused, match="401"):
                 await wrong.send({})
             await good.send({})
-
-
-async def test_the_number_of_remembered_addresses_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer_server, "MAX_ADDRESSES", 3)
-    store = await SqliteStore.open(tmp_path / "kitchen.db")
-    guard = Authenticator(store, PeerRegistry(store), lambda: 0.0)
-    for number in range(50):
-        with pytest.raises(RequestRefused):
-            await guard.authenticate("Bearer x", f"10.0.0.{number}")
-    assert len(guard._failures) == 3
-    await store.close()
 
 
 # -- invitations -------------------------------------------------------------------------------------------------------

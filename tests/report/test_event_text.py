@@ -7,10 +7,10 @@ import re
 import pytest
 
 from asterism import Constellation, ConstellationEvent, DeviceEvent, EditEvent, Event, Task, TaskEvent, Violation
-from asterism.base.processes import CommandFailed
 from asterism.core.errors import RecordedError
 from asterism.core.plan.journal import RecordedConstellation
 from asterism.core.plan.status import ConstellationState, TaskStatus
+from asterism.execution.processes import CommandFailed
 from asterism.report.event_text import names, sentence
 
 PLAN = Constellation("release")

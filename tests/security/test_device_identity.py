@@ -15,12 +15,12 @@ from asterism.core.errors import AsterismError
 from asterism.core.run.run import Grant, Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.agent import DeviceAgent
-from asterism.fleet.device.device_key import DeviceKey, Enrolment, EnrolmentFile
-from asterism.fleet.device.gateway_connection import DeviceRevoked
 from asterism.fleet.monitor import Monitor
-from asterism.server import enrolment
-from asterism.server.enrolment import ACCESS_TIME, CODE_TIME, CredentialRefused, ReservedName, enrol, invite, revoke
-from asterism.server.gateway import GatewayRefusal
+from asterism.gateway import enrolment
+from asterism.gateway.device_key import DeviceKey, Enrolment, EnrolmentFile
+from asterism.gateway.enrolment import ACCESS_TIME, CODE_TIME, CredentialRefused, ReservedName, enrol, invite, revoke
+from asterism.gateway.gateway import GatewayRefusal
+from asterism.gateway.gateway_connection import DeviceRevoked
 from asterism.store.protocol import Store
 from asterism.store.store_errors import StoreUnavailable
 from tests.async_tests import async_fixture

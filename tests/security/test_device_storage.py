@@ -14,8 +14,8 @@ from asterism.core.attempt_log import AttemptLog
 from asterism.core.run import transitions
 from asterism.fleet.monitor import Monitor
 from asterism.fleet.retention import BLOB_AGE
-from asterism.server import device_storage
-from asterism.server.device_storage import HOUR, DeviceStorage
+from asterism.gateway import device_storage
+from asterism.gateway.device_storage import HOUR, DeviceStorage
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutLog, StoredChunk
 from tests.async_tests import async_fixture

@@ -16,7 +16,7 @@ import pytest
 
 from asterism.api.credentials import Credential, Credentials
 from asterism.api.local import edited_plans
-from asterism.base import http_limits
+from asterism.base import http_limits, rate_limit
 from asterism.base.http_server import LimitedProtocol
 from asterism.base.listen_address import CannotServe, ListenAddress, parse_listen_address
 from asterism.durable.journal_store import insert_plan
@@ -133,7 +133,7 @@ async def test_a_credential_has_only_so_many_requests_under_way(guarded: bool, m
 @both
 async def test_wrong_tokens_are_slowed_down(guarded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not guarded:
-        monkeypatch.setattr(request_guard.RecentEvents, "add", lambda *_: None)
+        monkeypatch.setattr(rate_limit.RecentEvents, "add", lambda *_: None)
     async with server_scene() as scene, scene.client(token="ast_wrong") as client:
         answers = [(await client.get(ME)).status_code for _ in range(request_guard.MAX_FAILURES + 2)]
         assert answers.count(429) == (2 if guarded else 0)

@@ -12,8 +12,8 @@ from typing import Any
 import httpcore
 import pytest
 
-from asterism.base.http_requests import NoAnswer
 from asterism.base.secret_mask import Mask
+from asterism.execution.http_requests import NoAnswer
 from asterism.fleet.policy import judged_requests
 from asterism.fleet.policy.device_policy import DevicePolicy, PolicyForbids, Rules
 from asterism.fleet.policy.judged_requests import request

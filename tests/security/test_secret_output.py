@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from asterism import Constellation, DurableOrchestrator, Fleet, Task
-from asterism.cli.top_listings import NOTICES, PLANS, RUNS, TASKS, Filter, FleetListings, Subject
-from asterism.cli.top_pages import LogFeed, page, why_page
+from asterism.cli.top.top_listings import NOTICES, PLANS, RUNS, TASKS, Filter, FleetListings, Subject
+from asterism.cli.top.top_pages import LogFeed, page, why_page
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import Query
 from tests.server.server_scenes import ServerScene

@@ -48,7 +48,7 @@ def all_at_once(commands: Sequence[Sequence[str]], folder: Path, **environment: 
 
 def _main(file: str) -> None:
     # imported here, once, and not by those who only ask for the processes
-    import asterism.cli.series_commands
+    import asterism.cli.series.series_commands
     import asterism.series.git_register
     import asterism.series.store_register
     import asterism.store.url

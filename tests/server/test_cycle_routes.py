@@ -16,9 +16,9 @@ from asterism.api import documents
 from asterism.api.document_codec import read_document
 from asterism.core.plan.approval import ApprovalRule
 from asterism.core.plan.edits import RemoveTask
-from tests.agents.editor_scenes import REPAIR, ScriptedCaller, pipeline
 from tests.durable.durable_scenes import DONE, Stage, chain
 from tests.durable.durable_work import gate
+from tests.models.editor_scenes import REPAIR, ScriptedCaller, pipeline
 from tests.security.test_requests import problem
 from tests.server.server_scenes import BASE, ServerScene, ended, plan_server, plan_text
 

@@ -21,9 +21,9 @@ from cryptography.hazmat.primitives import serialization  # noqa: F401 - loading
 from asterism.api.credentials import Credentials
 from asterism.base.http_limits import Limits
 from asterism.base.listen_address import CannotServe, ListenAddress
-from asterism.cli import server_process
-from asterism.cli.series_webhook_commands import WebhookSettings
-from asterism.cli.server_policy import ServerPolicy
+from asterism.cli.series.series_webhook_commands import WebhookSettings
+from asterism.cli.serve import server_process
+from asterism.cli.serve.server_policy import ServerPolicy
 from asterism.core.errors import AsterismError
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.task import Task

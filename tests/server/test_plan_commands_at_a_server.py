@@ -12,8 +12,8 @@ from asterism.api.client_errors import ApiError, ServerUnreachable
 from asterism.api.documents import PlanLog
 from asterism.api.local import plan_log_pages
 from asterism.api.system import LocalSystem
-from asterism.cli import plan_cancel
 from asterism.cli.log_output import LogOptions, print_plan_log
+from asterism.cli.plan import plan_cancel
 from asterism.core.plan.edits import RemoveTask
 from asterism.durable.plan_history import versions
 from asterism.durable.task_logs import task_runs

@@ -16,13 +16,13 @@ from importlib import import_module
 from typing import Any
 
 from asterism.agents.agent_prompt import LONGEST_ANSWER, AgentAnswer, AgentFailed, agent_result
-from asterism.agents.judged_actions import JudgedActions, RunningCommand, paths_in
-from asterism.base.processes import CommandFailed
 from asterism.base.startup import install_hint
 from asterism.base.text import clean, shorten
 from asterism.core.errors import AsterismError, DeviceUnavailable
 from asterism.core.run.run import Progress
+from asterism.execution.processes import CommandFailed
 from asterism.fleet.device.agent_work import AgentWork
+from asterism.models.judged_actions import JudgedActions, RunningCommand, paths_in
 
 START_TIMEOUT = 120.0
 """How long an agent has to start and to open a session, in seconds."""

@@ -17,13 +17,13 @@ from functools import cache, partial
 from importlib import import_module
 from typing import Any
 
-from asterism.agents.untrusted_text import UNTRUSTED_NOTICE, mark_untrusted
-from asterism.base.large_values import LARGE_TEXT
 from asterism.base.schema_patterns import UnsupportedPattern, check_patterns, is_found
 from asterism.base.startup import install_hint
 from asterism.core.errors import AsterismError
 from asterism.core.json_values import is_large, plain_json
+from asterism.execution.large_values import LARGE_TEXT
 from asterism.fleet.device.agent_work import AgentWork
+from asterism.models.untrusted_text import UNTRUSTED_NOTICE, mark_untrusted
 
 REPAIRS = 2
 """How often an agent is asked again for a result that fits the schema."""

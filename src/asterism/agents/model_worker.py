@@ -14,14 +14,14 @@ from importlib import import_module
 from typing import Any
 
 from asterism.agents.agent_prompt import AgentAnswer, AgentFailed, agent_result
-from asterism.agents.judged_actions import JudgedActions
-from asterism.agents.model_calls import open_model
-from asterism.agents.untrusted_text import mark_untrusted
 from asterism.base.startup import install_hint
 from asterism.base.text import clean, shorten
 from asterism.core.errors import AsterismError
 from asterism.fleet.device.agent_work import AgentWork
 from asterism.fleet.policy.judged_requests import request
+from asterism.models.judged_actions import JudgedActions
+from asterism.models.model_calls import open_model
+from asterism.models.untrusted_text import mark_untrusted
 
 MOST_REQUESTS = 50
 """How many requests to the model one execution may take."""

@@ -1,10 +1,8 @@
-"""Helpers that several packages need: text, durations, YAML, expressions, processes, HTTP.
+"""Helpers that several packages need: text, durations, YAML, expressions, HTTP.
 
 - ``text``: text that is safe to show, also URLs and whole streams; ``secret_mask`` hides the values of secrets.
 - ``durations``, ``yaml_lines``: the one parser of durations, and the one reader of YAML files with line numbers.
 - ``expressions``: conditions, rules and selections in CEL. ``cel/`` is the metered implementation.
-- ``task_inputs``, ``function_calls``, ``processes``, ``http_requests``: how a task is executed, by an orchestrator or
-  by a device. ``process_guard`` kills the commands of a process that dies or is frozen.
 - ``http_server``, ``http_limits``: a server with limits on connections, time and bodies.
 - ``startup``: names of a package that are imported on first use, hints for missing extras, the garbage collector.
 - ``clock``, ``error_log``: the clock of a machine and ids that sort by time; recurring errors in a log.

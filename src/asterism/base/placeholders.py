@@ -21,9 +21,9 @@ from dataclasses import replace
 from typing import Any
 
 from asterism.base.cel.cel_constants import NAMESPACES, with_constants
-from asterism.base.task_inputs import input_text, is_reference, refers_to_variable, url_quoted
 from asterism.core.errors import AsterismError
 from asterism.core.plan.task import Task
+from asterism.execution.task_inputs import input_text, is_reference, refers_to_variable, url_quoted
 
 Scope = Mapping[str, Any]
 """The values by the first word of a placeholder: ``{"params": {…}, "item": …}``."""

@@ -40,7 +40,7 @@ from asterism.base.startup import lazy_names
 
 if TYPE_CHECKING:
     from asterism.cli.interrupts import run_until_interrupted
-    from asterism.cli.plan_live_view import watched
+    from asterism.cli.plan.plan_live_view import watched
     from asterism.cli.screen import Screen
 
 __all__ = ["Screen", "run_until_interrupted", "watched"]
@@ -49,7 +49,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "asterism.cli.interrupts": ["run_until_interrupted"],
-        "asterism.cli.plan_live_view": ["watched"],
+        "asterism.cli.plan.plan_live_view": ["watched"],
         "asterism.cli.screen": ["Screen"],
     },
 )

@@ -11,8 +11,8 @@ import click
 from asterism.cli.cli_context import options
 
 if TYPE_CHECKING:
-    from asterism.agents.budget import Budget, Price
     from asterism.fleet.fleet import Fleet
+    from asterism.models.budget import Budget, Price
 
 MODEL = "model"
 """The editor that is a language model."""
@@ -25,7 +25,7 @@ NAMES = ("models", "budget", "goal", "price", "replay")
 
 def budget_limits(text: str) -> Budget:
     """``$2``, ``40calls``, ``100ktokens``, ``10m``, ``50tasks``, or several of these."""
-    from asterism.agents.budget import Budget, InvalidBudget
+    from asterism.models.budget import Budget, InvalidBudget
 
     try:
         return Budget.parse(text)
@@ -34,7 +34,7 @@ def budget_limits(text: str) -> Budget:
 
 
 def _price(text: str) -> Price:
-    from asterism.agents.budget import Price
+    from asterism.models.budget import Price
 
     try:
         reads, writes = (float(part) for part in text.split("/"))
@@ -84,9 +84,9 @@ class ModelTerms:
 
     async def editor(self, fleet: Fleet) -> Any:
         """The editor of a plan in the store of a fleet."""
-        from asterism.agents.cassette import StoreCassette
-        from asterism.agents.model_editor import ModelEditor
         from asterism.core.errors import AsterismError
+        from asterism.models.cassette import StoreCassette
+        from asterism.models.model_editor import ModelEditor
 
         recorded = None
         if self.replay is not None:
@@ -116,7 +116,7 @@ class ModelTerms:
         plan would be too late to learn that."""
         import asyncio
 
-        from asterism.agents.model_calls import model_problem
+        from asterism.models.model_calls import model_problem
 
         for model in self.models:
             problem = await asyncio.to_thread(model_problem, model)  # the import takes long

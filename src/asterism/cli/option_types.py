@@ -67,7 +67,7 @@ def edit_filter(context: click.Context, option: click.Parameter, given: tuple[st
     """Which ends an editor reviews: ``all``, ``failure``, or a function of the task; None if nothing is given."""
     if given in ((), ("all",), ("failure",)):
         return given[0] if given else None
-    from asterism.agents.edit_filter import EditFilter, InvalidFilter
+    from asterism.models.edit_filter import EditFilter, InvalidFilter
 
     try:
         return EditFilter.parse(given)

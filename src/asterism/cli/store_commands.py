@@ -84,7 +84,7 @@ def info(store: str | None, as_json: bool) -> None:
     """Show where the store is, and what it contains."""
 
     async def read(system: System) -> None:
-        from asterism.cli.fleet_views import store_lines
+        from asterism.cli.fleet.fleet_views import store_lines
         from asterism.cli.screen import print_lines
 
         answer = await system.show_store()

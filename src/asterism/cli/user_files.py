@@ -46,7 +46,7 @@ def editor_terms(path: str | None, edit_on: Any, terms: dict[str, Any]) -> dict[
 
 def load_editor(path: str | None) -> Any:
     """The editor function that ``--editor`` names; None if it is left out."""
-    from asterism.base import function_calls
+    from asterism.execution import function_calls
 
     if path is None:
         return None

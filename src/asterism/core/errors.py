@@ -19,7 +19,7 @@ An error with a file name in this list is defined there::
     ├── DeviceUnavailable         a device left before the work began: the task is assigned again
     ├── DeviceLost                a device vanished during the work
     ├── DeviceTrouble             a device could not do its own part: no descriptors, disk full, …
-    │   └── LeaseExpired          (base/processes.py) the lease of a command ran out while its device was frozen
+    │   └── LeaseExpired          (execution/processes.py) the lease of a command ran out while its device was frozen
     ├── NoDevice                  no suitable device became available in time
     ├── AlreadyRunning            another orchestrator runs the plan
     ├── CycleGone                 (core/plan/assignment_lock.py) the cycle is not open
@@ -29,9 +29,9 @@ An error with a file name in this list is defined there::
     ├── UnknownPlaceholder        (base/placeholders.py) a placeholder names nothing, or what cannot stand there
     ├── NotExpandable             (base/foreach_expansion.py) the list of a group is not a list, or too long
     ├── ElementsFailed            (orchestrator/foreach_groups.py) some tasks of a group failed
-    ├── MissingInput              (base/task_inputs.py) an input has no value
-    ├── CommandFailed             (base/processes.py) a command exited with another code than 0
-    ├── RequestFailed             (base/http_requests.py) the answer has an unexpected status
+    ├── MissingInput              (execution/task_inputs.py) an input has no value
+    ├── CommandFailed             (execution/processes.py) a command exited with another code than 0
+    ├── RequestFailed             (execution/http_requests.py) the answer has an unexpected status
     ├── PolicyForbids             (fleet/policy/device_policy.py) the device policy does not allow it
     ├── InvalidDevicePolicy       (fleet/policy/policy_file.py) a device policy file is not valid; carries every mistake
     ├── LimitReached              (fleet/device/executor.py) an execution took longer than its workflow allows

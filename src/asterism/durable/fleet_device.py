@@ -15,11 +15,8 @@ import json
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
-from asterism.base import task_inputs
 from asterism.base.clock import Clock, new_id
 from asterism.base.expressions import Selections, holds
-from asterism.base.large_values import call_apart
-from asterism.base.task_inputs import MissingInput
 from asterism.base.trace_context import current_traceparent
 from asterism.core.errors import DeviceUnavailable, RecordedError, RunRefused
 from asterism.core.json_values import NOTHING, plain_json
@@ -35,6 +32,9 @@ from asterism.core.run.run import COMPLETED, Run
 from asterism.core.run.workflow import Workflow
 from asterism.durable.journal_store import OwnershipLost
 from asterism.durable.journal_writer import JournalWriter
+from asterism.execution import task_inputs
+from asterism.execution.large_values import call_apart
+from asterism.execution.task_inputs import MissingInput
 from asterism.fleet.device.functions import OF_TASKS, RESULT_OF, attempts_of
 from asterism.fleet.device.run_inputs import CONSTANTS, is_secret, literal
 from asterism.fleet.fleet import Fleet

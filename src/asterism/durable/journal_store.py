@@ -20,9 +20,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from asterism.base import expressions, function_calls
+from asterism.base import expressions
 from asterism.base.expressions import Conditions
-from asterism.base.large_values import call_apart
 from asterism.core.errors import AsterismError, NotJson, PlanError
 from asterism.core.json_values import NOTHING
 from asterism.core.plan.constellation import Constellation
@@ -39,6 +38,8 @@ from asterism.core.plan.journal import (
 from asterism.core.plan.plan_codec import StoredValue
 from asterism.core.plan.status import ConstellationState
 from asterism.core.plan.task import import_path
+from asterism.execution import function_calls
+from asterism.execution.large_values import call_apart
 from asterism.fleet.ledger import is_small, put_large
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.store.optimistic_update import try_commit

@@ -21,7 +21,6 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from asterism.base.clock import Clock
-from asterism.base.large_values import call_apart
 from asterism.core.errors import AsterismError, NotJson, RunRefused
 from asterism.core.run import transitions
 from asterism.core.run.merge import own_story
@@ -29,6 +28,7 @@ from asterism.core.run.run import Run
 from asterism.core.run.run_label import task_name
 from asterism.core.run.workflow import Workflow
 from asterism.core.series.machine import Series, UnreadableSeries
+from asterism.execution.large_values import call_apart
 from asterism.fleet.settings import Settings
 from asterism.fleet.workflows import Workflows
 from asterism.store.optimistic_update import retry_on_conflict

@@ -18,8 +18,8 @@ import tempfile
 from collections.abc import Coroutine
 from typing import Any
 
-from asterism.base.processes import Commands
 from asterism.base.secret_mask import Mask, environment_mask
+from asterism.execution.processes import Commands
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.policy.device_policy import DevicePolicy
 from asterism.fleet.policy.judged_requests import request

@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from asterism.base import expressions, task_inputs
+from asterism.base import expressions
 from asterism.base.text import suggestion
 from asterism.core.errors import AsterismError, InvalidWorkflow
 from asterism.core.run.run import OWNED, UNOWNED
 from asterism.core.run.workflow import Workflow
+from asterism.execution import task_inputs
 from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.protocol import PutRegister, Query, Register, Store, Write
 from asterism.store.store_errors import Conflict, reading_register

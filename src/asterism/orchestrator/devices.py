@@ -12,20 +12,20 @@ from functools import partial
 from types import CoroutineType
 from typing import Any, Protocol, runtime_checkable
 
-from asterism.base import command_inputs, function_calls, task_inputs
 from asterism.base.expressions import Selections
-from asterism.base.http_requests import send_request
-from asterism.base.large_values import call_apart
 from asterism.base.log_recorder import LogRecorder
-from asterism.base.print_capture import attempt_logger
-from asterism.base.processes import Commands, own_part
 from asterism.base.secret_mask import Mask, environment_mask, secrets_of_task
-from asterism.base.task_inputs import ResolvedInputs
 from asterism.base.trace_context import HEADER, VARIABLE, current_traceparent
-from asterism.base.tracebacks import record_traceback
 from asterism.core.errors import AsterismError
 from asterism.core.json_values import NOTHING, RESULT_LIMIT, SizeLimit, plain_json
 from asterism.core.plan.task import Task
+from asterism.execution import command_inputs, function_calls, task_inputs
+from asterism.execution.http_requests import send_request
+from asterism.execution.large_values import call_apart
+from asterism.execution.print_capture import attempt_logger
+from asterism.execution.processes import Commands, own_part
+from asterism.execution.task_inputs import ResolvedInputs
+from asterism.execution.tracebacks import record_traceback
 from asterism.orchestrator.plan_logs import PlanLogs
 
 log = logging.getLogger("asterism.device")

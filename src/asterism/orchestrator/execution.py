@@ -14,7 +14,6 @@ import random
 from functools import partial
 from typing import Any
 
-from asterism.base.print_capture import log_source
 from asterism.core.errors import DeviceLost, DeviceUnavailable, NoDevice, error_text
 from asterism.core.json_values import NOTHING
 from asterism.core.plan.apply import Applied
@@ -35,6 +34,7 @@ from asterism.core.plan.status import (
     TaskStatus,
 )
 from asterism.core.plan.task import GROUP_LANE, Lane, Task
+from asterism.execution.print_capture import log_source
 from asterism.orchestrator.devices import Work
 from asterism.orchestrator.edit_cycles import EditCycles, EditorContext
 from asterism.orchestrator.events import DeviceEvent, EventBus, PlanEvents

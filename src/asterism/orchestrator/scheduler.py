@@ -11,8 +11,8 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from asterism.base.print_capture import start_capture, stop_capture
 from asterism.core.errors import AlreadyRunning, EditRejected, PlanError, Violation
+from asterism.execution.print_capture import start_capture, stop_capture
 from asterism.orchestrator.devices import Device
 from asterism.orchestrator.events import DeviceEvent
 from asterism.orchestrator.execution import Execution

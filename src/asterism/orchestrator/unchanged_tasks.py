@@ -29,10 +29,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from asterism.base.file_hashes import UnsuitableFiles, hash_files
-from asterism.base.function_calls import call_in_thread
 from asterism.core.errors import AsterismError, NotJson
 from asterism.core.json_values import plain_json
 from asterism.core.plan.task import Task
+from asterism.execution.function_calls import call_in_thread
 from asterism.orchestrator.devices import Work
 
 if TYPE_CHECKING:

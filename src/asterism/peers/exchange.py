@@ -30,9 +30,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from asterism.base.large_values import call_apart
 from asterism.core.errors import AsterismError
 from asterism.core.run.session import OPEN
+from asterism.execution.large_values import call_apart
 from asterism.fleet.device.membership import store_identity
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.ledger import blob_of

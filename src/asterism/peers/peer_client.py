@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote, urlsplit
 
 from asterism.base.http_answers import AnswerRefused, read_answer
-from asterism.base.http_requests import load_httpx
 from asterism.base.strict_json import NotStrictJson
 from asterism.core.errors import AsterismError
+from asterism.execution.http_requests import load_httpx
 from asterism.peers.exchange import Exchange, PeerUnreachable, SyncResult
 from asterism.peers.invitations import Invitation, new_token, peer_url, token_hash
 from asterism.peers.messages import decode_message, encode_message

@@ -43,6 +43,7 @@ from asterism.base.http_limits import (
     place_of,
     read_body,
 )
+from asterism.base.rate_limit import RecentEvents
 from asterism.base.startup import install_hint
 from asterism.base.strict_json import NotStrictJson, parse_strict
 from asterism.core.errors import AsterismError
@@ -74,8 +75,6 @@ MAX_FAILURES = 10
 FAILURE_WINDOW = 60.0
 """The most wrong tokens of one address within so many seconds."""
 
-MAX_ADDRESSES = 1000
-"""The number of addresses whose failures are remembered."""
 
 DEFAULT_ADDRESS = f"127.0.0.1:{DEFAULT_PORT}"
 DEFAULT_LIMITS = Limits()
@@ -243,16 +242,15 @@ class Authenticator:
     """Checks the tokens of requests. ``now`` is a monotonic clock in seconds."""
 
     def __init__(self, store: Store, peers: PeerRegistry, now: Callable[[], float]) -> None:
-        self._store, self._peers, self._now = store, peers, now
-        self._failures: dict[str, list[float]] = {}
+        self._store, self._peers = store, peers
+        self._failures = RecentEvents(now, MAX_FAILURES, FAILURE_WINDOW)
 
     async def authenticate(self, authorization: str, address: str) -> Peer:
         """The peer that has this token. Raises RequestRefused."""
         token = _bearer_token(authorization)
         peer = await self._peers.find_by_token_hash(token_hash(token)) if token is not None else None
         if peer is None:
-            self._check_rate(address)
-            self._record_failure(address)
+            self._count_failure(address)
             raise RequestRefused(401, "unknown token: ask for a new invitation")
         return peer
 
@@ -268,33 +266,23 @@ class Authenticator:
         try:
             peer = await redeem(self._store, token_hash(token), secret_sha256) if token is not None else None
         except InvitationUsed as error:
-            self._check_rate(address)
-            self._record_failure(address)
+            self._count_failure(address)
             raise RequestRefused(403, str(error)) from None
         if peer is None:
             raise self._unknown_invitation(address)
         return peer
 
     def _unknown_invitation(self, address: str) -> RequestRefused:
-        self._check_rate(address)
-        self._record_failure(address)
+        self._count_failure(address)
         return RequestRefused(401, "unknown invitation: ask for a new one")
 
-    def _check_rate(self, address: str) -> None:
-        failed = self._failures.get(address, ())
-        since = self._now() - FAILURE_WINDOW
-        recent = [at for at in failed if at > since]
-        if len(recent) >= MAX_FAILURES:
-            wait = recent[-MAX_FAILURES] - since
+    def _count_failure(self, address: str) -> None:
+        """Raises RequestRefused if too many requests of this address had a wrong token of late."""
+        if (wait := self._failures.wait(address)) is not None:
             raise RequestRefused(429, f"too many wrong tokens from {address}: wait {wait:.0f} s", wait)
-
-    def _record_failure(self, address: str) -> None:
-        failed = self._failures.pop(address, [])
-        if not failed:
+        if not self._failures.knows(address):
             log.warning("received a wrong token from %s", address)
-        self._failures[address] = [*failed, self._now()][-MAX_FAILURES:]
-        while len(self._failures) > MAX_ADDRESSES:
-            del self._failures[next(iter(self._failures))]
+        self._failures.add(address)
 
 
 def _bearer_token(authorization: str) -> str | None:

@@ -12,14 +12,15 @@ from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from typing import Any
 
-from asterism.base import expressions, task_inputs
+from asterism.base import expressions
 from asterism.base.placeholders import placeholders
 from asterism.base.schema_patterns import UnsupportedPattern, check_patterns
 from asterism.base.secret_mask import short_secret_warning
 from asterism.base.startup import install_hint
-from asterism.base.task_inputs import MissingInput, fill_template, is_reference
 from asterism.base.text import describe_value, request_url_problem, suggestion
 from asterism.core.plan.teardowns import order_problem
+from asterism.execution import task_inputs
+from asterism.execution.task_inputs import MissingInput, fill_template, is_reference
 from asterism.planfile import models
 from asterism.planfile.foreach import element_names, foreach_findings
 from asterism.planfile.models import Part
@@ -206,7 +207,7 @@ class TaskChecks:
             if not _exists(module, self.context.places):
                 yield ("call",), f"call is {path!r}, but no module {module!r} can be found", True
             return
-        from asterism.base import function_calls
+        from asterism.execution import function_calls
 
         try:
             signature = function_calls.signature(function_calls.load_function(path))

@@ -14,11 +14,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from asterism.base.task_inputs import is_reserved
 from asterism.base.text import describe_value, suggestion
 from asterism.base.yaml_lines import Mistake, YamlMapping, line_of, parse_yaml, plain_value, read_text
 from asterism.core.errors import NotJson
 from asterism.core.json_values import plain_json
+from asterism.execution.task_inputs import is_reserved
 from asterism.planfile import models
 
 VARIABLE_PREFIX = "ASTERISM_PARAM_"

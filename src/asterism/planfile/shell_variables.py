@@ -12,8 +12,8 @@ import re
 from collections.abc import Collection, Iterator
 from difflib import get_close_matches
 
-from asterism.base.command_inputs import FILE_PREFIX
-from asterism.base.task_inputs import VARIABLE_PREFIX, is_reserved
+from asterism.execution.command_inputs import FILE_PREFIX
+from asterism.execution.task_inputs import VARIABLE_PREFIX, is_reserved
 from asterism.planfile import models
 from asterism.planfile.shell_reader import read_variables
 

@@ -27,8 +27,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
-from asterism.base import operating_system, process_guard
+from asterism.base import operating_system
 from asterism.base.text import masked_url
+from asterism.execution import process_guard
 from asterism.series.register import RegisterUnavailable
 
 DIRECTORY_PREFIX = "asterism-series-"

@@ -12,9 +12,7 @@
 ``fleet_routes``        metrics as text, and the events of the fleet
 ``event_stream``        server-sent events; ``plan_feed`` and ``fleet_feed`` are their sources
 ``http_service``        listens, and stops in good order
-``gateway``             what devices without a store ask; ``gateway_order`` takes runs for them, ``gateway_runs`` makes
-                        their steps, ``gateway_routes`` is the HTTP of it
-``enrolment``           one-time codes for devices, their keys and their credentials
+``gateway_routes``      the HTTP of ``gateway``, which devices without a store ask
 ======================  ================================================================================================
 
 Routes call the same functions of the library as the commands do. A rule is never written twice: what a plan, a run or a

@@ -22,16 +22,17 @@ from starlette.routing import Route
 
 from asterism.base.error_log import RecurringError
 from asterism.base.http_limits import PROXY, Bodies, RequestRefused, network_of, place_of, read_body
+from asterism.base.rate_limit import RecentEvents
 from asterism.base.strict_json import NotStrictJson, parse_strict
 from asterism.core.run.device_name import plain_device_name
 from asterism.fleet.device.agent import DeviceAgent
-from asterism.fleet.device.gateway_messages import LARGEST_MESSAGE, PREFIX
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.policy.device_policy import DevicePolicy
-from asterism.server.enrolment import CredentialRefused
-from asterism.server.gateway import Gateway, GatewayRefusal
+from asterism.gateway.enrolment import CredentialRefused
+from asterism.gateway.gateway import Gateway, GatewayRefusal
+from asterism.gateway.gateway_messages import LARGEST_MESSAGE, PREFIX
 from asterism.server.problems import problem, problem_of
-from asterism.server.request_guard import RecentEvents, RequestsUnderWay
+from asterism.server.request_guard import RequestsUnderWay
 from asterism.store.store_errors import StoreError
 
 log = logging.getLogger("asterism.server")

@@ -23,6 +23,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from asterism.api.credentials import TOKEN, Credential, Credentials, NewToken
 from asterism.api.http_form import KEY_HEADER, VERSION_HEADER
 from asterism.base.http_limits import PROXY, Limits, RequestRefused, network_of, place_of
+from asterism.base.rate_limit import RecentEvents
 from asterism.base.startup import VERSION
 from asterism.server.problems import problem
 from asterism.store.store_errors import StoreError
@@ -59,8 +60,6 @@ EDITS_PER_MINUTE = 120
 REQUESTS_AT_ONCE = 32
 """How many requests of one credential may be answered at once, event streams included."""
 
-MAX_REMEMBERED = 1000
-"""The number of addresses, or of credentials, whose requests are remembered."""
 
 SECURITY_HEADERS = {
     "content-security-policy": (
@@ -263,31 +262,6 @@ class RequestsUnderWay:
             self._busy[client] -= 1
             if not self._busy[client]:
                 del self._busy[client]
-
-
-class RecentEvents:
-    """Counts events by key, at most ``most`` within ``window`` seconds. Forgets the oldest keys."""
-
-    def __init__(self, now: Callable[[], float], most: int, window: float) -> None:
-        self._now, self._most, self._window = now, most, window
-        self._times: dict[str, list[float]] = {}
-
-    def wait(self, key: str) -> float | None:
-        """How long to wait until one more is allowed, in seconds; None if it is now."""
-        since = self._now() - self._window
-        recent = [at for at in self._times.get(key, ()) if at > since]
-        return recent[-self._most] - since if len(recent) >= self._most else None
-
-    def add(self, key: str) -> None:
-        times = self._times.pop(key, [])
-        self._times[key] = [*times, self._now()][-self._most :]
-        while len(self._times) > MAX_REMEMBERED:
-            del self._times[next(iter(self._times))]
-
-    def take_back(self, key: str) -> None:
-        """Count the last event of a key no longer."""
-        if self._times.get(key):
-            self._times[key].pop()
 
 
 def cookie_header(gate: Gate, token: str, max_age: float) -> str:

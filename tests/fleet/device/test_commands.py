@@ -16,11 +16,11 @@ from hypothesis import given as generated
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from asterism.base.processes import OUTPUT_LIMIT, CommandFailed
 from asterism.base.secret_mask import Mask
-from asterism.base.task_inputs import MissingInput
 from asterism.core.errors import AsterismError, DeviceUnavailable, NotJson
 from asterism.core.run.run import Assignment, Progress, Run
+from asterism.execution.processes import OUTPUT_LIMIT, CommandFailed
+from asterism.execution.task_inputs import MissingInput
 from asterism.fleet.device.executor import TAIL, LimitReached
 from asterism.fleet.device.output_watcher import progress_of
 from asterism.fleet.device.process_records import ProcessRecords

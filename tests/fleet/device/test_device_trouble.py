@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from asterism.base.process_guard import Guard
-from asterism.base.processes import CommandFailed, Commands, LeaseExpired
 from asterism.core.errors import DeviceTrouble
 from asterism.core.run.workflow import Workflow
+from asterism.execution.process_guard import Guard
+from asterism.execution.processes import CommandFailed, Commands, LeaseExpired
 from asterism.fleet.device.executor import DeviceExecutor
 from tests.fleet.device.device_scenes import Reports, command, executors, shell
 from tests.process_scenes import PATIENCE

@@ -51,7 +51,7 @@ async def main(url, flag, heartbeat):
 asyncio.run(main(*sys.argv[1:]))
 """
 
-WITHOUT_MARK = "from asterism.base.process_guard import Guard\nGuard.overdue = lambda *_: False\n"
+WITHOUT_MARK = "from asterism.execution.process_guard import Guard\nGuard.overdue = lambda *_: False\n"
 
 
 async def begun(url: str, fifo: Path) -> str:

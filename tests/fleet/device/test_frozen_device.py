@@ -81,5 +81,5 @@ def test_the_command_of_a_frozen_device_ends_when_its_lease_does(tmp_path: Path)
 
 
 def test_without_its_guard_it_would_go_on(tmp_path: Path) -> None:
-    forgetful = "from asterism.base.process_guard import Guard\nGuard.allow = lambda *_: None\n" + DEVICE
+    forgetful = "from asterism.execution.process_guard import Guard\nGuard.allow = lambda *_: None\n" + DEVICE
     assert not command_ends(tmp_path, forgetful, 1.5 * LEASE)

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asterism import DeviceAgent, Fleet, Workflow
-from asterism.base.processes import CommandFailed
 from asterism.base.secret_mask import Mask
-from asterism.base.task_inputs import MissingInput
+from asterism.execution.processes import CommandFailed
+from asterism.execution.task_inputs import MissingInput
 from asterism.fleet.fleet_json import run_in
 from asterism.fleet.notifier import Notifier
 from asterism.fleet.policy.device_policy import DevicePolicy, PolicyForbids, Rules

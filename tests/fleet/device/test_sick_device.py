@@ -53,7 +53,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 FAILS_THE_WORK = """
 import contextlib
-from asterism.base import processes
+from asterism.execution import processes
 from asterism.core.run import circuit_breaker
 processes.own_part = lambda *_: contextlib.nullcontext()
 circuit_breaker.MAX_QUICK_FAILURES = 10**9

@@ -13,11 +13,11 @@ from urllib.parse import unquote
 
 import pytest
 
-from asterism.base.http_requests import NoAnswer, RequestFailed
-from asterism.base.task_inputs import MissingInput
 from asterism.core.errors import AsterismError, NotJson, TooLarge
 from asterism.core.json_values import SizeLimit
 from asterism.core.run.workflow import Workflow
+from asterism.execution.http_requests import NoAnswer, RequestFailed
+from asterism.execution.task_inputs import MissingInput
 from asterism.fleet.device.executor import LimitReached
 from asterism.fleet.policy.device_policy import DevicePolicy, PolicyForbids, Rules
 from asterism.fleet.settings import value_limit

@@ -6,9 +6,8 @@
 ``acceptance``            which runs the device accepts now: rest, draining, requirements, preferences of workflows
 ``profile``               what the machine measures of itself: system, cores and load, memory, battery
 ``health``                the circuit breaker: a failing device takes no more work
-``device_connection``     what the device asks of its fleet, as named operations; ``store_connection`` with the store
-``gateway_connection``    the same without a store, through a server; with ``gateway_messages``, ``gateway_transport``,
-                          ``step_queue``, ``device_key`` and ``outbox``
+``device_connection``     what the device asks of its fleet, as named operations; ``store_connection`` with the store,
+                          ``gateway/gateway_connection.py`` without one, through a server
 ``owner_steps``           the steps of an owner as values: claim, start, complete, fail, decline, release
 ``take_order``            an order for offered runs, and the rules by which they are taken
 ``lease``                 until when the device is certain of its runs, and how often it must renew
@@ -29,7 +28,7 @@ names what the worker calls above it, in the claimer and the heartbeat; all othe
 
 Two clocks, never mixed: the store judges with its own clock when it last heard of a device; the device measures its
 lease with its own, from before it sent the last accepted heartbeat. A process that was frozen asks the lease again
-before it begins, and a guard process ends commands whose lease runs out (base/processes.py).
+before it begins, and a guard process ends commands whose lease runs out (execution/processes.py).
 
 What happens to a run here is logged with ``extra={"run": id}`` on the logger ``asterism.device``.
 """

@@ -17,12 +17,12 @@ from typing import Any
 
 from asterism.base import expressions
 from asterism.base.clock import new_id
-from asterism.base.print_capture import start_capture, stop_capture
 from asterism.core.errors import AsterismError
 from asterism.core.plan.task import AGENT_NEEDS
 from asterism.core.run.device_name import device_name_problem
 from asterism.core.run.session import Session
 from asterism.core.run.workflow import SHORTEST_HEARTBEAT
+from asterism.execution.print_capture import start_capture, stop_capture
 from asterism.fleet.coordinator import Coordinator
 from asterism.fleet.device.acceptance import Acceptance
 from asterism.fleet.device.agent_work import AgentRunner

@@ -12,9 +12,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import IO, Any, Protocol
 
-from asterism.base.processes import Commands
 from asterism.base.secret_mask import Mask
 from asterism.core.run.run import Progress, Run
+from asterism.execution.processes import Commands
 from asterism.fleet.policy.device_policy import DevicePolicy
 
 Admit = Callable[[str | None], AbstractContextManager[Callable[[], None]]]

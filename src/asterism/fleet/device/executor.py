@@ -9,7 +9,7 @@ none); the input as JSON in the file ``$ASTERISM_INPUT``, and each named value o
 ``run`` if it has one.
 
 Inputs are variables, too: ``ASTERISM_INPUT_<name>``, and under their bare names where the author of the work or the
-device policy asks for it (base/command_inputs.py).
+device policy asks for it (execution/command_inputs.py).
 
 A result is data and leaves as it is. Any text about an execution is masked: secrets do not leave the device in it.
 """
@@ -29,16 +29,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from asterism.base import command_inputs, operating_system, task_inputs, trace_context
-from asterism.base.large_values import call_apart
-from asterism.base.processes import EXHAUSTED, OUTPUT_LIMIT, CommandFailed, Commands, own_part
+from asterism.base import operating_system, trace_context
 from asterism.base.secret_mask import Mask, environment_mask, environment_secrets, short_secret_warning
 from asterism.base.startup import install_hint
-from asterism.base.task_inputs import ResolvedInputs
 from asterism.core.errors import AsterismError, DeviceTrouble, DeviceUnavailable, NotJson, TooLarge
 from asterism.core.json_values import SizeLimit, plain_json
 from asterism.core.run.run import Progress, Run
 from asterism.core.run.workflow import Workflow
+from asterism.execution import command_inputs, task_inputs
+from asterism.execution.large_values import call_apart
+from asterism.execution.processes import EXHAUSTED, OUTPUT_LIMIT, CommandFailed, Commands, own_part
+from asterism.execution.task_inputs import ResolvedInputs
 from asterism.fleet.device.agent_work import AgentProcesses, AgentRunner, AgentWork
 from asterism.fleet.device.functions import CurrentRun, FunctionRunner
 from asterism.fleet.device.output_watcher import TAIL, OutputWatcher, RunOutput

@@ -15,12 +15,12 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
-from asterism.base import function_calls
-from asterism.base.print_capture import LogSource, attempt_logger
-from asterism.base.processes import EXHAUSTED, own_part
-from asterism.base.tracebacks import record_traceback
 from asterism.core.errors import AsterismError, DeviceTrouble, safe_repr
 from asterism.core.run.run import Progress, Run
+from asterism.execution import function_calls
+from asterism.execution.print_capture import LogSource, attempt_logger
+from asterism.execution.processes import EXHAUSTED, own_part
+from asterism.execution.tracebacks import record_traceback
 
 if TYPE_CHECKING:
     from asterism.fleet.policy.device_policy import DevicePolicy

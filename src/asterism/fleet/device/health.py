@@ -11,10 +11,10 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 
-from asterism.base.processes import LeaseExpired
 from asterism.core.errors import DeviceTrouble, DeviceUnavailable
 from asterism.core.run.circuit_breaker import CLOSED, QUICK_FAILURE_SECONDS, Breaker, Completion
 from asterism.core.run.workflow import Workflow
+from asterism.execution.processes import LeaseExpired
 from asterism.fleet.device.completion import HeldRun
 from asterism.fleet.device.device_connection import DeviceConnection
 from asterism.fleet.policy.device_policy import PolicyForbids

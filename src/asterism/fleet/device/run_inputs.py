@@ -14,14 +14,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from asterism.base import command_inputs, task_inputs
 from asterism.base.expressions import Selections
 from asterism.base.secret_mask import Mask, secret_names
-from asterism.base.task_inputs import MissingInput, ResolvedInputs
 from asterism.base.trace_context import VARIABLE
 from asterism.core.errors import DeviceUnavailable, safe_repr
 from asterism.core.run.run import Run
 from asterism.core.run.workflow import Workflow
+from asterism.execution import command_inputs, task_inputs
+from asterism.execution.task_inputs import MissingInput, ResolvedInputs
 
 if TYPE_CHECKING:
     from asterism.fleet.policy.device_policy import DevicePolicy

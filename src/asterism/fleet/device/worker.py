@@ -15,9 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from asterism.base.large_values import call_apart
 from asterism.base.log_recorder import LogRecorder
-from asterism.base.print_capture import log_source
 from asterism.core.errors import (
     AsterismError,
     DeviceTrouble,
@@ -30,6 +28,8 @@ from asterism.core.errors import (
 from asterism.core.json_values import plain_json
 from asterism.core.run.run import COMPLETED, Grant, Owner, Run, queue_order
 from asterism.core.run.workflow import Workflow
+from asterism.execution.large_values import call_apart
+from asterism.execution.print_capture import log_source
 from asterism.fleet.device.completion import CompletionBatch, HeldEnd, HeldRun
 from asterism.fleet.device.device_connection import DeviceConnection
 from asterism.fleet.device.executor import Executor, RunWork

@@ -28,10 +28,10 @@ from pathlib import Path
 from typing import Any
 
 from asterism.base.secret_mask import secret_names
-from asterism.base.task_inputs import VARIABLE_PREFIX
 from asterism.core.errors import AsterismError, DeviceUnavailable, NotJson
 from asterism.core.plan.task import import_path
 from asterism.core.run.workflow import Workflow
+from asterism.execution.task_inputs import VARIABLE_PREFIX
 from asterism.fleet.policy.rule_patterns import (
     DEFAULT_PORTS,
     HostRule,

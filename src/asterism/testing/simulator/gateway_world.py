@@ -15,12 +15,12 @@ from typing import Any
 
 from asterism.core.run.run import Grant, Run
 from asterism.fleet.device.agent import DeviceAgent
-from asterism.fleet.device.device_key import DeviceKey
-from asterism.fleet.device.gateway_connection import GatewayAccess, GatewayRefused
-from asterism.fleet.device.outbox import MemoryOutbox
 from asterism.fleet.fleet import Fleet
-from asterism.server.enrolment import DeviceCredentials, Identity, enrol, invite
-from asterism.server.gateway import Gateway, GatewayRefusal
+from asterism.gateway.device_key import DeviceKey
+from asterism.gateway.enrolment import DeviceCredentials, Identity, enrol, invite
+from asterism.gateway.gateway import Gateway, GatewayRefusal
+from asterism.gateway.gateway_connection import GatewayAccess, GatewayRefused
+from asterism.gateway.outbox import MemoryOutbox
 from asterism.store.protocol import HeartbeatReply, ProgressReport, TakeRequest, Write
 from asterism.store.store_errors import StoreUnavailable
 from asterism.testing.simulator.checker import CheckedStore

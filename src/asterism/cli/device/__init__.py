@@ -1,0 +1,1 @@
+"""Commands on devices, and the process of a device."""

@@ -1,0 +1,438 @@
+"""``asterism device``: run, list, drain and compare devices; ``asterism monitor``: a device that executes no runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from asterism.base.text import clean
+from asterism.cli.cli_context import (
+    CommandGroup,
+    Function,
+    fleet_options,
+    note,
+    print_json,
+    reason_option,
+    refuse_options,
+    refuse_server,
+    store_wait_option,
+    with_fleet,
+    with_system,
+)
+from asterism.cli.option_types import capabilities, duration, pair, positive_duration
+
+if TYPE_CHECKING:
+    from asterism.api.system import System
+    from asterism.fleet.fleet import Fleet
+
+
+@click.group(cls=CommandGroup)
+def device() -> None:
+    """Run and manage devices: join, list, show, drain, scores."""
+
+
+def _time(name: str, default: str, meaning: str) -> Callable[[Function], Function]:
+    return click.option(name, type=duration, default=default, show_default=True, metavar="DURATION", help=meaning)
+
+
+@device.command()
+@click.argument("name")
+@click.option(
+    "--can",
+    multiple=True,
+    callback=capabilities,
+    metavar="WORD",
+    help="A capability that workflows may need, such as gpu; separate several with commas.",
+)
+@click.option(
+    "--slots",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=1,
+    show_default=True,
+    help="Maximum number of runs at once.",
+)
+@click.option(
+    "--backlog",
+    type=click.IntRange(min=0),
+    metavar="N",
+    default=0,
+    show_default=True,
+    help="How many more runs to claim in advance.",
+)
+@click.option(
+    "--label", "labels", type=pair, multiple=True, metavar="NAME=VALUE", help="A label in the device's profile."
+)
+@click.option("--accepts", metavar="EXPR", help="Which runs the device accepts, in CEL over run and device.")
+@click.option("--hands-back", metavar="EXPR", help="When the device hands all its runs back, in CEL over its profile.")
+@click.option(
+    "--policy",
+    metavar="FILE",
+    help="Device policy file: what the device may execute; default: ~/.config/asterism/policy.yaml.",
+)
+@click.option("--peer", "peers", multiple=True, metavar="NAME|URL", help="Sync with this peer; see `asterism peer`.")
+@click.option("--listen", metavar="HOST:PORT", help="Answer peers at this address, such as 0.0.0.0:7420.")
+@click.option("--replace", is_flag=True, help="Take over the name of a device on another machine.")
+@click.option("--no-monitor", is_flag=True, help="Never become the coordinator, which monitors the devices.")
+@click.option(
+    "--monitor-every",
+    type=positive_duration,
+    default="5s",
+    show_default=True,
+    metavar="DURATION",
+    help="How often the coordinator checks the devices.",
+)
+@_time("--heartbeat", "30s", "Heartbeat interval while the device is idle.")
+@_time("--timeout", "90s", "The device counts as lost after this time without a heartbeat.")
+@_time("--drain-for", "60s", "How long running work may take to finish when the device is asked to leave.")
+@click.option(
+    "--agent",
+    metavar="COMMAND|URL",
+    help="The agent of the device: a command that speaks ACP, or the URL of an agent that speaks A2A.",
+)
+@click.option(
+    "--model", metavar="NAME", help="A language model with tools as the agent of the device, such as anthropic:MODEL."
+)
+@click.option("--server", metavar="URL", help="Join through this server; the device needs no store.")
+@click.option(
+    "--code",
+    metavar="CODE",
+    help="One-time code of `asterism device invite`, for the first time; - reads it from stdin.",
+)
+@click.option(
+    "--fingerprint", metavar="SHA256", help="Trust the server's certificate with this fingerprint, and no other."
+)
+@store_wait_option
+@fleet_options
+def join(
+    name: str,
+    store_wait: float,
+    store: str | None,
+    as_json: bool,
+    labels: tuple[tuple[str, str], ...],
+    drain_for: float,
+    server: str | None,
+    code: str | None,
+    fingerprint: str | None,
+    **terms: Any,
+) -> int:
+    """Join a fleet and execute its runs, until Ctrl-C or SIGTERM.
+
+    The first signal lets running work finish within --drain-for and then hands it back; the second hands it back at
+    once; the third ends the process. Without a device policy file the device executes every workflow in the store:
+    everyone who can write to the store can run commands on this machine. The log goes to standard error.
+
+    \b
+    asterism device join kitchen-pc --can gpu --slots 2
+    asterism device join laptop --hands-back 'battery < 0.2 && !plugged'
+    asterism device join lab-1 --server https://host:7400 --code CODE
+    asterism device join coder --agent claude-code-acp --policy coder.yaml
+
+    With --agent the device also does tasks for agents. What an ACP agent asks for is refused unless the device policy
+    file allows it; what it does in its own process is not judged.
+
+    With --server the device reaches its fleet through a server (`asterism serve`) and has no access to the store. The
+    first time it shows the code of `asterism device invite`, and makes a key of its own; after that it needs none."""
+    from asterism.cli.device.device_process import DeviceOptions, join_fleet
+
+    if terms["timeout"] < 2 * terms["heartbeat"]:
+        raise click.UsageError("--timeout must be at least twice --heartbeat, or one late heartbeat counts as a loss.")
+    if terms["agent"] is not None and terms["model"] is not None:
+        raise click.UsageError("A device has one agent: give --agent or --model.")
+    if terms["no_monitor"]:
+        refuse_options("has no effect with --no-monitor: the device never becomes the coordinator.", "monitor_every")
+    if server is not None:
+        refuse_options(
+            "has no effect with --server: only devices with the store monitor the others.",
+            "no_monitor",
+            "monitor_every",
+        )
+        refuse_options("has no effect with --server: the device reaches its server whenever it is there.", "store_wait")
+    no_monitor, every = terms.pop("no_monitor"), terms.pop("monitor_every")
+    wanted = DeviceOptions(name, labels=dict(labels), monitor_every=None if no_monitor else every, **terms)
+    if server is not None:
+        from asterism.cli.device.device_process import join_server
+
+        given = click.get_current_context().get_parameter_source("store") is ParameterSource.COMMANDLINE
+        if given or wanted.peers or wanted.listen is not None:
+            raise click.UsageError("A device with --server has no store: leave --store, --peer and --listen out.")
+        return join_server(server, _read_code(code), fingerprint, wanted, drain_for=drain_for, as_json=as_json)
+    if code is not None or fingerprint is not None:
+        raise click.UsageError("--code and --fingerprint belong to --server URL.")
+    refuse_server(store, f"A device joins through it with: asterism device join {clean(name)} --server {store}")
+    return join_fleet(store, wanted, drain_for=drain_for, as_json=as_json, create=True, wait=store_wait)
+
+
+def _read_code(code: str | None) -> str | None:
+    """The code of an option. ``-`` reads it from standard input, where it may be part of a command line: so it appears
+    neither in the process list nor in the history of a shell."""
+    if code != "-":
+        return code
+    import re
+    import sys
+
+    found = re.search(r"astc_[A-Za-z0-9_-]+", sys.stdin.readline(10_000))
+    if found is None:
+        raise click.UsageError("There is no code on standard input (it begins with astc_).")
+    return found[0]
+
+
+@device.command("list")
+@fleet_options
+def list_(store: str | None, as_json: bool) -> None:
+    """List the devices of the fleet. A star marks the coordinator.
+
+    Devices that left recently are listed, too. SLOTS is the number of used slots and of all slots. LOAD, RANK and
+    QUALITY (of the connection to the store) are between 0 and 1. BEAT is the age of the last heartbeat."""
+
+    async def read(system: System) -> None:
+        from asterism.cli.fleet.fleet_views import devices_table
+        from asterism.cli.screen import print_lines
+
+        page = await system.list_devices()
+        if as_json:
+            print_json(page.items)
+        elif page.items:
+            print_lines(lambda width: devices_table(page.items, page.now or 0.0, width))
+        else:
+            click.echo("No device has joined. Start one with: asterism device join NAME")
+
+    with_system(store, read)
+
+
+@device.command()
+@click.argument("name")
+@fleet_options
+def show(name: str, store: str | None, as_json: bool) -> None:
+    """Show a device, the runs that it holds, and its latest runs."""
+
+    async def read(system: System) -> None:
+        from asterism.cli.fleet.fleet_views import device_lines
+        from asterism.cli.screen import print_lines
+
+        details = await system.show_device(name)
+        if as_json:
+            print_json(details)
+        else:
+            print_lines(lambda width: device_lines(details, width))
+
+    with_system(store, read)
+
+
+@device.command()
+@click.argument("name")
+@reason_option
+@fleet_options
+def drain(name: str, reason: str, store: str | None, as_json: bool) -> None:
+    """Ask a device to finish its runs, take no more, and leave."""
+
+    async def ask(system: System) -> None:
+        device = await system.drain_device(name, reason)
+        if as_json:
+            print_json(device)
+        elif device.state == "silent":
+            click.echo(
+                f"{name} has sent no heartbeat for longer than {device.timeout:g} s; it leaves when it comes back."
+            )
+        else:
+            runs = {0: "no runs", 1: "1 run"}.get(device.used, f"{device.used} runs")
+            click.echo(f"{name} was asked to leave; it has {runs} to finish.")
+
+    with_system(store, ask)
+
+
+@device.command()
+@click.argument("subject", metavar="WORKFLOW|RUN")
+@fleet_options
+def scores(subject: str, store: str | None, as_json: bool) -> None:
+    """Show which device would get a run, and why.
+
+    Every candidate has its score and the four parts of the score (load, connection, rank, capability). The other
+    devices have the reason why they are not candidates. A star marks the device that would be chosen now. For a run,
+    the scores at its assignment follow."""
+
+    async def read(system: System) -> None:
+        from asterism.cli.fleet.fleet_views import scores_lines
+        from asterism.cli.screen import print_lines
+
+        answer = await system.score_devices(subject)
+        if as_json:
+            print_json(answer)
+        else:
+            print_lines(lambda width: scores_lines(answer, width))
+
+    with_system(store, read)
+
+
+@device.command(short_help="Print a command with which a machine joins.")
+@click.option(
+    "--name",
+    "pattern",
+    required=True,
+    metavar="PATTERN",
+    help="The name of the machine, or a pattern of new names, such as 'lab-*'.",
+)
+@click.option(
+    "--can",
+    multiple=True,
+    callback=capabilities,
+    metavar="WORD",
+    help="A capability that it may declare; separate several with commas.  [default: any]",
+)
+@click.option(
+    "--server", default="http://127.0.0.1:7400", show_default=True, metavar="URL", help="Address of the server."
+)
+@click.option("--tls-cert", type=click.Path(exists=True), metavar="FILE", help="Own certificate of the server, to pin.")
+@fleet_options
+def invite(
+    pattern: str, can: tuple[str, ...], server: str, tls_cert: str | None, store: str | None, as_json: bool
+) -> None:
+    """Print the command with which one machine can join through the server.
+
+    \b
+    asterism device invite --can gpu --name 'lab-*' --server https://host:7400
+
+    The code in it works once, within 10 minutes, and for no name that another device has or had. The machine makes a
+    key of its own and gets no access to the store. With --tls-cert the machine trusts exactly this certificate, for a
+    server whose certificate nobody else signed."""
+
+    async def write(fleet: Fleet) -> None:
+        import shlex
+
+        from asterism.fleet.policy.rule_patterns import is_pattern
+        from asterism.gateway.enrolment import CODE_TIME
+        from asterism.gateway.enrolment import invite as make_code
+        from asterism.gateway.gateway_transport import server_url
+
+        url, pin = server_url(server), None if tls_cert is None else _fingerprint(tls_cert)
+        code = await make_code(fleet.store, name=pattern, can=can or None)
+        name = "NAME" if is_pattern(pattern) else pattern
+        pinned = "" if pin is None else f" --fingerprint {pin}"
+        able = f" --can {shlex.quote(','.join(sorted(can)))}" if can else ""
+        line = f"asterism device join {shlex.quote(name)}{able} --server {url} --code {code}{pinned}"
+        if as_json:
+            print_json(
+                {"code": code, "server": url, "name": pattern, "can": sorted(can) or None, "fingerprint": pin}
+                | {"seconds": CODE_TIME, "command": line}
+            )
+        else:
+            click.echo(line)
+            named = f", with a name like {pattern} for NAME" if name == "NAME" else ""
+            note(f"Run this on the machine within 10 minutes{named}; the code works once.")
+
+    with_fleet(store, write, create=True)
+
+
+def _fingerprint(path: str) -> str:
+    """The fingerprint of the first certificate in a PEM file."""
+    import hashlib
+    import ssl
+    from pathlib import Path
+
+    try:
+        text = Path(path).read_text(encoding="ascii")
+        begin = text.index("-----BEGIN CERTIFICATE-----")
+        end = text.index("-----END CERTIFICATE-----", begin) + len("-----END CERTIFICATE-----")
+        return hashlib.sha256(ssl.PEM_cert_to_DER_cert(text[begin:end])).hexdigest()
+    except (OSError, ValueError) as error:
+        raise click.BadParameter(f"{path} is not a certificate in PEM: {error}", param_hint="--tls-cert") from None
+
+
+@device.command()
+@click.argument("name")
+@fleet_options
+def revoke(name: str, store: str | None, as_json: bool) -> None:
+    """Revoke the key of a device that joined through the server.
+
+    It is refused from now on and stops its work with its next heartbeat. Its runs go to other devices when its time has
+    run out. The name can be enrolled again with a new code."""
+
+    async def write(fleet: Fleet) -> None:
+        from asterism.gateway.enrolment import revoke as revoke_device
+
+        revoked = await revoke_device(fleet.store, name)
+        if as_json:
+            print_json({"name": revoked.name, "enrolled_at": revoked.enrolled_at, "revoked_at": revoked.revoked_at})
+        else:
+            click.echo(f"Revoked {clean(name)}.")
+
+    with_fleet(store, write)
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option(
+    "--every",
+    type=positive_duration,
+    default="5s",
+    show_default=True,
+    metavar="DURATION",
+    help="How often to check the devices.",
+)
+@click.option(
+    "--heartbeat",
+    type=duration,
+    default="30s",
+    show_default=True,
+    metavar="DURATION",
+    help="Heartbeat interval.",
+)
+@click.option(
+    "--timeout",
+    type=duration,
+    default="90s",
+    show_default=True,
+    metavar="DURATION",
+    help="The monitor counts as lost after this time without a heartbeat.",
+)
+@click.option(
+    "--policy",
+    metavar="FILE",
+    help="Device policy file: which commands and URLs may receive notices; default: ~/.config/asterism/policy.yaml.",
+)
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Serve the metrics of the fleet at http://127.0.0.1:PORT/metrics; 0 for any free port.",
+)
+@click.option(
+    "--metrics-host",
+    metavar="ADDRESS",
+    default="127.0.0.1",
+    show_default=True,
+    help="The address to serve metrics on. They are not encrypted, and anybody who reaches it can read them.",
+)
+@store_wait_option
+@fleet_options
+def monitor(
+    name: str | None,
+    every: float,
+    metrics_port: int | None,
+    metrics_host: str,
+    store_wait: float,
+    store: str | None,
+    as_json: bool,
+    **terms: Any,
+) -> int:
+    """Monitor the devices of a fleet without executing runs.
+
+    The fleet elects a coordinator among its devices and monitors. The coordinator takes runs from lost devices, assigns
+    waiting runs, and fails runs that no device can execute in time. Start a monitor if the devices of a fleet come and
+    go; a fleet can have several. A monitor also runs the plans that schedules create. The default NAME is
+    monitor-HOSTNAME."""
+    refuse_server(store, "A monitor needs the store itself: start it with --store sqlite:///file.db or postgresql://…")
+    import platform
+
+    from asterism.cli.device.device_process import DeviceOptions, join_fleet
+    from asterism.core.run.device_name import plain_device_name
+
+    given = name or plain_device_name(f"monitor-{platform.node() or 'local'}")
+    if metrics_port is None:
+        refuse_options("needs --metrics-port: no metrics are served without it.", "metrics_host")
+    metrics = None if metrics_port is None else (metrics_host, metrics_port)
+    wanted = DeviceOptions(given, slots=0, monitor_every=every, metrics=metrics, runs_plans=True, **terms)
+    return join_fleet(store, wanted, drain_for=0.0, as_json=as_json, create=False, wait=store_wait)

@@ -1,0 +1,284 @@
+"""The process of a device: join the fleet, execute runs, and leave when a signal or the store says so.
+
+The first signal lets running work finish, the second hands it back, the third ends the process. ``asterism device
+drain`` has the same effect as the first signal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+
+import click
+
+from asterism.base import expressions, operating_system
+from asterism.base.startup import tune_gc
+from asterism.base.text import plural
+from asterism.cli.cli_context import print_json, run_interruptible, with_fleet
+from asterism.cli.device.device_log import LoggingExecutor, log_to_stderr
+from asterism.cli.user_files import allow_imports, find_device_policy
+from asterism.fleet.device.agent import DeviceAgent
+from asterism.fleet.device.agent_work import AgentRunner
+from asterism.fleet.device.device_connection import DeviceAccess
+from asterism.fleet.fleet import Fleet
+from asterism.fleet.policy.device_policy import DevicePolicy
+
+log = logging.getLogger("asterism.device")
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceOptions:
+    """The options of a device. ``policy`` is the path of a device policy file; ``monitor_every`` is None for a device
+    that never monitors the fleet; ``peers`` are names or URLs, ``listen`` is the address that answers them.
+    ``metrics`` is the address and port that serve metrics. With ``runs_plans`` the process also runs the plans of
+    schedules."""
+
+    name: str
+    can: tuple[str, ...] = ()
+    slots: int = 1
+    backlog: int = 0
+    labels: dict[str, str] = field(default_factory=dict)
+    accepts: str | None = None
+    hands_back: str | None = None
+    policy: str | None = None
+    replace: bool = False
+    monitor_every: float | None = 5.0
+    heartbeat: float = 30.0
+    timeout: float = 90.0
+    peers: tuple[str, ...] = ()
+    listen: str | None = None
+    metrics: tuple[str, int] | None = None
+    runs_plans: bool = False
+    agent: str | None = None
+    """The command of an ACP agent, or the URL of an A2A agent."""
+
+    model: str | None = None
+    """The name of a language model that is the agent of the device."""
+
+
+def join_fleet(
+    store: str | None, options: DeviceOptions, *, drain_for: float, as_json: bool, create: bool, wait: float
+) -> int:
+    """Run a device until it has left the fleet. Returns the exit code. With ``create`` a missing store is created;
+    ``wait`` is how long to wait for one that cannot be reached, in seconds."""
+    _check_rules(options)
+    policy, about_policy = find_device_policy(options.policy)  # also without slots: it guards the notify command
+    allow_imports()
+
+    async def work(fleet: Fleet) -> int:
+        tune_gc()
+        runner = _plan_runner(fleet, options, policy)
+        async with _peer_connection(fleet, options), _metrics_server(fleet, options), runner:
+            agent = _agent(fleet, options, policy, await _agent_runner(options, policy))
+            executor = LoggingExecutor(agent.worker.executor, lambda run_id: _stop_reason(agent, run_id))
+            agent.worker.executor = executor
+            shutdown = DeviceShutdown(agent, drain_for)
+            with shutdown.on_signals():
+                log.info("joining %s as %s", fleet.store.url, options.name)
+                if options.slots or not policy.everything:
+                    log.info(about_policy)
+                code = await shutdown.run()
+        if as_json:
+            session = agent.session
+            started = {"runs": executor.started}
+            print_json({"name": session.device, "session": session.id, "store": fleet.store.url, **started})
+        return code
+
+    with log_to_stderr(as_json=as_json):
+        return with_fleet(store, work, create=create, wait=wait)
+
+
+def _check_rules(options: DeviceOptions) -> None:
+    for option, expression in (("--accepts", options.accepts), ("--hands-back", options.hands_back)):
+        problem = expressions.check(expression) if expression is not None else None
+        if problem is not None:
+            raise click.BadParameter(f"the expression is not valid: {problem}", param_hint=option)
+
+
+def join_server(
+    server: str, code: str | None, fingerprint: str | None, options: DeviceOptions, *, drain_for: float, as_json: bool
+) -> int:
+    """As ``join_fleet``, through a server."""
+    _check_rules(options)
+    policy, about_policy = find_device_policy(options.policy)
+    allow_imports()
+
+    async def work() -> int:
+        from asterism.gateway.gateway_transport import enrolled_access, server_url
+
+        tune_gc()
+        access = await enrolled_access(server_url(server), options.name, code, fingerprint)
+        try:
+            agent = _agent(access, options, policy, await _agent_runner(options, policy))
+            executor = LoggingExecutor(agent.worker.executor, lambda run_id: _stop_reason(agent, run_id))
+            agent.worker.executor = executor
+            shutdown = DeviceShutdown(agent, drain_for)
+            with shutdown.on_signals():
+                log.info("joining %s as %s", access.transport.url, options.name)
+                log.info(about_policy)
+                exit_code = await shutdown.run()
+        finally:
+            await access.transport.close()
+        if as_json:
+            session, started = agent.session, {"runs": executor.started}
+            print_json({"name": session.device, "session": session.id, "server": access.transport.url, **started})
+        return exit_code
+
+    with log_to_stderr(as_json=as_json):
+        return run_interruptible(work())
+
+
+async def _agent_runner(options: DeviceOptions, policy: DevicePolicy) -> AgentRunner | None:
+    """What runs the agent of the device, if it has one."""
+    if options.agent is None and options.model is None:
+        return None
+    from asterism.agents.agent_runners import agent_runner, model_runner  # the dependencies of agents are optional
+
+    if options.agent is not None:
+        runner = await agent_runner(options.agent, policy)
+    else:
+        runner = await model_runner(options.model or "")
+    allowed = ", ".join(policy.rules.permissions) or "nothing (see 'permissions' in the device policy file)"
+    log.info("agent %s; it may ask for %s", runner.labels.get("agent"), allowed)
+    return runner
+
+
+def _agent(
+    fleet: Fleet | DeviceAccess, options: DeviceOptions, policy: DevicePolicy, runner: AgentRunner | None
+) -> DeviceAgent:
+    return DeviceAgent(
+        fleet,
+        options.name,
+        can=options.can,
+        slots=options.slots,
+        backlog=options.backlog,
+        labels=options.labels,
+        accepts=options.accepts,
+        hands_back=options.hands_back,
+        policy=policy,
+        agent=runner,
+        heartbeat=options.heartbeat,
+        timeout=options.timeout,
+        monitor_every=options.monitor_every,
+        replace=options.replace,
+    )
+
+
+def _peer_connection(fleet: Fleet, options: DeviceOptions) -> AbstractAsyncContextManager[None]:
+    """While a device works, it syncs with its peers and answers them, if the options name any."""
+    if not options.peers and options.listen is None:
+        return nullcontext()
+    from asterism.peers.peer_service import peer_connections  # the dependencies of peers are optional
+
+    return peer_connections(fleet, options.peers, options.listen)
+
+
+def _metrics_server(fleet: Fleet, options: DeviceOptions) -> AbstractAsyncContextManager[object]:
+    if options.metrics is None:
+        return nullcontext()
+    from asterism.cli.fleet.fleet_metrics import serve_metrics
+
+    return serve_metrics(fleet, *options.metrics)
+
+
+def _plan_runner(fleet: Fleet, options: DeviceOptions, policy: DevicePolicy) -> AbstractAsyncContextManager[object]:
+    """While a monitor works, it runs the plans of schedules."""
+    if not options.runs_plans:
+        return nullcontext()
+    from asterism.durable.durable_orchestrator import DurableOrchestrator
+    from asterism.durable.plan_runner import runs_plans
+
+    return runs_plans(fleet, partial(DurableOrchestrator, device_policy=policy))
+
+
+def _stop_reason(agent: DeviceAgent, run_id: str) -> str | None:
+    held = agent.worker.held.get(run_id)
+    return held.stopping if held is not None else None
+
+
+class DeviceShutdown:
+    """Stops a device by signals. ``drain_for`` is how many seconds running work may take to finish."""
+
+    def __init__(self, agent: DeviceAgent, drain_for: float) -> None:
+        self._agent, self._drain_for = agent, drain_for
+        self._requests = 0  # signals, or a request from the store
+        self._work: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    @contextlib.contextmanager
+    def on_signals(self) -> Iterator[None]:
+        """Handle SIGINT and SIGTERM while the block runs."""
+        loop = asyncio.get_running_loop()
+        for number in SIGNALS:
+            operating_system.add_signal_handler(loop, number, self.request)
+        try:
+            yield
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+            for number in SIGNALS:
+                operating_system.remove_signal_handler(loop, number)
+
+    async def run(self) -> int:
+        """Run the device until it has left. Returns the exit code."""
+        if self._requests:
+            return INTERRUPTED
+        self._work = asyncio.create_task(self._agent.run())
+        drain_requests = asyncio.create_task(self._wait_for_drain_request())
+        try:
+            await self._work
+        except asyncio.CancelledError:
+            if self._agent.joined.is_set():
+                raise
+            return INTERRUPTED
+        finally:
+            drain_requests.cancel()
+        return 0
+
+    async def _wait_for_drain_request(self) -> None:
+        """The store may ask the device to leave, too."""
+        await self._agent.draining.wait()
+        if not self._requests:
+            self._requests = 1
+            self._leave("a")
+
+    def request(self) -> None:
+        """A signal has arrived."""
+        self._requests += 1
+        if not self._agent.joined.is_set():  # it has no work to finish
+            if self._work is not None:
+                self._work.cancel()
+        elif self._requests == 1:
+            self._leave()
+        elif self._requests == 2:
+            self._hand_back()
+        else:
+            with contextlib.suppress(OSError, ValueError):
+                sys.stderr.flush()
+            os._exit(INTERRUPTED)  # its child processes end with it
+
+    def _leave(self, next_signal: str = "a second") -> None:
+        held = len(self._agent.worker)
+        if held:
+            runs = plural(held, "run")
+            log.info("leaving: %s may take %g s; %s signal hands back now", runs, self._drain_for, next_signal)
+        else:
+            log.info("leaving")
+        self._agent.drain()
+        self._timer = asyncio.get_running_loop().call_later(self._drain_for, self._hand_back)
+
+    def _hand_back(self) -> None:
+        if len(self._agent.worker):
+            log.info("handing back unfinished runs")
+        self._agent.drain(hand_back=True)

@@ -1,0 +1,263 @@
+"""Devices, scores, workflows, settings, notices, tokens and a store for people, made of their documents."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.text import Text
+
+from asterism.api.documents import (
+    Device,
+    DeviceDetails,
+    DeviceScore,
+    DeviceScores,
+    Notice,
+    Settings,
+    StoreInfo,
+    Token,
+    Workflow,
+)
+from asterism.base.durations import format_age
+from asterism.base.status_colours import BOLD, DIM, tone
+from asterism.base.text import clean, masked_url, masked_urls
+from asterism.cli.cli_context import format_size, format_time
+from asterism.cli.run.run_views import runs_table
+from asterism.cli.screen import Cell, Column, fact_lines, table
+from asterism.core.run.workflow import DEFAULTS
+
+GONE = ("left", "replaced", "revoked")
+"""The states of devices that are not there any more."""
+
+_DEVICE_LOOKS = {
+    "busy": "running",
+    "ready": "completed",
+    "draining": "waiting",
+    "resting": "waiting",
+    "silent": "failed",
+    "suspended": "failed",
+}
+
+
+DEVICE_COLUMNS = (
+    Column(""),
+    Column("DEVICE", least=8, name=True),
+    Column("STATE"),
+    Column("PEER", least=6, needed=False),
+    Column("SLOTS", right=True),
+    Column("LOAD", right=True),
+    Column("QUALITY", right=True),
+    Column("RANK", right=True),
+    Column("BATTERY", right=True, needed=False),
+    Column("BEAT", right=True),
+    Column("CAN", least=8, needed=False),
+)
+
+
+def devices_table(devices: Sequence[Device], now: float, width: int | None) -> list[Text]:
+    return table(DEVICE_COLUMNS, [device_row(device, now) for device in devices], width)
+
+
+def device_row(device: Device, now: float) -> list[Cell]:
+    state = device.state
+    return [
+        Text("*" if device.coordinator else "", tone("waiting")),
+        Text(clean(device.name), DIM if state in GONE else ""),
+        Text(state, tone(_DEVICE_LOOKS[state]) if state in _DEVICE_LOOKS else DIM),
+        clean(device.peer or ""),
+        f"{device.used}/{device.slots}",
+        f"{device.load:.2f}",
+        f"{device.quality:.2f}",
+        f"{device.rank:.2f}" if device.rank is not None else "",
+        _battery(device),
+        Text(format_age(now - device.last_heartbeat_at), tone("failed") if state == "silent" else ""),
+        Text(clean(", ".join(device.can)), DIM),
+    ]
+
+
+def _battery(device: Device) -> str:
+    """The charge of the battery; empty for a device without one. A device that does not say counts as plugged in."""
+    plugged = device.profile.get("plugged")
+    return "" if device.battery is None else f"{device.battery:.0%}{' +' if plugged is None or plugged else ''}"
+
+
+def device_lines(device: DeviceDetails, width: int | None) -> Iterator[Text]:
+    """All fields of a device, the runs that it holds, and its latest."""
+    known: dict[str, Any] = {name: value for name, value in vars(device).items() if value not in (None, [], {})}
+    for name in ("holds", "latest", "now"):
+        known.pop(name, None)
+    for name in ("joined_at", "last_heartbeat_at"):
+        known[name] = format_time(known[name])
+    facts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in known.items()}
+    yield from fact_lines(facts)
+    for title, runs in (("Runs that it holds", device.holds), ("Latest runs", device.latest)):
+        yield Text()
+        yield Text(title, BOLD)
+        yield from runs_table(runs, device.now, width) if runs else [Text("  none", DIM)]
+
+
+PARTS = ("load", "connection", "rank", "capability")
+
+
+_SCORE_COLUMNS = (
+    Column(""),
+    Column("DEVICE", least=8, name=True),
+    Column("SCORE", right=True),
+    *(Column(part.upper(), right=True) for part in PARTS),
+    Column("WHY NOT", least=16, needed=False),
+)
+
+
+def scores_table(scores: Sequence[DeviceScore], width: int | None) -> list[Text]:
+    rows: list[list[Cell]] = []
+    for score in scores:
+        figures = [""] * len(PARTS) if score.parts is None else [f"{score.parts[part]:.1f}" for part in PARTS]
+        total = "" if score.score is None else f"{score.score:.2f}"
+        mark = Text("*" if score.chosen else "", BOLD)
+        name = Text(score.device, BOLD if score.chosen else "" if score.candidate else DIM)
+        rows.append([mark, name, total, *figures, Text(score.why or "", DIM)])
+    return table(_SCORE_COLUMNS, rows, width)
+
+
+def scores_lines(scores: DeviceScores, width: int | None) -> Iterator[Text]:
+    """The scores now, and for a run those at its assignment."""
+    about = f"{scores.workflow}@{scores.version}"
+    yield Text(f"{f'Run {scores.run} of ' if scores.run is not None else ''}{about}, strategy {scores.strategy}", BOLD)
+    if scores.devices:
+        yield from scores_table(scores.devices, width)
+    else:
+        yield Text("No device is joined.")
+    if scores.assignment:
+        order = sorted(scores.assignment.items(), key=lambda pair: -pair[1])
+        listed = ", ".join(f"{name} {score:.2f}" for name, score in order)
+        yield Text()
+        yield Text(f"At its assignment to {scores.assigned_to}, epoch {scores.epoch}: {listed}")
+
+
+_WORKFLOW_COLUMNS = (
+    Column("WORKFLOW", least=12, name=True),
+    Column("VERSION", right=True),
+    Column("EXECUTES", least=20),
+    Column("NEEDS", least=6, needed=False),
+    Column("BEAT", right=True),
+    Column("TIMEOUT", right=True),
+    Column("DESCRIPTION", least=12, needed=False),
+)
+
+
+def workflows_table(workflows: Sequence[Workflow], width: int | None) -> list[Text]:
+    rows: list[list[Cell]] = [
+        [
+            flow.name,
+            str(flow.version),
+            action_of(flow),
+            ", ".join(flow.needs),
+            format_age(flow.heartbeat),
+            format_age(flow.timeout),
+            Text(clean(flow.description), DIM),
+        ]
+        for flow in workflows
+    ]
+    return table(_WORKFLOW_COLUMNS, rows, width)
+
+
+def action_of(flow: Workflow) -> str:
+    """What the workflow executes, on one line."""
+    if flow.argv is not None:
+        return shlex.join(flow.argv).replace("'{", "{").replace("}'", "}")
+    if flow.shell is not None:
+        return f"sh: {flow.shell}"
+    if flow.http is not None:
+        return f"{flow.http.get('method', 'GET')} {masked_url(str(flow.http['url']))}"
+    if flow.agent is not None:
+        return f"agent: {flow.agent['description']}"
+    return flow.call or ""
+
+
+def workflow_lines(flow: Workflow) -> list[Text]:
+    """All fields of a workflow; defaults are dim."""
+    lines = [Text.assemble((clean(flow.name), BOLD), f"@{flow.version}  {clean(action_of(flow))}")]
+    wide = max(len(name) for name in DEFAULTS)
+    for name, default in DEFAULTS.items():
+        value = getattr(flow, name)
+        is_default = value == default or not value
+        if name in ("version", "argv", "shell", "call") or (is_default and not isinstance(value, int | float)):
+            continue
+        text = ", ".join(value) if isinstance(value, list) else _written(value)
+        lines.append(Text(f"  {name:<{wide}}  ", DIM).append(clean(text), DIM if value == default else ""))
+    return lines
+
+
+def _written(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:g} s"
+    return masked_urls(json.dumps(value, ensure_ascii=False)) if isinstance(value, Mapping) else str(value)
+
+
+def settings_lines(settings: Settings) -> list[Text]:
+    """The settings of a fleet, each with its meaning."""
+    weights = ", ".join(f"{name} {value:g}" for name, value in settings.weights.items())
+    facts = {
+        "keep": f"runs are deleted {format_age(settings.keep)} after their end",
+        "large": f"inputs and outputs above {format_size(settings.large)} are stored apart",
+        "most": f"inputs and outputs above {format_size(settings.most)} are refused",
+        "device_bytes": f"each device of a gateway may store {format_size(settings.device_bytes)} of "
+        "large results within an hour",
+        "lease": f"the coordinator stays elected for {format_age(settings.lease)} without a heartbeat",
+        "hold": f"runs stay assigned for {format_age(settings.hold)} when most devices vanish at once",
+        "peer_timeout": f"runs of a peer are taken over after {format_age(settings.peer_timeout)} without contact",
+        "peer_runs": f"each peer may store {settings.peer_runs:,} runs here",
+        "peer_bytes": f"each peer may store {format_size(settings.peer_bytes)} of records here",
+        "peer_blobs": f"each peer may store {format_size(settings.peer_blobs)} of large inputs and outputs here",
+        "notify_command": shlex.join(settings.notify_command) if settings.notify_command is not None else "none",
+        "notify_url": settings.notify_url or "none",
+        "weights": weights,
+    }
+    return fact_lines(facts)
+
+
+# -- notices, tokens, the store ----------------------------------------------------------------------------------------
+
+
+def notice_line(notice: Notice) -> str:
+    return clean(f"{format_time(notice.at)}  {notice.kind:<9}  {notice.message}")
+
+
+_TOKEN_COLUMNS = (
+    Column("ID"),
+    Column("FOR", least=8, name=True),
+    Column("SCOPES", least=10),
+    Column("KIND"),
+    Column("STATE"),
+    Column("EXPIRES", needed=False),
+)
+
+
+def tokens_table(tokens: Sequence[Token], width: int | None) -> list[Text]:
+    rows: list[list[Cell]] = [
+        [token.id, token.name, ", ".join(token.scopes), token.kind, token.state, format_time(token.expires_at)]
+        for token in tokens
+    ]
+    return table(_TOKEN_COLUMNS, rows, width)
+
+
+def store_lines(info: StoreInfo) -> list[Text]:
+    off, way = abs(info.clock_ahead), "ahead of" if info.clock_ahead > 0 else "behind"
+    facts = {
+        "store": info.store or "",
+        "clock": format_time(info.clock) + (f", {format_age(off)} {way} this machine's" if off >= 1 else ""),
+        "runs": _counted({name: number for name, number in info.runs.items() if number}),
+        "devices": _counted(info.devices),
+        "coordinator": info.coordinator or "none",
+        "workflows": f"{info.workflows:,}",
+        "series": f"{info.series:,}, {info.series_active:,} with an active run",
+    }
+    return fact_lines(facts)
+
+
+def _counted(numbers: Mapping[str, int]) -> str:
+    return ", ".join(f"{number:,} {name}" for name, number in numbers.items()) or "none"

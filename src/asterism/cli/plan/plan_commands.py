@@ -1,0 +1,356 @@
+"""``asterism plan``: plans in a store or at a server. ``asterism resume`` is short for ``asterism plan resume``."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from asterism.base.text import clean, plural
+from asterism.cli.cli_context import (
+    CommandGroup,
+    fleet_options,
+    log_options,
+    note,
+    options,
+    print_json,
+    refuse_options,
+    same_system,
+    with_system,
+)
+from asterism.cli.option_types import duration
+from asterism.cli.plan.edit_batches import edit_batch, edit_options
+from asterism.cli.plan.plan_context import (
+    check_drawing_options,
+    draw_stored,
+    drawing_options,
+    quiet_log,
+)
+from asterism.cli.plan.plan_draft_commands import new
+from asterism.cli.plan.plan_review_commands import (
+    answer,
+    approvals,
+    approve,
+    attempt_edit,
+    budget,
+    claim,
+    cycles,
+    exchanges,
+    history,
+    refuse,
+)
+from asterism.cli.plan.plan_run_commands import resume, retry, standby
+
+if TYPE_CHECKING:
+    from asterism.api.documents import EditOutcome
+    from asterism.api.system import System
+
+name_argument = click.argument("name")
+
+
+@click.group(cls=CommandGroup)
+def plan() -> None:
+    """Manage plans: list, show, story, why, edit, pause, resume and more.
+
+    NAME is the name of a plan in the store; `asterism run PLAN.YAML --store URL` starts one."""
+
+
+_change_options = options(
+    click.option("--reason", metavar="TEXT", help="The reason, for the story."),
+    click.option("--dry-run", is_flag=True, help="Show the changes without applying them."),
+    click.option(
+        "--timeout",
+        type=duration,
+        default="10s",
+        show_default=True,
+        metavar="DURATION",
+        help="How long to wait for the process that runs the plan.",
+    ),
+    fleet_options,
+)
+"""The options of the commands that change a plan in a store."""
+
+
+@plan.command("list")
+@fleet_options
+def list_(store: str | None, as_json: bool) -> None:
+    """List the plans in a store.
+
+    TASKS is the number of ended tasks and of all tasks; HEARD is the age of the owner's last heartbeat. A plan is at
+    rest if it has started but no process runs it; resume it with `asterism resume NAME`."""
+
+    async def read(system: System) -> None:
+        from asterism.cli.plan.plan_views import plans_table
+        from asterism.cli.screen import print_lines
+
+        page = await system.list_plans()
+        if as_json:
+            print_json(page.items)
+        elif page.items:
+            print_lines(lambda width: plans_table(page.items, page.now or 0.0, width))
+        else:
+            note("The store has no plans. Start one with: asterism run PLAN.YAML --store URL")
+
+    with_system(store, read)
+
+
+@plan.command()
+@name_argument
+@drawing_options
+@click.option("--failed", is_flag=True, help="List only the tasks that failed, with the reasons.")
+@fleet_options
+def show(name: str, svg_path: str | None, as_mermaid: bool, failed: bool, store: str | None, as_json: bool) -> None:
+    """Draw a plan as it is now, with the states of its tasks."""
+    check_drawing_options(svg_path, as_mermaid, as_json)
+    if failed and (svg_path is not None or as_mermaid):
+        raise click.UsageError("--failed lists tasks; --svg and --mermaid draw all of them.")
+
+    async def read(system: System) -> None:
+        from asterism.cli.plan.plan_views import failure_lines, resume_command, review_lines, status_lines
+        from asterism.cli.screen import Screen, print_lines
+
+        if as_mermaid or svg_path is not None:
+            await draw_stored(system, name, svg_path, as_mermaid)
+            return
+        shown = await system.show_plan(name, results=as_json)
+        if as_json:
+            print_json([task for task in shown.tasks if task.status == "failed"] if failed else shown)
+            return
+        if failed:
+            print_lines(lambda width: failure_lines(shown))
+        else:
+            await draw_stored(system, name, None, False)
+        screen, state = Screen(), status_lines(shown, resume_command(system.url, name))
+        for line in ["", *state, *review_lines(shown, same_system(system.url))]:
+            screen.say(line)
+
+    with_system(store, read)
+
+
+@plan.command()
+@name_argument
+@click.argument("task", required=False)
+@fleet_options
+def story(name: str, task: str | None, store: str | None, as_json: bool) -> None:
+    """Print everything that happened to a plan, or to one task."""
+
+    async def read(system: System) -> None:
+        from asterism.cli.plan.plan_views import story_lines
+        from asterism.cli.screen import print_lines
+
+        entries = (await system.read_story(name, task)).items
+        if as_json:
+            print_json(entries)
+        elif entries:
+            print_lines(lambda width: story_lines(entries))
+        else:
+            note(f"Nothing has happened to {task or name!r} yet.")
+
+    with_system(store, read)
+
+
+@plan.command()
+@name_argument
+@click.argument("task")
+@fleet_options
+def why(name: str, task: str, store: str | None, as_json: bool) -> None:
+    """Explain why a task is not running.
+
+    The answer names what holds the task: a task before it, an open edit cycle, a pause, or, for a task that is a run on
+    the fleet, what holds that run."""
+
+    async def read(system: System) -> None:
+        from asterism.cli.plan.plan_views import explanation_lines
+        from asterism.cli.screen import print_lines
+
+        answer = await system.explain_task(name, task)
+        if as_json:
+            print_json(answer)
+        else:
+            print_lines(lambda width: explanation_lines(answer, width))
+
+    with_system(store, read)
+
+
+@plan.command()
+@name_argument
+@edit_options
+@_change_options
+def edit(
+    name: str, store: str | None, as_json: bool, reason: str | None, dry_run: bool, timeout: float, **wanted: Any
+) -> int:
+    """Edit a plan, all or nothing.
+
+    \b
+    asterism plan edit nightly --add '{"id": "mail", "shell": "mail-it", "after": "build"}'
+    asterism plan edit nightly --remove build --dependents bridge --dry-run
+
+    The process that runs the plan applies the edit; if there is none, this command does. Exits with 1 if the edit is
+    rejected, and prints every reason; with 3 if it waits for the approval of a person."""
+    batch = edit_batch(**wanted)
+    fields = {
+        "edits": batch.edits,
+        "reason": batch.reason if reason is None else reason,
+        "base_version": batch.base_version,
+        "author": batch.author or None,
+    }
+    return _change_plan(
+        lambda system: system.edit_plan, name, store, as_json, dry_run=dry_run, timeout=timeout, **fields
+    )
+
+
+@plan.command()
+@name_argument
+@_change_options
+def undo(name: str, store: str | None, as_json: bool, reason: str | None, dry_run: bool, timeout: float) -> int:
+    """Undo the newest edit of a plan.
+
+    Again, it undoes the edit before that. The process that runs the plan applies it; if there is none, this command
+    does. Exits with 1 if it is rejected: tasks that the edit added have started, or a later edit depends on it."""
+    return _change_plan(
+        lambda system: system.undo_edit, name, store, as_json, dry_run=dry_run, timeout=timeout, reason=reason or ""
+    )
+
+
+@plan.command()
+@name_argument
+@click.option("--reason", required=True, metavar="TEXT", help="Why what the editors have read is harmless.")
+@fleet_options
+def trust(name: str, reason: str, store: str | None, as_json: bool) -> int:
+    """Remove the taint of a plan, so that editors may edit again.
+
+    Editors of a plan that has run an untrusted task may only cancel and retry. Read what that task has returned before
+    you remove the taint; the next untrusted task that may start brings it back. Exits with 1 if an untrusted task has
+    not ended yet."""
+    from asterism.core.plan.edits import RemoveTaint
+
+    return _change_plan(lambda system: system.edit_plan, name, store, as_json, edits=(RemoveTaint(reason),))
+
+
+def _change_plan(
+    operation: Callable[[System], Callable[..., Awaitable[EditOutcome]]],
+    name: str,
+    store: str | None,
+    as_json: bool,
+    *,
+    dry_run: bool = False,
+    **fields: Any,
+) -> int:
+    """Change a plan by an operation, and print the changes or why they were rejected. Returns the exit code."""
+    if dry_run:
+        refuse_options("has no effect with --dry-run: no process is asked.", "timeout")
+
+    async def attempt(system: System) -> int:
+        from asterism.cli.plan.plan_views import applied_lines, resume_command
+
+        return await attempt_edit(
+            system,
+            name,
+            lambda: operation(system)(name, dry_run=dry_run, **fields),
+            lambda outcome: applied_lines(outcome, resume_command(system.url, name)),
+            as_json=as_json,
+            dry_run=dry_run,
+        )
+
+    return with_system(store, attempt)
+
+
+@plan.command()
+@name_argument
+@click.option("--reason", default="", metavar="TEXT", help="The reason, shown with the plan.")
+@fleet_options
+def pause(name: str, reason: str, store: str | None, as_json: bool) -> None:
+    """Pause a plan: start no more tasks until it is resumed.
+
+    Running tasks continue. The process that runs the plan waits."""
+
+    async def ask(system: System) -> None:
+        from asterism.cli.plan.plan_views import paused_line
+
+        state = await system.pause_plan(name, reason)
+        if as_json:
+            print_json(state)
+        else:
+            click.echo(clean(paused_line(state)))
+
+    with_system(store, ask)
+
+
+@plan.command()
+@name_argument
+@click.option("--reason", default="", metavar="TEXT", help="The reason, for the story.")
+@fleet_options
+def cancel(name: str, reason: str, store: str | None, as_json: bool) -> int:
+    """Cancel a plan for good.
+
+    Running tasks are asked to stop and no task is started. The process that runs the plan cancels it within a second;
+    if there is none, this command does. The command waits for the end. Ctrl-C stops the waiting, not the
+    cancellation."""
+
+    async def end(system: System) -> int:
+        from asterism.cli.plan.plan_cancel import cancel
+
+        return await cancel(system, name, reason, as_json)
+
+    with quiet_log(but=("asterism.journal", "asterism.device")):
+        return with_system(store, end)
+
+
+@plan.command()
+@name_argument
+@click.option("--reason", default="", metavar="TEXT", help="The reason, for the notice.")
+@fleet_options
+def remove(name: str, reason: str, store: str | None, as_json: bool) -> None:
+    """Remove a plan that has ended, with its journal and its runs.
+
+    The fleet also does this by itself: `asterism fleet set --keep` sets how long it keeps what has ended."""
+
+    async def forget(system: System) -> None:
+        removed = await system.remove_plan(name, reason)
+        if as_json:
+            print_json(removed)
+        else:
+            click.echo(clean(f"Plan {name!r} is removed, with {plural(removed.runs, 'run')}."))
+
+    with_system(store, forget)
+
+
+@plan.command(short_help="Print what the tasks of a plan have printed.")
+@name_argument
+@click.argument("task", required=False)
+@log_options
+@fleet_options
+def logs(name: str, task: str | None, store: str | None, as_json: bool, **chosen: Any) -> None:
+    """Print what the tasks of a plan have printed, or one task.
+
+    Without TASK the lines of all tasks are printed in the order of time, each with the name of its task. The output of
+    all attempts is kept, each up to the --log-limit of the fleet: its beginning and its end. With --json each line is a
+    JSON object with its task, attempt, time and stream."""
+    if as_json:
+        refuse_options("has no effect with --json: each line has its time and stream.", "times")
+
+    async def read(system: System) -> None:
+        from asterism.cli.log_output import LogOptions, print_plan_log
+
+        await print_plan_log(system, name, task, LogOptions(**chosen, as_json=as_json))
+
+    with_system(store, read)
+
+
+for _command in (
+    resume,
+    retry,
+    standby,
+    history,
+    cycles,
+    claim,
+    answer,
+    approvals,
+    approve,
+    refuse,
+    budget,
+    exchanges,
+    new,
+):
+    plan.add_command(_command)

@@ -1,0 +1,300 @@
+"""What commands on plans share: options, the output of a run, and drawings.
+
+``run``, ``plan resume`` and ``plan standby`` run a plan; ``show`` and ``plan show`` draw one. Importing this module is
+cheap: rich and the report are imported when there is something to print.
+
+``--local`` takes its number with ``=`` only, so that the next word is never read as the number.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from asterism.base.text import clean
+from asterism.cli.cli_context import note, options, print_json
+from asterism.cli.model_options import model_options
+from asterism.cli.option_types import duration, edit_filter, writable_file
+
+if TYPE_CHECKING:
+    from asterism.api.documents import Drawing
+    from asterism.api.system import System
+    from asterism.cli.screen import Screen
+    from asterism.core.plan.constellation import Constellation
+    from asterism.orchestrator.result import Result
+    from asterism.report.log_text import LogsOf
+    from asterism.report.result_report import Recording
+
+ALL_PROCESSORS = "one per processor"
+TAKEOVER_AFTER = 15.0
+
+NO_RESULT = 1
+"""The exit code if the plan completed, but not the task of ``--result``."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputOptions:
+    """How a command shows the plan while it runs, and its result."""
+
+    report: str | None
+    as_json: bool
+    plain: bool
+    stats: bool = False
+    result: str | None = None
+    """The task whose result alone goes to standard output."""
+
+    @property
+    def to_stderr(self) -> bool:
+        """Whether standard output belongs to data, and all else goes to standard error."""
+        return self.as_json or self.result is not None
+
+
+@dataclass(frozen=True, slots=True)
+class LocalWork:
+    """The tasks that this process executes itself.
+
+    ``slots`` is how many at once; None for one per processor, if no other device is joined. ``can`` is this process's
+    capabilities; None for all that the tasks need."""
+
+    slots: int | None = None
+    can: frozenset[str] | None = None
+
+
+class LocalCommand(click.Command):
+    """A command with ``--local[=SLOTS]``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, [f"--local={ALL_PROCESSORS}" if word == "--local" else word for word in args])
+
+
+def _slots(text: str) -> int:
+    if text == ALL_PROCESSORS:
+        return os.cpu_count() or 1
+    if not (text.isascii() and text.isdigit()) or int(text) < 1:
+        raise click.BadParameter(f"{text!r} is not a number of slots (examples: --local, --local=4).")
+    return int(text)
+
+
+local_options = options(
+    click.option(
+        "--local",
+        type=_slots,
+        metavar="[=SLOTS]",
+        help="Also execute tasks in this process; the default if no device is joined at the start.",
+    ),
+    click.option("--no-local", is_flag=True, help="Execute no tasks in this process, even if no device is joined."),
+    click.option(
+        "--takeover-after",
+        type=duration,
+        default=f"{TAKEOVER_AFTER:g}s",
+        show_default=True,
+        metavar="DURATION",
+        help="Another process may take over after this time without a heartbeat of this one.",
+    ),
+)
+
+editor_options = options(
+    click.option(
+        "--editor",
+        metavar="MODULE:FUNCTION",
+        help="A Python function that edits the plan while it runs; 'outside': people and other processes do, "
+        "with `asterism plan cycles`; 'model': a language model does.",
+    ),
+    click.option(
+        "--edit-on",
+        multiple=True,
+        callback=edit_filter,
+        metavar="FILTER",
+        help="With --editor: which ends of tasks the editor reviews: 'all', 'failure', 'tasks=deploy-*' or "
+        "'when=CONDITION'; repeatable. Default: all; failure for a model.",
+    ),
+    model_options,
+)
+NO_EDITOR = "needs --editor: without an editor, the plan is not edited while it runs."
+"""Why an option of ``editor_options`` is refused."""
+
+concurrency_option = click.option(
+    "--concurrency", type=click.IntRange(min=1), metavar="N", help="Maximum number of tasks that run at once."
+)
+report_option = click.option(
+    "--report", callback=writable_file, metavar="FILE.html", help="Write a report of the run as a web page."
+)
+plain_option = click.option("--plain", is_flag=True, help="Print a line for each event instead of the live view.")
+
+
+@contextmanager
+def prints_beside(output: OutputOptions) -> Iterator[None]:
+    """While the block runs, what functions print goes to standard error if standard output belongs to data."""
+    if not output.to_stderr or sys.stderr is None:
+        yield
+        return
+    with redirect_stdout(sys.stderr):
+        yield
+
+
+result_options = options(
+    click.option(
+        "--result",
+        metavar="TASK",
+        help="Print the result of this task: text as it is, anything else as JSON; all else goes to standard error.",
+    ),
+    click.option(
+        "--stats", is_flag=True, help="Print the figures of the run at its end: makespan, bound, parallelism."
+    ),
+)
+
+
+def check_result_option(result: str | None, as_json: bool) -> None:
+    """Raises UsageError if two options claim standard output."""
+    if result is not None and as_json:
+        raise click.UsageError("--result and --json exclude each other: --json prints the results of all tasks.")
+
+
+def local_work(local: int | None, no_local: bool, can: frozenset[str] | None) -> LocalWork:
+    """Raises UsageError if both ``--local`` and ``--no-local`` are given."""
+    if local is not None and no_local:
+        raise click.UsageError("--local and --no-local exclude each other.")
+    return LocalWork(0 if no_local else local, can)
+
+
+# -- the output of a run -----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def quiet_log(*, but: tuple[str, ...] = ()) -> Iterator[None]:
+    """Suppress warnings in the log: events report the same. The loggers in ``but`` report things that are no events."""
+    levels = {"asterism": logging.ERROR, **dict.fromkeys(but, logging.WARNING)}
+    before = {name: logging.getLogger(name).level for name in levels}
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
+    try:
+        yield
+    finally:
+        for name, level in before.items():
+            logging.getLogger(name).setLevel(level)
+
+
+def print_result(
+    result: Result,
+    recording: Recording | None,
+    output: OutputOptions,
+    screen: Screen,
+    logs_of: LogsOf | None = None,
+) -> int:
+    """Print the result of a plan for people, and write the report and the data that the options ask for. ``logs_of``
+    reads the logs of tasks, by default those that this process has kept. Returns the exit code."""
+    from asterism.cli.screen import forget_output
+    from asterism.report.log_text import failure_logs
+    from asterism.report.result_report import write_report
+    from asterism.report.result_summary import failure_reasons, produced_lines, result_json, state_lines, summary_lines
+
+    screen.say()
+    for reason in failure_reasons(result):
+        screen.say(reason)
+    logged = list(failure_logs(result, logs_of or result.logs))
+    for line in logged:
+        screen.say(line)
+    if logged:
+        screen.say()
+    for line in summary_lines(result) if output.stats else state_lines(result):
+        screen.say(line)
+    for line in produced_lines(result, screen.width):
+        screen.say(line)
+    if output.report is not None:
+        try:
+            write_report(output.report, result, recording, logs_of)
+        except OSError as error:
+            raise click.ClickException(
+                f"The report {clean(output.report)} cannot be written: {error.strerror}."
+            ) from None
+        screen.say(f"Report: {output.report}")
+    try:
+        if output.as_json:
+            print_json(result_json(result))
+        elif output.result is not None:
+            return _print_task_result(result, output.result)
+    except BrokenPipeError:
+        forget_output(sys.stdout)
+    return result.exit_code
+
+
+def _print_task_result(result: Result, task: str) -> int:
+    """Print the result of one task as data. Returns the exit code."""
+    from asterism.base.text import echo_data
+    from asterism.orchestrator.plan_mask import PlanMask
+
+    values = PlanMask(result.plan).results()
+    if task not in values:
+        state = f"is {result[task].status}" if task in result.plan else "is not in the plan"
+        note(f"Task {task!r} has no result: it {state}.")
+        return result.exit_code or NO_RESULT
+    if isinstance(values[task], str):
+        echo_data(values[task])
+    else:
+        print_json(values[task])
+    return result.exit_code
+
+
+# -- drawings ----------------------------------------------------------------------------------------------------------
+
+drawing_options = options(
+    click.option(
+        "--svg",
+        "svg_path",
+        callback=writable_file,
+        metavar="FILE",
+        help="Write an SVG drawing instead; - for standard output.",
+    ),
+    click.option("--mermaid", "as_mermaid", is_flag=True, help="Print a Mermaid flowchart instead."),
+)
+
+
+def check_drawing_options(svg_path: str | None, as_mermaid: bool, as_json: bool) -> None:
+    """Raise UsageError if more than one format is asked for."""
+    if (svg_path is not None) + as_mermaid + as_json > 1:
+        raise click.UsageError("--svg, --mermaid and --json exclude each other; give one of them.")
+
+
+def draw(plan: Constellation, svg_path: str | None, as_mermaid: bool) -> None:
+    """Draw a plan to the terminal, or in the format that the options name."""
+    from asterism.api.local.plan_drawings import drawing
+    from asterism.cli.screen import Screen
+
+    _print_drawing(drawing(plan, _form(svg_path, as_mermaid), Screen().width), svg_path)
+
+
+async def draw_stored(
+    system: System, name: str, svg_path: str | None, as_mermaid: bool, version: int | None = None
+) -> None:
+    """The same for a plan in a store or at a server, as it is now or at a version."""
+    from asterism.cli.screen import Screen
+
+    width = max(1, min(Screen().width, 10_000))
+    _print_drawing(await system.draw_plan(name, _form(svg_path, as_mermaid), width, version), svg_path)
+
+
+def _form(svg_path: str | None, as_mermaid: bool) -> Literal["text", "mermaid", "svg"]:
+    return "mermaid" if as_mermaid else "text" if svg_path is None else "svg"
+
+
+def _print_drawing(drawing: Drawing, svg_path: str | None) -> None:
+    from asterism.cli.plan.plan_views import drawing_text
+    from asterism.cli.screen import Screen
+
+    if drawing.form == "text":
+        Screen().say(drawing_text(drawing))
+    elif svg_path is None or svg_path == "-":
+        click.echo(drawing.text, nl=drawing.form == "svg")
+    else:
+        try:
+            Path(svg_path).write_text(drawing.text, encoding="utf-8")
+        except OSError as error:
+            raise click.ClickException(f"{clean(svg_path)} cannot be written: {error.strerror}.") from None

@@ -1,0 +1,253 @@
+"""Run and resume a plan in a store, with a live view and Ctrl-C.
+
+``begin`` stores the plan of a plan file and runs it, ``follow`` runs a stored plan until its end or Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shlex
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from typing import Any
+
+import click
+
+from asterism.base.foreach_expansion import template_of
+from asterism.base.startup import tune_gc
+from asterism.base.text import join_names
+from asterism.cli.cli_context import note, print_json, same_store
+from asterism.cli.fleet.fleet_progress import FleetProgress
+from asterism.cli.interrupts import INTERRUPTED, work_until_interrupted
+from asterism.cli.model_options import editor_words
+from asterism.cli.plan.plan_context import LocalWork, OutputOptions, print_result, prints_beside
+from asterism.cli.plan.plan_live_view import watched
+from asterism.cli.plan.plan_views import resume_command
+from asterism.cli.screen import Screen
+from asterism.cli.user_files import find_device_policy
+from asterism.core.errors import AlreadyRunning
+from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.status import PENDING, ConstellationState
+from asterism.core.run.session import Session
+from asterism.durable import admin
+from asterism.durable.durable_orchestrator import DurableOrchestrator
+from asterism.durable.journal_store import (
+    ENDED,
+    ConstellationExists,
+    StoredConstellation,
+    UnknownConstellation,
+    load,
+    read_head,
+    read_heads,
+)
+from asterism.durable.ownership import FleetMembership
+from asterism.durable.task_logs import logs_of_tasks
+from asterism.fleet.device.membership import DeviceNameTaken
+from asterism.fleet.fleet import Fleet
+from asterism.orchestrator.options import Options
+from asterism.orchestrator.result import Result
+from asterism.report.log_text import LogsOf, failed_tasks
+from asterism.report.result_report import Recording
+
+MOST_LOGS = 500
+"""The logs of how many tasks a report shows."""
+
+MOST_NAMES = 5
+"""How many tasks or devices a message names."""
+
+
+class WatchedOrchestrator(DurableOrchestrator):
+    """A durable orchestrator that shows the plan while it runs, and decides whether this process executes tasks."""
+
+    def __init__(
+        self, fleet: Fleet, local_work: LocalWork, output: OutputOptions, *, takeover_after: float, **terms: Any
+    ) -> None:
+        policy, _ = find_device_policy(None)
+        super().__init__(
+            fleet,
+            device_policy=policy,
+            heartbeat=takeover_after / 3,
+            timeout=takeover_after,
+            **terms,
+        )
+        self.local_work, self.output = local_work, output
+        self.screen = Screen(stderr=output.to_stderr)
+        self.recording: Recording | None = None
+        self._joined_devices: list[Session] = []
+
+    async def run(
+        self,
+        plan: Constellation,
+        *,
+        assignments: Mapping[str, str] | None = None,
+        params: Mapping[str, Any] | None = None,
+    ) -> Result:
+        await self._choose_local_work(plan.id)
+        return await super().run(plan, assignments=assignments, params=params)
+
+    async def run_stored(self, name: str) -> Result:
+        await self._choose_local_work(name)
+        try:
+            return await super().run_stored(name)
+        except DeviceNameTaken:
+            raise AlreadyRunning(
+                f"plan {name!r} is run by another process on this machine; "
+                f"to take over when it ends, use: asterism plan standby {name}"
+            ) from None
+
+    async def _choose_local_work(self, name: str) -> None:
+        """Execute tasks here if the options say so, or if no device has joined.
+
+        Orchestrators do not count as devices: they leave when their plan has ended, and a dead one still has a session
+        for a while."""
+        store = self.fleet.store
+        now, orchestrators = store.clock(), {one.device for one in await read_heads(store)}
+        self._joined_devices = [
+            session
+            for session in await store.sessions()
+            if session.reachable(now) and session.slots and not session.draining and session.device not in orchestrators
+        ]
+        slots = self.local_work.slots
+        if slots is None:
+            slots = 0 if self._joined_devices else os.cpu_count() or 1
+        self.local, self.can = slots, tuple(self.local_work.can or ())
+        if slots and self.local_work.can is None:
+            nodes = (await load(self.fleet.store, name)).plan.nodes.values()
+            tasks = [template_of(node.task) or node.task for node in nodes]
+            self.can = tuple(sorted({need for task in tasks for need in task.needs}))
+
+    async def own(self, kept: StoredConstellation, member: FleetMembership) -> Result:
+        if self.local_work.slots is None and self.local:
+            note(f"No device is joined: this process executes the tasks, {self.local} at once. Devices may join later.")
+        self._warn_of_absent_devices(kept)
+        if self.options.external:
+            note(
+                f"Edit cycles wait for editors. List them: asterism plan cycles {kept.plan.id}{same_store(self.fleet)}"
+            )
+        self.recording = Recording(kept.plan, self.events)
+        try:
+            return await super().own(kept, member)
+        finally:
+            self.recording.close()
+
+    def plan_options(self, plan: Constellation) -> Options:
+        """Tasks are ranked by their estimates if at least one of them has one."""
+        estimated = any(node.task.estimate is not None for node in plan.nodes.values())
+        return dataclasses.replace(self.options, rank=estimated)
+
+    def watch(self, kept: StoredConstellation) -> AbstractAsyncContextManager[object]:
+        output = partial(FleetProgress, self.fleet)
+        return watched(self, kept.plan, self.screen, plain=self.output.plain, output=output)
+
+    def _warn_of_absent_devices(self, kept: StoredConstellation) -> None:
+        joined = {session.device for session in self._joined_devices}
+        pending = [node.task for node in kept.plan.nodes.values() if node.status is PENDING]
+        absent = sorted({device for task in pending if (device := task.device)} - joined)
+        if absent:
+            note(f"Some tasks need devices that have not joined: {join_names(absent, MOST_NAMES)}.")
+        able = any("agent" in session.can for session in self._joined_devices)
+        if not able and any(task.agent is not None for task in pending):
+            note("Some tasks are for an agent, and no joined device has one: asterism device join NAME --agent COMMAND")
+
+
+async def follow(
+    orchestrator: WatchedOrchestrator,
+    name: str,
+    begin: Callable[[], Coroutine[Any, Any, Result]],
+    *,
+    standby: bool = False,
+) -> int:
+    """Run a plan until it has ended or Ctrl-C stops this process. Returns the exit code."""
+    fleet, output = orchestrator.fleet, orchestrator.output
+    tune_gc()
+    with prints_beside(output):
+        result = await work_until_interrupted(begin(), lambda: _stopped(fleet, name))
+    if result is not None:
+        logs = await _logs(fleet, name, result, everything=output.report is not None)
+        code = print_result(result, orchestrator.recording, output, orchestrator.screen, logs)
+        if result.state in (ConstellationState.FAILED, ConstellationState.PARTIALLY_FAILED):
+            note(f"Run what failed again with: {_with_editor(retry_command(fleet, name))}")
+        return code
+    try:
+        found, _ = await read_head(fleet.store, name)
+    except UnknownConstellation:
+        note(f"Stopped before {name!r} was stored: nothing has happened.")
+        return INTERRUPTED
+    if standby and orchestrator.recording is None:
+        note(f"Stopped standing by for {name!r}.")
+    else:
+        note(_stopped(fleet, name))
+    if output.as_json:
+        print_json({"id": name, "state": found.state, "exit_code": INTERRUPTED, "left": True})
+    return INTERRUPTED
+
+
+async def _logs(fleet: Fleet, name: str, result: Result, *, everything: bool) -> LogsOf:
+    """Read the logs that are shown at the end: of the failed tasks, or of all for a report."""
+    tasks = [node.id for node in result.plan.nodes.values()] if everything else failed_tasks(result)
+    logs = await logs_of_tasks(fleet, name, tasks[:MOST_LOGS]) if tasks else {}
+    return lambda task: logs.get(task, ())
+
+
+def _stopped(fleet: Fleet, name: str) -> str:
+    return f"Stopped {name!r}. Resume it with: {_with_editor(resume_command(fleet.store.url, name))}"
+
+
+def _with_editor(command: str) -> str:
+    """An advised command, with the options of the editor of this one: they are not kept with the plan."""
+    return shlex.join([*shlex.split(command), *editor_words()])
+
+
+def retry_command(fleet: Fleet, name: str) -> str:
+    return shlex.join(["asterism", "plan", "retry", name, "--store", fleet.store.url])
+
+
+async def begin(orchestrator: WatchedOrchestrator, plan: Constellation, params: Mapping[str, Any]) -> Result:
+    """Store a plan and run it. If the name is taken, nothing changes and the error describes the existing plan."""
+    try:
+        return await orchestrator.run(plan, params=params)
+    except ConstellationExists:
+        raise click.ClickException(await _name_is_taken(orchestrator.fleet, plan)) from None
+
+
+async def _name_is_taken(fleet: Fleet, plan: Constellation) -> str:
+    kept = await load(fleet.store, plan.id)
+    first = await admin.initial_plan(fleet.store, plan.id)
+    if first is None:
+        compared = "A change of the plan file does not change it"
+    elif changes := differences(first, plan):
+        compared = f"The plan file has changed since its start: {changes}"
+    else:
+        compared = "The plan file has not changed since its start"
+    resume = resume_command(fleet.store.url, plan.id)
+    ended = kept.plan.state in ENDED
+    action = f"Show its result with: {resume}" if ended else f"Resume it as stored with: {_with_editor(resume)}"
+    failed = kept.plan.state in (ConstellationState.FAILED, ConstellationState.PARTIALLY_FAILED)
+    again = f"  Run what failed again with: {_with_editor(retry_command(fleet, plan.id))}\n" if failed else ""
+    version = f", version {kept.plan.version}" if kept.plan.version else ""
+    return (
+        f"plan {plan.id!r} exists in {fleet.store.url} ({kept.plan.state}{version}). {compared}.\n"
+        f"  {action}\n"
+        f"{again}  Start a new plan with another name: --id NAME"
+    )
+
+
+def differences(old: Constellation, new: Constellation) -> str:
+    """Which tasks differ, in words; empty if none does."""
+    before, after = _outline(old), _outline(new)
+    groups = [
+        (sorted(after.keys() - before.keys()), "new"),
+        (sorted(before.keys() - after.keys()), "gone"),
+        (sorted(name for name in before.keys() & after.keys() if before[name] != after[name]), "changed"),
+    ]
+    return "; ".join(f"{join_names(names, MOST_NAMES)} {word}" for names, word in groups if names)
+
+
+def _outline(plan: Constellation) -> dict[str, Any]:
+    """Each task with its dependencies."""
+    return {
+        node.id: (node.task.to_json(), {source: edge.to_json() for source, edge in node.parents.items()})
+        for node in plan.nodes.values()
+    }

@@ -1,0 +1,448 @@
+"""``asterism run``, ``check``, ``show`` and ``schema``: commands on plan files.
+
+With ``--store`` a run is durable: the plan is stored, and another process can resume it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from asterism.base.text import clean, suggestion
+from asterism.cli.cli_context import current_user, json_option, options, print_json, refuse_options, with_fleet
+from asterism.cli.model_options import MODEL, resolve_editor
+from asterism.cli.option_types import approval_rule, duration, edit_scope, named_values, positive_duration, size
+from asterism.cli.plan.plan_context import (
+    NO_EDITOR,
+    LocalCommand,
+    OutputOptions,
+    check_drawing_options,
+    check_result_option,
+    concurrency_option,
+    draw,
+    drawing_options,
+    editor_options,
+    local_options,
+    local_work,
+    plain_option,
+    report_option,
+    result_options,
+)
+from asterism.cli.user_files import OUTSIDE, allow_imports, editor_terms
+from asterism.core.plan.assignment_lock import POLICIES
+
+if TYPE_CHECKING:
+    from asterism.fleet.fleet import Fleet
+    from asterism.orchestrator.unchanged_tasks import ResultRecords
+    from asterism.planfile import GivenParameters, Mistake, PlanFile
+
+STRATEGIES = ("score", "round_robin", "capability_match", "load_balance")
+"""Those of ``core.run.placement``, which a check does not need."""
+
+UNUSABLE = 64
+"""The exit code if a plan file cannot be used."""
+
+STORE_OPTIONS = (
+    *("name", "local", "no_local", "takeover_after"),
+    *("approvals", "approval_timeout", "approval_escalation"),
+)
+"""The options of ``run`` that need ``--store``."""
+
+EDITOR_OPTIONS = ("edit_timeout", "policy", "scopes")
+"""The options of ``run`` that need ``--editor``, unless the plan is stored: a later editor goes by them."""
+
+NOBODY_APPROVES = 1.0
+"""Seconds after which an edit is refused that waits for a person, in a plan without a store: nobody can approve it."""
+
+plan_argument = click.argument("plan", metavar="PLAN.YAML", type=click.Path())
+
+
+parameter_options = options(
+    click.option(
+        "--set",
+        "settings",
+        multiple=True,
+        callback=named_values,
+        metavar="NAME=VALUE",
+        help="The value of a parameter of the plan file; repeatable.",
+    ),
+    click.option("--params", "params_file", metavar="FILE", help="A YAML or JSON file with values of parameters."),
+    click.option("--only", multiple=True, metavar="TASK", help="Only this task and what it needs; repeatable."),
+)
+"""Which plan a plan file becomes."""
+
+
+class UnusablePlanFile(click.ClickException):
+    """A plan file that cannot be used. The message has a line for each mistake, already cleaned."""
+
+    several_lines = True
+
+    def show(self, file: object = None) -> None:
+        click.echo(self.message, err=True)
+
+
+@click.command(cls=LocalCommand)
+@plan_argument
+@parameter_options
+@click.option("--policy", type=click.Choice(POLICIES), help="Lock policy: what is held while an editor decides.")
+@editor_options
+@click.option(
+    "--edit-timeout",
+    type=duration,
+    default="10m",
+    show_default=True,
+    metavar="DURATION",
+    help="With --editor: the plan goes on without an answer after this time.",
+)
+@concurrency_option
+@click.option("--strategy", type=click.Choice(STRATEGIES), default="score", help="How to choose a device.")
+@click.option(
+    "--no-device-timeout",
+    type=duration,
+    default="5m",
+    show_default=True,
+    metavar="DURATION",
+    help="How long a task waits for a device that can execute it.",
+)
+@click.option(
+    "--approve",
+    "approvals",
+    type=approval_rule,
+    multiple=True,
+    metavar="RULE",
+    help="With --store: edits that wait for a person: 'all', 'destructive', or 'edits=… tasks=… executors=… devices=… "
+    "authors=… effects=… cost=…'; repeatable.",
+)
+@click.option(
+    "--approval-timeout",
+    type=positive_duration,
+    default="1d",
+    show_default=True,
+    metavar="DURATION",
+    help="With --store: an edit that waits for a person is refused after this time.",
+)
+@click.option(
+    "--approval-escalation",
+    type=positive_duration,
+    metavar="DURATION",
+    help="With --store: people are told again that an edit waits after this time.",
+)
+@click.option(
+    "--scope",
+    "scopes",
+    type=edit_scope,
+    multiple=True,
+    metavar="SCOPE",
+    help="What editors may do: 'any', or 'editors=… edits=… tasks=… executors=… work=… devices=… secrets=… adds=… "
+    "size=… retries=…'; repeatable.",
+)
+@click.option(
+    "--result-limit",
+    type=size,
+    default="64M",
+    show_default=True,
+    metavar="SIZE",
+    help="Without --store: a larger result fails its task. In a store, `asterism fleet set --most` is the limit.",
+)
+@click.option("--store", metavar="URL", help="Store the plan and run it on the devices of this store's fleet.")
+@click.option("--id", "name", metavar="NAME", help="With --store: the name of the plan in the store; default: its id.")
+@local_options
+@click.option(
+    "--serve", is_flag=True, help="Print a link to watch and change the plan in a browser while it runs; stores it."
+)
+@report_option
+@result_options
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON; all else goes to standard error.")
+@plain_option
+def run(
+    plan: str,
+    policy: str | None,
+    editor: str | None,
+    edit_on: Any,
+    report: str | None,
+    result: str | None,
+    stats: bool,
+    as_json: bool,
+    plain: bool,
+    store: str | None,
+    serve: bool,
+    settings: dict[str, str],
+    params_file: str | None,
+    only: tuple[str, ...],
+    result_limit: int,
+    **terms: Any,
+) -> int:
+    """Run the plan in a plan file.
+
+    Exits with 0 if the plan completed, 1 if it failed, 2 if it failed in part, 130 if it was cancelled or stopped, 64
+    if it could not start. Ctrl-C cancels the plan: running tasks are asked to stop. A second Ctrl-C does not wait for
+    them.
+
+    With --store the plan is stored, and its tasks are runs of a fleet. Ctrl-C then stops only this process: tasks on
+    other devices continue, tasks in this process are handed back, and `asterism resume` continues the plan, as after a
+    crash. --serve without --store uses the default store, and adds the time to the name of the plan; so does --editor
+    model, because the exchanges and the budget of the model are kept in a store."""
+    stored = store is not None or serve or editor == MODEL
+    if stored:
+        refuse_options("has no effect with --store: use `asterism fleet set --most SIZE`.", "result_limit")
+    else:
+        refuse_options("needs --store: without it, the plan ends with this process.", *STORE_OPTIONS)
+    if editor is None:
+        refuse_options(NO_EDITOR, "edit_on", *(() if stored else EDITOR_OPTIONS))
+    if editor == OUTSIDE and not stored:
+        raise click.UsageError("--editor outside needs --store: editors reach the plan through the store.")
+    check_result_option(result, as_json)
+    allow_imports(plan)
+    found = load_plan_file(plan, given_parameters(settings, params_file), only, fleet=stored)
+    if not stored:
+        _check_secrets(found)
+    if result is not None and result not in found.constellation and not _may_grow(found, editor):
+        hint = suggestion(result, list(found.constellation.nodes)) or "."
+        raise click.BadParameter(f"the plan has no task {result!r}{hint}", param_hint="--result")
+    store_terms = {name: terms.pop(name) for name in STORE_OPTIONS}
+    terms |= {"policy": policy or found.policy or "scoped", **editor_terms(editor, edit_on, terms)}
+    terms["rank"] = any(node.task.estimate is not None for node in found.constellation.nodes.values())
+    output = OutputOptions(report, as_json, plain, stats, result)
+    if stored:
+        return _run_in_store(store, found, {**terms, **store_terms}, output, serve)
+    return _run_here(found, terms, output, result_limit)
+
+
+def _may_grow(found: PlanFile, editor: str | None) -> bool:
+    """Whether tasks may be added while the plan runs: by an editor, or for the elements of an upstream result."""
+    from asterism.base.foreach_expansion import template_of
+
+    return editor is not None or any(template_of(node.task) for node in found.constellation.nodes.values())
+
+
+def _check_secrets(found: PlanFile) -> None:
+    """Raise UnusablePlanFile if a task needs a secret that this process does not have: all tasks execute in it."""
+    import os
+
+    from asterism.base.foreach_expansion import template_of
+    from asterism.base.secret_mask import secrets_of_task
+
+    missing: dict[str, str] = {}
+    for node in found.constellation.nodes.values():
+        for name in secrets_of_task(template_of(node.task) or node.task):
+            if name not in os.environ:
+                missing.setdefault(name, node.task.id)
+    if missing:
+        needs = ", ".join(f"{name!r} (task {task!r})" for name, task in missing.items())
+        what = f"The environment lacks secrets of the plan: {needs}; nothing was done."
+        raise UnusablePlanFile(clean(f"{what} Set them, or run the plan on devices that have them: --store URL."))
+
+
+def _run_here(found: PlanFile, terms: dict[str, Any], output: OutputOptions, result_limit: int) -> int:
+    import asyncio
+
+    from asterism.cli.interrupts import run_until_interrupted
+    from asterism.cli.plan.plan_context import print_result, prints_beside, quiet_log
+    from asterism.cli.plan.plan_live_view import watched
+    from asterism.cli.screen import Screen
+    from asterism.orchestrator.devices import LocalDevice
+    from asterism.orchestrator.orchestrator import Orchestrator
+    from asterism.report.result_report import Recording
+
+    async def run(records: ResultRecords | None) -> int:
+        plan = found.constellation
+        plan.author = current_user()
+        devices = [
+            LocalDevice(line.id, line.slots, line.can, json_results=True, result_limit=result_limit)
+            for line in found.devices
+        ]
+        orchestrator = Orchestrator(devices, records=records, approval_timeout=NOBODY_APPROVES, **terms)
+        recording = Recording(plan, orchestrator.events)
+        screen = Screen(stderr=output.to_stderr)
+        with prints_beside(output):
+            async with watched(orchestrator, plan, screen, plain=output.plain):
+                result = await run_until_interrupted(orchestrator, plan)
+        recording.close()
+        return print_result(result, recording, output, screen)
+
+    with quiet_log(but=("asterism.unchanged",)):
+        return asyncio.run(_with_records(found, run))
+
+
+async def _with_records(found: PlanFile, run: Callable[[ResultRecords | None], Awaitable[int]]) -> int:
+    """Run with the records of the default store, if a task may be skipped because its files have not changed."""
+    from asterism.base.foreach_expansion import template_of
+
+    tasks = (template_of(node.task) or node.task for node in found.constellation.nodes.values())
+    if all(task.skip_if_unchanged is None for task in tasks):
+        return await run(None)
+    from asterism.orchestrator.result_records import StoreRecords
+    from asterism.store.url import open_store
+
+    store = await open_store()
+    try:
+        return await run(StoreRecords(store))
+    finally:
+        await store.close()
+
+
+def _run_in_store(
+    store: str | None, found: PlanFile, terms: dict[str, Any], output: OutputOptions, serve: bool = False
+) -> int:
+    from asterism.cli.plan.plan_context import quiet_log
+    from asterism.cli.plan.plan_execution import WatchedOrchestrator, begin, follow
+
+    plan = found.constellation
+    plan.id = terms.pop("name") or (plan.id if store is not None else _name_with_time(plan.id))
+    can = frozenset(word for line in found.devices for word in line.can)
+    local = local_work(terms.pop("local"), terms.pop("no_local"), can)
+
+    async def work(fleet: Fleet) -> int:
+        orchestrator = WatchedOrchestrator(fleet, local, output, **await resolve_editor(fleet, terms))
+
+        async def run() -> int:
+            return await follow(orchestrator, plan.id, lambda: begin(orchestrator, plan, found.params))
+
+        if not serve:
+            return await run()
+        from asterism.cli.serve.server_process import serve_while
+
+        return await serve_while(fleet, run, stay=not output.as_json)
+
+    with quiet_log(but=("asterism.journal", "asterism.device", "asterism.unchanged")):
+        return with_fleet(store, work, create=True)
+
+
+def _name_with_time(name: str) -> str:
+    """The name of a plan in the default store, where an earlier run of the same file may have its own."""
+    import time
+
+    return f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+@click.command()
+@plan_argument
+@parameter_options
+@click.option("--imports", is_flag=True, help="Also import the functions of call tasks. This runs their modules.")
+@json_option
+def check(
+    plan: str,
+    imports: bool,
+    as_json: bool,
+    settings: dict[str, str],
+    params_file: str | None,
+    only: tuple[str, ...],
+) -> int:
+    """Report every mistake in a plan file, with line numbers.
+
+    Parameters without a value are no mistake here. Exits with 0 if the plan can run, with 64 if not."""
+    from asterism.base.text import plural
+    from asterism.planfile import check as check_file
+
+    if imports:
+        allow_imports(plan)
+    try:
+        params = given_parameters(settings, params_file, required=False)
+        found, mistakes = check_file(plan, imports=imports, params=params, only=only)
+    except OSError as error:
+        raise UnusablePlanFile(f"{clean(plan)} cannot be read: {error.strerror}.") from None
+    if as_json:
+        print_json(_findings_json(plan, found, mistakes))
+        return 0 if found is not None else UNUSABLE
+    for mistake in mistakes:
+        click.echo(mistake.format(plan), err=True)
+    if found is None:
+        raise UnusablePlanFile(f"{_count(mistakes)} in {clean(plan)}.")
+    tasks, edges = len(found.constellation), sum(1 for _ in found.constellation.dependencies)
+    warnings = f", with {_count(mistakes)}" if mistakes else ""
+    click.echo(f"{clean(plan)} is valid: {plural(tasks, 'task')}, {plural(edges, 'dependency')}{warnings}.")
+    return 0
+
+
+def _findings_json(plan: str, found: PlanFile | None, mistakes: Iterable[Mistake]) -> dict[str, Any]:
+    """What ``check`` found, for programs."""
+    from dataclasses import asdict
+
+    findings = [{"file": plan, **{name: one for name, one in asdict(each).items() if one != ""}} for each in mistakes]
+    return {
+        "file": plan,
+        "valid": found is not None,
+        "tasks": None if found is None else len(found.constellation),
+        "dependencies": None if found is None else sum(1 for _ in found.constellation.dependencies),
+        "mistakes": [one for one in findings if not one["warning"]],
+        "warnings": [one for one in findings if one["warning"]],
+    }
+
+
+@click.command()
+@plan_argument
+@parameter_options
+@drawing_options
+@json_option
+def show(
+    plan: str,
+    svg_path: str | None,
+    as_mermaid: bool,
+    as_json: bool,
+    settings: dict[str, str],
+    params_file: str | None,
+    only: tuple[str, ...],
+) -> None:
+    """Draw the plan in a plan file.
+
+    `asterism plan show NAME` draws a plan in a store, with the states of its tasks."""
+    check_drawing_options(svg_path, as_mermaid, as_json)
+    if not Path(plan).exists() and not plan.endswith((".yaml", ".yml")):
+        name = clean(plan)
+        raise UnusablePlanFile(f"There is no file {name}. To draw a plan in a store, use: asterism plan show {name}")
+    found = load_plan_file(plan, given_parameters(settings, params_file, required=False), only).constellation
+    if as_json:
+        from asterism.api.local.plan_documents import content
+
+        print_json(content(found))
+    else:
+        draw(found, svg_path, as_mermaid)
+
+
+@click.command()
+def schema() -> None:
+    """Print the JSON Schema of plan files.
+
+    Editors use it to complete and check plan files."""
+    import json
+
+    from asterism.planfile import json_schema
+
+    click.echo(json.dumps(json_schema(), indent=2, ensure_ascii=False))
+
+
+def given_parameters(settings: dict[str, str], params_file: str | None, *, required: bool = True) -> GivenParameters:
+    """The values that ``--set`` and ``--params`` give. Unless ``required``, the others get stand-ins."""
+    from asterism.planfile import GivenParameters
+
+    return GivenParameters(texts=settings, file=params_file, required=required)
+
+
+def load_plan_file(
+    path: str, params: GivenParameters | None = None, only: tuple[str, ...] = (), *, fleet: bool = False
+) -> PlanFile:
+    """The plan in a file, after printing its warnings. Raises UnusablePlanFile with every mistake."""
+    from asterism.planfile import BadPlan, load
+
+    try:
+        found = load(path, params=params or {}, only=only, fleet=fleet)
+    except BadPlan as bad:
+        raise UnusablePlanFile(f"{bad}\n{_count(bad.mistakes)} in {clean(path)}; nothing was done.") from None
+    except OSError as error:
+        raise UnusablePlanFile(f"{clean(path)} cannot be read: {error.strerror}.") from None
+    for warning in found.warnings:
+        click.echo(warning.format(path), err=True)
+    return found
+
+
+def _count(mistakes: Iterable[Mistake]) -> str:
+    """``2 mistakes and 1 warning``."""
+    from asterism.base.text import plural
+
+    mistakes = list(mistakes)
+    warnings = sum(mistake.warning for mistake in mistakes)
+    numbers = [(len(mistakes) - warnings, "mistake"), (warnings, "warning")]
+    return " and ".join(plural(number, noun) for number, noun in numbers if number)

@@ -1,0 +1,1 @@
+"""Commands on runs, workflows and schedules."""

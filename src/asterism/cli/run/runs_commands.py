@@ -1,0 +1,427 @@
+"""``asterism runs``: create, list, explain, watch, cancel, pause and retry the runs of a fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from asterism.api.pages import read_pages
+from asterism.api.run_operations import MOST_AT_ONCE, STATUSES
+from asterism.base.text import echo_data, plural, short
+from asterism.cli.cli_context import (
+    CommandGroup,
+    Function,
+    fleet_options,
+    log_options,
+    note,
+    print_json,
+    refuse_options,
+    with_system,
+)
+from asterism.cli.option_types import duration, json_object
+
+if TYPE_CHECKING:
+    from asterism.api.documents import Page, Run
+    from asterism.api.system import System
+
+KEEPS = ("epoch", "original", "furthest")
+FAILED = 1
+REFUSED = 64
+
+
+@click.group(cls=CommandGroup)
+def runs() -> None:
+    """Create and manage runs: create, list, show, why, watch and more.
+
+    RUN is the id of a run, or any part of the id that no other run shares (at least 4 letters)."""
+
+
+@runs.command()
+@click.argument("workflow", required=False)
+@click.option(
+    "--input",
+    "given",
+    type=json_object,
+    metavar="JSON|@FILE|-",
+    help="The input as a JSON object, in a file, or on standard input.",
+)
+@click.option("--file", metavar="FILE.YAML", help="Take the workflow from this file and add it to the store.")
+@click.option(
+    "--key", metavar="TEXT", help="Idempotency key: a second run with this key is not created; the first is returned."
+)
+@click.option("--series", metavar="NAME", help="Queue the run in a series; a series has at most one active run.")
+@click.option("--priority", type=int, metavar="N", help="Higher goes first; default: the priority of the workflow.")
+@click.option("--device", metavar="NAME", help="Run it on this device only.")
+@click.option(
+    "--keep", type=click.Choice(KEEPS), help="Which result counts if peers that were apart both ran it; default: epoch."
+)
+@click.option(
+    "--prefer-local/--no-prefer-local",
+    default=True,
+    show_default=True,
+    help="Prefer your device on this machine, if it can execute the run now.",
+)
+@click.option("--wait", is_flag=True, help="Wait for the end of the run; exit with 1 if it failed.")
+@click.option("--label", metavar="TEXT", help="What to call the run; {name} stands for an input.")
+@click.option(
+    "--each",
+    metavar="FILE|-",
+    help="Create a run for each line: a JSON object, the input. --key and --label may contain {name}.",
+)
+@click.option("--as", "plain", metavar="NAME", help="With --each: lines are plain text, the value of this input.")
+@click.option("--restart", is_flag=True, help="With --each: do not continue an interrupted command, begin anew.")
+@fleet_options
+def create(
+    workflow: str | None,
+    given: dict[str, Any] | None,
+    file: str | None,
+    wait: bool,
+    label: str | None,
+    each: str | None,
+    plain: str | None,
+    restart: bool,
+    store: str | None,
+    as_json: bool,
+    **terms: Any,
+) -> int:
+    """Create a run of a workflow and print its id.
+
+    \b
+    asterism runs create transcode --input '{"file": "a.mp4", "out": "a.webm"}'
+    asterism runs create report --input @numbers.json --wait
+    asterism runs create transcode --each files.jsonl --label '{file}' --key '{file}'
+    ls *.mp4 | asterism runs create transcode --each - --as file
+
+    With --each it creates up to 1,000 runs in one commit, and prints their ids unless standard output is a terminal.
+    After an interruption, repeat the command: it continues, and creates no run twice."""
+    if workflow is None and file is None:
+        raise click.UsageError("Give the name of a WORKFLOW, or --file.")
+    if each is not None:
+        if wait:
+            raise click.UsageError("--wait waits for one run. Wait for all with: asterism runs watch --until-done")
+        refuse_options("has no effect with --each: the runs are offered to all devices.", "prefer_local")
+        from asterism.cli.run.bulk_runs import NewRuns, create_each
+        from asterism.cli.run.run_actions import find_workflow_in
+
+        options = {name: terms[name] for name in ("series", "priority", "device", "keep") if terms[name] is not None}
+        new = NewRuns(
+            workflow=find_workflow_in(file, workflow) if file is not None else workflow or "",
+            source=each,
+            plain=plain,
+            values=given or {},
+            label=label,
+            key=terms["key"],
+            options=options,
+            restart=restart,
+            as_json=as_json,
+        )
+        return with_system(store, partial(create_each, new=new), create=file is not None)
+    if plain is not None or restart:
+        raise click.UsageError(f"{'--as' if plain is not None else '--restart'} belongs to --each.")
+    from asterism.cli.run.run_actions import create_run, label_from, read_workflow
+
+    terms["label"] = label_from(label, given or {})
+    wanted = read_workflow(file, workflow, given or {}) if file is not None else workflow or ""
+    make = partial(create_run, wanted=wanted, given=given or {}, terms=terms, wait=wait, as_json=as_json)
+    return with_system(store, make, create=file is not None)
+
+
+@runs.command("list")
+@click.option(
+    "--status",
+    "statuses",
+    type=click.Choice(STATUSES),
+    multiple=True,
+    help="Only runs with this status; open means not ended.",
+)
+@click.option("--workflow", metavar="NAME", help="Only runs of this workflow.")
+@click.option("--device", metavar="NAME", help="Only runs on this device.")
+@click.option("--series", metavar="NAME", help="Only runs of this series.")
+@click.option("--search", metavar="TEXT", help="Only runs with this text in their label, key or input.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    metavar="N",
+    default=50,
+    show_default=True,
+    help="Maximum number of runs; 0 for all.",
+)
+@click.option("--newest", is_flag=True, help="List the newest first instead of last.")
+@fleet_options
+def list_(limit: int, newest: bool, store: str | None, as_json: bool, **wanted: Any) -> None:
+    """List the latest runs.
+
+    LABEL is the label of the run; without one, the task of its plan or the values of its input.
+    FOR is how long a run has had its status; for a run that has ended it is how long the work took. BEAT is the age of
+    the last heartbeat of its device."""
+
+    if wanted["statuses"]:
+        wanted["status"] = ",".join(wanted["statuses"])
+    del wanted["statuses"]
+
+    async def read(system: System) -> None:
+        page = await read_pages(system.list_runs, limit, MOST_AT_ONCE, **wanted)
+        if not newest:
+            page.items.reverse()
+        if as_json:
+            print_json(page.items)
+        elif page.items:
+            _print_table(page)
+        else:
+            create = "There are no runs. Create one with: asterism runs create WORKFLOW"
+            note("No run matches." if any(wanted.values()) else create)
+        if page.next is not None:
+            note(f"There are more than {len(page.items)} runs; list all with: --limit 0")
+
+    with_system(store, read)
+
+
+def _print_table(page: Page[Run]) -> None:
+    from asterism.cli.run.run_views import runs_table
+    from asterism.cli.screen import print_lines
+
+    print_lines(lambda width: runs_table(page.items, page.now or 0.0, width))
+    for peer in sorted({run.held_for for run in page.items if run.held_for is not None}):
+        held = ", ".join(short(run.id) for run in page.items if run.held_for == peer)
+        command = f"asterism peer remove {peer} --adopt"
+        note(f"Held because peer {peer} was removed: {held}. Run them here with: {command}")
+
+
+@runs.command(short_help="Show everything about a run.")
+@click.argument("run")
+@fleet_options
+def show(run: str, store: str | None, as_json: bool) -> None:
+    """Show everything about a run: its status, progress, story and assignments."""
+
+    async def read(system: System) -> None:
+        from asterism.cli.run.run_views import details_lines
+        from asterism.cli.screen import print_lines
+
+        details = await system.show_run(run)
+        if as_json:
+            print_json(details)
+        else:
+            print_lines(lambda width: details_lines(details, width))
+
+    with_system(store, read)
+
+
+@runs.command()
+@click.argument("run")
+@fleet_options
+def why(run: str, store: str | None, as_json: bool) -> None:
+    """Explain why a run is not running.
+
+    The answer names what holds the run: another run of its series, a pause, the delay before its next attempt, or the
+    devices: none is capable, or they are busy, resting, silent or about to answer."""
+
+    async def read(system: System) -> None:
+        from asterism.cli.run.run_views import explanation_lines
+        from asterism.cli.screen import print_lines
+
+        answer = await system.explain_run(run)
+        if as_json:
+            print_json(answer)
+        else:
+            print_lines(lambda width: explanation_lines(answer, width))
+
+    with_system(store, read)
+
+
+@runs.command()
+@click.option("--until-done", is_flag=True, help="Exit when every run has ended.")
+@fleet_options
+def watch(until_done: bool, store: str | None, as_json: bool) -> None:
+    """Watch all runs: their devices, status and progress. Ctrl-C stops it.
+
+    Without a terminal, prints a line for each event of a run; with --json a JSON object for each."""
+
+    async def watch_runs(system: System) -> None:
+        from asterism.cli.run.runs_watch import watch as watch_fleet
+        from asterism.cli.screen import Screen
+
+        await watch_fleet(system, Screen(), until_done=until_done, as_json=as_json)
+
+    with_system(store, watch_runs)
+
+
+@runs.command()
+@click.argument("names", metavar="RUN...", nargs=-1, required=True)
+@fleet_options
+def wait(names: tuple[str, ...], store: str | None, as_json: bool) -> int:
+    """Wait until runs have ended. Exits with 1 if one of them failed."""
+
+    async def wait_for_all(system: System) -> int:
+        from asterism.cli.run.run_actions import exit_code, wait_for_ends
+
+        runs = [await system.show_run(name) for name in names]
+        ended = await wait_for_ends(system, list({run.id: run for run in runs}.values()), quiet=as_json)
+        if as_json:
+            print_json(ended)
+        return exit_code(ended)
+
+    return with_system(store, wait_for_all)
+
+
+@runs.command(short_help="Print the output of a completed run.")
+@click.argument("run")
+@fleet_options
+def output(run: str, store: str | None, as_json: bool) -> int:
+    """Print the output of a completed run: text as it is, anything else as JSON.
+
+    Exits with 1 if the run failed, with 64 if it has not ended."""
+
+    async def read(system: System) -> int:
+        details = await system.show_run(run)
+        if not details.ended:
+            note(
+                f"Run {details.id} is {details.status} and has no output yet. "
+                f"Show its progress with: asterism runs show {short(details.id)}"
+            )
+            return REFUSED
+        if details.error is not None:
+            note(f"Run {details.id} {'was ' if details.cancelled else 'failed: '}{details.error}")
+            return FAILED
+        value = (await system.read_output(details.id)).output
+        if as_json or not isinstance(value, str):
+            print_json(value)
+        else:
+            echo_data(value)
+        return 0
+
+    return with_system(store, read)
+
+
+# -- requests ----------------------------------------------------------------------------------------------------------
+
+Request = Callable[["System", str], Awaitable["Run"]]
+
+reason_option = click.option("--reason", default="", metavar="TEXT", help="The reason, for the story of the runs.")
+
+
+def _request(name: str, meaning: str, short: str | None = None) -> Callable[[Function], click.Command]:
+    """A command that makes the same request for each run that it is given."""
+
+    def decorate(function: Function) -> click.Command:
+        options = reason_option(fleet_options(function))
+        arguments = click.argument("names", metavar="RUN...", nargs=-1, required=True)(options)
+        return runs.command(name, help=meaning, short_help=short)(arguments)
+
+    return decorate
+
+
+def _request_each(names: tuple[str, ...], store: str | None, as_json: bool, request: Request) -> int:
+    async def request_all(system: System) -> int:
+        from asterism.api.client_errors import TryLater
+        from asterism.cli.run.run_views import describe_outcome
+        from asterism.core.errors import AsterismError, RunRefused
+        from asterism.store.store_errors import StoreError
+
+        changed, refused = [], 0
+        before = {run.id: run for run in [await system.show_run(name) for name in names]}
+        for run in before.values():
+            try:
+                after = await request(system, run.id)
+            except (StoreError, TryLater):
+                raise
+            except AsterismError as error:  # continue with the others
+                note(f"Run {error.run_id}: {error.why}." if isinstance(error, RunRefused) else _sentence(error))
+                refused += 1
+                continue
+            if as_json:
+                changed.append(after)
+            else:
+                click.echo(describe_outcome(run, after))
+        if as_json:
+            print_json(changed)
+        return REFUSED if refused else 0
+
+    return with_system(store, request_all)
+
+
+def _sentence(error: Exception) -> str:
+    """The message as a sentence. A command at its end stays as it is to be typed."""
+    text = str(error)
+    return text if ": asterism " in text else f"{text[:1].upper()}{text[1:]}."
+
+
+@_request("cancel", "Cancel runs: at once, or when their devices have stopped them.")
+def cancel(names: tuple[str, ...], reason: str, store: str | None, as_json: bool) -> int:
+    return _request_each(names, store, as_json, lambda system, run: system.cancel_run(run, reason))
+
+
+@_request("pause", "Pause runs until they are resumed. Their progress is kept.", "Pause runs until they are resumed.")
+def pause(names: tuple[str, ...], reason: str, store: str | None, as_json: bool) -> int:
+    return _request_each(names, store, as_json, lambda system, run: system.pause_run(run, reason))
+
+
+@_request("resume", "Resume paused runs. A device that has not yet stopped a run for the pause continues it.")
+def resume(names: tuple[str, ...], reason: str, store: str | None, as_json: bool) -> int:
+    return _request_each(names, store, as_json, lambda system, run: system.resume_run(run, reason))
+
+
+@_request(
+    "retry",
+    "Run ended runs again: create new runs with the same input and print their ids.",
+    "Run ended runs again, as new runs.",
+)
+def retry(names: tuple[str, ...], reason: str, store: str | None, as_json: bool) -> int:
+    return _request_each(names, store, as_json, lambda system, run: system.retry_run(run, reason))
+
+
+@runs.command(short_help="Assign runs to another device.")
+@click.argument("names", metavar="RUN...", nargs=-1, required=True)
+@click.option("--to", "device", required=True, metavar="DEVICE", help="The device that gets the runs.")
+@click.option("--stop", is_flag=True, help="If a device works on a run, stop it there first; its progress is kept.")
+@reason_option
+@fleet_options
+def move(names: tuple[str, ...], device: str, stop: bool, reason: str, store: str | None, as_json: bool) -> int:
+    """Assign runs to another device: runs that wait, or that no device has started.
+
+    A run on which a device works is refused; with --stop, that device is asked to hand it back first. If the new device
+    declines the run, any device may take it again; use `runs create --device` to allow only one device."""
+    return _request_each(names, store, as_json, lambda system, run: system.move_run(run, device, stop, reason))
+
+
+@runs.command()
+@click.option(
+    "--older-than", type=duration, required=True, metavar="DURATION", help="The minimum age since the end, such as 30d."
+)
+@fleet_options
+def prune(older_than: float, store: str | None, as_json: bool) -> None:
+    """Delete runs that ended long ago.
+
+    The fleet also does this by itself: `asterism fleet set --keep` sets how long it keeps ended runs."""
+
+    async def forget(system: System) -> None:
+        pruned = await system.prune_runs(older_than)
+        if as_json:
+            print_json(pruned)
+        else:
+            click.echo(f"{plural(pruned.pruned, 'run')} deleted.")
+
+    with_system(store, forget)
+
+
+@runs.command(short_help="Print what a run has printed.")
+@click.argument("run")
+@log_options
+@fleet_options
+def logs(run: str, store: str | None, as_json: bool, **terms: Any) -> None:
+    """Print what a run has printed: the output of its command, or what its function prints and logs.
+
+    The output of all attempts is kept, each up to the --log-limit of the fleet: its beginning and its end. With --json
+    each line is a JSON object with its attempt, time and stream. The result of a run is printed by `asterism runs
+    output`."""
+    if as_json:
+        refuse_options("has no effect with --json: each line has its time and stream.", "times")
+
+    async def read(system: System) -> None:
+        from asterism.cli.log_output import LogOptions, print_run_log
+
+        await print_run_log(system, run, LogOptions(**terms, as_json=as_json))
+
+    with_system(store, read)

@@ -1,0 +1,463 @@
+"""What the commands on series share: options, opening the register, making a change, exit codes.
+
+Importing this module is cheap: git, stores and GitHub are imported when one of them is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import click
+from click.core import ParameterSource
+
+from asterism.base.startup import install_hint
+from asterism.base.text import clean
+from asterism.cli.cli_context import (
+    HOW_TO_CREATE_A_STORE,
+    current_user,
+    json_option,
+    options,
+    print_json,
+    refuse_options,
+    run_interruptible,
+    server_of,
+)
+from asterism.cli.option_types import positive_duration
+
+if TYPE_CHECKING:
+    from asterism.api.client import AsyncClient
+    from asterism.api.documents import Page, Series, SeriesChange, SeriesCounts, SeriesOutcome
+    from asterism.api.series_operations import Change as ChangeRequest
+    from asterism.series.compare_and_swap import Outcome, RetryOptions, UpdateCounts
+    from asterism.series.github.github_register import GitHubRegister
+    from asterism.series.register import SeriesRegister
+
+    Make = Callable[..., Awaitable[Outcome]]
+    MakeOf = Callable[[Any], Awaitable[Make]]
+
+EXIT_UNUSABLE = 64
+EXIT_UNREADABLE = 65
+EXIT_UNAVAILABLE = 69
+EXIT_QUEUED = 75
+EXIT_CONTENDED = 76
+
+UNREADABLE_HINT = "The series counts as taken. Rebuild it from the open issues with: asterism series rebuild"
+REGISTERS = ("remote", "github", "store")
+
+
+# -- options -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SeriesOptions:
+    """The options that the commands on series share. At most one of the registers is given on the command line."""
+
+    remote: str | None
+    github: str | None
+    store: str | None
+    dry_run: bool
+    as_json: bool
+    by: str
+    tries: int | None
+    deadline: float | None
+    metrics: Path | None
+    reason: str = ""
+
+    @classmethod
+    def of(cls, given: dict[str, Any]) -> SeriesOptions:
+        """From the options of a command; one that changes nothing has only some of them. Raises UsageError."""
+        context = click.get_current_context()
+        named = [
+            f"--{name}"
+            for name in REGISTERS
+            if given[name] is not None and context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        ]
+        if len(named) > 1:
+            raise click.UsageError(f"{' and '.join(named)} name different registers: give one of them.")
+        defaults = {"tries": None, "deadline": None, "metrics": None}
+        return cls(**{**defaults, **given, "by": given.get("by") or current_user()})
+
+    @property
+    def retry(self) -> RetryOptions:
+        from asterism.series.compare_and_swap import RetryOptions
+
+        return RetryOptions.limited(self.tries, self.deadline)
+
+    @property
+    def terms(self) -> dict[str, Any]:
+        """What every request of a change has."""
+        return {"reason": self.reason, "dry_run": self.dry_run, "tries": self.tries, "deadline": self.deadline}
+
+    def verb(self, past: str, present: str) -> str:
+        """``claimed``, or ``would claim`` in a dry run."""
+        return f"would {present}" if self.dry_run else past
+
+
+def issue_number(text: str) -> int:
+    """``123`` or ``#123``."""
+    digits = text.strip().removeprefix("#")
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 16 and int(digits) > 0):
+        raise click.BadParameter(f"{text!r} is not the number of an issue (example: 123).")
+    return int(digits)
+
+
+def utf8_text(text: str) -> str:
+    """Text without the surrogates that stand for bytes that are not UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise click.BadParameter("the text is not valid UTF-8.") from None
+    return text
+
+
+def login(text: str) -> str:
+    """A login of GitHub, with or without ``@``."""
+    if not text.removeprefix("@") or not text.isprintable() or " " in text:
+        raise click.BadParameter(f"{text!r} is not a login of GitHub (example: copilot-swe-agent).")
+    return text
+
+
+dry_run_option = click.option("--dry-run", is_flag=True, help="Print what would happen, and change nothing.")
+
+register_options = options(
+    click.option("--remote", metavar="URL", help="A git remote: file, ssh, https, or a name such as origin."),
+    click.option("--github", metavar="ORG/REPO", help="A repository on GitHub, through its API."),
+    click.option(
+        "--store",
+        metavar="URL",
+        envvar="ASTERISM_STORE",
+        help="sqlite:///file.db, postgresql://…, or a server: https://… or its name; default: $ASTERISM_STORE, or a "
+        "file in your data directory.",
+    ),
+    dry_run_option,
+    json_option,
+)
+"""The options of every command on series. Commands that change nothing also accept ``--dry-run``, for scripts."""
+
+
+retry_options = options(
+    click.option("--by", type=utf8_text, metavar="NAME", help="The author, for the history; default: your user name."),
+    click.option(
+        "--tries",
+        type=click.IntRange(min=0),
+        metavar="N",
+        help="How often to try while other writers are faster; 0 for no limit. Default: until the deadline.",
+    ),
+    click.option(
+        "--deadline",
+        type=positive_duration,
+        metavar="DURATION",
+        help="How long to try, such as 60s; default: 2m, and no limit with --tries.",
+    ),
+)
+"""The author and the limits of a change."""
+
+change_options = options(
+    register_options,
+    retry_options,
+    click.option("--reason", type=utf8_text, default="", metavar="TEXT", help="The reason, for the history."),
+    click.option(
+        "--metrics",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="Write metrics as JSON, and add them to the totals in the file.",
+    ),
+)
+"""The options of every command that changes a series."""
+
+
+# -- the register ------------------------------------------------------------------------------------------------------
+
+
+class SeriesPlace(Protocol):
+    """Where series are: a register that is open here, or a server."""
+
+    @property
+    def url(self) -> str: ...
+
+    async def all(self) -> Page[Series]: ...
+
+    async def show(self, name: str) -> tuple[Series | None, float]:
+        """A series, None if it does not exist; and the time of the register."""
+        ...
+
+    async def history(self, name: str, limit: int) -> list[SeriesChange]: ...
+
+    async def change(self, request: ChangeRequest, make: Make | None = None) -> SeriesOutcome:
+        """Make the change of a request, or with ``make`` another one, on a register that is open here."""
+        ...
+
+
+class RegisterSeries:
+    """Series in a register that is open here."""
+
+    def __init__(self, register: SeriesRegister, given: SeriesOptions) -> None:
+        self.register, self._given = register, given
+
+    @property
+    def url(self) -> str:
+        return self.register.url
+
+    async def all(self) -> Page[Series]:
+        from asterism.api.local.series_handlers import all_series
+
+        return await all_series(self.register)
+
+    async def show(self, name: str) -> tuple[Series | None, float]:
+        from asterism.api.local.series_handlers import series_document
+
+        snapshot, now = await self.register.read(name), self.register.clock()
+        return None if snapshot.token is None else series_document(name, snapshot.text, now), now
+
+    async def history(self, name: str, limit: int) -> list[SeriesChange]:
+        from asterism.api.local.series_handlers import series_changes
+
+        return await series_changes(self.register, name, limit)
+
+    async def change(self, request: ChangeRequest, make: Make | None = None) -> SeriesOutcome:
+        from asterism.api.local.series_handlers import change_series
+        from asterism.series.compare_and_swap import Contended, UpdateCounts
+
+        counts, contended = UpdateCounts(), False
+        try:
+            return await change_series(self.register, request, self._given.by, counts=counts, make=make)
+        except Contended:
+            contended = True
+            raise
+        finally:
+            _write_metrics(self._given, counts, contended)
+
+
+class ServerSeries:
+    """Series in the store of a server."""
+
+    def __init__(self, client: AsyncClient, given: SeriesOptions) -> None:
+        self._client, self._given = client, given
+        self.url = client.url
+
+    async def all(self) -> Page[Series]:
+        return await self._client.list_series()
+
+    async def show(self, name: str) -> tuple[Series | None, float]:
+        from asterism.api.client_errors import NotFound
+
+        try:
+            details = await self._client.show_series(name)
+        except NotFound as error:
+            if error.problem != "unknown-series":
+                raise
+            return None, 0.0
+        return details, details.now
+
+    async def history(self, name: str, limit: int) -> list[SeriesChange]:
+        return (await self._client.list_series_changes(name, limit)).items
+
+    async def change(self, request: ChangeRequest, make: Make | None = None) -> SeriesOutcome:
+        from asterism.api import documents
+        from asterism.api.client_errors import ApiError
+        from asterism.api.series_operations import CHANGES
+
+        counts, contended = documents.SeriesCounts(), False
+        try:
+            outcome = await self._client.call(CHANGES[type(request)], request)
+            counts = outcome.counts
+            return outcome
+        except ApiError as error:
+            contended = error.problem == "series-contended"
+            raise
+        finally:
+            _write_metrics(self._given, counts, contended)
+
+
+PROBLEMS = {
+    "series-contended": ("contended", EXIT_CONTENDED),
+    "series-refused": ("refused", EXIT_UNUSABLE),
+    "series-unreadable": ("unreadable", EXIT_UNREADABLE),
+    "answer-lost": ("unsure", EXIT_UNAVAILABLE),
+    "store-unavailable": ("unavailable", EXIT_UNAVAILABLE),
+}
+"""The status and the exit code of problems that a server answers with."""
+
+
+def with_series(given: SeriesOptions, use: Callable[[SeriesPlace], Awaitable[int]], *, create: bool) -> int:
+    """Open the register or the server that the options name, use it, and close it. Returns the exit code.
+
+    Each kind of failure has its own exit code, so that scripts can tell waiting from failing. With ``create`` a missing
+    store is created; a dry run uses an empty one instead."""
+    from asterism.api.client_errors import ApiError
+    from asterism.core.series.machine import UnreadableSeries
+    from asterism.series.compare_and_swap import Contended
+    from asterism.series.register import AssignmentFailed, NotClaimable, OutcomeUnknown, RegisterUnavailable
+    from asterism.store.store_errors import StoreCorrupt, StoreError, UnknownSchema
+
+    try:
+        return run_interruptible(_use_series(given, use, create))
+    except ApiError as error:
+        if error.problem not in PROBLEMS:
+            raise
+        status, code = PROBLEMS[error.problem]
+        hint = f". {UNREADABLE_HINT}" if code == EXIT_UNREADABLE else ""
+        return _report(status, f"{error}{hint}", code, given.as_json)
+    except Contended as error:
+        return _report("contended", error, EXIT_CONTENDED, given.as_json)
+    except NotClaimable as error:
+        return _report("refused", error, EXIT_UNUSABLE, given.as_json)
+    except AssignmentFailed as error:
+        return _report("unassignable", error, EXIT_UNUSABLE, given.as_json)
+    except UnreadableSeries as error:
+        return _report("unreadable", f"{error}. {UNREADABLE_HINT}", EXIT_UNREADABLE, given.as_json)
+    except OutcomeUnknown as error:
+        return _report("unsure", error, EXIT_UNAVAILABLE, given.as_json)
+    except (StoreCorrupt, UnknownSchema) as error:
+        return _report("unreadable", error, EXIT_UNREADABLE, given.as_json)
+    except (RegisterUnavailable, StoreError) as error:
+        return _report("unavailable", error, EXIT_UNAVAILABLE, given.as_json)
+
+
+def _report(status: str, error: object, code: int, as_json: bool) -> int:
+    if as_json:
+        print_json({"status": status, "error": str(error)})
+    for line in f"Error: {error}".split("\n"):  # a message of git may have several lines
+        click.echo(clean(line), err=True)
+    return code
+
+
+async def _use_series(given: SeriesOptions, use: Callable[[SeriesPlace], Awaitable[int]], create: bool) -> int:
+    url = server_of(given.store) if given.remote is None and given.github is None else None
+    if url is not None:
+        refuse_options("has no effect at a server: the author is the name of your token there.", "by")
+        from asterism.api.client import AsyncClient
+
+        async with AsyncClient(url) as client:
+            return await use(ServerSeries(client, given))
+    register = await _open_register(given, create)
+    try:
+        return await use(RegisterSeries(register, given))
+    finally:
+        await register.close()
+
+
+async def _open_register(given: SeriesOptions, create: bool) -> SeriesRegister:
+    if given.remote is not None:
+        from asterism.cli.series.git_remote_option import resolve_remote
+        from asterism.series.git_register import GitRegister
+
+        address, environment = resolve_remote(given.remote)
+        return GitRegister(address, environment=environment)
+    if given.github is not None:
+        return open_github_register(given.github, given.deadline)
+    return await _open_store_register(given, create)
+
+
+def open_github_register(
+    repository: str, deadline: float | None, cache: Path | None = None, read_only_cache: bool = False
+) -> GitHubRegister:
+    """The register on GitHub. Raises ClickException if the extra is not installed."""
+    try:
+        from asterism.series.github.github_register import open_github
+    except ImportError as error:
+        raise click.ClickException(f"a package is missing ({error}): {install_hint('github')}") from None
+    return open_github(repository, cache=cache, read_only_cache=read_only_cache, deadline=deadline)
+
+
+async def _open_store_register(given: SeriesOptions, create: bool) -> SeriesRegister:
+    from asterism.series.store_register import StoreRegister
+    from asterism.store.store_errors import StoreMissing, StoreNotFound
+    from asterism.store.url import open_store
+
+    if given.store is not None and given.store.lower().startswith("memory:"):
+        raise click.UsageError(
+            "A store in memory ends with its process, so commands cannot share a series in it; "
+            "use sqlite:///file.db, or --remote."
+        )
+    try:
+        return StoreRegister(await open_store(given.store, create=create and not given.dry_run))
+    except StoreMissing as error:
+        if create and given.dry_run:
+            from asterism.store.memory import MemoryStore
+
+            return StoreRegister(MemoryStore())
+        if create or not isinstance(error, StoreNotFound):
+            raise
+        raise StoreNotFound(f"{error}; {HOW_TO_CREATE_A_STORE}") from None
+
+
+# -- changes -----------------------------------------------------------------------------------------------------------
+
+
+def run_change(
+    given: SeriesOptions, request: ChangeRequest, describe: Callable[[Outcome], str], make: MakeOf | None = None
+) -> int:
+    """Change a series, and print the outcome. ``make`` is what makes another change than that of the request, for a
+    register that is open here."""
+
+    async def use(place: SeriesPlace) -> int:
+        other = await make(place.register) if make is not None and isinstance(place, RegisterSeries) else None
+        outcome = outcome_of(await place.change(request, other))
+        if given.as_json:
+            print_outcome(outcome, given, status="changed" if outcome.changed else "unchanged")
+        elif outcome.token is None:
+            click.echo(clean(no_such_series(request.series, place)))
+        else:
+            click.echo(clean(describe(outcome)))
+        return 0
+
+    return with_series(given, use, create=False)
+
+
+def outcome_of(document: SeriesOutcome) -> Outcome:
+    """The outcome that a document tells of."""
+    from asterism.api.local.series_handlers import series_of
+    from asterism.series.compare_and_swap import Outcome
+
+    assert document.state is not None
+    after = series_of(document.state)
+    token = str(after.revision) if document.exists else None
+    return Outcome(series_of(document.before), after, document.changed, token, document.tries, document.promoted)
+
+
+def _write_metrics(given: SeriesOptions, counts: UpdateCounts | SeriesCounts, contended: bool) -> None:
+    """Write the counts of a change, however it ended. A dry run counts nothing."""
+    if given.metrics is None or given.dry_run:
+        return
+    from asterism.series.series_metrics import SeriesMetrics
+
+    metrics = SeriesMetrics()
+    metrics.add("contended", contended)
+    for name in ("promotion_events", "duplicate_prevented", "retries", "conflicts", "unsure", "rate_limited"):
+        metrics.add(name, getattr(counts, name))
+    try:
+        metrics.write(given.metrics)
+    except OSError as error:  # the change was made, and the exit code says so
+        click.echo(f"cannot write the metrics to {given.metrics}: {error.strerror}", err=True)
+
+
+def print_outcome(outcome: Outcome, given: SeriesOptions, **first: Any) -> None:
+    print_json(
+        {
+            **first,
+            "active": outcome.after.active,
+            "promoted": outcome.promoted,
+            "tries": outcome.tries,
+            "dry_run": given.dry_run,
+            "state": outcome.after.to_document(),
+        }
+    )
+
+
+def active_now(outcome: Outcome, given: SeriesOptions) -> str:
+    """``#12 is now active (revision 7)``."""
+    after = outcome.after
+    who = "no issue" if after.active is None else f"#{after.active}"
+    if outcome.promoted is not None:
+        return f"{who} {given.verb('is now', 'then be')} active (revision {after.revision})"
+    waiting = f", {len(after.queue)} waiting" if after.queue else ""
+    return f"{who} {given.verb('is', 'be')} active{waiting} (revision {after.revision})"
+
+
+def no_such_series(name: str, place: SeriesPlace) -> str:
+    """For a change that changes nothing because the series does not exist: the name may be mistyped."""
+    return f"series {name} does not exist in {place.url}: nothing to change"

@@ -1,0 +1,308 @@
+"""``asterism series sync``: sync the series of a repository on GitHub once; and the options of every sync."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from asterism.base.text import clean
+from asterism.cli.cli_context import current_user, json_option, options, print_json, run_interruptible
+from asterism.cli.series.series_context import (
+    EXIT_CONTENDED,
+    EXIT_QUEUED,
+    EXIT_UNAVAILABLE,
+    EXIT_UNREADABLE,
+    EXIT_UNUSABLE,
+    dry_run_option,
+    issue_number,
+    login,
+    open_github_register,
+    retry_options,
+)
+
+if TYPE_CHECKING:
+    from asterism.series.github.sync import SyncService
+    from asterism.series.github.sync_context import SyncSettings
+    from asterism.series.github.sync_report import SyncReport
+
+EXIT_CODES = {
+    "unmatched": EXIT_UNUSABLE,
+    "unassignable": EXIT_UNUSABLE,
+    "unreadable": EXIT_UNREADABLE,
+    "unavailable": EXIT_UNAVAILABLE,
+    "contended": EXIT_CONTENDED,
+}
+"""The exit code of each problem, the worst first."""
+
+_repository_option = click.option(
+    "--github",
+    "repository",
+    metavar="ORG/REPO",
+    envvar="GITHUB_REPOSITORY",
+    required=True,
+    help="The repository; default: $GITHUB_REPOSITORY.",
+)
+
+
+def _assign_option(*, required: bool) -> Callable[[Any], Any]:
+    return click.option(
+        "--assign",
+        "assignee",
+        type=login,
+        metavar="LOGIN",
+        envvar="ASTERISM_SERIES_ASSIGNEE",
+        required=required,
+        help="The login that active issues are assigned to, such as copilot-swe-agent; $ASTERISM_SERIES_ASSIGNEE.",
+    )
+
+
+_mode_option = click.option(
+    "--mode",
+    type=click.Choice(["observe", "enforce", "announce"]),
+    default="enforce",
+    show_default=True,
+    help="Only write tracking issues; also assign; also comment on promotions.",
+)
+
+_discovery_options = options(
+    click.option("--series", "series_names", multiple=True, metavar="NAME", help="Only this series; can be repeated."),
+    click.option("--pattern", metavar="REGEX", help="The title pattern, with (?P<series>…) and (?P<micro>…)."),
+    click.option("--label-pattern", metavar="REGEX", help="The label pattern, with the same groups."),
+    click.option("--label", metavar="NAME", help="Only issues with this label belong to series."),
+    click.option(
+        "--assign-with",
+        type=click.Choice(["auto", "rest", "graphql"]),
+        default="auto",
+        show_default=True,
+        help="The API that assigns; auto: GraphQL for bots, REST for people.",
+    ),
+)
+
+_issue_options = options(
+    click.option(
+        "--active-label",
+        is_flag=False,
+        flag_value="series-active",
+        metavar="[NAME]",
+        help="Label active issues; default name: series-active.",
+    ),
+    click.option(
+        "--queued-label",
+        is_flag=False,
+        flag_value="series-queued",
+        metavar="[NAME]",
+        help="Label waiting issues; default name: series-queued.",
+    ),
+    click.option(
+        "--respect-unassign",
+        is_flag=True,
+        help="Pause a series whose active issue a person unassigns, instead of assigning it again.",
+    ),
+)
+
+_output_options = options(
+    click.option("--no-view", is_flag=True, help="Maintain no tracking issues."),
+    click.option(
+        "--metrics",
+        type=click.Path(dir_okay=False, path_type=Path),
+        is_flag=False,
+        flag_value=Path("assignment_mutex_metrics.json"),
+        metavar="[FILE]",
+        help="Write metrics as JSON; default file: assignment_mutex_metrics.json.",
+    ),
+    click.option(
+        "--prometheus",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="Also write the metrics as text for Prometheus.",
+    ),
+    click.option(
+        "--cache",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="Cache responses in this file; unchanged ones do not count towards GitHub's rate limit.",
+    ),
+    retry_options,
+)
+
+_sync_options = options(_mode_option, _discovery_options, _issue_options, _output_options)
+
+service_options = options(_repository_option, _assign_option(required=True), _sync_options)
+"""The options of ``series sync`` and ``series serve``."""
+
+optional_service_options = options(
+    click.option(
+        "--github", "repository", metavar="ORG/REPO", help="Receive the webhook of this repository, at /webhook."
+    ),
+    _assign_option(required=False),
+    _sync_options,
+)
+"""The same for ``asterism serve``. A repository in the environment does not count: a server is not to sync because of
+it."""
+
+
+# -- sync --------------------------------------------------------------------------------------------------------------
+
+
+@click.command(short_help="Sync the series of a repository on GitHub with its issues.")
+@service_options
+@click.option(
+    "--issue", type=issue_number, metavar="NUMBER", help="Only the series of this issue, and its place there."
+)
+@dry_run_option
+@json_option
+def sync(issue: int | None, dry_run: bool, as_json: bool, **given: Any) -> int:
+    """Sync the series of a repository on GitHub with its issues.
+
+    Closed issues leave, new ones are queued, and the next one is promoted, assigned and verified. The tracking issues
+    show the result. The command can run as often as you like, and in many processes at once.
+
+    Exits with 0 if all series agree with their issues. With --issue: 0 if it is active, closed, or in no series; 75 if
+    it waits, or with --mode observe, which claims nothing. In all cases: 76 if other processes won every try; 64 if the
+    assignee cannot be assigned, or if the patterns and labels match no issue although the repository has series; 65 if
+    a state is of a later version; 69 if GitHub is not available, or, with --mode observe, the tracking issues could not
+    be written."""
+    return run_interruptible(_sync(given, issue, dry_run, as_json))
+
+
+async def _sync(given: dict[str, Any], issue: int | None, dry_run: bool, as_json: bool) -> int:
+    from asterism.series.register import OutcomeUnknown, RegisterUnavailable
+
+    service = open_service(given, dry_run=dry_run)
+    try:
+        only = await _series_of_issue(service, issue)
+        report = await service.sync(only)
+        observed = not service.settings.acts
+    except (RegisterUnavailable, OutcomeUnknown) as error:
+        if as_json:
+            print_json({"status": "unavailable", "error": str(error)})
+        click.echo(f"Error: {error}", err=True)
+        return EXIT_UNAVAILABLE
+    finally:
+        await service.register.close()
+    place = _place_of_issue(report, issue, only, observed) if issue is not None else None
+    _print_report(report, place or ({"status": "observed"} if observed else {}), given["series_names"], as_json)
+    if not dry_run:
+        write_metrics(service, given)
+    return _exit_code(report, place)
+
+
+def write_metrics(service: SyncService, given: dict[str, Any]) -> None:
+    """A failure is only reported: the sync was done, and must not be repeated."""
+    try:
+        service.metrics.write(given["metrics"], given["prometheus"])
+    except OSError as error:
+        click.echo(f"cannot write the metrics: {error}", err=True)
+
+
+def open_service(given: dict[str, Any], *, dry_run: bool = False, wait_for_locks: bool = True) -> SyncService:
+    """The service that the options describe."""
+    register = open_github_register(given["repository"], given["deadline"], given["cache"], read_only_cache=dry_run)
+    from asterism.series.github.sync import SyncService
+
+    service = SyncService(register, _settings(given, dry_run, wait_for_locks))
+    if given["metrics"] is not None:
+        service.metrics.load_observed(given["metrics"])
+    return service
+
+
+def _settings(given: dict[str, Any], dry_run: bool, wait_for_locks: bool) -> SyncSettings:
+    from asterism.series.compare_and_swap import RetryOptions
+    from asterism.series.github.discovery import LABEL_PATTERN, TITLE_PATTERN
+    from asterism.series.github.sync_context import LOCK_DEADLINE, SyncSettings
+
+    return SyncSettings(
+        given["assignee"],
+        given["mode"],
+        given["pattern"] or TITLE_PATTERN,
+        given["label_pattern"] or LABEL_PATTERN,
+        given["label"],
+        given["assign_with"],
+        frozenset(given["series_names"]) or None,
+        given["by"] or current_user(),
+        not given["no_view"],
+        dry_run,
+        lock_deadline=(given["deadline"] or LOCK_DEADLINE) if wait_for_locks else 0.0,
+        deadline=given["deadline"],
+        retry=RetryOptions.limited(given["tries"], given["deadline"]),
+        active_label=given["active_label"],
+        queued_label=given["queued_label"],
+        respect_unassign=given["respect_unassign"],
+    )
+
+
+async def _series_of_issue(service: SyncService, issue: int | None) -> frozenset[str] | None:
+    """The series to sync: None for all if no issue is named; empty if the issue belongs to no selected series."""
+    from asterism.series.github.github_client import RequestRejected
+
+    if issue is None:
+        return None
+    try:
+        name = await service.series_of(issue)
+    except RequestRejected as error:
+        raise click.ClickException(f"cannot read issue #{issue}: {error}") from None
+    selected = service.settings.only
+    return frozenset({name}) if name is not None and (selected is None or name in selected) else frozenset()
+
+
+def _place_of_issue(report: SyncReport, issue: int, only: frozenset[str] | None, observed: bool) -> dict[str, Any]:
+    """The place of an issue: claimed, queued, left (it is closed), or none (it belongs to no selected series).
+
+    A sync that only observes claims nothing, so its status is ``observed``."""
+    series = report.series[0] if report.series else None
+    position = series.state.position(issue) if series else None
+    status = "left" if position is None else "claimed" if position == 0 else "queued"
+    if observed:
+        status = "observed"
+    if series is not None and series.status in EXIT_CODES:
+        status = series.status
+    if not only or (series is not None and series.left_alone is not None):
+        status = "none"
+    return {
+        "status": status,
+        "issue": issue,
+        "series": next(iter(only or ()), None),
+        "active": series.state.active if series else None,
+        "position": position,
+    }
+
+
+def _print_report(report: SyncReport, place: dict[str, Any], selected: Sequence[str], as_json: bool) -> None:
+    """Problems go to standard error. ``selected`` are the series that were named."""
+    for series in report.series:
+        if series.problem:
+            click.echo(clean(f"series {series.name}: {series.problem}"), err=True)
+    if as_json:
+        print_json({**place, "sync": report.to_json()})
+        return
+    status, issue = place.get("status"), place.get("issue")
+    if status == "none":
+        click.echo(f"#{issue} belongs to no selected series: neither its title nor a label names one")
+        return
+    for series in report.series:
+        for line in series.lines(problem=False):
+            click.echo(clean(line))
+    for line in report.observations():
+        click.echo(clean(line))
+    if not report.series:
+        click.echo(clean(f"no open issue belongs to {' or '.join(selected) or 'a series'}"))
+    if status in ("claimed", "queued"):
+        position = "" if status == "claimed" else f", number {place['position']} in the queue"
+        click.echo(clean(f"#{issue} is {status} in {place['series']}{position}"))
+    elif status == "left":
+        click.echo(clean(f"#{issue} is closed: it is no longer in {place['series']}"))
+    elif status == "observed":
+        click.echo("nothing was claimed or assigned: this is what a sync would do")
+
+
+def _exit_code(report: SyncReport, place: dict[str, Any] | None) -> int:
+    statuses = {series.status for series in report.series}
+    for status, code in EXIT_CODES.items():
+        if status in statuses:
+            return code
+    if report.mode == "observe" and "no view" in statuses:  # the view was all there was to do
+        return EXIT_UNAVAILABLE
+    return EXIT_QUEUED if place is not None and place["status"] in ("queued", "observed") else 0

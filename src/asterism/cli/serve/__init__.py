@@ -1,0 +1,1 @@
+"""Commands on the server: start it, log in, tokens, MCP."""

@@ -1,0 +1,128 @@
+"""``asterism serve``: a store over HTTP."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from asterism.base.text import clean
+from asterism.cli.cli_context import (
+    SectionedCommand,
+    fleet_options,
+    options,
+    refuse_server,
+    section,
+    store_wait_option,
+    with_fleet,
+)
+from asterism.cli.series.series_webhook_commands import WebhookSettings, webhook_options
+
+if TYPE_CHECKING:
+    from asterism.fleet.fleet import Fleet
+
+DEFAULT_LISTEN = "127.0.0.1:7400"
+_HOST_NAME = re.compile(r"[0-9A-Za-z.-]{1,253}|\[?[0-9A-Fa-f:]{2,39}\]?")
+
+
+def host_names(context: click.Context, parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
+    """They are printed in links and compared with the header Host of requests."""
+    for name in names:
+        if not _HOST_NAME.fullmatch(name):
+            raise click.BadParameter(f"{clean(name)!r} is not a host name (example: host.example).")
+    return names
+
+
+listen_options = options(
+    click.option("--listen", metavar="HOST:PORT", default=DEFAULT_LISTEN, show_default=True, help="Listen here."),
+    click.option("--tls-cert", type=click.Path(), metavar="FILE", help="TLS certificate (PEM)."),
+    click.option("--tls-key", type=click.Path(), metavar="FILE", help="Key of the certificate (PEM)."),
+    click.option("--behind-proxy", is_flag=True, help="A proxy in front of this server does TLS."),
+    click.option(
+        "--name",
+        "names",
+        multiple=True,
+        callback=host_names,
+        metavar="HOST",
+        help="Host name by which clients know it (repeatable).",
+    ),
+)
+
+
+@click.command(cls=SectionedCommand)
+@listen_options
+@click.option(
+    "--local",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="Execute up to N tasks of each plan in this process.",
+)
+@click.option("--no-login", is_flag=True, help="Print no login link: for a service, whose output is a log.")
+@click.option(
+    "--policy",
+    metavar="FILE",
+    help="Device policy file: what it executes for --local and notices; default: ~/.config/asterism/policy.yaml.",
+)
+@click.option("--peers", is_flag=True, help="Answer the peers of the store too, on the same port.")
+@store_wait_option
+@fleet_options
+@section("Series webhook, with --github", webhook_options)
+def serve(
+    listen: str,
+    tls_cert: str | None,
+    tls_key: str | None,
+    behind_proxy: bool,
+    names: tuple[str, ...],
+    local: int,
+    no_login: bool,
+    policy: str | None,
+    peers: bool,
+    store_wait: float,
+    store: str | None,
+    as_json: bool,
+    **given: Any,
+) -> int:
+    """Serve a store over HTTP: API, page and devices.
+
+    \b
+    asterism serve --store sqlite:///fleet.db
+    asterism serve --listen 0.0.0.0:7400 --name host.example --tls-cert cert.pem --tls-key key.pem
+    asterism serve --github org/repo --assign copilot-swe-agent --secret-file secret
+
+    It ends with Ctrl-C or SIGTERM. Prints a link with a one-time login for a browser; `asterism token create` makes
+    tokens for programs. The default address is reached from this machine only; any other needs TLS: a certificate,
+    or --behind-proxy. The server runs the plans that are submitted to it and those of schedules; devices execute
+    their tasks, or --local N. With --github it also receives the webhook of a repository at /webhook, and syncs its
+    series as `asterism series serve` does. With --peers it answers peers as `asterism peer serve` does: they use
+    TLS with the certificate of the store, whatever others use.
+
+    Without a device policy file it executes no notify command of the settings, and sends notices to public addresses
+    only."""
+    from asterism.base.listen_address import parse_listen_address
+    from asterism.cli.device.device_log import log_to_stderr
+    from asterism.cli.serve.server_policy import ServerPolicy
+
+    refuse_server(store, "A server serves a store: give --store sqlite:///file.db or postgresql://…")
+    webhook = WebhookSettings.if_given(given)
+    address = parse_listen_address(listen, tls_cert, tls_key, behind_proxy)
+    policies = ServerPolicy.find(policy)
+
+    async def run(fleet: Fleet) -> int:
+        from asterism.cli.serve.server_process import serve_until_signal
+
+        return await serve_until_signal(
+            fleet,
+            address,
+            names,
+            local=local,
+            policy=policies,
+            login=not no_login,
+            webhook=webhook,
+            peers=peers,
+            as_json=as_json,
+        )
+
+    with log_to_stderr(as_json=as_json):
+        return with_fleet(store, run, create=True, wait=store_wait)

@@ -1,0 +1,129 @@
+"""The process of ``asterism serve``: listens, runs plans, and stops on a signal; and ``asterism run --serve``."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+
+import click
+
+from asterism.api.credentials import Credentials
+from asterism.base.http_limits import raise_descriptor_limit
+from asterism.base.listen_address import CannotServe, ListenAddress
+from asterism.base.operating_system import stop_signals
+from asterism.base.startup import install_hint, tune_gc
+from asterism.cli.cli_context import note, print_json, same_store
+from asterism.cli.interrupts import work_until_interrupted
+from asterism.cli.series.series_webhook_commands import WebhookSettings, open_webhook
+from asterism.cli.serve.serve_commands import DEFAULT_LISTEN
+from asterism.cli.serve.server_policy import ServerPolicy
+from asterism.core.errors import AsterismError
+from asterism.fleet.fleet import Fleet
+
+log = logging.getLogger("asterism.server")
+series_log = logging.getLogger("asterism.series")
+
+
+async def serve_until_signal(
+    fleet: Fleet,
+    address: ListenAddress,
+    names: Sequence[str],
+    *,
+    local: int,
+    policy: ServerPolicy,
+    login: bool = True,
+    webhook: WebhookSettings | None = None,
+    peers: bool = False,
+    as_json: bool,
+) -> int:
+    """Serve until SIGINT or SIGTERM, or until the worker of the webhook fails. Returns the exit code."""
+    from asterism.durable.plan_runner import runs_plans
+
+    try:
+        from asterism.mcp.mcp_http import mcp_routes
+        from asterism.server.gateway_routes import monitor_beside
+        from asterism.server.http_service import http_service
+    except ImportError:
+        raise AsterismError(f"the server needs starlette and uvicorn: {install_hint('serve')}") from None
+    tune_gc()
+    raise_descriptor_limit()
+    make = policy.orchestrators(local)
+    also: dict[str, str] = {}
+    async with contextlib.AsyncExitStack() as stack:
+        hook = None
+        if webhook is not None:
+            hook = await stack.enter_async_context(open_webhook(webhook, address, series_log.info))
+        routes = [hook.route] if hook is not None else []
+        http = await stack.enter_async_context(contextlib.AsyncExitStack())
+        service = await http.enter_async_context(
+            http_service(fleet, address, names, more=lambda state: [*mcp_routes(state), *routes], peers=peers)
+        )
+        await stack.enter_async_context(monitor_beside(fleet, policy.notices))
+        runner = await stack.enter_async_context(runs_plans(fleet, make))
+        service.state.submitted = runner.wake
+        with stop_signals() as stop:
+            if hook is not None:
+                await stack.enter_async_context(hook.syncing(stop.set))
+                also["webhook"] = service.url + hook.route.path
+            if peers:
+                also["peers"] = f"https://{service.url.partition('://')[2]}"
+            await announce(fleet, service.url, login=login, also=also, as_json=as_json)
+            log.info(policy.about)
+            await stop.wait()
+        log.info("stopping")
+        await http.aclose()  # first: edits that are on their way are answered by the plans that still run here
+    return 0
+
+
+async def serve_while(fleet: Fleet, run: Callable[[], Awaitable[int]], *, stay: bool) -> int:
+    """Serve on this machine while a plan runs, and with ``stay`` on a terminal until Ctrl-C. Returns its exit code."""
+    try:
+        from asterism.mcp.mcp_http import mcp_routes
+        from asterism.server.http_service import DEFAULT_PORT, http_service
+    except ImportError:
+        raise AsterismError(f"--serve needs starlette and uvicorn: {install_hint('serve')}") from None
+    async with contextlib.AsyncExitStack() as serving:
+        serve = partial(http_service, fleet, more=mcp_routes)
+        try:
+            service = await serving.enter_async_context(serve(ListenAddress("127.0.0.1", DEFAULT_PORT)))
+        except CannotServe:  # another server has this port
+            service = await serving.enter_async_context(serve(ListenAddress("127.0.0.1", 0)))
+        note(f"Watch it at {await login_link(fleet, service.url)} (works once, within 10 minutes)")
+        code = await run()
+        if stay and sys.stderr.isatty():
+            note("The page is served until Ctrl-C.")
+            await work_until_interrupted(asyncio.Event().wait(), lambda: "Stopped.")
+        return code
+
+
+async def announce(
+    fleet: Fleet, url: str, *, login: bool = True, also: Mapping[str, str] = MappingProxyType({}), as_json: bool
+) -> None:
+    """Print the link with a one-time login. It goes to standard output only, never into a log: the output of a service
+    is one, so without ``login`` no link is made. ``also`` are the addresses of what else is served, by its name."""
+    link = await login_link(fleet, url) if login else None
+    if as_json:
+        print_json({"url": url, "login": link, "store": fleet.store.url, **also})
+        return
+    address = "" if url == f"http://{DEFAULT_LISTEN}" else f" --url {url}"
+    another = f"asterism token login{address}{same_store(fleet)}"
+    if link is None:
+        note(f"Serving {url}. For a link that logs a browser in: {another}")
+    else:
+        click.echo(link)
+        note(f"Open this link in a browser within 10 minutes; it works once. For another: {another}")
+    if "webhook" in also:
+        note(f"Receiving the series webhook at {also['webhook']}")
+    if "peers" in also:
+        invite = f"asterism peer invite NAME --url {also['peers']}{same_store(fleet)}"
+        note(f"Answering peers at {also['peers']}. Invite one with: {invite}")
+
+
+async def login_link(fleet: Fleet, url: str) -> str:
+    code = await Credentials(fleet.store).create_login(fleet.by, ["admin"], by=fleet.by)
+    return f"{url}/login?code={code}"

@@ -1,0 +1,1 @@
+"""``asterism top``: a system, live, in the terminal."""

@@ -1,0 +1,279 @@
+"""HTTP requests of tasks, with httpx (the extra ``http``), and safe redirects.
+
+``follow_redirect`` follows redirects, here and on devices. Another origin (scheme, host or port) is another party:
+headers with a secret, credentials and cookies are not sent there. If the body has a secret, the request fails, since
+without its body it would mean something else.
+
+``load_httpx`` loads httpx and the TLS certificates once, in a thread. The import takes half a second or more, and each
+client reads all certificates of the system unless it gets a context that has them. In the event loop either would make
+other tasks miss their timeouts and heartbeats.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import json
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from asterism.base.http_answers import ACCEPTED, AnswerTooLarge, read_answer
+from asterism.base.secret_mask import Mask
+from asterism.base.startup import install_hint
+from asterism.base.text import decode_whole, masked_url, masked_urls
+from asterism.core.errors import AsterismError
+from asterism.core.json_values import SizeLimit
+from asterism.execution.large_values import call_apart
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
+    import httpx
+
+MAX_REDIRECTS = 20
+"""How many redirects one request follows."""
+
+_CREDENTIALS = frozenset({"authorization", "proxy-authorization", "cookie"})
+_FRAMING = frozenset({"host", "content-length", "transfer-encoding", "connection"})
+"""Headers that httpx writes, which every request needs."""
+
+_NOT_OF_TEXTS = frozenset({"idna", "punycode", "undefined", "unicode-escape", "raw-unicode-escape"})
+"""Encodings that are not for bodies; the time of some grows with the square of the length."""
+
+LAZY_IMPORTS = ("httpcore._backends.anyio", "anyio._backends._asyncio")
+"""Modules that httpx would import during the first request. If they are renamed, it does so again."""
+
+FIELDS = frozenset({"method", "url", "headers", "params", "json", "body", "expect"})
+
+
+class RequestFailed(AsterismError):
+    """The server answered with an unexpected status."""
+
+    def __init__(self, status: int, url: str, body: str, method: str = "GET") -> None:
+        self.status, self.url, self.body, self.method = status, masked_url(url), body, method
+        super().__init__(f"{method} {self.url} answered {status}: {body[:200]}")
+
+
+class NoAnswer(AsterismError):
+    """A request got no answer: the address is wrong, no server listens there, or the connection broke."""
+
+    def __init__(self, method: str, url: str, error: Exception) -> None:
+        self.method, self.url = method, masked_url(url)
+        reason = " ".join(masked_urls(str(error)).split())
+        super().__init__(f"{method} {self.url} got no answer: {type(error).__name__}{f': {reason}' if reason else ''}")
+
+
+_in_request: ContextVar[bool] = ContextVar("asterism_in_request", default=False)
+
+
+def _not_ours(record: logging.LogRecord) -> bool:
+    """httpx logs every URL, and those of tasks may contain secrets. The requests of other code are still logged."""
+    return not _in_request.get()
+
+
+logging.getLogger("httpx").addFilter(_not_ours)
+
+
+class UnsafeRedirect(AsterismError):
+    """A request whose body has a secret was redirected to another origin. Nothing was sent there."""
+
+
+@contextmanager
+def request_errors(terms: Mapping[str, Any]) -> Iterator[None]:
+    """For the duration of a request: httpx does not log it, and its errors become NoAnswer, with the request."""
+    import httpx
+
+    quiet = _in_request.set(True)
+    try:
+        yield
+    except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
+        raise NoAnswer(terms.get("method", "GET"), str(terms["url"]), error) from error
+    finally:
+        _in_request.reset(quiet)
+
+
+def json_body(answer: Any, body: bytes) -> Any:
+    """The body of an answer whose content type is JSON."""
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        deep = isinstance(error, RecursionError)
+        problem = "JSON that is nested too deep" if deep else f"a body that is not JSON, although its type is: {error}"
+        raise AsterismError(
+            f"{answer.request.method} {masked_url(str(answer.request.url))} answered with {problem}"
+        ) from None
+
+
+async def send_request(terms: Mapping[str, Any], mask: Mask, limit: SizeLimit | None = None) -> Any:
+    """Send a request and return the body of the answer: parsed if it is JSON, text otherwise. ``mask`` has the secrets
+    that are not sent to another origin, ``limit`` says how large the answer may be.
+
+    ``expect`` lists the statuses that count as success; by default every 2xx does. Raises RequestFailed for any other
+    status, NoAnswer without an answer, TooLarge for one over ``limit``, NotJson for one that is not text,
+    AnswerRefused and UnsafeRedirect."""
+    client = await http_client(timeout=None)  # the timeout of the task applies
+    with request_errors(terms):
+        async with client:
+            return await exchange(client, terms, terms.get("headers"), mask, limit)
+
+
+async def exchange(
+    client: httpx.AsyncClient,
+    terms: Mapping[str, Any],
+    headers: Any,
+    mask: Mask,
+    limit: SizeLimit | None,
+    judge: Callable[[httpx.URL, int], None] = lambda url, hop: None,
+) -> Any:
+    """The result of a request, after its redirects. ``judge`` may refuse each address, with the number of redirects
+    that led to it. Raises as ``send_request`` does."""
+    asked = build_request(client, terms, headers)
+    for hop in range(MAX_REDIRECTS + 1):
+        judge(asked.url, hop)
+        answer = await client.send(asked, stream=True)
+        try:
+            if answer.next_request is None:
+                return await _value(answer, terms.get("expect"), limit)
+        finally:
+            await answer.aclose()
+        asked = follow_redirect(answer, mask)
+    raise too_many_redirects(terms)
+
+
+async def _value(answer: httpx.Response, expected: Any, limit: SizeLimit | None) -> Any:
+    wrong = answer.status_code not in expected if expected else not answer.is_success
+    # the limit is that of a result, not that of the answer that says what went wrong
+    body = await (read_answer(answer) if wrong or limit is None else _result_body(answer, limit))
+    if wrong:
+        text = await call_apart(bytes.decode, body, _encoding(answer), "replace")
+        raise RequestFailed(answer.status_code, str(answer.request.url), text, answer.request.method)
+    return await call_apart(_parsed, body, answer)
+
+
+def _parsed(body: bytes, answer: httpx.Response) -> Any:
+    if "json" in answer.headers.get("content-type", "") and body:
+        return json_body(answer, body)
+    return decode_whole(body, _name(answer), "download it to a file with a command, such as curl", _encoding(answer))
+
+
+def _name(answer: httpx.Response) -> str:
+    return f"the answer to {answer.request.method} {masked_url(str(answer.request.url))}"
+
+
+async def _result_body(answer: httpx.Response, limit: SizeLimit) -> bytes:
+    """The body of an answer. Raises AnswerRefused and TooLarge."""
+    what = _name(answer)
+    length = None if "content-encoding" in answer.headers else answer.headers.get("content-length")
+    try:
+        return await read_answer(answer, limit.size)
+    except AnswerTooLarge as error:
+        if length is not None:
+            limit.check(int(length), what)
+        limit.check(error.read, f"what was read of {what}")
+        raise
+
+
+def _encoding(answer: httpx.Response) -> str:
+    """The encoding of a body; UTF-8 if it names none of texts."""
+    try:
+        known = codecs.lookup(answer.charset_encoding or "utf-8").name
+        b" ".decode(known, "replace")  # raises LookupError for one that is not for texts, such as zlib
+    except (LookupError, ValueError):
+        return "utf-8"
+    return "utf-8" if known in _NOT_OF_TEXTS else known
+
+
+def build_request(client: httpx.AsyncClient, terms: Mapping[str, Any], headers: Any) -> httpx.Request:
+    return client.build_request(
+        terms.get("method", "GET"),
+        terms["url"],
+        headers=headers,
+        params=terms.get("params"),
+        json=terms.get("json"),
+        content=terms.get("body"),
+    )
+
+
+def follow_redirect(answer: httpx.Response, mask: Mask) -> httpx.Request:
+    """The request to which a redirect leads. Raises UnsafeRedirect."""
+    import httpx
+
+    following = answer.next_request
+    assert following is not None
+    if _origin(following.url) == _origin(answer.request.url):
+        return following
+    for name, value in following.headers.items():
+        if name in _CREDENTIALS or (name not in _FRAMING and mask.contains_secret(value)):
+            del following.headers[name]
+    # empty if the redirect has made it a GET
+    body = b"".join(following.stream) if isinstance(following.stream, httpx.ByteStream) else b""
+    if body and mask.contains_secret(body.decode(errors="replace")):
+        raise UnsafeRedirect(
+            f"{masked_url(str(answer.request.url))} redirects ({answer.status_code}) to another origin, "
+            f"{_origin_text(following.url)}, and the body of the request contains a secret, so it was not sent there; "
+            "to send it, use that address as 'url'"
+        )
+    return following
+
+
+def too_many_redirects(terms: Mapping[str, Any]) -> AsterismError:
+    return AsterismError(f"{masked_url(terms['url'])} redirected more than {MAX_REDIRECTS} times")
+
+
+def _origin(url: httpx.URL) -> tuple[str, str, int | None]:
+    port = url.port if url.port is not None else {"http": 80, "https": 443}.get(url.scheme)
+    return url.scheme, url.host, port
+
+
+def _origin_text(url: httpx.URL) -> str:
+    return f"{url.scheme}://{url.netloc.decode('ascii')}"
+
+
+# -- loading of httpx --------------------------------------------------------------------------------------------------
+
+_preparing = threading.Lock()
+_contexts: dict[tuple[str | None, str | None], SSLContext] = {}
+
+
+async def load_httpx(what: str = "HTTP tasks need httpx", extra: str = "http") -> Any:
+    """The module httpx. Raises AsterismError if it is not installed; ``what`` says what needs it."""
+    trust = _trust()
+    try:
+        if trust not in _contexts:
+            await asyncio.to_thread(_prepare, trust)
+        return import_module("httpx")
+    except ImportError:
+        raise AsterismError(f"{what}: {install_hint(extra)}") from None
+
+
+async def http_client(**options: Any) -> httpx.AsyncClient:
+    """A client with the certificates of the system, for ``async with``."""
+    loaded = await load_httpx()
+    headers = {"accept-encoding": ACCEPTED, **(options.pop("headers", None) or {})}
+    client: httpx.AsyncClient = loaded.AsyncClient(verify=_contexts[_trust()], headers=headers, **options)
+    return client
+
+
+def _trust() -> tuple[str | None, str | None]:
+    """Where httpx looks for more certificates."""
+    return os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
+
+
+def _prepare(trust: tuple[str | None, str | None]) -> None:
+    with _preparing:
+        if trust in _contexts:
+            return
+        import httpx
+
+        for name in LAZY_IMPORTS:
+            with suppress(ImportError):
+                import_module(name)
+        context = httpx.create_ssl_context()
+        httpx.AsyncClient(verify=context)  # the first client imports the rest
+        _contexts[trust] = context

@@ -1,0 +1,442 @@
+"""The gateway: what devices without a store ask, done with the identity of their credential.
+
+Each operation is a method of ``Gateway`` with the identity of the caller and the body of the message. The gateway makes
+the transition: a device says what happened to a run that it was granted, and shows the token of the grant; who the
+device is comes from its access token, and what it may still do is decided by the epoch.
+
+=============  =========================================================================================================
+``hello``      the identity of the store, and the limits that a device has to know
+``join``       enters the session of the credential
+``output``     progress and output alone, if they are long
+``beat``       a heartbeat with progress and output; the answer has the runs of the session and what people ask of them
+``wait``       answered when there may be work, or after ``seconds``
+``own``        the runs of the session, each with the token of its grant
+``take``       takes offered runs of the given kinds, many at once
+``steps``      steps on granted runs: claim, start, complete, fail, decline, break_off, release, disown
+``blob``       stores a large result; ``fetch`` reads a large input
+``workflow``   a workflow, ``standing`` the rank of the device, ``completions`` who completed a workflow lately
+``health``     leaves a notice that the device has stopped taking work, or takes it again
+``drain``      takes nothing more; ``leave`` ends the session
+=============  =========================================================================================================
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+from asterism.base import expressions
+from asterism.base.error_log import RecurringError
+from asterism.core.errors import AsterismError
+from asterism.core.run.run import ASSIGNED, Grant
+from asterism.core.run.session import OPEN, VIA, Session
+from asterism.core.run.workflow import SHORTEST_HEARTBEAT
+from asterism.fleet.device import membership
+from asterism.fleet.device.acceptance import LOOK_INTERVAL
+from asterism.fleet.device.membership import DeviceNameTaken
+from asterism.fleet.device.store_connection import StoreConnection
+from asterism.fleet.fleet import Fleet
+from asterism.fleet.ledger import blob_of
+from asterism.fleet.workflows import UnknownWorkflow
+from asterism.gateway.device_key import is_signed
+from asterism.gateway.device_storage import DeviceStorage
+from asterism.gateway.enrolment import CredentialRefused, DeviceCredentials, Identity, check_name, enrol
+from asterism.gateway.gateway_messages import (
+    POLL_TIME,
+    SESSION_ID,
+    STEPS_AT_ONCE,
+    InvalidMessage,
+    count_in,
+    list_in,
+    number_in,
+    object_in,
+    parse_report,
+    reply_json,
+    text_in,
+    texts_in,
+)
+from asterism.gateway.gateway_order import DeviceWatch, EnoughUnseen, GatewayOrder
+from asterism.gateway.gateway_runs import GrantedRuns, checked_object
+from asterism.gateway.gateway_standings import Standings
+from asterism.store.protocol import (
+    OFFERED,
+    HeartbeatReply,
+    ProgressReport,
+    Query,
+    TakeRequest,
+    for_device,
+)
+from asterism.store.store_errors import StoreError, StoreUnavailable
+
+log = logging.getLogger("asterism.server")
+
+HOST_SUFFIX = " (gateway)"
+"""What the host of a session ends with that joined through a gateway."""
+
+SILENT_FOR = 3600.0
+"""After how long without a heartbeat a session is forgotten here, in seconds."""
+
+WOKEN_TOGETHER = 50
+"""How many devices are woken in one look because runs wait, at least; a tenth of them if they are more."""
+
+LARGEST_PROFILE, LONGEST_PROFILE = 200, 64 * 1024
+"""How many entries the profile of a device has at most, and how long it is as JSON: each heartbeat stores it."""
+
+
+class GatewayRefusal(AsterismError):
+    """A message that is not answered. ``status`` is that of HTTP, ``kind`` a word for the device."""
+
+    def __init__(self, status: int, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.kind = status, kind
+
+
+class Gateway:
+    """``fleet`` is that of the server. Call ``open`` first, and run ``look_for_work`` beside."""
+
+    def __init__(self, fleet: Fleet, credentials: DeviceCredentials, store_id: str) -> None:
+        self.fleet, self.credentials, self._store_id = fleet, credentials, store_id
+        self._store, self._clock = fleet.store, fleet.clock
+        self._sessions: dict[str, Session] = {}
+        self._stopping = False
+        self._heard: dict[str, float] = {}  # when a session last sent a heartbeat here
+        self._healthy: dict[str, bool] = {}  # what a session last said here about its health
+        self._watches: dict[str, DeviceWatch] = {}
+        self._storage = DeviceStorage(fleet.store, fleet.clock, fleet.settings)
+        self._runs = GrantedRuns(fleet, credentials, self._storage)
+        self._standings = Standings(fleet)
+        self._operations: Mapping[str, Callable[[Identity, Any], Awaitable[Any]]] = {
+            name: getattr(self, f"_{name}")
+            for name in (
+                *("hello", "join", "output", "beat", "wait", "own", "take", "steps", "blob", "fetch", "workflow"),
+                *("standing", "completions", "health", "drain", "leave"),
+            )
+        }
+
+    @classmethod
+    async def open(cls, fleet: Fleet) -> Gateway:
+        store_id = await membership.store_identity(fleet.store, fleet.clock)
+        return cls(fleet, await DeviceCredentials.open(fleet.store), store_id)
+
+    # -- messages ----------------------------------------------------------------------------------------------------
+
+    async def answer(self, operation: str, token: str | None, body: Any) -> Any:
+        """Answer a message: JSON, or bytes for ``fetch``. Raises GatewayRefusal and StoreUnavailable."""
+        try:
+            if operation in ("enrol", "challenge", "token"):
+                return await getattr(self, f"_{operation}")(checked_object(body))
+            perform = self._operations.get(operation)
+            if perform is None:
+                raise GatewayRefusal(404, "unknown", f"there is no operation {operation!r}")
+            identity = await self.identify(token, fresh=operation in ("hello", "join", "output", "beat"))
+            return await perform(identity, body if operation == "blob" else checked_object(body))
+        except CredentialRefused as refusal:
+            status = 403 if refusal.kind == "revoked" else 401
+            raise GatewayRefusal(status, refusal.kind, str(refusal)) from None
+        except ValueError as error:
+            raise GatewayRefusal(400, "invalid", str(error)) from None
+
+    async def identify(self, token: str | None, *, fresh: bool = False) -> Identity:
+        """Who has an access token. Raises CredentialRefused."""
+        if not token:
+            raise CredentialRefused("an access token is needed", "expired")
+        return await self.credentials.identify(token, fresh=fresh)
+
+    async def _enrol(self, body: Mapping[str, Any]) -> Any:
+        name, key, code = text_in(body, "device", 200), text_in(body, "key", 100), text_in(body, "code", 200)
+        if not is_signed(key, text_in(body, "signature", 200), "enrol", code, name):
+            raise CredentialRefused("the request was not signed by the key that it names")
+        device = await enrol(self._store, code, name, key)
+        log.info("enrolled device %s", name)
+        return {"can": None if device.can is None else sorted(device.can), "store": self._store_id}
+
+    async def _challenge(self, body: Mapping[str, Any]) -> Any:
+        return {"challenge": self.credentials.challenge()}
+
+    async def _token(self, body: Mapping[str, Any]) -> Any:
+        from asterism.gateway.enrolment import ACCESS_TIME
+
+        names = [text_in(body, name, 300) for name in ("device", "session", "challenge", "signature")]
+        if SESSION_ID.fullmatch(names[1]) is None:
+            raise InvalidMessage("a session is named with letters, digits, '_' and '-', at most 100")
+        token = await self.credentials.log_in(*names)
+        return {"token": token, "seconds": ACCESS_TIME, "now": self._store.clock()}
+
+    # -- sessions ----------------------------------------------------------------------------------------------------
+
+    async def _hello(self, who: Identity, body: Mapping[str, Any]) -> Any:
+        settings = await self.fleet.settings()
+        return {
+            "store": self._store_id,
+            "now": self._store.clock(),
+            "large": min(settings.large, settings.most),
+            "most": settings.most,
+            "log_limit": settings.log_limit,
+        }
+
+    async def _join(self, who: Identity, body: Mapping[str, Any]) -> Any:
+        host, can = text_in(body, "host", 300), frozenset(texts_in(body, "can", 200, 100))
+        accepts = None if body.get("accepts") is None else text_in(body, "accepts", 10_000)
+        check_name(who.owner.device)  # it may have been enrolled before names were reserved
+        if host.startswith(VIA) or not host.isprintable():
+            raise InvalidMessage("this host is not possible")
+        if accepts is not None and (problem := expressions.check(accepts)) is not None:
+            raise InvalidMessage(f"accepts is not valid: {problem}")
+        if who.can is not None and not can <= who.can:
+            missing = ", ".join(sorted(can - who.can))
+            known = ", ".join(sorted(who.can)) or "no capability"
+            text = f"this device was not enrolled for {missing}, only for {known}"
+            advice = "join without it, or make another code with: asterism device invite"
+            raise GatewayRefusal(403, "capability", f"{text}: {advice}")
+        session = Session(
+            who.owner.session,
+            who.owner.device,
+            self._store.clock(),
+            host=host + HOST_SUFFIX,
+            can=can or who.can or frozenset(),
+            slots=count_in(body, "slots", 10_000),
+            backlog=count_in(body, "backlog", 10_000),
+            accepts=accepts,
+            timeout=number_in(body, "timeout", 86_400.0, least=2 * SHORTEST_HEARTBEAT),
+            profile=_profile(body),
+        )
+        wants = body.get("replace") is True
+        try:
+            if wants:
+                await self._check_replaceable(who)
+            await membership.enter(self._store, self._clock, session, replace=wants, patience=0.0)
+        except DeviceNameTaken as error:
+            raise GatewayRefusal(409, "name_taken", str(error)) from None
+        self._sessions[session.id] = session
+        self._heard[session.id] = self._clock.time()
+        return {}
+
+    async def _check_replaceable(self, who: Identity) -> None:
+        """A credential replaces only what joined through a gateway, with a credential of the same device."""
+        for one in await self._store.sessions(device=who.owner.device):
+            if one.state == OPEN and not one.host.endswith(HOST_SUFFIX):
+                raise DeviceNameTaken(
+                    f"device {one.device!r} shares the store, and a gateway does not replace it: choose another name"
+                )
+
+    async def _session(self, who: Identity) -> Session:
+        """The session of a credential. Raises GatewayRefusal if it has not joined, or is another device's."""
+        found = self._sessions.get(who.owner.session)
+        if found is None:  # it joined another server on this store, or this one before it was started again
+            sessions = await self._store.sessions(device=who.owner.device)
+            self._sessions |= {one.id: one for one in sessions if one.host.endswith(HOST_SUFFIX)}
+            found = self._sessions.get(who.owner.session)
+        if found is None or found.device != who.owner.device:
+            raise GatewayRefusal(409, "not_joined", "this session has not joined, or is over")
+        return found
+
+    async def _beat(self, who: Identity, body: Mapping[str, Any]) -> Any:
+        profile, reports = _profile(body), await self._reports(who, body)
+        try:
+            session = await self._session(who)
+        except GatewayRefusal:
+            if await self._store.register(f"device/{who.owner.device}") is None:
+                raise StoreUnavailable(
+                    "the store does not know this device: it is another one, or an empty one"
+                ) from None
+            return reply_json(HeartbeatReply(self._store.clock(), False, False, ()), ())
+        reply = await self._store.heartbeat(who.owner.session, profile, reports)
+        if not reply.alive:
+            self._forget(who.owner.session)
+            return reply_json(reply, ())
+        self._sessions[session.id] = replace(session, profile=profile, used=len(reply.held), draining=reply.draining)
+        self._heard[session.id] = self._clock.time()
+        tokens = [self._runs.token_of(who, Grant(one.run, who.owner.session, one.epoch)) for one in reply.held]
+        return {**reply_json(reply, tokens), "most": (await self.fleet.settings()).most}
+
+    async def _output(self, who: Identity, body: Mapping[str, Any]) -> Any:
+        session = await self._session(who)
+        await self._store.heartbeat(session.id, session.profile, await self._reports(who, body))
+        return {}
+
+    async def _reports(self, who: Identity, body: Mapping[str, Any]) -> list[ProgressReport]:
+        """The reports of a message that are about runs of its session. One that is not valid is left out: the others
+        count."""
+        reports = []
+        for one in map(checked_object, list_in(body, "reports", 10_000)):
+            try:
+                grant = self.credentials.grant_of(who.owner.device, one.get("grant"))
+                report = parse_report(one, grant)
+            except (CredentialRefused, ValueError) as error:
+                log.debug("a report of device %s is not valid: %s", who.owner.device, error)
+                continue
+            if grant.session == who.owner.session:
+                reports.append(
+                    report._replace(log=report.log and await self._storage.log_part(who.owner.device, report.log))
+                )
+        return reports
+
+    async def _drain(self, who: Identity, body: Mapping[str, Any]) -> Any:
+        session = await self._session(who)
+        self._sessions[session.id] = replace(session, draining=True)
+        await membership.mark_draining(self._store, who.owner.session, who.owner.device)
+        return {}
+
+    async def _leave(self, who: Identity, body: Mapping[str, Any]) -> Any:
+        await self._session(who)
+        await membership.leave(self._store, who.owner.session, who.owner.device)
+        self._forget(who.owner.session)
+        return {}
+
+    def _forget(self, session: str) -> None:
+        self._sessions.pop(session, None)
+        self._heard.pop(session, None)
+        self._healthy.pop(session, None)
+        watch = self._watches.pop(session, None)
+        if watch is not None:
+            watch.close()
+
+    def _forget_silent(self) -> None:
+        """Forget devices that left without a word. One that comes back is read from the store."""
+        before = self._clock.time() - SILENT_FOR
+        for session in [*self._sessions, *self._watches]:
+            if self._heard.setdefault(session, self._clock.time()) < before:
+                self._forget(session)
+
+    # -- waiting for work --------------------------------------------------------------------------------------------
+
+    async def _wait(self, who: Identity, body: Mapping[str, Any]) -> Any:
+        """Answer when there may be work. A wake between two requests counts."""
+        await self._session(who)
+        if self._stopping:
+            raise StoreUnavailable("the server is stopping")
+        watch = self._watches.get(who.owner.session)
+        if watch is None:
+            topics = frozenset({OFFERED, for_device(who.owner.device)})
+            self._watches[who.owner.session] = DeviceWatch(self._store.watch(topics))
+            return {"woken": True}  # there may be work from before
+        return {"woken": await watch.wait(number_in(body, "seconds", POLL_TIME))}
+
+    def stop_waiting(self) -> None:
+        """Answer the devices that wait, and let none wait any more: the server stops."""
+        self._stopping = True
+        for watch in self._watches.values():
+            watch.wake()
+
+    async def look_for_work(self) -> None:
+        """Wake the devices that wait from time to time, if there is work: a wake of the store may get lost. One look
+        for all of them. Runs until it is cancelled."""
+        trouble = RecurringError(log, "cannot look for work of devices", "looks for work again", self._clock.time)
+        while True:
+            await self._clock.sleep(LOOK_INTERVAL)
+            try:
+                self._forget_silent()
+                if self._watches:
+                    await self._wake_waiting()
+                trouble.recovered()
+            except StoreError as error:
+                trouble.occurred(error)
+
+    async def _wake_waiting(self) -> None:
+        assigned = {run.session for run in await self._store.find(Query(statuses=frozenset({ASSIGNED})))}
+        everybody = bool(await self._store.waiting())
+        for session in assigned:
+            if session in self._watches:
+                self._watches[session].wake()
+        if everybody:  # in turn, if they are many: what waits may be for none of them
+            for session in list(self._watches)[: max(WOKEN_TOGETHER, len(self._watches) // 10)]:
+                watch = self._watches[session] = self._watches.pop(session)  # to the end
+                watch.wake()
+
+    # -- runs --------------------------------------------------------------------------------------------------------
+
+    async def _own(self, who: Identity, body: Mapping[str, Any]) -> Any:
+        await self._session(who)
+        if body.get("run") is not None:
+            run = await self._store.run(text_in(body, "run", 100))
+            runs = [run] if run is not None and run.session == who.owner.session else []
+        else:
+            runs = await self._store.find(Query(session=who.owner.session))
+        return {"runs": [self._runs.granted(who, run) for run in runs]}
+
+    async def _take(self, who: Identity, body: Mapping[str, Any]) -> Any:
+        order = GatewayOrder(self.fleet, who, await self._session(who), body)
+        request = TakeRequest(who.owner.device, order.not_kinds, self._store.clock(), order.limit, order.above)
+        try:
+            taken = await self._store.take(request, order.take)
+        except EnoughUnseen:
+            taken = []
+        unseen, flows = sorted(order.unseen), []
+        for name, version in unseen:
+            with contextlib.suppress(UnknownWorkflow, AsterismError):
+                flows.append((await self.fleet.workflows.get(name, version)).to_json())
+        return {
+            "runs": [self._runs.granted(who, run) for run in taken],
+            "unseen": unseen,
+            "workflows": flows,
+            "stale": sorted(order.met_stale),
+        }
+
+    async def _steps(self, who: Identity, body: Mapping[str, Any]) -> Any:
+        return {"steps": await self._runs.make_all(who, list_in(body, "steps", STEPS_AT_ONCE))}
+
+    # -- values, workflows, the fleet --------------------------------------------------------------------------------
+
+    async def _blob(self, who: Identity, body: Any) -> Any:
+        if not isinstance(body, bytes):
+            raise InvalidMessage("a value is sent as bytes")
+        settings = await self.fleet.settings()
+        if len(body) > settings.most:
+            raise GatewayRefusal(413, "too_large", f"the limit of this fleet is {settings.most:,} bytes")
+        await self._storage.admit(who.owner.device)
+        await self._storage.add(who.owner.device, len(body))
+        name = await self._store.put_blob(body)
+        return {"blob": self.credentials.blob_token(who.owner.device, name, len(body))}
+
+    async def _fetch(self, who: Identity, body: Mapping[str, Any]) -> bytes:
+        """The input of a granted run, if it is stored apart."""
+        grant = self.credentials.grant_of(who.owner.device, body.get("grant"))
+        run = await self._store.run(grant.run)
+        name = None if run is None or run.grant != grant else blob_of(run.input)
+        if name is None:
+            raise GatewayRefusal(404, "unknown", "this grant has no input apart, or is over")
+        data = await self._store.blob(name)
+        if data is None:
+            raise GatewayRefusal(404, "unknown", f"the blob {name} is missing")
+        return data
+
+    async def _workflow(self, who: Identity, body: Mapping[str, Any]) -> Any:
+        await self._session(who)
+        try:
+            flow = await self.fleet.workflows.get(text_in(body, "name", 500), count_in(body, "version", 10**9))
+        except AsterismError as error:
+            raise GatewayRefusal(404, "unknown_workflow", str(error)) from None
+        return flow.to_json()
+
+    async def _standing(self, who: Identity, body: Mapping[str, Any]) -> Any:
+        ranks, weights = await self._standings.of(who.owner.device)
+        return {"rank": ranks.get(who.owner.device, 0.0), "weights": asdict(weights), "devices": len(ranks)}
+
+    async def _completions(self, who: Identity, body: Mapping[str, Any]) -> Any:
+        await self._session(who)
+        workflow, limit = text_in(body, "workflow", 500), count_in(body, "limit", 1000)
+        found = await StoreConnection(self.fleet, who.owner).recent_completions(workflow, limit)
+        return {"completions": [[one.device, one.ended_at] for one in found]}
+
+    async def _health(self, who: Identity, body: Mapping[str, Any]) -> Any:
+        why = None if body.get("why") is None else text_in(body, "why", 1000)
+        session = await self._session(who)
+        if self._healthy.get(session.id) != (why is None):
+            self._storage.admit_notice(who.owner.device)
+            await StoreConnection(self.fleet, who.owner).announce_health(why)
+            self._storage.add_notice(who.owner.device)
+            self._healthy[session.id] = why is None
+        return {}
+
+
+def _profile(body: Mapping[str, Any]) -> dict[str, Any]:
+    profile = object_in(body, "profile")
+    if len(profile) > LARGEST_PROFILE:
+        raise InvalidMessage(f"a profile has at most {LARGEST_PROFILE} entries")
+    if len(json.dumps(profile)) > LONGEST_PROFILE:
+        raise InvalidMessage(f"a profile has at most {LONGEST_PROFILE:,} characters")
+    return profile

@@ -1,0 +1,179 @@
+"""Runs that are granted to devices of a gateway: the tokens of grants, and the steps that devices ask for.
+
+A step whose answer was lost is sent again, and is recognised by the record of the run. A result that comes too late is
+refused, and people get a notice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from asterism.base.http_limits import RequestRefused
+from asterism.core.errors import AsterismError, Fenced, NotJson, RunRefused
+from asterism.core.json_values import plain_json
+from asterism.core.run.run import COMPLETED, Grant, Run
+from asterism.core.run.workflow import Workflow
+from asterism.fleet.device.owner_steps import Claim, Complete, Decline, Disown, OwnerStep, Start
+from asterism.fleet.device.store_connection import StoreConnection, late_notice
+from asterism.fleet.fleet import Fleet
+from asterism.fleet.ledger import blob_of, is_small
+from asterism.gateway.device_storage import DeviceStorage
+from asterism.gateway.enrolment import CredentialRefused, DeviceCredentials, Identity
+from asterism.gateway.gateway_messages import InvalidMessage, error_json, parse_log, parse_step
+from asterism.store.protocol import PutLog, PutRun, Write
+from asterism.store.row_codec import record_of
+from asterism.store.store_errors import StoreError, StoreUnavailable
+
+STEP_PATIENCE = 5.0
+"""How long a step is tried while the store is unavailable, in seconds; then the device tries again."""
+
+RECORDS_REMEMBERED = 20_000
+"""How many records of granted runs are remembered, which saves reading them."""
+
+_ANSWERED = (Claim, Start, Decline, Disown)
+"""The steps after which a device needs the record of the run."""
+
+
+class GrantedRuns:
+    """Remembers the records of granted runs, which saves reading them before each step."""
+
+    def __init__(self, fleet: Fleet, credentials: DeviceCredentials, storage: DeviceStorage) -> None:
+        self._fleet, self._credentials, self._store = fleet, credentials, fleet.store
+        self._storage = storage
+        self._records: OrderedDict[str, Run] = OrderedDict()
+
+    def token_of(self, who: Identity, grant: Grant) -> str:
+        return self._credentials.grant_token(who.owner.device, grant)
+
+    def granted(self, who: Identity, run: Run) -> list[Any]:
+        """A run of the session as its device gets it, with the token of its grant."""
+        token = None
+        if run.session == who.owner.session and run.grant is not None:
+            token = self.token_of(who, run.grant)
+            self._records[run.id] = run
+            if len(self._records) > RECORDS_REMEMBERED:
+                self._records.popitem(last=False)
+        return [record_of(run), token]
+
+    # -- steps ---------------------------------------------------------------------------------------------------------
+
+    async def make_all(self, who: Identity, steps: list[Any]) -> list[Any]:
+        """Make the steps of a message, and return their answers. Completions are one commit, if that is possible."""
+        answers: list[Any] = [None] * len(steps)
+        ends: list[tuple[int, Complete, Run, Run, list[PutLog]]] = []
+        others: list[tuple[int, Mapping[str, Any]]] = []
+        now = self._store.clock()  # one for all: equal parts of their records are encoded once
+        for number, data in enumerate(map(checked_object, steps)):
+            together = await self._together(who, data, now) if data.get("do") == "complete" else None
+            if together is None:
+                others.append((number, data))
+            else:
+                ends.append((number, *together))
+        if ends and await self._complete_together([end[1:] for end in ends]):
+            for end in ends:
+                answers[end[0]] = {}
+        else:
+            others += [(end[0], steps[end[0]]) for end in ends]
+        results = await asyncio.gather(*(self._step(who, data) for _, data in others))
+        for (number, _), result in zip(others, results, strict=True):
+            answers[number] = result
+        return answers
+
+    async def _together(
+        self, who: Identity, data: Mapping[str, Any], now: float
+    ) -> tuple[Complete, Run, Run, list[PutLog]] | None:
+        """A completion that can be written with others, as far as is known; None if it has to be written alone."""
+        try:
+            grant = self._credentials.grant_of(who.owner.device, data.get("grant"))
+            known = self._records.get(grant.run)
+            if known is None or known.series is not None or known.grant != grant:
+                return None
+            step, logs = await self._parsed(who, data, grant)
+            flow = self._fleet.workflows.remembered(known.workflow, known.version)
+            if flow is None or not isinstance(step, Complete):
+                return None
+            after = step.apply(known, flow, now)
+        except (AsterismError, ValueError):
+            return None
+        return (step, known, after, logs) if after.status is COMPLETED else None
+
+    async def _complete_together(self, ends: list[tuple[Complete, Run, Run, list[PutLog]]]) -> bool:
+        writes: list[Write] = [PutRun(after, before.revision) for _, before, after, _ in ends]
+        for *_, logs in ends:
+            writes += logs
+        try:
+            await self._store.commit(writes)
+        except (StoreError, ValueError):
+            return False
+        for _, before, after, _ in ends:
+            self._records.pop(before.id, None)
+            self._fleet.waiters.ended(after)
+        return True
+
+    async def _parsed(self, who: Identity, data: Mapping[str, Any], grant: Grant) -> tuple[OwnerStep, list[PutLog]]:
+        step = parse_step(data, grant, who.owner.device)
+        if isinstance(step, Complete):
+            step = replace(step, output=await self._output(who, data, grant.run))
+        part = parse_log(data.get("log"), grant)
+        return step, [] if part is None else [await self._storage.log_part(who.owner.device, part)]
+
+    async def _output(self, who: Identity, data: Mapping[str, Any], run_id: str) -> Any:
+        """The result in a step: in the message, or stored by the device before."""
+        if "blob" in data:
+            return self._credentials.blob_of(who.owner.device, data["blob"])
+        what = f"the result of run {run_id}"
+        output = plain_json(data.get("output"), what)
+        if not is_small(output):
+            await self._storage.admit(who.owner.device)
+        stored = await self._fleet.blobs.keep(output, what)
+        if blob_of(stored) is not None:
+            await self._storage.add(who.owner.device, stored["size"])
+        return stored
+
+    async def _step(self, who: Identity, data: Mapping[str, Any]) -> Any:
+        """Make a step. Its error is part of the answer: the other steps of the message count."""
+        try:
+            grant = self._credentials.grant_of(who.owner.device, data.get("grant"))
+            step, logs = await self._parsed(who, data, grant)
+            after = await self._owner_step(who, grant, step, logs)
+            return {"run": self.granted(who, after)} if isinstance(step, _ANSWERED) else {}
+        except RequestRefused as refusal:  # the device tries again later
+            return error_json(StoreUnavailable(str(refusal)))
+        except CredentialRefused as error:
+            return {"error": "fenced", "message": str(error)}
+        except (RunRefused, StoreError, NotJson, ValueError) as error:
+            return error_json(error)
+        except AsterismError as error:
+            return {"error": "invalid", "message": str(error)}
+
+    async def _owner_step(self, who: Identity, grant: Grant, step: OwnerStep, logs: list[PutLog]) -> Run:
+        known = self._records.pop(grant.run, None)
+        if isinstance(step, Disown):
+            step = replace(
+                step, progress=await StoreConnection(self._fleet, who.owner).progress_of(grant.run, grant.epoch)
+            )
+        clock = self._store.clock
+
+        def apply(run: Run, flow: Workflow) -> Run:
+            # a step that was made before, and whose answer was lost, is not made again
+            return run if step.was_applied(run) else step.apply(run, flow, clock())
+
+        try:
+            return await self._fleet.ledger.change(known or grant.run, apply, patience=STEP_PATIENCE, also=logs)
+        except Fenced as refusal:
+            if isinstance(step, Complete) and self._storage.add_late_notice(who.owner.device, grant):
+                with contextlib.suppress(StoreError):
+                    await self._store.commit([late_notice(clock(), who.owner.device, grant.run, refusal.why)])
+            raise
+
+
+def checked_object(body: Any) -> dict[str, Any]:
+    """Raises InvalidMessage for what is not a JSON object."""
+    if not isinstance(body, dict):
+        raise InvalidMessage("a message is a JSON object")
+    return body

@@ -1,0 +1,152 @@
+"""Resources of the MCP server: a plan as JSON, its story as text, its report as an HTML page.
+
+Their addresses are ``asterism://plans/NAME``, ``…/story`` and ``…/report``. Who may read a plan may read all three. As
+in answers of tools, devices have aliases.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, fields, is_dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote, unquote
+
+from pydantic_core import to_jsonable_python
+
+from asterism.api.local import plan_documents
+from asterism.base.text import clean
+from asterism.durable.stored_plans import HEADS, read_plan
+from asterism.durable.task_logs import logs_of_tasks, story_tracebacks
+from asterism.mcp.mcp_tools import TOOLS, call_of
+from asterism.models.device_aliases import DeviceAliases
+from asterism.models.fleet_surroundings import fleet_aliases
+from asterism.orchestrator.plan_mask import PlanMask
+from asterism.orchestrator.result import Result
+from asterism.report.html_report import report
+from asterism.report.log_text import failed_tasks
+from asterism.report.result_report import report_of
+from asterism.server.endpoint import Call, ServerState, checked_parameter
+from asterism.server.operation_endpoint import system_of
+from asterism.server.request_guard import Caller
+
+PREFIX = "asterism://plans/"
+_URI = re.compile(r"asterism://plans/([^/?#]+)(?:/(story|report))?")
+
+MOST_LISTED = 200
+"""How many plans are listed as resources; the others can be read by their address."""
+
+
+_WITH_DEVICES = frozenset({"device", "note", "reason", "why", "operations", "violations"})
+"""The fields of the data of a report that may name devices."""
+
+
+@dataclass(frozen=True)
+class PlanResource:
+    """A kind of resource that every plan has."""
+
+    name: str
+    suffix: str
+    media: str
+    description: str
+    read: Callable[[Call, DeviceAliases], Awaitable[str]]
+
+    @property
+    def template(self) -> str:
+        return f"{PREFIX}{{plan}}{self.suffix}"
+
+
+async def _plan(call: Call, aliases: DeviceAliases) -> str:
+    plan = to_jsonable_python(await system_of(call).show_plan(call.path["plan"]))
+    return json.dumps(aliases.document(plan), ensure_ascii=False, indent=1)
+
+
+async def _story(call: Call, aliases: DeviceAliases) -> str:
+    plan = (await read_plan(call.fleet, call.path["plan"])).record.plan
+    lines = [f"# Story of plan {plan.id}", ""]
+    story = plan.story()
+    tracebacks = await story_tracebacks(call.fleet, plan, story)
+    for entry in plan_documents.story_documents(story, PlanMask(plan), tracebacks):
+        at = datetime.fromtimestamp(entry.at, UTC).isoformat(" ", "milliseconds").removesuffix("+00:00")
+        task, why = (
+            f" {entry.task}" if entry.task else "",
+            f": {aliases.text(entry.why)}" if entry.why else "",
+        )
+        lines.append(clean(f"- {at}{task} {entry.what}{why}"))
+        lines += [clean(f"      {line}") for line in (entry.traceback or "").splitlines()]
+    return "\n".join(lines) + "\n"
+
+
+async def _report(call: Call, aliases: DeviceAliases) -> str:
+    stored = await read_plan(call.fleet, call.path["plan"])
+    plan, lock = stored.record.plan, stored.record.lock
+    if plan.ended_at is None:  # this copy of a plan that goes on ends now
+        plan.ended_at = call.fleet.store.clock()
+    result = Result(plan, list(lock.cycles.values()), None, lock.policy)
+    logs = await logs_of_tasks(call.fleet, plan.id, failed_tasks(result))
+    return await asyncio.to_thread(
+        lambda: report(_with_aliases(report_of(result, None, lambda task: logs.get(task, ())), aliases))
+    )
+
+
+def _with_aliases(value: Any, aliases: DeviceAliases, field: str = "") -> Any:
+    """The data of a report with aliases in place of the names of devices."""
+    if isinstance(value, str):
+        return aliases.text(value) if field in _WITH_DEVICES else value
+    if isinstance(value, tuple):
+        return tuple(_with_aliases(item, aliases, field) for item in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(
+            value, **{one.name: _with_aliases(getattr(value, one.name), aliases, one.name) for one in fields(value)}
+        )
+    return value
+
+
+RESOURCES = (
+    PlanResource("plan", "", "application/json", "A plan as it is now: tasks, dependencies, cycles, approvals.", _plan),
+    PlanResource("story", "/story", "text/markdown", "What happened to a plan, step by step.", _story),
+    PlanResource("report", "/report", "text/html", "Graph, timeline, tasks and edits of a plan on one page.", _report),
+)
+
+
+class UnknownResource(LookupError):
+    """No resource has this address."""
+
+
+def address(plan: str, resource: PlanResource) -> str:
+    return f"{PREFIX}{quote(plan, safe='')}{resource.suffix}"
+
+
+async def read_resource(server: ServerState, caller: Caller, uri: str) -> tuple[str, str]:
+    """The media type and the text of a resource. Raises UnknownResource, RequestRefused, UnknownConstellation."""
+    found = _URI.fullmatch(uri)
+    if found is None:
+        raise UnknownResource(f"there is no resource {uri[:200]!r}")
+    plan = checked_parameter("plan", unquote(found[1]))
+    resource = next(one for one in RESOURCES if one.suffix == (f"/{found[2]}" if found[2] else ""))
+    call = call_of(server, caller, TOOLS["read_plan"].endpoint, {"plan": plan})
+    return resource.media, await resource.read(call, await fleet_aliases(server.fleet))
+
+
+def plan_of(uri: str) -> str | None:
+    """The plan of an address; None if it is not one of a resource."""
+    found = _URI.fullmatch(uri)
+    return None if found is None else unquote(found[1])
+
+
+async def plan_names(server: ServerState, caller: Caller) -> list[str]:
+    """The plans that a caller may read, by name."""
+    names = sorted(one.key.removeprefix(HEADS) for one in await server.fleet.store.registers(HEADS))
+    return [name for name in names if caller.credential.allows(f"observe plan {name}")]
+
+
+def template_json(resource: PlanResource) -> dict[str, Any]:
+    return {
+        "name": resource.name,
+        "uri_template": resource.template,
+        "mime_type": resource.media,
+        "description": resource.description,
+    }

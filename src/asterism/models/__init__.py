@@ -1,0 +1,69 @@
+"""Language models that edit and write plans.
+
+``model_editor``        a language model that edits plans: ``ModelEditor``
+``planner``             a plan file from a request in words: ``draft_plan``
+``budget``              what a call may cost at most: prices, estimates (the budget: ``durable/editor_budget.py``)
+``plan_prompt``         the compact view of a plan that it reads
+``edit_schema``         its tools, and the schema of its answer
+``edit_filter``         which ends it is asked about at all: ``EditFilter``
+``conversation``        the messages about the ends of one cycle, and what the answers mean
+``model_calls``         requests to models: streams, timeouts, rate limits, fallback, prices
+``model_messages``      a question and its answer, as plain data
+``cassette``            its exchanges, in memory or in a store, and their replay
+``fleet_surroundings``  devices and output of tasks of a plan in a store
+``judged_actions``      what an agent asks of its device, judged by the device policy
+``untrusted_text``      marks what devices, issues and files say, so that a model can tell it from its instructions
+
+The SDK is the extra ``model``, imported with the first use.
+
+Invariants: the core knows no model. A model goes through the same checks as a person: what a plan allows is decided
+below this package.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from asterism.base.startup import lazy_names
+
+if TYPE_CHECKING:
+    from asterism.models.budget import Account, Budget, Price, Spent
+    from asterism.models.cassette import Cassette, Exchange, MemoryCassette, StoreCassette
+    from asterism.models.edit_filter import EditFilter
+    from asterism.models.model_calls import ModelCaller, ModelFailed
+    from asterism.models.model_editor import ModelEditor
+    from asterism.models.planner import NoPlan, PlanDraft, draft_plan
+    from asterism.models.untrusted_text import UNTRUSTED_NOTICE, mark_untrusted
+
+__all__ = [
+    "UNTRUSTED_NOTICE",
+    "Account",
+    "Budget",
+    "Cassette",
+    "EditFilter",
+    "Exchange",
+    "MemoryCassette",
+    "ModelCaller",
+    "ModelEditor",
+    "ModelFailed",
+    "NoPlan",
+    "PlanDraft",
+    "Price",
+    "Spent",
+    "StoreCassette",
+    "draft_plan",
+    "mark_untrusted",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "asterism.models.budget": ["Account", "Budget", "Price", "Spent"],
+        "asterism.models.cassette": ["Cassette", "Exchange", "MemoryCassette", "StoreCassette"],
+        "asterism.models.edit_filter": ["EditFilter"],
+        "asterism.models.model_calls": ["ModelCaller", "ModelFailed"],
+        "asterism.models.model_editor": ["ModelEditor"],
+        "asterism.models.planner": ["NoPlan", "PlanDraft", "draft_plan"],
+        "asterism.models.untrusted_text": ["UNTRUSTED_NOTICE", "mark_untrusted"],
+    },
+)

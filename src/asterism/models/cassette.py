@@ -1,0 +1,265 @@
+"""Cassettes: the exchanges with a model and the account of its budget, in memory or in a store; and their replay.
+
+An exchange is written in one commit with what it has cost. In a store the account of a plan is the register
+``budget/NAME`` and its exchanges are ``exchange/NAME/000001`` and so on. Both last as long as the plan. A question that
+was answered is not paid for again: after a crash, the editor of the next owner finds the answer here.
+
+``Replay`` answers the questions of another run from the exchanges of a plan. A question has to be the same, byte for
+byte; the first one that is not is refused, with the place where it differs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Protocol
+
+from asterism.core.plan.editor_cost import EditorCost
+from asterism.durable.editor_budget import account_key, read_account
+from asterism.models.budget import Account, Budget
+from asterism.models.model_calls import ModelFailed
+from asterism.models.model_messages import ModelAnswer
+from asterism.store.optimistic_update import retry_on_conflict
+from asterism.store.protocol import Notice, PutRegister, Store, Write, for_plan
+from asterism.store.store_errors import reading_register
+
+Step = Callable[[Account], Account]
+"""A change of an account. It may raise, and then nothing changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """``about`` names the ends that the question is about, ``question`` is its text (``ModelQuestion.text``).
+    ``entries`` is how much of the story had been shown with it, ``editor`` the name of the editor that asked."""
+
+    number: int
+    about: str
+    question: str
+    answer: Mapping[str, Any]
+    cost: EditorCost = field(default_factory=EditorCost)
+    entries: int = 0
+    at: float = 0.0
+    editor: str = ""
+
+    @property
+    def replayed(self) -> Exchange:
+        """The same exchange in another run, which it costs nothing."""
+        return replace(self, cost=EditorCost(self.cost.model, replayed=1))
+
+    def to_json(self) -> dict[str, Any]:
+        data = {
+            "number": self.number,
+            "at": self.at,
+            "about": self.about,
+            "question": self.question,
+            "answer": dict(self.answer),
+            "cost": self.cost.to_json(),
+            "entries": self.entries,
+        }
+        return {**data, "editor": self.editor} if self.editor else data
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Exchange:
+        """The exchange that ``to_json`` wrote. Raises TypeError, LookupError or InvalidTask for anything else."""
+        found = cls(**{**data, "cost": EditorCost.from_json(data["cost"])})
+        answer = ModelAnswer.from_json(found.answer)
+        for part in (found, found.cost, answer, *answer.calls):
+            _check_types(part)
+        return found
+
+
+def _check_types(record: Any) -> None:
+    """Raises TypeError for a field that is not text or a number, as its default or its annotation says."""
+    kinds: dict[str, Any] = {"str": str, "int": int, "float": (int, float), "bool": bool}
+    for one in fields(record):
+        value, kind = getattr(record, one.name), kinds.get(str(one.type))
+        if kind is not None and (not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)):
+            raise TypeError(f"{one.name} is {value!r:.60}")
+
+
+class Cassette(Protocol):
+    """Where the exchanges and the accounts of plans are kept."""
+
+    async def account(self, plan: str) -> Account | None:
+        """The account of a plan; None if it has none."""
+
+    async def change(self, plan: str, step: Step, exchange: Exchange | None = None, notice: str = "") -> Account:
+        """Change an account, and record an exchange and a notice with it: all or nothing. ``exchange`` gets the next
+        number. Raises what ``step`` raises."""
+
+    async def exchanges(self, plan: str) -> list[Exchange]:
+        """The exchanges of a plan, oldest first."""
+
+    async def changed(self, plan: str, timeout: float) -> None:
+        """Return when the account of a plan may have changed, or after ``timeout`` seconds."""
+
+
+class MemoryCassette:
+    """A cassette for plans in memory."""
+
+    def __init__(self) -> None:
+        self._accounts: dict[str, Account] = {}
+        self._exchanges: defaultdict[str, list[Exchange]] = defaultdict(list)
+        self._changed = asyncio.Event()
+
+    async def account(self, plan: str) -> Account | None:
+        return self._accounts.get(plan)
+
+    def close_account(self, plan: str) -> None:
+        """Forget what was spent on a plan: another one begins under its id. The exchanges stay."""
+        self._accounts.pop(plan, None)
+
+    def change_now(self, plan: str, step: Step) -> Account:
+        account = self._accounts[plan] = step(self._accounts.get(plan, Account()))
+        self._changed.set()
+        self._changed = asyncio.Event()
+        return account
+
+    async def change(self, plan: str, step: Step, exchange: Exchange | None = None, notice: str = "") -> Account:
+        account = self.change_now(plan, step)
+        if exchange is not None:
+            self._exchanges[plan].append(_numbered(exchange, len(self._exchanges[plan]) + 1))
+        return account
+
+    async def exchanges(self, plan: str) -> list[Exchange]:
+        return list(self._exchanges[plan])
+
+    async def changed(self, plan: str, timeout: float) -> None:
+        try:
+            async with asyncio.timeout(timeout):
+                await self._changed.wait()
+        except TimeoutError:
+            pass
+
+
+def exchange_prefix(plan: str) -> str:
+    return f"exchange/{plan}/"
+
+
+LOOK_INTERVAL = 1.0
+"""Seconds between two looks at an account without being woken."""
+
+
+class StoreCassette:
+    """The cassette of the plans of a store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = asyncio.Lock()  # of this process; others are told apart by revisions
+
+    async def account(self, plan: str) -> Account | None:
+        return await read_account(self._store, plan)
+
+    async def change(self, plan: str, step: Step, exchange: Exchange | None = None, notice: str = "") -> Account:
+        async def attempt() -> Account:
+            found = await self._store.register(account_key(plan))
+            with reading_register(account_key(plan)):
+                value: dict[str, Any] = {"account": {}, "exchanges": 0} if found is None else dict(found.value)
+                account = Account() if found is None else Account.from_json(value["account"])
+                value["exchanges"] = int(value["exchanges"])
+            account = step(account)
+            value["account"] = account.to_json()
+            writes: list[Write] = []
+            if exchange is not None:
+                value["exchanges"] += 1
+                kept = _numbered(exchange, value["exchanges"], self._store.clock())
+                writes.append(PutRegister(f"{exchange_prefix(plan)}{kept.number:06d}", kept.to_json(), None))
+            if notice:
+                writes.append(Notice(self._store.clock(), "budget", notice))
+            revision = None if found is None else found.revision
+            await self._store.commit([PutRegister(account_key(plan), value, revision), *writes])
+            return account
+
+        async with self._lock:
+            return await retry_on_conflict(attempt)
+
+    async def exchanges(self, plan: str) -> list[Exchange]:
+        found = []
+        for register in await self._store.registers(exchange_prefix(plan)):
+            with reading_register(register.key):
+                found.append(Exchange.from_json(register.value))
+        return found
+
+    async def changed(self, plan: str, timeout: float) -> None:
+        watch = self._store.watch(frozenset({for_plan(plan)}))
+        try:
+            await watch.wait(min(timeout, LOOK_INTERVAL))
+        finally:
+            watch.close()
+
+
+def _numbered(exchange: Exchange, number: int, at: float = 0.0) -> Exchange:
+    return replace(exchange, number=number, at=at)
+
+
+def opened(budget: Budget, defaults: Budget | None = None, unpriced: str = "") -> Step:
+    """The account of a plan that this process begins to edit: with its budget if it is new, and without calls of
+    earlier processes, whose reservations count as spent. What a person has raised or lowered stays, unless ``budget``
+    is another one than that of earlier processes. ``defaults`` are the limits that hold if neither names others,
+    ``unpriced`` the models whose price is unknown."""
+    lowest = defaults or Budget()
+
+    def step(account: Account) -> Account:
+        if account == Account():
+            return Account(lowest.raised(budget), unpriced=unpriced, given=budget)
+        wider = lowest.raised(account.budget.raised(budget.changed_since(account.given)))
+        kept = account.abandoned() if wider == account.budget else account.abandoned().released()
+        return replace(kept, budget=wider, unpriced=unpriced, given=account.given.raised(budget))
+
+    return step
+
+
+# -- replay ------------------------------------------------------------------------------------------------------------
+
+
+class ReplayDiffers(ModelFailed):
+    """A question is not the one that was recorded."""
+
+
+class Replay:
+    """The answers of a cassette, by their questions. The same question may be asked as often as it was."""
+
+    def __init__(self, exchanges: Iterable[Exchange]) -> None:
+        self._answers: defaultdict[str, deque[Exchange]] = defaultdict(deque)
+        self._unused: dict[int, Exchange] = {}
+        for one in exchanges:
+            self._answers[one.question].append(one)
+            self._unused[one.number] = one
+
+    def answer(self, question: str, about: str) -> Exchange:
+        """Raises ReplayDiffers."""
+        if self._answers[question]:
+            found = self._answers[question].popleft()
+            del self._unused[found.number]
+            return found
+        like = [one for one in self._unused.values() if one.about == about] or list(self._unused.values())
+        if not like:
+            raise ReplayDiffers("the cassette has no more answers: the plan asks more often than it did")
+        raise ReplayDiffers(
+            f"the cassette has no answer to this question. {difference(like[0].question, question)} "
+            f"(exchange {like[0].number})"
+        )
+
+
+def difference(recorded: str, asked: str) -> str:
+    """Where two texts differ first, in words."""
+    place = next((at for at, (old, new) in enumerate(zip(recorded, asked, strict=False)) if old != new), None)
+    if place is None:
+        place = min(len(recorded), len(asked))
+    start = max(0, place - 40)
+    old, new = recorded[start : place + 40], asked[start : place + 40]
+    return f"It differs at character {place:,}: recorded …{old!r}…, asked …{new!r}…"
+
+
+async def read_answers(cassette: Cassette, plan: str) -> dict[str, list[Exchange]]:
+    """The exchanges of a plan by what they are about."""
+    found: dict[str, list[Exchange]] = {}
+    for one in await cassette.exchanges(plan):
+        found.setdefault(one.about, []).append(one)
+    return found
+
+
+def answer_of(exchange: Exchange) -> ModelAnswer:
+    return ModelAnswer.from_json(exchange.answer)

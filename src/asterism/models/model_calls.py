@@ -1,0 +1,512 @@
+"""Calls of language models: one question, one answer, whatever the provider and however it misbehaves.
+
+``ModelCaller`` sends a question (``model_messages.py``) through pydantic-ai, as a stream: to the first model, again
+after the time that a rate limit asks for, and then to the next model.
+
+The clients of OpenAI and Anthropic import and compute for seconds at their first use. Each request therefore has an
+event loop of its own, in a thread, and never delays the plan; a model that is given as an object runs on this loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import contextvars
+import json
+import logging
+import random
+import threading
+import time
+import warnings
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from asterism.base.http_answers import ACCEPTED, LARGEST_ANSWER, bound_hook
+from asterism.base.startup import install_hint
+from asterism.core.errors import AsterismError, error_text
+from asterism.core.plan.editor_cost import EditorCost
+from asterism.models.budget import Price, estimated_tokens, listed_price, most_input, plausible_tokens
+from asterism.models.model_messages import ModelAnswer, ModelQuestion, ToolCall, ToolSpec
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelMessage, ModelResponse
+    from pydantic_ai.models import Model, ModelRequestParameters
+    from pydantic_ai.settings import ModelSettings
+
+log = logging.getLogger("asterism.agents")
+
+Value = TypeVar("Value")
+
+TIMEOUT = 300.0
+"""Seconds that one request may take."""
+
+STALL_TIMEOUT = 60.0
+"""Seconds without a new piece of the stream after which a request is given up."""
+
+ATTEMPTS = 4
+"""How often one model is asked one question, if it is overloaded or the connection breaks."""
+
+LONGEST_WAIT = 60.0
+"""Seconds: a model that asks for a longer pause is not waited for."""
+
+BACKOFF = 0.5
+"""Seconds before the second attempt, if the model does not say when; doubled each time."""
+
+MAX_OUTPUT = 4_096
+"""How many tokens an answer may have."""
+
+MOST_CHARACTERS = 16
+"""Characters per token of a stream, beyond which it is endless."""
+
+
+class ModelFailed(AsterismError):
+    """No model has answered. ``cost`` is what the attempts have cost."""
+
+    cost: EditorCost | None = None
+
+
+class ModelMissing(AsterismError):
+    """A library that calls models is not installed."""
+
+
+@dataclass(slots=True)
+class Bill:
+    """The bill of one attempt: how many tokens of output it may have, and what it has cost in the end; None if that is
+    unknown, because it was cancelled. ``seconds`` is how long it may take, if that is limited."""
+
+    max_output: int = MAX_OUTPUT
+    cost: EditorCost | None = None
+    seconds: float | None = None
+
+
+Pay = Callable[[ModelQuestion, str], AbstractAsyncContextManager[Bill]]
+"""Opened around each attempt with the question and the name of the model. It may refuse by raising."""
+
+
+class Unlimited:
+    """Pays for every attempt, and adds up what they cost."""
+
+    def __init__(self) -> None:
+        self.cost = EditorCost()
+
+    @contextlib.asynccontextmanager
+    async def __call__(self, question: ModelQuestion, model: str) -> AsyncIterator[Bill]:
+        bill = Bill()
+        try:
+            yield bill
+        finally:
+            self.cost += bill.cost or EditorCost()
+
+
+class ModelCaller:
+    """``models`` are names, such as ``openai:gpt-5``, or models of pydantic-ai: the first one is asked, the others in
+    its place if it fails. ``prices`` are those of models that are not in the public list, by name."""
+
+    def __init__(
+        self,
+        models: Sequence[Any],
+        *,
+        timeout: float = TIMEOUT,
+        stall_timeout: float = STALL_TIMEOUT,
+        attempts: int = ATTEMPTS,
+        longest_wait: float = LONGEST_WAIT,
+        prices: Mapping[str, Price] | None = None,
+        settings: Mapping[str, Any] | None = None,
+        sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
+    ) -> None:
+        if not models:
+            raise ValueError("name at least one model")
+        self._models = tuple(models)
+        self.timeout, self._stall_timeout = timeout, stall_timeout
+        self._attempts, self._longest_wait = attempts, longest_wait
+        self._prices, self._settings, self._sleep = dict(prices or {}), dict(settings or {}), sleep
+        self._known_prices: dict[str, Price | None] = dict(self._prices)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(map(model_name, self._models))
+
+    def price(self, name: str) -> Price | None:
+        """The price of a model; None if it is unknown."""
+        if name not in self._known_prices:
+            self._known_prices[name] = listed_price(name)
+        return self._known_prices[name]
+
+    async def learn_prices(self) -> None:
+        """Look the prices up, in a thread: the public list takes long to import."""
+        unknown = [name for name in self.names if name not in self._known_prices]
+        if unknown:
+            await asyncio.to_thread(lambda: [self.price(name) for name in unknown])
+
+    async def ask(self, question: ModelQuestion, pay: Pay) -> ModelAnswer:
+        """The answer of the first model that gives one. Raises ModelFailed, and what ``pay`` raises."""
+        await self.learn_prices()
+        problems: list[str] = []
+        for model in self._models:
+            answer = await self._ask_model(model, question, pay, problems)
+            if answer is not None:
+                return answer
+        raise ModelFailed("no model has answered: " + "; ".join(problems))
+
+    async def _ask_model(
+        self, model: Any, question: ModelQuestion, pay: Pay, problems: list[str]
+    ) -> ModelAnswer | None:
+        """The answer of one model, which is asked again if it may answer later. None, with the problem added, if it
+        does not answer."""
+        name = model_name(model)
+        for attempt in range(1, self._attempts + 1):
+            try:
+                async with pay(question, name) as bill:
+                    answer = await self._attempt(model, name, question, bill)
+                    if answer.refused and model is not self._models[-1]:
+                        raise _GiveUp("it refused to answer")
+                    return answer
+            except _Again as again:
+                pause = (
+                    again.after if again.after is not None else BACKOFF * 2 ** (attempt - 1) * random.uniform(0.5, 1.5)
+                )
+                if attempt == self._attempts or pause > self._longest_wait:
+                    waits = f", and asks to wait {pause:.0f} s" if pause > self._longest_wait else ""
+                    problems.append(f"{name}: {again}{waits}")
+                    return None
+                log.info("%s: %s; attempt %d in %.1f s", name, again, attempt + 1, pause)
+                await self._sleep(pause)
+            except _GiveUp as problem:
+                problems.append(f"{name}: {problem}")
+                return None
+        return None
+
+    async def _attempt(self, model: Any, name: str, question: ModelQuestion, bill: Bill) -> ModelAnswer:
+        began, received = time.monotonic(), _Received()
+        try:
+            async with _within(bill.seconds):
+                if isinstance(model, str):
+                    response = await run_apart(lambda: self._request(model, question, bill.max_output, received))
+                else:
+                    response = await self._request(model, question, bill.max_output, received)
+        except _NotSent as problem:
+            bill.cost = EditorCost()
+            raise _GiveUp(str(problem)) from None
+        except ModelMissing:
+            bill.cost = EditorCost()
+            raise
+        except (_Again, _GiveUp) as problem:
+            # what was streamed before the connection broke has been paid for, and the question if the model had it
+            read = bool(received.text) or problem.accepted
+            tokens = (estimated_tokens(question.text), estimated_tokens(received.text)) if read else (0, 0)
+            took = time.monotonic() - began
+            if isinstance(problem, _OutOfTime):
+                took = max(took, bill.seconds or 0.0)
+            bill.cost = EditorCost(name, 1, *tokens, self._dollars(name, *tokens), took)
+            raise
+        answer = _answer_of(response, name)
+        bill.cost = self._cost(name, question, answer, response, bill.max_output, time.monotonic() - began)
+        return answer
+
+    # -- what it costs -------------------------------------------------------------------------------------------------
+
+    def _cost(
+        self,
+        name: str,
+        question: ModelQuestion,
+        answer: ModelAnswer,
+        response: ModelResponse,
+        max_output: int,
+        seconds: float,
+    ) -> EditorCost:
+        said = answer.text + "".join(one.name + one.arguments for one in answer.calls)
+        reported = (response.usage.input_tokens, response.usage.output_tokens)
+        counted = (
+            plausible_tokens(reported[0], question.text, most_input(question.text)),
+            plausible_tokens(reported[1], said, max_output),
+        )
+        dollars = self._dollars(name, *counted)
+        if reported == counted and name not in self._prices and not response.usage.unmeasured_requests:
+            with contextlib.suppress(
+                LookupError, ValueError, AssertionError
+            ):  # counts cached tokens at their own price
+                dollars = float(response.cost().total_price)
+        return EditorCost(name, 1, *counted, dollars, seconds)
+
+    def _dollars(self, name: str, input_tokens: int, output_tokens: int) -> float | None:
+        price = self.price(name)
+        return None if price is None else price.dollars(input_tokens, output_tokens)
+
+    # -- one request ---------------------------------------------------------------------------------------------------
+
+    async def _request(
+        self, model: Any, question: ModelQuestion, max_output: int, received: _Received
+    ) -> ModelResponse:
+        """Send a question as a stream. Raises _Again or _GiveUp."""
+        require_extra()
+        from pydantic_ai.direct import model_request_stream
+        from pydantic_ai.exceptions import (
+            ModelAPIError,
+            ModelConnectionError,
+            ModelRateLimitError,
+            ModelRequestTimeout,
+            ModelServerError,
+            ModelUnavailableError,
+            UsageExtractionFailedWarning,
+            UserError,
+        )
+
+        # A call whose usage cannot be read is counted with the estimate; nobody has to be told on the terminal.
+        warnings.simplefilter("ignore", UsageExtractionFailedWarning)
+        settings: ModelSettings = {
+            "max_tokens": max_output,
+            "request_timeout": self.timeout,
+            "first_event_timeout": self._stall_timeout,
+            "max_retries": 0,
+            **self._settings,  # type: ignore[typeddict-item]
+        }
+        limit = MOST_CHARACTERS * max_output
+        try:
+            async with open_model(model) as opened:
+                messages, parameters = _messages(question), _parameters(question)
+                async with model_request_stream(
+                    opened, messages, model_settings=settings, model_request_parameters=parameters
+                ) as stream:
+                    events = aiter(stream)
+                    while True:
+                        async with asyncio.timeout(self._stall_timeout):
+                            event = await anext(events, None)
+                        if event is None:
+                            break
+                        received.add(event)
+                        if len(received.text) > limit:
+                            raise _GiveUp(f"the answer has more than {max_output:,} tokens")
+                    return stream.get()
+        except TimeoutError:
+            raise _Again(f"its stream has stalled for {self._stall_timeout:g} s", accepted=True) from None
+        except ModelRateLimitError as error:
+            raise _Again(f"it limits the rate of requests ({_short(error)})", error.retry_after) from None
+        except ModelRequestTimeout as error:
+            raise _Again(_short(error), error.retry_after, accepted=True) from None
+        except (ModelUnavailableError, ModelServerError, ModelConnectionError) as error:
+            raise _Again(_short(error), error.retry_after) from None
+        except UserError as error:  # an unknown model, or no key
+            raise _NotSent(_short(error)) from None
+        except ModelAPIError as error:
+            raise _GiveUp(_short(error)) from None
+        except (_Again, _GiveUp, ModelMissing):
+            raise
+        except Exception as error:  # a client library meets bytes that it did not expect
+            raise _GiveUp(f"its answer cannot be read: {_short(error)}", accepted=True) from None
+
+
+class _Again(Exception):
+    """The same model may answer later: after ``after`` seconds, if it says so. ``accepted``: it may have worked on the
+    question, and is paid for reading it."""
+
+    def __init__(self, problem: str, after: float | None = None, *, accepted: bool = False) -> None:
+        super().__init__(problem)
+        self.after, self.accepted = after, accepted
+
+
+class _OutOfTime(_Again):
+    """The budget pays for no more time."""
+
+
+@contextlib.asynccontextmanager
+async def _within(seconds: float | None) -> AsyncIterator[None]:
+    """Raises _OutOfTime."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise _OutOfTime(f"it did not answer within {seconds:g} s, which the budget leaves", accepted=True) from None
+
+
+class _GiveUp(Exception):
+    """The model will not answer this question. ``accepted`` as for _Again."""
+
+    def __init__(self, problem: str, *, accepted: bool = False) -> None:
+        super().__init__(problem)
+        self.accepted = accepted
+
+
+class _NotSent(Exception):
+    """The question cannot be sent."""
+
+
+class _Received:
+    """The text that a stream has brought so far."""
+
+    def __init__(self) -> None:
+        self._parts: list[str] = []
+
+    def add(self, event: Any) -> None:
+        for part in (getattr(event, "part", None), getattr(event, "delta", None)):
+            for name in ("content", "content_delta", "args", "args_delta"):
+                text = getattr(part, name, None)
+                if isinstance(text, str):
+                    self._parts.append(text)
+
+    @property
+    def text(self) -> str:
+        if len(self._parts) > 1:
+            self._parts = ["".join(self._parts)]
+        return self._parts[0] if self._parts else ""
+
+
+def _short(error: BaseException) -> str:
+    text = " ".join(error_text(error).split())
+    return text if len(text) <= 300 else f"{text[:300]}…"
+
+
+# -- pydantic-ai -------------------------------------------------------------------------------------------------------
+
+
+def model_name(model: Any) -> str:
+    """``openai:gpt-5``"""
+    return model if isinstance(model, str) else f"{model.system}:{model.model_name}"
+
+
+def open_model(model: Any) -> Model:
+    """A model from its name. Raises ModelMissing, and UserError of pydantic-ai."""
+    require_extra()
+    from pydantic_ai.models import infer_model
+
+    try:
+        return bound_model(infer_model(model))
+    except ImportError as error:
+        raise ModelMissing(
+            f"model {model!r} needs a library that is not installed ({error}): {install_hint('model')}"
+        ) from None
+
+
+_BOUND = bound_hook(LARGEST_ANSWER)
+
+
+def bound_model(model: Model) -> Model:
+    """Limit the size of the answers of a provider, if its library has an HTTP client like that of httpx."""
+    for part in (model, *getattr(model, "models", ())):
+        client = getattr(getattr(part, "client", None), "_client", None)
+        hooks = getattr(client, "event_hooks", None)
+        if isinstance(hooks, dict) and _BOUND not in hooks.get("response", ()):
+            hooks.setdefault("response", []).append(_BOUND)
+            client.headers["accept-encoding"] = ACCEPTED  # type: ignore[union-attr]
+    return model
+
+
+def model_problem(model: Any) -> str | None:
+    """Why a model cannot be asked: it is unknown, or there is no key. None if it can; nothing is sent."""
+    try:
+        open_model(model)
+    except ModelMissing as error:
+        return str(error)
+    except Exception as error:  # UserError, or what the library of a provider raises
+        return _short(error)
+    return None
+
+
+def require_extra() -> None:
+    """Raises ModelMissing."""
+    if find_spec("pydantic_ai") is None:  # to import it takes seconds
+        raise ModelMissing(f"models need pydantic-ai: {install_hint('model')}")
+
+
+def _messages(question: ModelQuestion) -> list[ModelMessage]:
+    from pydantic_ai.messages import (
+        ModelRequest,
+        ModelResponse,
+        TextPart,
+        ToolCallPart,
+        ToolReturnPart,
+        UserPromptPart,
+    )
+
+    found: list[Any] = []
+    for message in question.messages:
+        if "assistant" in message:
+            parts: list[Any] = [TextPart(message["assistant"])] if message["assistant"] else []
+            parts += [ToolCallPart(name, arguments, tool_call_id=id) for id, name, arguments in message["calls"]]
+            found.append(ModelResponse(parts))
+            continue
+        if "tool" in message:
+            part: Any = ToolReturnPart(message["name"], message["text"], tool_call_id=message["tool"])
+        else:
+            part = UserPromptPart(message["user"])
+        if found and isinstance(found[-1], ModelRequest):  # the results of one answer are one message
+            found[-1] = ModelRequest([*found[-1].parts, part], instructions=question.instructions)
+        else:
+            found.append(ModelRequest([part], instructions=question.instructions))
+    return found
+
+
+def _parameters(question: ModelQuestion) -> ModelRequestParameters:
+    from pydantic_ai.models import ModelRequestParameters
+    from pydantic_ai.tools import ToolDefinition
+
+    def definition(tool: ToolSpec) -> ToolDefinition:
+        return ToolDefinition(
+            name=tool.name, parameters_json_schema=dict(tool.schema), description=tool.description, strict=False
+        )
+
+    return ModelRequestParameters(
+        function_tools=[definition(tool) for tool in question.tools if not tool.final],
+        output_tools=[definition(tool) for tool in question.tools if tool.final],
+        output_mode="tool",
+        allow_text_output=False,
+    )
+
+
+def _answer_of(response: ModelResponse, name: str) -> ModelAnswer:
+    from pydantic_ai.messages import TextPart, ToolCallPart
+
+    calls = tuple(
+        ToolCall(
+            part.tool_call_id, part.tool_name, part.args if isinstance(part.args, str) else json.dumps(part.args or {})
+        )
+        for part in response.parts
+        if isinstance(part, ToolCallPart)
+    )
+    text = "\n".join(part.content for part in response.parts if isinstance(part, TextPart))
+    return ModelAnswer(text, calls, not calls and response.finish_reason == "content_filter", name)
+
+
+# -- a loop of its own -------------------------------------------------------------------------------------------------
+
+
+async def run_apart(main: Callable[[], Coroutine[Any, Any, Value]]) -> Value:
+    """Run a coroutine on an event loop of its own, in a thread. A cancellation is passed on to it."""
+    result: concurrent.futures.Future[Value] = concurrent.futures.Future()
+    running: concurrent.futures.Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = (
+        concurrent.futures.Future()
+    )
+
+    async def scene() -> Value:
+        task = asyncio.current_task()
+        assert task is not None
+        running.set_result((asyncio.get_running_loop(), task))
+        return await main()
+
+    def work() -> None:
+        try:
+            value = asyncio.run(scene())
+        except BaseException as error:
+            result.set_exception(error)
+        else:
+            result.set_result(value)
+
+    def stop(found: concurrent.futures.Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]]) -> None:
+        loop, task = found.result()
+        with contextlib.suppress(RuntimeError):  # it has ended
+            loop.call_soon_threadsafe(task.cancel)
+
+    # a daemon: a process that ends does not wait for a model
+    threading.Thread(target=contextvars.copy_context().run, args=(work,), name="model call", daemon=True).start()
+    waiting = asyncio.wrap_future(result)
+    try:
+        return await asyncio.shield(waiting)
+    except asyncio.CancelledError:
+        running.add_done_callback(stop)
+        await asyncio.wait([waiting], timeout=1.0)
+        if waiting.done() and not waiting.cancelled():
+            waiting.exception()  # retrieved
+        raise

@@ -1,0 +1,525 @@
+"""``ModelEditor``: a language model that edits plans while they run.
+
+Each edit cycle is a conversation: a compact view of the change (``plan_prompt.py``), calls of the tool ``show_tasks``,
+and an answer, which is a batch of edits. A batch that the plan rejects goes back with every violation. Every question
+and answer goes into a cassette, in one commit with its price (``cassette.py``). The model decides nothing by itself:
+its answers are checked like any other edit, by the plan, its rules for approvals and its scope.
+
+Before each request the budget of the plan has to pay for the dearest answer to it. If it cannot, the editor waits for a
+person (``EditorHeld``): the tasks below the ends under review are held, with the reason, and the rest of the plan goes
+on. The budget is raised, or the plan goes on without its editor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import json
+import secrets
+import shlex
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any
+
+from asterism.base.secret_mask import Mask
+from asterism.base.text import plural
+from asterism.core.plan.constellation import ConstellationView, TaskView
+from asterism.core.plan.editor_cost import EditorCost
+from asterism.core.plan.edits import EditBatch
+from asterism.core.plan.group_elements import tasks_added
+from asterism.core.plan.task import needs_of
+from asterism.models.budget import (
+    DEFAULT_BUDGET,
+    LEAST_OUTPUT,
+    Account,
+    Budget,
+    BudgetSpent,
+    InvalidBudget,
+    Price,
+    Reserved,
+    Spent,
+    dearest,
+    estimated_tokens,
+    room_for_output,
+    room_for_time,
+)
+from asterism.models.cassette import (
+    Cassette,
+    Exchange,
+    MemoryCassette,
+    Replay,
+    StoreCassette,
+    answer_of,
+    opened,
+    read_answers,
+)
+from asterism.models.conversation import (
+    Conversation,
+    answer_key,
+    costed,
+    edits_key,
+    masked_events,
+    no_answer,
+    read_answer,
+    return_answer,
+    subject_of,
+)
+from asterism.models.device_aliases import ALIAS, DeviceAliases, alias_of
+from asterism.models.edit_filter import EditFilter
+from asterism.models.model_calls import MAX_OUTPUT, Bill, ModelCaller, ModelFailed, require_extra
+from asterism.models.model_messages import ModelAnswer, ModelQuestion, call_attributes
+from asterism.models.plan_prompt import PromptMemory, Surroundings, output_end, plan_prompt, violation_lines
+from asterism.orchestrator.edit_cycles import CostedAnswer, EditorContext, EditorHeld
+from asterism.orchestrator.events import EditEvent, Event, TaskEvent
+
+MAX_STEPS = 8
+"""How many requests one answer may take, with calls of tools and unreadable answers."""
+
+RESERVED_WAIT = 60.0
+"""Seconds between two looks at a budget that other calls have reserved, without being woken."""
+
+MOST_CONVERSATIONS = 64
+"""How many conversations of a plan are remembered, open ones and others."""
+
+
+@dataclass(slots=True)
+class _PlanState:
+    """What the editor knows of one plan."""
+
+    context: EditorContext | None = None
+    memory: PromptMemory = field(default_factory=PromptMemory)
+    conversations: dict[str, Conversation] = field(default_factory=dict)
+    known: dict[str, list[Exchange]] | None = None
+    opening: asyncio.Lock = field(default_factory=asyncio.Lock)
+    waiting: int = 0
+    """How many calls wait for a person."""
+    refusals: int = 0
+    """How many refused answers that add tasks the account knows of."""
+    aliased: frozenset[str] = frozenset()
+    """The aliases of devices that earlier processes have shown."""
+    device_names: frozenset[str] | None = None
+    """The devices that the plan named before its editor did: names of its author."""
+
+
+class ModelEditor:
+    """A language model as the editor of plans: ``Orchestrator(devices, editor=ModelEditor("openai:gpt-5"))``.
+
+    ``model``      its name, such as ``anthropic:claude-sonnet-5-5``, ``openai:gpt-5`` or ``openai-chat:NAME`` for any
+                   endpoint that is compatible with OpenAI (``$OPENAI_BASE_URL``); or a model of pydantic-ai
+    ``fallback``   models that are asked if it does not answer
+    ``budget``     what may be spent on each plan; 200 calls and 500 tasks unless it names other limits of these
+    ``ask``        which ends it is asked about: ``failure`` (default), ``all``, ``tasks=…``, ``when=…``, or several of
+                   these; an EditFilter; or a function of the task
+    ``goal``       what the plan is for; an empty plan is planned from it
+    ``fleet``      the fleet of a plan in a store: the cassette and the budget are then kept in that store
+    ``cassette``   where exchanges are kept; by default in memory, or in the store of ``fleet``
+    ``replay``     exchanges to answer from, instead of a model
+    ``prices``     prices of models that the public list does not have, by name
+    ``max_steps``  how many requests one answer may take
+    ``caller``     how models are called: timeouts, attempts
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        fallback: Sequence[Any] = (),
+        budget: Budget | str | None = None,
+        ask: str | Iterable[str] | EditFilter | Callable[[TaskView], bool] = "failure",
+        goal: str = "",
+        fleet: Any = None,
+        cassette: Cassette | None = None,
+        replay: Iterable[Exchange] | None = None,
+        prices: Mapping[str, Price] | None = None,
+        max_steps: int = MAX_STEPS,
+        caller: ModelCaller | None = None,
+    ) -> None:
+        if max_steps < 1:
+            raise ValueError(f"max_steps must be 1 or more, not {max_steps}")
+        self._given = Budget.parse(budget) if isinstance(budget, str) else budget or Budget()
+        self._defaults = DEFAULT_BUDGET if replay is None else Budget()  # a cassette has an end
+        self.budget = self._defaults.raised(self._given)
+        self.goal = goal
+        self.starts_plans = bool(goal)
+        self.edit_on: Callable[[TaskView], bool] = ask if callable(ask) else EditFilter.parse(ask)
+        self.replay = None if replay is None else Replay(replay)
+        if self.replay is None and caller is None:
+            require_extra()
+        self.caller = caller or ModelCaller([model, *fallback], prices=prices)
+        self._check_prices()
+        self.__name__ = self.caller.names[0]
+        self.cassette: Cassette = cassette or (MemoryCassette() if fleet is None else StoreCassette(fleet.store))
+        self._fleet, self._max_steps = fleet, max_steps
+        self._plans: dict[str, _PlanState] = {}
+        self._calls = count(1)
+        self._process = secrets.token_hex(4)  # an owner that was cut off may still settle its own calls
+        self._lost: set[str] = set()  # calls that were cancelled
+        self._jobs: set[asyncio.Task[None]] = set()
+
+    def _check_prices(self) -> None:
+        if self.budget.dollars is None or self.replay is not None:
+            return
+        unknown = [name for name in self.caller.names if self.caller.price(name) is None]
+        if unknown:
+            raise InvalidBudget(
+                f"the budget limits dollars, and the price of {', '.join(unknown)} is unknown: give it with prices= "
+                "(--price IN/OUT, dollars for a million tokens), or limit tokens or calls instead"
+            )
+
+    async def _unpriced(self) -> str:
+        """The models whose price is unknown."""
+        if self.replay is not None:
+            return ""
+        await self.caller.learn_prices()
+        return ", ".join(name for name in self.caller.names if self.caller.price(name) is None)
+
+    # -- the editor of a plan ------------------------------------------------------------------------------------------
+
+    def attach_plan(self, plan: str, context: EditorContext) -> None:
+        """A plan begins, maybe under the id of an earlier one; or it is continued, and what was answered is known."""
+        before = self._plans.get(plan) if context.continued else None
+        self._plans[plan] = _PlanState(context, PromptMemory() if before is None else before.memory)
+        if not context.continued and isinstance(self.cassette, MemoryCassette):
+            self.cassette.close_account(plan)
+
+    async def edit(self, view: ConstellationView, events: Sequence[Event]) -> CostedAnswer:
+        """The answer of the model to some ends. Raises ModelFailed, and EditorHeld if the budget is spent."""
+        plan = self._plans.setdefault(view.id, _PlanState())
+        account = await self._open_account(view.id, plan)
+        await self._count_refusals(view.id, plan)
+        about = subject_of(events)
+        conversation = plan.conversations.get(about)
+        if account.without_editor:
+            return CostedAnswer(None, EditorCost())
+        if conversation is None:
+            conversation = plan.conversations[about] = await self._begin(plan, about, view, events)
+        else:
+            await self._rejected(view.id, conversation, events)
+        return await self._answer(view.id, plan, conversation)
+
+    async def _open_account(self, name: str, plan: _PlanState) -> Account:
+        async with plan.opening:
+            if plan.known is None:
+                account = await self.cassette.change(name, opened(self._given, self._defaults, await self._unpriced()))
+                new = plan.context is not None and not plan.context.continued
+                known = {} if new or self.replay is not None else await read_answers(self.cassette, name)
+                recorded = [one for found in known.values() for one in found]
+                plan.memory.entries = max([plan.memory.entries, *(one.entries for one in recorded)])
+                plan.memory.names |= {self.__name__, *(one.editor for one in recorded if one.editor)}
+                plan.aliased = frozenset(alias for one in recorded for alias in ALIAS.findall(one.question))
+                plan.known = known
+                return account
+        return await self.cassette.account(name) or Account(self.budget)
+
+    async def _begin(
+        self, plan: _PlanState, about: str, view: ConstellationView, events: Sequence[Event]
+    ) -> Conversation:
+        known = (plan.known or {}).pop(about, [])
+        mask = plan.context.mask() if plan.context is not None else Mask()
+        aliases = await self._aliases(plan, view, events)
+        if known:  # the question of an earlier process, as it was asked; the next one shows what happened since
+            prompt, entries = json.loads(known[0].question)["messages"][0]["user"], known[0].entries
+        else:
+            around = replace(await self._surroundings(plan, view.id, events), aliases=aliases)
+            if around.capabilities is not None:
+                needed = frozenset[str]().union(*(needs_of(task.task) for task in view))
+                around = replace(around, capabilities=around.capabilities | needed)
+            prompt = mask.text(plan_prompt(view, masked_events(events, mask), plan.memory, around))
+            entries = plan.memory.entries
+        while len(plan.conversations) >= MOST_CONVERSATIONS:
+            del plan.conversations[next(iter(plan.conversations))]
+        return Conversation(about, view, mask, entries, [{"user": prompt}], known=known, aliases=aliases)
+
+    async def _aliases(self, plan: _PlanState, view: ConstellationView, events: Sequence[Event]) -> DeviceAliases:
+        """Aliases for the devices of a fleet, which have chosen their names. Devices of a plan in memory are those of
+        its author."""
+        if self._fleet is None:
+            return DeviceAliases()
+        if plan.device_names is None:
+            named = {task.task.device for task in view if task.task.device is not None}
+            plan.device_names = frozenset(name for name in named if alias_of(name) not in plan.aliased)
+        joined = {session.device for session in await self._fleet.store.sessions(ended=True)}
+        used = {event.device for event in events if isinstance(event, TaskEvent) and event.device}
+        return DeviceAliases(joined | used, plan.device_names)
+
+    async def _surroundings(self, plan: _PlanState, name: str, events: Sequence[Event]) -> Surroundings:
+        failed = [event for event in events if isinstance(event, TaskEvent) and event.status == "failed"]
+        if self._fleet is not None:
+            from asterism.models.fleet_surroundings import fleet_devices, known_capabilities, task_output
+
+            devices, known = await fleet_devices(self._fleet), await known_capabilities(self._fleet)
+            outputs = {one.task_id: await task_output(self._fleet, name, one.task_id, one.epoch) for one in failed}
+        elif plan.context is not None:
+            devices, known = list(plan.context.devices()), None
+            logs = {one.task_id: plan.context.logs(one.task_id) for one in failed}
+            outputs = {task: found[-1].text for task, found in logs.items() if found}
+        else:
+            return Surroundings(goal=self.goal)
+        mask = plan.context.mask() if plan.context is not None else Mask()
+        shown = {task: output_end(text, mask) for task, text in outputs.items()}
+        return Surroundings(devices, shown, self.goal, mask, capabilities=known)
+
+    async def _rejected(self, name: str, conversation: Conversation, events: Sequence[Event]) -> None:
+        """The plan has rejected the last answer: it goes back with every violation, and its tasks are not counted."""
+        event = next((one for one in reversed(events) if isinstance(one, EditEvent) and one.violations), None)
+        words = "the answer was rejected"
+        if event is not None:
+            lines = violation_lines(event, conversation.mask, conversation.aliases)
+            words = f"The plan rejected this answer:\n{lines}"
+        return_answer(conversation, words)
+        conversation.steps = 0
+        if conversation.charged:
+            rejected, conversation.charged = conversation.charged, ""
+            await self.cassette.change(name, lambda account: account.added(rejected, 0))
+
+    def edit_refused(self, plan: str) -> None:
+        """A person refused an answer, or nobody approved it in time."""
+        job = asyncio.get_running_loop().create_task(self._count_refusals(plan, self._plans[plan]))
+        self._jobs.add(job)
+        job.add_done_callback(self._jobs.discard)
+
+    async def _count_refusals(self, name: str, plan: _PlanState) -> None:
+        """Do not count the tasks of answers that were refused, here or while no process ran the plan."""
+        found = [] if plan.context is None else [one for one in plan.context.refused if tasks_added(one.batch)]
+        if len(found) == plan.refusals:
+            return
+
+        def step(account: Account) -> Account:
+            for one in found:
+                account = account.refused(one.id, edits_key(one.batch.edits))
+            return account
+
+        await self.cassette.change(name, step)
+        plan.refusals = len(found)
+
+    # -- one answer ----------------------------------------------------------------------------------------------------
+
+    async def _answer(self, name: str, plan: _PlanState, conversation: Conversation) -> CostedAnswer:
+        """Ask until there is an answer. If the budget is spent, raises EditorHeld, which continues here."""
+        try:
+            while conversation.steps < self._max_steps:
+                conversation.steps += 1
+                answer = await self._ask(name, conversation)
+                batch = read_answer(conversation, answer)
+                if batch is not None:
+                    return await self._submit(name, plan, conversation, batch)
+            raise no_answer(conversation, self.__name__, self._max_steps)
+        except BudgetSpent as spent:
+            conversation.steps -= 1
+            raise self._hold(name, plan, conversation, spent, lambda: self._resume(name, plan, conversation)) from None
+        except ModelFailed as failed:
+            failed.cost, conversation.cost = conversation.cost, EditorCost()
+            raise
+
+    async def _resume(self, name: str, plan: _PlanState, conversation: Conversation) -> CostedAnswer:
+        account = await self.cassette.account(name)
+        if account is not None and account.without_editor:
+            return costed(conversation, None)
+        return await self._answer(name, plan, conversation)
+
+    async def _submit(self, name: str, plan: _PlanState, conversation: Conversation, batch: EditBatch) -> CostedAnswer:
+        """Count the tasks that an answer adds. They too have a budget."""
+        added = tasks_added(batch)
+        if added:
+            answer = answer_key(conversation.about, batch.edits)
+            try:
+                await self._count_tasks(name, answer, added)
+            except BudgetSpent as spent:
+                proceed = self._proceed(name, plan, conversation, batch)
+                raise self._hold(name, plan, conversation, spent, proceed) from None
+            conversation.charged = answer
+        return costed(conversation, batch)
+
+    def _proceed(
+        self, name: str, plan: _PlanState, conversation: Conversation, batch: EditBatch
+    ) -> Callable[[], Awaitable[CostedAnswer]]:
+        async def proceed() -> CostedAnswer:
+            account = await self.cassette.account(name)
+            if account is not None and account.without_editor:
+                return costed(conversation, None)
+            return await self._submit(name, plan, conversation, batch)
+
+        return proceed
+
+    async def _ask(self, name: str, conversation: Conversation) -> ModelAnswer:
+        """One answer: from the cassette if it is known, else from a model."""
+        question = conversation.question
+        known = self._known_answer(conversation, question)
+        if known is not None:
+            conversation.cost += known.replayed.cost
+            if self.replay is not None:
+                await self.cassette.change(name, lambda account: account, known.replayed)
+            return answer_of(known)
+        paid: list[tuple[str, EditorCost]] = []
+        answer = await self.caller.ask(
+            question, lambda asked, model: self._paid(name, conversation, paid, asked, model)
+        )
+        cost = sum((one for _, one in paid), EditorCost())
+        exchange = Exchange(
+            *(0, conversation.about, question.text, answer.to_json(), cost, conversation.entries), editor=self.__name__
+        )
+        await self._settle(name, conversation, *paid[-1], exchange)
+        _trace_attributes.set(call_attributes(answer, cost))
+        return answer
+
+    def _known_answer(self, conversation: Conversation, question: ModelQuestion) -> Exchange | None:
+        """The recorded answer to a question: of the run that is replayed, or of an earlier process."""
+        if self.replay is not None:
+            return self.replay.answer(question.text, conversation.about)
+        if conversation.known and conversation.known[0].question == question.text:
+            return conversation.known.pop(0)
+        conversation.known.clear()
+        return None
+
+    # -- the budget ----------------------------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def _paid(
+        self,
+        name: str,
+        conversation: Conversation,
+        paid: list[tuple[str, EditorCost]],
+        question: ModelQuestion,
+        model: str,
+    ) -> AsyncIterator[Bill]:
+        """Reserve what a request may cost at most, and add to ``paid`` what it has cost. One that fails is settled at
+        once: the next attempt must not wait for it. The one that is answered is settled with its exchange. Raises
+        BudgetSpent."""
+        call = f"{model} {self._process} {next(self._calls)}"
+        bill = await self._reserve(name, call, estimated_tokens(question.text), self.caller.price(model))
+        try:
+            yield bill
+        except BaseException:
+            if bill.cost is None:  # it was cancelled, and its cost is unknown
+                self._lost.add(call)
+            else:
+                paid.append((call, bill.cost))
+                await self._settle(name, conversation, call, bill.cost)
+            raise
+        paid.append((call, bill.cost or EditorCost()))
+
+    async def _reserve(self, name: str, call: str, reads: int, price: Price | None) -> Bill:
+        """Reserve the price of the dearest answer. The bill says how long that may be, and take. Raises BudgetSpent."""
+        bill = Bill()
+
+        def reserve(account: Account) -> Account:
+            account = account.lost(self._lost)
+            bill.max_output = room_for_output(account, reads, price, MAX_OUTPUT)
+            bill.seconds = room_for_time(account, self.caller.timeout)
+            needed = dearest(reads, max(bill.max_output, LEAST_OUTPUT), price, bill.seconds)
+            obstacle = account.obstacle(needed)
+            if obstacle is not None and replace(account, open={}).obstacle(needed) is None:
+                raise Reserved
+            if obstacle is not None:
+                raise BudgetSpent(obstacle, account, needed)
+            return account.reserve(call, needed)
+
+        while True:
+            try:
+                await self.cassette.change(name, reserve)
+                return bill
+            except Reserved:  # other calls may cost less than what is reserved for them
+                await self.cassette.changed(name, RESERVED_WAIT)
+
+    async def _settle(
+        self, name: str, conversation: Conversation, call: str, cost: EditorCost, exchange: Exchange | None = None
+    ) -> None:
+        conversation.cost += cost
+        try:
+            await self.cassette.change(name, lambda account: account.settle(call, Spent.of(cost)), exchange)
+        except BaseException:  # if it was not settled, what is reserved counts as spent
+            self._lost.add(call)
+            raise
+
+    async def _count_tasks(self, name: str, answer: str, added: int) -> None:
+        """Raises BudgetSpent."""
+
+        def spend(account: Account) -> Account:
+            counted = account.added(answer, added)
+            needed = Spent(tasks=counted.spent.tasks - account.spent.tasks)
+            obstacle = account.obstacle(needed)
+            if obstacle is not None:
+                words = f"{obstacle}, and the answer adds {plural(added, 'task')}"
+                raise BudgetSpent(words, account, needed)
+            return counted
+
+        await self.cassette.change(name, spend)
+
+    def _hold(
+        self,
+        name: str,
+        plan: _PlanState,
+        conversation: Conversation,
+        spent: BudgetSpent,
+        proceed: Callable[[], Awaitable[CostedAnswer]],
+    ) -> EditorHeld:
+        """The editor has to wait for a person."""
+        reason = f"the budget of its editor is spent: {spent}. {self._advice(name, spent)}"
+        cost, conversation.cost = conversation.cost, EditorCost()
+        return EditorHeld(reason, lambda: self._released(name, plan, spent, reason), proceed, cost)
+
+    def _advice(self, name: str, spent: BudgetSpent) -> str:
+        limits = spent.account.higher_limits(spent.needed)
+        if self._fleet is None:
+            words = f"Raise it with raise_budget({name!r}, {limits!r})"
+            return f"{words}, or let the plan go on with go_on_without_editor()"
+        command = f"asterism plan budget {shlex.quote(name)} --store {shlex.quote(self._fleet.store.url)}"
+        return f"Raise it: {command} --raise '{limits}'; or go on without an editor: {command} --without-editor"
+
+    async def _released(self, name: str, plan: _PlanState, spent: BudgetSpent, reason: str) -> str:
+        """Tell once that the editor waits, and wait until a person has decided, or the wait is over: then the plan goes
+        on without its editor. Returns what was decided, for the story."""
+        began, before = self._clock(), spent.account
+        notice = f"plan {name!r} waits: {reason}" if not plan.waiting else ""
+        plan.waiting += 1
+
+        def hold(account: Account) -> Account:
+            decided = account.without_editor or account.budget != before.budget
+            return account if decided else account.held(began, str(spent), spent.needed)
+
+        try:
+            await self.cassette.change(name, hold, notice=notice)
+            while True:
+                account = await self.cassette.account(name) or before
+                by = f" by {account.decided_by}" if account.decided_by else ""
+                if account.without_editor:
+                    return f"the plan goes on without its editor, decided{by}"
+                if account.budget != before.budget:
+                    return f"the budget is now {account.budget}, changed{by}"
+                if account.spent.tasks < before.spent.tasks:
+                    return "an edit was refused, and the tasks that it would have added are not counted"
+                if account.held_until is None:
+                    return f"the budget stays {account.budget}, decided{by}"
+                left = account.held_until - self._clock()
+                if left <= 0:
+                    await self.cassette.change(name, lambda one: one.ended_editing("the end of its time"))
+                    continue
+                await self.cassette.changed(name, left)
+        finally:
+            plan.waiting -= 1
+
+    def _clock(self) -> float:
+        return asyncio.get_running_loop().time() if self._fleet is None else self._fleet.store.clock()
+
+    def raise_budget(self, plan: str, budget: Budget | str, by: str = "") -> Account:
+        """Raise the budget of a plan in memory; its editor continues."""
+        wider = Budget.parse(budget) if isinstance(budget, str) else budget
+        return self._memory().change_now(plan, lambda account: account.raised(wider, by))
+
+    def go_on_without_editor(self, plan: str, by: str = "") -> Account:
+        """Let a plan in memory go on without its editor."""
+        return self._memory().change_now(plan, lambda account: account.ended_editing(by))
+
+    def _memory(self) -> MemoryCassette:
+        if not isinstance(self.cassette, MemoryCassette):
+            raise TypeError("the budget of this plan is in a store: use asterism.durable.raise_budget")
+        return self.cassette
+
+    def trace_attributes(self) -> Mapping[str, Any]:
+        """Attributes of the last call in this task, named by the conventions of OpenTelemetry."""
+        return _trace_attributes.get({})
+
+
+_trace_attributes: contextvars.ContextVar[Mapping[str, Any]] = contextvars.ContextVar("trace_attributes")

@@ -1,0 +1,362 @@
+"""The prompt of a model editor: a compact view of a plan, whose size follows the change and not the plan.
+
+It shows the ends under review with the reason of a failure and the last lines of its output; the tasks below them,
+which an edit can still change; what else has happened since the last prompt; and what devices can do. All other tasks
+are a count: the model may ask for them (``task_list``). Every list is bounded, and says what it leaves out.
+
+The same change gives the same text: it contains no time, no id of the plan and no number of a cycle, so that an
+exchange can be repeated from a cassette. Names that devices chose for themselves are aliases (``device_aliases``).
+What devices say is marked as untrusted: results, reasons, output, profiles, and the work of the elements of a group,
+which may be made of a result. Secrets are masked in each text before it is cut or escaped: of a part of a secret, or of
+an escaped one, nobody could tell that it is one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+from asterism.base.secret_mask import Mask
+from asterism.base.text import plural
+from asterism.core.plan.constellation import ConstellationView, TaskView
+from asterism.core.plan.status import FAILED, PENDING, RUNNING, TERMINAL
+from asterism.core.plan.task import ACTIONS, Task
+from asterism.models.device_aliases import DeviceAliases, shown_capabilities
+from asterism.models.untrusted_text import UNTRUSTED_NOTICE, mark_untrusted, visible_text
+from asterism.orchestrator.events import EditEvent, Event, TaskEvent
+
+MOST_ENDS = 12
+MOST_TASKS = 24
+MOST_NAMES = 12
+MOST_DEVICES = 16
+MOST_CHANGES = 12
+"""How many entries each list has."""
+
+DEPTH = 2
+"""How many levels below an end are shown."""
+
+TEXT_LENGTH = 240
+"""How many characters of a description or an action are shown."""
+
+RESULT_LENGTH = 1_200
+OUTPUT_LENGTH = 2_400
+"""How many characters of a result, and of the end of an output, are shown."""
+
+OUTPUT_TAIL = 4_000
+"""How many characters of the output of a failed task are read."""
+
+INSTRUCTIONS = f"""\
+You edit a plan: a directed acyclic graph of tasks that devices execute while you read. You are called when tasks have
+ended. Decide whether the rest of the plan has to change, and answer with the tool `answer`: a list of edits that are
+applied all or none, and a short reason. If the plan is right as it is, answer with no edits.
+
+Rules:
+- Only tasks that have not started can be changed or removed. Tasks that run or have ended stay as they are;
+  `cancel_task` stops a running task.
+- To run a failed task again, add a task with a new id and let the tasks below the failed one depend on it instead.
+- A task that others depend on can only be removed with its dependents ("dependents": "remove"), or bridged ("bridge").
+- There must be no cycle, and both ends of a dependency must exist.
+- A dependency holds on "success" of its source (default), on "failure", on "completion" (either of them), or on
+  "always": also if the source was cancelled or could never run.
+- With "on": "teardown" the target tears the source down: it runs when everything below the source is over. Once it has
+  started, nothing can be added below the source.
+- Change as little as possible. Use only capabilities that a device has.
+- If an answer is rejected, you are told every violation; answer again with a corrected list of edits.
+- Tasks that are not shown can be read with the tool `show_tasks`.
+
+{UNTRUSTED_NOTICE}"""
+
+
+@dataclass(slots=True)
+class PromptMemory:
+    """What the editor of one plan has been shown: how much of the story. ``names`` are those under which it edits."""
+
+    entries: int = 0
+    names: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a prompt shows besides the plan: the devices as ``(id, capabilities, slots)``, the end of the output of
+    tasks, by id, and what the plan is for. ``mask`` hides the secrets of the plan, ``aliases`` the names that devices
+    have chosen themselves. ``capabilities`` are those of devices that are shown; None: all."""
+
+    devices: Sequence[tuple[str, Iterable[str], int | None]] = ()
+    outputs: Mapping[str, str] = field(default_factory=dict)
+    goal: str = ""
+    mask: Mask = field(default_factory=Mask)
+    aliases: DeviceAliases = field(default_factory=DeviceAliases)
+    capabilities: frozenset[str] | None = None
+
+
+def plan_prompt(view: ConstellationView, events: Sequence[Event], memory: PromptMemory, around: Surroundings) -> str:
+    """The text of one call. ``memory`` then knows what was shown."""
+    ends = [event for event in events if isinstance(event, TaskEvent)]
+    below = _below(view, ends)
+    parts = [
+        f"# Goal of the plan\n{around.goal}" if around.goal else "",
+        "# What happened\n" + "\n".join(_happened(view, events, around)),
+        _since(view, ends, memory, around),
+        _tasks("# Tasks below, which you may change", view, below, around) if below else "",
+        _counts(view),
+        _devices(view.id, around),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+# -- what happened -----------------------------------------------------------------------------------------------------
+
+
+def _happened(view: ConstellationView, events: Sequence[Event], around: Surroundings) -> Iterator[str]:
+    shown = [event for event in events if isinstance(event, TaskEvent)]
+    for event in shown[:MOST_ENDS]:
+        yield from _end(view, event, around)
+    if len(shown) > MOST_ENDS:
+        yield f"- and {len(shown) - MOST_ENDS:,} more tasks have ended; read them with `show_tasks`"
+    for other in events:
+        if isinstance(other, EditEvent):
+            yield from _edit_event(other, len(view) == 0, around)
+
+
+def _end(view: ConstellationView, event: TaskEvent, around: Surroundings) -> Iterator[str]:
+    mask, task = around.mask, around.mask.text(event.task_id)
+    tries = event.attempt - (view[event.task_id].losses if event.task_id in view else 0)
+    attempts = f" after {tries} attempts" if tries > 1 else ""  # without those whose process died
+    where = f" on {device_name(view.id, event.device, around.aliases)}" if event.device else ""
+    yield f"- task {name(task)} {event.status}{attempts}{where}"
+    if event.task_id in view:
+        yield f"  {_task_line(view[event.task_id], around)}"
+    if event.reason:
+        reason = around.aliases.text(mask.text(event.reason))
+        yield mark_untrusted(f"reason of the end of {task}", _tail(reason, RESULT_LENGTH))
+    elif event.value is not None:
+        text = mask.text(_json(mask.data(event.value)))
+        yield mark_untrusted(f"result of {task}", _head(text, RESULT_LENGTH))
+    output = around.outputs.get(event.task_id, "")
+    if output and event.status == FAILED:
+        yield mark_untrusted(f"end of the output of {task}", _tail(mask.text(output), OUTPUT_LENGTH))
+
+
+def _edit_event(event: EditEvent, empty: bool, around: Surroundings) -> Iterator[str]:
+    mask = around.mask
+    if event.kind == "stuck" and empty:
+        yield "- the plan is empty: add the tasks that reach its goal"
+    elif event.kind == "stuck":
+        yield "- no task can start, and some have not run: repair the plan, or answer with no edits to let it end"
+    elif event.violations:
+        yield "- your answer was rejected, and nothing was changed:\n" + violation_lines(event, mask, around.aliases)
+    elif event.kind == "edit_refused":
+        yield f"- your edit was refused, and nothing was changed: {_line(', '.join(event.edits), mask)}"
+        if event.reason:
+            yield f"  the reason: {_head(visible_text(mask.text(event.reason)), RESULT_LENGTH)}"
+    elif event.reason:
+        yield f"- {event.kind.replace('_', ' ')}: {_head(visible_text(mask.text(event.reason)), RESULT_LENGTH)}"
+
+
+def violation_lines(event: EditEvent, mask: Mask, aliases: DeviceAliases) -> str:
+    """Each violation in a line, with the number of the edit that caused it."""
+    return "\n".join(
+        f"  - {f'edit {one.edit}: ' if one.edit is not None else ''}"
+        f"{visible_text(aliases.text(mask.text(one.message)))} ({one.rule})"
+        for one in event.violations[:MOST_TASKS]
+    )
+
+
+def _since(view: ConstellationView, ends: Sequence[TaskEvent], memory: PromptMemory, around: Surroundings) -> str:
+    """What else has happened since the last prompt."""
+    first, reviewed = memory.entries, {event.task_id for event in ends}
+    entries = view.story_after(first)
+    memory.entries = first + len(entries)
+    if not first:
+        return ""  # at the first call, everything is new
+    done = [one for one in entries if one.task not in reviewed and one.what in _WORTH_TELLING]
+    if not done:
+        return ""
+    lines = [
+        f"- {name(one.task, around.mask)} {one.what}" if one.task else _plan_change(one.what, one.why, memory, around)
+        for one in done
+    ]
+    more = [f"- and {len(lines) - MOST_CHANGES:,} more changes"] if len(lines) > MOST_CHANGES else []
+    return "\n".join(["# Since your last call", *lines[-MOST_CHANGES:], *more])
+
+
+def _plan_change(what: str, why: str, memory: PromptMemory, around: Surroundings) -> str:
+    """A change of the plan, or a decision about one. The reason of an edit is data: its editor may have obeyed
+    untrusted text, and may sign with any name."""
+    mask, why = around.mask, around.aliases.text(why)
+    version, by, rest = why.partition(" by ")
+    own = next((one for one in memory.names if rest.startswith((f"{one}:", f"{one} ("))), None)
+    if own is not None:  # without the name of this editor, which is another one when its answers are replayed
+        why = f"{version}{by}you{rest[len(own) :]}"
+    if what != "edited":
+        return f"- {what}: {_line(why, mask)}"
+    return f"- {what}\n{mark_untrusted('reason of the edit', _line(why, mask))}"
+
+
+_WORTH_TELLING = frozenset(
+    {"completed", "failed", "cancelled", "edited", "edit refused", "edit approved", "edit expired"}
+)
+
+
+# -- tasks -------------------------------------------------------------------------------------------------------------
+
+
+def _below(view: ConstellationView, ends: Sequence[TaskEvent]) -> list[str]:
+    """The tasks that have not started below the ends, level by level, the nearest first."""
+    level = [event.task_id for event in ends if event.task_id in view]
+    found: dict[str, None] = {}
+    for _ in range(DEPTH):
+        level = [child for task in level for child in view[task].dependents if child not in found]
+        for child in level:
+            if view[child].status == PENDING:
+                found[child] = None
+        if len(found) > MOST_TASKS:
+            break
+    return list(found)
+
+
+def _tasks(title: str, view: ConstellationView, tasks: Sequence[str], around: Surroundings) -> str:
+    lines = [f"- {_task_line(view[task], around)}" for task in tasks[:MOST_TASKS]]
+    if len(tasks) > MOST_TASKS:
+        lines.append(f"- and {len(tasks) - MOST_TASKS:,} more; read them with `show_tasks`")
+    return "\n".join([title, *lines])
+
+
+def task_list(
+    view: ConstellationView,
+    ids: Sequence[str],
+    pattern: str = "",
+    below: str = "",
+    mask: Mask | None = None,
+    aliases: DeviceAliases | None = None,
+) -> str:
+    """What ``show_tasks`` returns: tasks by id, by a pattern of their ids, or those that depend on one."""
+    wanted = dict.fromkeys(task for task in ids if task in view)
+    if pattern:
+        wanted |= dict.fromkeys(task.id for task in view if fnmatchcase(task.id, pattern))
+    if below and below in view:
+        wanted |= dict.fromkeys(view[below].dependents)
+    unknown = [task for task in ids if task not in view]
+    around = Surroundings(mask=mask or Mask(), aliases=aliases or DeviceAliases())
+    text = _tasks("", view, list(wanted), around).strip() or "no such task"
+    if unknown:
+        text += f"\nnot in the plan: {_names(unknown)}"
+    return text
+
+
+def _task_line(task: TaskView, around: Surroundings) -> str:
+    """``'test' pending: run the tests (shell: make test), needs gpu; after 'build' on success``"""
+    work, mask = task.task, around.mask
+    status = "waiting" if task.waiting else str(task.status)
+    parts = [f"{name(task.id, mask)} {status}"]
+    description, action = _line(work.description, mask), _action(work, mask)
+    placed = _placement(work, around)
+    element = "[" in task.id and bool(description or action or placed)  # an element of a group, or a copy of one
+    if description and not element:
+        parts.append(f": {description}")
+    if action and not element:
+        parts.append(f" ({action})")
+    if placed and not element:
+        parts.append(f", {placed}")
+    if task.dependencies:
+        edges = [f"{name(edge.source, mask)} on {edge.on}" for edge in task.dependencies[:MOST_NAMES]]
+        more = len(task.dependencies) - MOST_NAMES
+        parts.append(f"; after {', '.join(edges)}" + (f" and {more:,} more" if more > 0 else ""))
+    if element:  # its texts may be made of a result
+        label = f"work of {mask.text(task.id)}"
+        parts.append("\n" + mark_untrusted(label, "\n".join(filter(None, (description, action, placed)))))
+    return "".join(parts)
+
+
+def _placement(task: Task, around: Surroundings) -> str:
+    """Where a task may run: ``needs gpu, on device 'desk'``"""
+    needs = [f"needs {_line(', '.join(sorted(task.needs)), around.mask)}"] if task.needs else []
+    device = [f"on device {_line(repr(around.aliases.shown(task.device)), around.mask)}"] if task.device else []
+    return ", ".join([*needs, *device])
+
+
+def _action(task: Task, mask: Mask) -> str:
+    for kind in ACTIONS:
+        value = getattr(task, kind)
+        if value is not None:
+            text = value if isinstance(value, str) else task.field_to_json(kind) if kind != "call" else _call(value)
+            return f"{kind}: {_line(text if isinstance(text, str) else _json(mask.data(text)), mask)}"
+    return ""
+
+
+def _call(function: Any) -> str:
+    return f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', repr(function))}"
+
+
+def _counts(view: ConstellationView) -> str:
+    counts = view.status_counts()
+    words = [f"{counts[status]:,} {status}" for status in (PENDING, RUNNING, *sorted(TERMINAL)) if counts[status]]
+    return f"# All tasks\n{plural(len(view), 'task')}: {', '.join(words)}" if words else ""
+
+
+# -- devices -----------------------------------------------------------------------------------------------------------
+
+
+def device_name(plan: str, device: str, aliases: DeviceAliases) -> str:
+    """A device as it is shown. The process that runs a stored plan is a device that is named after the plan: its name
+    would make the same plan under another name another question."""
+    return "this process" if device.startswith(f"{plan}@") else name(aliases.shown(device))
+
+
+def _devices(plan: str, around: Surroundings) -> str:
+    devices = around.devices
+    if not devices:
+        return ""
+    lines = []
+    for device, can, slots in list(devices)[:MOST_DEVICES]:
+        words = shown_capabilities(can, around.capabilities, MOST_NAMES)
+        room = "no limit" if slots is None else plural(slots, "slot")
+        lines.append(f"- {device_name(plan, device, around.aliases)}: {room}" + (f", can {words}" if words else ""))
+    if len(devices) > MOST_DEVICES:
+        lines.append(f"- and {len(devices) - MOST_DEVICES:,} more")
+    # a device says itself what it is called and can do; an agent elsewhere says it in its card
+    return "# Devices\n" + mark_untrusted("profiles of devices", "\n".join(lines))
+
+
+# -- texts -------------------------------------------------------------------------------------------------------------
+
+
+def name(task_id: str, mask: Mask | None = None) -> str:
+    """An id as it is shown: on one line, with every character visible."""
+    return repr(visible_text(task_id if mask is None else mask.text(task_id)))
+
+
+def _names(tasks: Sequence[str]) -> str:
+    more = f" and {len(tasks) - MOST_NAMES:,} more" if len(tasks) > MOST_NAMES else ""
+    return ", ".join(map(name, tasks[:MOST_NAMES])) + more
+
+
+def on_one_line(text: str) -> str:
+    return " ".join(visible_text(text).split())
+
+
+def _line(text: str, mask: Mask) -> str:
+    return _head(on_one_line(mask.text(text)), TEXT_LENGTH)
+
+
+def _head(text: str, length: int) -> str:
+    return text if len(text) <= length else f"{text[:length]} … ({len(text) - length:,} more characters)"
+
+
+def _tail(text: str, length: int) -> str:
+    return text if len(text) <= length else f"({len(text) - length:,} characters before this) … {text[-length:]}"
+
+
+def _json(value: Any) -> str:
+    try:
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True, default=repr)
+    except (TypeError, ValueError, RecursionError):
+        return f"a value of type {type(value).__name__}"
+
+
+def output_end(output: str, mask: Mask) -> str:
+    """The end of an output, without the part of a secret with which it may begin."""
+    return output if len(output) <= OUTPUT_TAIL else mask.tail(output[-OUTPUT_TAIL:], cut=True)
