@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from asterism import Constellation, LocalDevice, Orchestrator, Task, Work
-from asterism.agents import EditFilter, ModelCaller, ModelEditor, Price
 from asterism.core.plan.constellation import ConstellationView
 from asterism.core.plan.editor_cost import EditorCost
 from asterism.core.plan.status import FAILED
+from asterism.models import EditFilter, ModelCaller, ModelEditor, Price
 from asterism.models.conversation import TOOLS
 from asterism.models.model_calls import Bill
 from asterism.models.model_messages import ModelAnswer, ModelQuestion, ToolCall

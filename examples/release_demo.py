@@ -147,7 +147,7 @@ class Maintainer:
 
 def model_editor(shop: Workshop) -> Any:
     """A language model as the editor. It knows the commands that it may need, and decides itself."""
-    from asterism.agents import ModelEditor
+    from asterism.models import ModelEditor
 
     python, numbers = sys.executable, shop.library / "numbers.py"
     goal = (

@@ -46,7 +46,7 @@ def test_every_kind_of_notice_is_told_and_whether_people_are() -> None:
     written = re.compile(r'(?:Notice\(\s*[^,]+,|\._leave_notice\()\s*"([a-z_]+)"')
     there = {
         kind
-        for room in ("fleet", "peers", "durable", "api", "server", "agents")
+        for room in ("fleet", "peers", "durable", "api", "server", "gateway", "models", "agents", "mcp")
         for path in (SOURCE / room).rglob("*.py")
         for kind in written.findall(path.read_text("utf-8"))
     }

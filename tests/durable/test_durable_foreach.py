@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from asterism.base.foreach_expansion import deferred_group
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.task import Task
+from asterism.execution.foreach_expansion import deferred_group
 from asterism.store.protocol import Query
 from tests.durable import durable_work
 from tests.durable.durable_scenes import DONE, Stage, left, task

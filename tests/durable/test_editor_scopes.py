@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from asterism.base.foreach_expansion import deferred_group
 from asterism.core.errors import EditRejected
 from asterism.core.plan.approval import EditWaits
 from asterism.core.plan.constellation import Constellation
@@ -23,6 +22,7 @@ from asterism.durable.plan_requests import edit_plan, undo_edit
 from asterism.durable.plan_retry import reopen_plan
 from asterism.durable.plan_submissions import submit_plan
 from asterism.durable.rejected_edits import rejected_edits
+from asterism.execution.foreach_expansion import deferred_group
 from tests.durable import durable_work
 from tests.durable.durable_scenes import Stage, chain, task
 

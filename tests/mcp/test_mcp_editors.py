@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from mcp import Client, MCPError
 
-from asterism.agents import ModelEditor
 from asterism.core.plan.approval import ApprovalRule
 from asterism.core.plan.edit_scope import EditScope
 from asterism.core.plan.edits import AddTask, EditBatch, RemoveTask
@@ -25,6 +24,7 @@ from asterism.mcp.mcp_limits import cancel_obstacle
 from asterism.mcp.mcp_tasks import task_id
 from asterism.mcp.mcp_tools import TOOLS
 from asterism.mcp.mcp_waits import Work
+from asterism.models import ModelEditor
 from asterism.server.endpoint import Call
 from tests.durable.durable_work import gate
 from tests.mcp.mcp_scenes import (

@@ -10,8 +10,8 @@ from typing import Any
 from unittest.mock import patch
 
 from asterism import Constellation, Orchestrator, Task
-from asterism.agents import ModelCaller, ModelEditor, Price
 from asterism.core.plan.editor_cost import EditorCost
+from asterism.models import ModelCaller, ModelEditor, Price
 from asterism.models.model_calls import Bill
 from asterism.models.model_messages import ModelAnswer, ModelQuestion, ToolCall
 from asterism.orchestrator.devices import LocalDevice

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from asterism import EditEvent, Task
-from asterism.agents import Budget
+from asterism.models import Budget
 from asterism.models.budget import DEFAULT_BUDGET
 from asterism.models.model_calls import _Again
 from tests.models.editor_scenes import REPAIR, add, orchestrator, pipeline, scripted

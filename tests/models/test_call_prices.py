@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from asterism.agents import Budget, ModelCaller, ModelEditor
+from asterism.models import Budget, ModelCaller, ModelEditor
 from asterism.models.budget import InvalidBudget, estimated_tokens
 from tests.models.editor_scenes import REPAIR, editor, orchestrator, pipeline, served
 from tests.models.model_server import Reply

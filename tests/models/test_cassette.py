@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from asterism import Constellation, Task
-from asterism.agents import ModelEditor, StoreCassette
 from asterism.cli.plan.plan_review_views import exchange_text
 from asterism.core.errors import AsterismError
+from asterism.models import ModelEditor, StoreCassette
 from asterism.models.cassette import ReplayDiffers, difference
 from asterism.models.model_messages import ToolCall
 from asterism.store.protocol import PutRegister

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from asterism import Task
-from asterism.agents import ModelEditor
 from asterism.core.run.session import Session
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.joinable_devices import DEVICES
 from asterism.gateway.device_key import DeviceKey
 from asterism.gateway.enrolment import enrol, invite
+from asterism.models import ModelEditor
 from asterism.models.device_aliases import ALIAS, DeviceAliases, alias_of, plain_capabilities, shown_capabilities
 from asterism.models.fleet_surroundings import known_capabilities
 from asterism.models.model_editor import _PlanState

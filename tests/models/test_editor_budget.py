@@ -9,13 +9,13 @@ from types import SimpleNamespace
 import pytest
 
 from asterism import Constellation, EditEvent, Task, TaskEvent
-from asterism.agents import Budget, ModelEditor, StoreCassette
 from asterism.core.plan.approval import ApprovalRule
 from asterism.durable import go_on_without_editor, raise_budget, read_account
 from asterism.durable.approval_requests import refuse_edit
 from asterism.durable.plan_metrics import plan_families
 from asterism.durable.plan_requests import ask_why
 from asterism.fleet import retention
+from asterism.models import Budget, ModelEditor, StoreCassette
 from asterism.models.budget import Price
 from asterism.models.model_calls import ModelCaller
 from tests.durable.durable_scenes import heard_by, left, staged

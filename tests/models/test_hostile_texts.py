@@ -13,12 +13,11 @@ import httpx
 import httpx2
 import pytest
 
-from asterism.agents import ModelCaller, ModelEditor
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edit_scope import EditScope
 from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.task import Task
-from asterism.models import plan_prompt
+from asterism.models import ModelCaller, ModelEditor, plan_prompt
 from asterism.models.untrusted_text import UNTRUSTED_NOTICE, mark_untrusted
 from asterism.orchestrator import waiting_edits
 from asterism.orchestrator.devices import LocalDevice

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from asterism import Constellation, EditEvent, Task
-from asterism.agents import Budget, ModelEditor
+from asterism.models import Budget, ModelEditor
 from asterism.models.budget import InvalidBudget
 from asterism.models.edit_filter import InvalidFilter
 from tests.models.editor_scenes import CHAT, REPAIR, add, editor, ok, orchestrator, pipeline, scripted, served

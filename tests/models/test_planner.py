@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from asterism.agents import Price
 from asterism.core.plan.editor_cost import EditorCost
+from asterism.models import Price
 from asterism.models.device_aliases import alias_of
 from asterism.models.model_calls import ModelCaller
 from asterism.models.model_messages import ModelAnswer, ToolCall

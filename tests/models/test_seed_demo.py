@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from asterism import Constellation
-from asterism.agents import Budget, ModelEditor, StoreCassette
 from asterism.core.plan.approval import WAITING, ApprovalRule
 from asterism.durable.approval_requests import approve_edit
 from asterism.durable.approval_store import list_approvals
+from asterism.models import Budget, ModelEditor, StoreCassette
 from tests.durable.durable_scenes import staged
 from tests.models.editor_scenes import ScriptedCaller, add
 

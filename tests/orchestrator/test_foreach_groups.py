@@ -10,11 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asterism import Constellation, LocalDevice, Orchestrator, Result, Task
-from asterism.base import placeholders
-from asterism.base.foreach_expansion import deferred_group
 from asterism.core.plan.edits import AddDependency, AddTask
 from asterism.core.plan.journal import RecordedConstellation, RecordedLock, replay
-from asterism.execution import function_calls
+from asterism.execution import function_calls, placeholders
+from asterism.execution.foreach_expansion import deferred_group
 from asterism.testing.virtual_time import run
 from tests.orchestrator.orchestrator_scenes import after
 

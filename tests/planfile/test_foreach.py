@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from asterism import Constellation
-from asterism.base import foreach_expansion
+from asterism.execution import foreach_expansion
 from asterism.planfile import examine
 
 

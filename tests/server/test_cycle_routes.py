@@ -11,11 +11,11 @@ import httpx
 import pytest
 
 from asterism import AsyncClient
-from asterism.agents import Budget, ModelEditor
 from asterism.api import documents
 from asterism.api.document_codec import read_document
 from asterism.core.plan.approval import ApprovalRule
 from asterism.core.plan.edits import RemoveTask
+from asterism.models import Budget, ModelEditor
 from tests.durable.durable_scenes import DONE, Stage, chain
 from tests.durable.durable_work import gate
 from tests.models.editor_scenes import REPAIR, ScriptedCaller, pipeline

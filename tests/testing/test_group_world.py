@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from asterism.base import expressions
-from asterism.base.foreach_expansion import deferred_group
 from asterism.core.errors import AsterismError
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.status import COMPLETED
 from asterism.core.plan.task import Task
 from asterism.durable.journal_store import load
+from asterism.execution.foreach_expansion import deferred_group
 from asterism.orchestrator.execution import Execution
 from asterism.testing.simulator import simulate
 from asterism.testing.simulator.plan_world import PLAN, PlanWorld

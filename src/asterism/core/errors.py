@@ -26,8 +26,8 @@ An error with a file name in this list is defined there::
     ├── CycleClaimed              (core/plan/assignment_lock.py) another editor has claimed the cycle
     ├── UnreadableJournal         (core/plan/journal.py) the steps of a plan cannot be replayed
     ├── NotTheSameRun             (core/run/merge.py) two records with one id differ in fields that never change
-    ├── UnknownPlaceholder        (base/placeholders.py) a placeholder names nothing, or what cannot stand there
-    ├── NotExpandable             (base/foreach_expansion.py) the list of a group is not a list, or too long
+    ├── UnknownPlaceholder        (execution/placeholders.py) a placeholder names nothing, or what cannot stand there
+    ├── NotExpandable             (execution/foreach_expansion.py) the list of a group is not a list, or too long
     ├── ElementsFailed            (orchestrator/foreach_groups.py) some tasks of a group failed
     ├── MissingInput              (execution/task_inputs.py) an input has no value
     ├── CommandFailed             (execution/processes.py) a command exited with another code than 0

@@ -31,7 +31,7 @@ from asterism.core.run.run import Grant
 from asterism.fleet.settings import Settings
 from asterism.store.protocol import PutLog, Store, StoredChunk
 
-log = logging.getLogger("asterism.server")
+log = logging.getLogger("asterism.gateway")
 
 HOUR = 3600.0
 

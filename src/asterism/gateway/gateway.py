@@ -72,7 +72,7 @@ from asterism.store.protocol import (
 )
 from asterism.store.store_errors import StoreError, StoreUnavailable
 
-log = logging.getLogger("asterism.server")
+log = logging.getLogger("asterism.gateway")
 
 HOST_SUFFIX = " (gateway)"
 """What the host of a session ends with that joined through a gateway."""

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pydantic_ai.models import Model, ModelRequestParameters
     from pydantic_ai.settings import ModelSettings
 
-log = logging.getLogger("asterism.agents")
+log = logging.getLogger("asterism.models")
 
 Value = TypeVar("Value")
 

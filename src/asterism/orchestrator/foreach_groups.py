@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from asterism.base.foreach_expansion import expansion
 from asterism.core.errors import AsterismError
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import COMPLETED, FAILED
+from asterism.execution.foreach_expansion import expansion
 from asterism.orchestrator.plan_mask import PlanMask
 
 if TYPE_CHECKING:

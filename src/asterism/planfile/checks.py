@@ -13,13 +13,13 @@ from importlib.util import find_spec
 from typing import Any
 
 from asterism.base import expressions
-from asterism.base.placeholders import placeholders
 from asterism.base.schema_patterns import UnsupportedPattern, check_patterns
 from asterism.base.secret_mask import short_secret_warning
 from asterism.base.startup import install_hint
 from asterism.base.text import describe_value, request_url_problem, suggestion
 from asterism.core.plan.teardowns import order_problem
 from asterism.execution import task_inputs
+from asterism.execution.placeholders import placeholders
 from asterism.execution.task_inputs import MissingInput, fill_template, is_reference
 from asterism.planfile import models
 from asterism.planfile.foreach import element_names, foreach_findings

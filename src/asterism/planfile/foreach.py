@@ -10,7 +10,10 @@ from typing import Any
 
 from asterism.base import expressions
 from asterism.base.cel.cel_constants import names_used, with_constants
-from asterism.base.foreach_expansion import (
+from asterism.base.text import describe_value, suggestion
+from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.task import Task
+from asterism.execution.foreach_expansion import (
     NotExpandable,
     deferred_group,
     element_tasks,
@@ -19,10 +22,7 @@ from asterism.base.foreach_expansion import (
     matrix_scopes,
     refuse_data_as_instructions,
 )
-from asterism.base.placeholders import Scope, fill_value
-from asterism.base.text import describe_value, suggestion
-from asterism.core.plan.constellation import Constellation
-from asterism.core.plan.task import Task
+from asterism.execution.placeholders import Scope, fill_value
 from asterism.planfile import models
 from asterism.planfile.models import Part
 

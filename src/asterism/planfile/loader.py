@@ -20,14 +20,14 @@ from pydantic import ValidationError
 
 from asterism.base.cel import InvalidExpression
 from asterism.base.cel.cel_constants import with_constants
-from asterism.base.foreach_expansion import NotExpandable
-from asterism.base.placeholders import UnknownPlaceholder, fill_task
 from asterism.base.text import suggestion
 from asterism.base.yaml_lines import Mistake, YamlMapping, line_of, parse_yaml, read_text
 from asterism.core.errors import PlanError
 from asterism.core.json_values import NOTHING, plain_json
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.task import Task
+from asterism.execution.foreach_expansion import NotExpandable
+from asterism.execution.placeholders import UnknownPlaceholder, fill_task
 from asterism.planfile import models
 from asterism.planfile.branches import always_skipped, skipped_cleanups
 from asterism.planfile.checks import PlanContext, TaskChecks

@@ -10,9 +10,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Fiel
 from pydantic.json_schema import GenerateJsonSchema
 
 from asterism.base.durations import DURATION_PATTERN, parse_duration
-from asterism.base.foreach_expansion import MAX_ELEMENTS
 from asterism.core.plan.assignment_lock import LockPolicy
 from asterism.core.plan.group_elements import DEFAULT_ELEMENTS
+from asterism.execution.foreach_expansion import MAX_ELEMENTS
 
 UNTAGGED = "\0"
 """Marks the names of alternatives in the paths of errors; no key of a file begins with it."""

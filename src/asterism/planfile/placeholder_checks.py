@@ -7,8 +7,8 @@ from typing import Any
 
 from asterism.base.cel import InvalidExpression
 from asterism.base.cel.cel_constants import NAMESPACES, with_constants
-from asterism.base.placeholders import placeholders
 from asterism.base.text import suggestion
+from asterism.execution.placeholders import placeholders
 from asterism.planfile import models
 from asterism.planfile.models import Part
 

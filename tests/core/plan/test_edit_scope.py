@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asterism.base.foreach_expansion import expansion, template_of
 from asterism.core.errors import EditRejected, PlanError
 from asterism.core.plan import edit_scope
 from asterism.core.plan.apply import apply
@@ -31,6 +30,7 @@ from asterism.core.plan.group_elements import most_tasks, tasks_added, work_of
 from asterism.core.plan.rule_fields import fits
 from asterism.core.plan.task import ACTIONS, Task
 from asterism.core.plan.work_patterns import work_name
+from asterism.execution.foreach_expansion import expansion, template_of
 
 
 def plan() -> Constellation:

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asterism.base.foreach_expansion import deferred_group, expansion
 from asterism.core.errors import EditRejected, InvalidTask
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.diff import diff
@@ -17,6 +16,7 @@ from asterism.core.plan.edits import AddTask, CancelTask, EditBatch, RemoveTask
 from asterism.core.plan.journal import RecordedConstellation, RecordedLock, replay
 from asterism.core.plan.task import Dependency, Task
 from asterism.core.plan.undo_stack import UNDO_LIMIT
+from asterism.execution.foreach_expansion import deferred_group, expansion
 from tests.core.plan.test_plan_properties import plans, structure
 
 FIRST = EditBatch((AddTask(Task("a")),))

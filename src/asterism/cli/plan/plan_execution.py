@@ -15,7 +15,6 @@ from typing import Any
 
 import click
 
-from asterism.base.foreach_expansion import template_of
 from asterism.base.startup import tune_gc
 from asterism.base.text import join_names
 from asterism.cli.cli_context import note, print_json, same_store
@@ -44,6 +43,7 @@ from asterism.durable.journal_store import (
 )
 from asterism.durable.ownership import FleetMembership
 from asterism.durable.task_logs import logs_of_tasks
+from asterism.execution.foreach_expansion import template_of
 from asterism.fleet.device.membership import DeviceNameTaken
 from asterism.fleet.fleet import Fleet
 from asterism.orchestrator.options import Options

@@ -213,7 +213,7 @@ def run(
 
 def _may_grow(found: PlanFile, editor: str | None) -> bool:
     """Whether tasks may be added while the plan runs: by an editor, or for the elements of an upstream result."""
-    from asterism.base.foreach_expansion import template_of
+    from asterism.execution.foreach_expansion import template_of
 
     return editor is not None or any(template_of(node.task) for node in found.constellation.nodes.values())
 
@@ -222,8 +222,8 @@ def _check_secrets(found: PlanFile) -> None:
     """Raise UnusablePlanFile if a task needs a secret that this process does not have: all tasks execute in it."""
     import os
 
-    from asterism.base.foreach_expansion import template_of
     from asterism.base.secret_mask import secrets_of_task
+    from asterism.execution.foreach_expansion import template_of
 
     missing: dict[str, str] = {}
     for node in found.constellation.nodes.values():
@@ -269,7 +269,7 @@ def _run_here(found: PlanFile, terms: dict[str, Any], output: OutputOptions, res
 
 async def _with_records(found: PlanFile, run: Callable[[ResultRecords | None], Awaitable[int]]) -> int:
     """Run with the records of the default store, if a task may be skipped because its files have not changed."""
-    from asterism.base.foreach_expansion import template_of
+    from asterism.execution.foreach_expansion import template_of
 
     tasks = (template_of(node.task) or node.task for node in found.constellation.nodes.values())
     if all(task.skip_if_unchanged is None for task in tasks):

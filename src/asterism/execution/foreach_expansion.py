@@ -16,12 +16,12 @@ from itertools import product
 from typing import Any
 
 from asterism.base import expressions
-from asterism.base.placeholders import Scope, fill_task, placeholders
 from asterism.base.text import describe_value
 from asterism.core.errors import AsterismError
 from asterism.core.plan.edits import AddDependency, AddTask, Edit, EditBatch, UpdateTask
 from asterism.core.plan.group_elements import most_elements
 from asterism.core.plan.task import Dependency, Task
+from asterism.execution.placeholders import Scope, fill_task, placeholders
 
 MAX_ELEMENTS = 10_000
 """How many elements a group may have."""
