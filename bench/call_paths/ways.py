@@ -168,7 +168,7 @@ def _device_beside() -> Iterator[None]:
 
     async def live() -> None:
         async with await Fleet.open() as fleet:
-            agent = DeviceAgent(fleet, "beside", slots=100, heartbeat=QUIET, timeout=3 * QUIET)
+            agent = DeviceAgent(fleet, "beside", slots=100, heartbeat=QUIET, heartbeat_timeout=3 * QUIET)
             living = asyncio.create_task(agent.run())
             await agent.joined.wait()
             await fleet.workflows.add(Workflow("nothing", call=tasks.NOTHING))
@@ -239,7 +239,7 @@ def run_on_device(tracer: Tracer) -> None:
                 ended.set()
 
         async with await _watched_fleet(before=_ignored, after=committed) as fleet:
-            agent = DeviceAgent(fleet, "device", heartbeat=QUIET, timeout=3 * QUIET)
+            agent = DeviceAgent(fleet, "device", heartbeat=QUIET, heartbeat_timeout=3 * QUIET)
             living = asyncio.create_task(agent.run())
             await agent.joined.wait()
             await fleet.workflows.add(Workflow("nothing", call=tasks.NOTHING))
@@ -265,7 +265,7 @@ def _durable(tracer: Tracer, *, stop_before: bool) -> None:
     async def run() -> None:
         before, after = (stop, _ignored) if stop_before else (_ignored, stop)
         async with await _watched_fleet(before=before, after=after) as fleet:
-            orchestrator = DurableOrchestrator(fleet, local=1, heartbeat=QUIET, timeout=3 * QUIET)
+            orchestrator = DurableOrchestrator(fleet, local=1, heartbeat=QUIET, takeover_after=3 * QUIET)
             await orchestrator.run(_chain(tasks.MARKED))
 
     with _home(), tracer, tasks.ending_with(tracer.start, CHAIN - 1):

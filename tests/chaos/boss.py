@@ -14,7 +14,7 @@ from asterism.fleet.fleet import Fleet
 
 async def main(store: str, name: str, host: str) -> None:
     async with await Fleet.open(store, by=host) as fleet:
-        await DurableOrchestrator(fleet, host=host, heartbeat=0.5, timeout=2.0, max_open_runs=50).standby(name)
+        await DurableOrchestrator(fleet, host=host, heartbeat=0.5, takeover_after=2.0, max_open_runs=50).standby(name)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from asterism.fleet.fleet import Fleet
 async def main(store: str, name: str, slots: int) -> None:
     async with await Fleet.open(store, by=name) as fleet:
         agent = DeviceAgent(
-            fleet, name, slots=slots, heartbeat=0.5, timeout=4.0, grace=0.2, monitor_every=0.5, lease=3.0
+            fleet, name, slots=slots, heartbeat=0.5, heartbeat_timeout=4.0, grace=0.2, monitor_every=0.5, lease=3.0
         )
         await agent.run()
 

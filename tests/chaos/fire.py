@@ -23,7 +23,14 @@ from tests.chaos.work import COMMAND
 
 ROOT = Path(__file__).parents[2]
 DEVICES, MONITORS, SLOTS = 8, 2, 4
-TERMS = {"heartbeat": 1.0, "timeout": 4.0, "losses": 1000, "backoff": 0.05, "backoff_most": 0.5, "claim_timeout": 5.0}
+TERMS = {
+    "heartbeat": 1.0,
+    "heartbeat_timeout": 4.0,
+    "losses": 1000,
+    "backoff": 0.05,
+    "backoff_most": 0.5,
+    "claim_timeout": 5.0,
+}
 PATIENCE = 900.0
 """How long a fleet has to finish once the fire is out, in seconds. Only a broken one needs it."""
 

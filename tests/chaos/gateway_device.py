@@ -16,7 +16,7 @@ async def main(url: str, name: str, slots: int, code: str) -> None:
     while True:
         try:
             access = await enrolled_access(url, name, code)
-            agent = DeviceAgent(access, name, slots=slots, heartbeat=0.5, timeout=4.0, grace=0.2)
+            agent = DeviceAgent(access, name, slots=slots, heartbeat=0.5, heartbeat_timeout=4.0, grace=0.2)
             await agent.run()
             return
         except AsterismError as error:  # started again, as a service would be

@@ -22,7 +22,7 @@ async def main(store: str, place: Path) -> None:
         new.write_text(http.url.rpartition(":")[2])
         new.replace(place)
         await DeviceAgent(
-            fleet, "server", slots=0, heartbeat=0.5, timeout=4.0, monitor_every=0.5, lease=3.0, replace=True
+            fleet, "server", slots=0, heartbeat=0.5, heartbeat_timeout=4.0, monitor_every=0.5, lease=3.0, replace=True
         ).run()
 
 

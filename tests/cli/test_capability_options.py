@@ -30,8 +30,8 @@ def test_capabilities_are_named_one_by_one_or_with_commas(tmp_path: Path, words:
 )
 def test_a_capability_without_a_name_is_refused(tmp_path: Path, command: list[str], word: str) -> None:
     scene = Scene(tmp_path)
-    # with a --timeout that is refused as well, so that no device joins if the word is not
-    result = scene.run(*command, word, "--timeout", "1", "--heartbeat", "9")
+    # with a --heartbeat-timeout that is refused as well, so that no device joins if the word is not
+    result = scene.run(*command, word, "--heartbeat-timeout", "1", "--heartbeat", "9")
     assert (result.exit_code, result.stdout) == (64, "")
     assert f"Invalid value for '{command[-1]}': {word!r} contains an empty capability" in result.stderr
     assert "a comma separates names" in result.stderr

@@ -246,7 +246,7 @@ def test_scores_without_devices_or_of_nothing(scene: Scene) -> None:
     [
         (["--accepts", "run.by =="], "Invalid value for --accepts: the expression is not valid"),
         (["--hands-back", "battery <"], "Invalid value for --hands-back: the expression is not valid"),
-        (["--heartbeat", "60"], "--timeout must be at least twice --heartbeat"),
+        (["--heartbeat", "60"], "--heartbeat-timeout must be at least twice --heartbeat"),
         (["--slots", "0"], "0 is not in the range x>=1"),
         (["--label", "x"], "'x' is not NAME=VALUE."),
         (["--policy", "none.yaml"], "there is no device policy file none.yaml"),

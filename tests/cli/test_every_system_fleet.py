@@ -182,7 +182,12 @@ WORKFLOWS = (
     ),
     Row("workflow add --file {file} --json", '"added": true', workflow, workflows, ["first@1", "second@1", "work@1"]),
     Row(
-        "workflow add bad --argv true --timeout 1s --heartbeat 9s", "timeout", workflow, workflows, ["work@1"], code=64
+        "workflow add bad --argv true --heartbeat-timeout 1s --heartbeat 9s",
+        "timeout",
+        workflow,
+        workflows,
+        ["work@1"],
+        code=64,
     ),
     Row("workflows list", "ffmpeg {{file}}", workflow),
     Row("workflow list", "There are no workflows."),

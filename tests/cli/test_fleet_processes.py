@@ -16,9 +16,9 @@ from tests.cli.cli_scenes import heard, read_until
 from tests.cli.command_scenes import Scene, pids_in, until
 from tests.process_scenes import PATIENCE, ended, gone
 
-QUICK = ("--heartbeat", "0.3", "--timeout", "60")  # quick to hear of things, and slow to be given up
+QUICK = ("--heartbeat", "0.3", "--heartbeat-timeout", "60")  # quick to hear of things, and slow to be given up
 WATCHFUL = (*QUICK, "--monitor-every", "0.2")
-MORTAL = ("--heartbeat", "0.3", "--timeout", "5")
+MORTAL = ("--heartbeat", "0.3", "--heartbeat-timeout", "5")
 """For a device that is killed, and for its work: a test can wait for that loss, and no busy machine holds up one that
 lives for so long."""
 

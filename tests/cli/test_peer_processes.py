@@ -28,7 +28,7 @@ from tests.cli.command_scenes import Scene, pids_in, until
 from tests.cli.peer_scenes import House, address_of, befriend, invitation, lasting_place, refused, serving
 from tests.process_scenes import PATIENCE, ended, gone
 
-QUICK = ("--heartbeat", "0.3", "--timeout", "30")  # fast syncs, and a long timeout
+QUICK = ("--heartbeat", "0.3", "--heartbeat-timeout", "30")  # fast syncs, and a long timeout
 WATCHFUL = (*QUICK, "--monitor-every", "0.2")
 
 

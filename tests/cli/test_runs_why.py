@@ -207,7 +207,7 @@ def test_a_pending_stop_request_is_named(scene: Scene) -> None:
 
 def silent(scene: Scene, *names: str) -> Run:
     """A run on the first of some devices, all of them silent."""
-    scene.workflow("quick", argv=("true",), heartbeat=1.0, timeout=2.0)
+    scene.workflow("quick", argv=("true",), heartbeat=1.0, heartbeat_timeout=2.0)
     run = scene.create("quick")
     for name in names:
         scene.device(name, timeout=2.0)

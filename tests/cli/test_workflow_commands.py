@@ -21,7 +21,7 @@ def test_a_workflow_is_added_listed_and_shown(tmp_path: Path) -> None:
         "ffmpeg -i {file} 'a b.webm'",
         "--needs",
         "gpu",
-        "--timeout",
+        "--heartbeat-timeout",
         "3m",
     )
     assert scene.ok(*words) == "transcode@1 added\n"
@@ -33,7 +33,7 @@ def test_a_workflow_is_added_listed_and_shown(tmp_path: Path) -> None:
     assert "ffmpeg -i {file} 'a b.webm'" in row
     told = scene.json("workflow", "show", "transcode")
     assert told["argv"] == ["ffmpeg", "-i", "{file}", "a b.webm"]
-    assert (told["version"], told["needs"], told["heartbeat"], told["timeout"]) == (2, ["gpu"], 10.0, 180.0)
+    assert (told["version"], told["needs"], told["heartbeat"], told["heartbeat_timeout"]) == (2, ["gpu"], 10.0, 180.0)
     assert set(told) == {"name", *DEFAULTS}
     assert scene.json("workflow", "show", "transcode@1")["heartbeat"] == 30.0
     shown = scene.ok("workflow", "show", "transcode@1")
@@ -51,11 +51,11 @@ def test_every_option_has_its_field(tmp_path: Path) -> None:
         "--strategy": "round_robin",
         "--priority": "-3",
         "--heartbeat": "300ms",
-        "--timeout": "1",
+        "--heartbeat-timeout": "1",
         "--assignment-timeout": "2",
         "--claim-timeout": "3",
         "--no-device-timeout": "4m",
-        "--limit": "5h",
+        "--timeout": "5h",
         "--retries": "2",
         "--losses": "0",
         "--rounds": "1",
@@ -85,11 +85,11 @@ def test_every_option_has_its_field(tmp_path: Path) -> None:
         "preemptible": True,
         "priority": -3,
         "heartbeat": pytest.approx(0.3),
-        "timeout": 1.0,
+        "heartbeat_timeout": 1.0,
         "assignment_timeout": 2.0,
         "claim_timeout": 3.0,
         "no_device_timeout": 240.0,
-        "limit": 18_000.0,
+        "timeout": 18_000.0,
         "retries": 2,
         "losses": 0,
         "rounds": 1,
@@ -125,7 +125,7 @@ def test_a_request_is_written_with_its_parts(tmp_path: Path) -> None:
         (["x", "--shell", "a", "--requires", "load <"], "Invalid value for --requires: the expression is not valid"),
         (["x", "--shell", "a", "--prefers", "1 +* 2"], "Invalid value for --prefers: the expression is not valid"),
         (["x", "--shell", "a", "--heartbeat", "60"], "must be at least twice heartbeat"),
-        (["x", "--shell", "a", "--limit", "soon"], "'soon' is not a valid duration"),
+        (["x", "--shell", "a", "--timeout", "soon"], "'soon' is not a valid duration"),
         (["x", "--shell", "a", "--header", "A=b"], "--header needs --http."),
         (["x", "--shell", "a", "--env", "A"], "'A' is not NAME=VALUE."),
         (["x", "--call", "nothing"], "call is a function or 'package.module:function'"),
@@ -159,8 +159,8 @@ def test_one_workflow_is_a_file_with_a_name() -> None:
 
 
 def test_durations_in_a_file_are_seconds_or_text_with_a_unit() -> None:
-    [flow] = parse_workflows("name: a\nshell: x\nheartbeat: 30\ntimeout: 90s\nlimit: 1d\nbackoff: 0.5\n")
-    assert (flow.heartbeat, flow.timeout, flow.limit, flow.backoff) == (30, 90, 86_400, 0.5)
+    [flow] = parse_workflows("name: a\nshell: x\nheartbeat: 30\nheartbeat_timeout: 90s\ntimeout: 1d\nbackoff: 0.5\n")
+    assert (flow.heartbeat, flow.heartbeat_timeout, flow.timeout, flow.backoff) == (30, 90, 86_400, 0.5)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_durations_in_a_file_are_seconds_or_text_with_a_unit() -> None:
             "name: a\nshell: x\nheartbeat: soon",
             [(3, "heartbeat: 'soon' is not a valid duration (examples: 30s, 5m, 2h)")],
         ),
-        ("name: a\nshell: x\nlimit: '30'", [(3, "limit: '30' is not a valid duration (examples: 30s, 5m, 2h)")]),
+        ("name: a\nshell: x\ntimeout: '30'", [(3, "timeout: '30' is not a valid duration (examples: 30s, 5m, 2h)")]),
         ("name: a\nshell: x\ndescription: !!int 5", [(3, "the tag 'tag:yaml.org,2002:int' has no meaning here")]),
         (
             "name: a\nargv: [5]\nretries: x\ncwd: 7\nwants: 1",

@@ -87,7 +87,7 @@ async def test_a_device_writes_its_result_when_the_store_is_writable_again(
     async with await Fleet.open(f"sqlite:///{tmp_path}/fleet.db") as fleet:
         store = fleet.store
         assert isinstance(store, SqliteStore)
-        device = DeviceAgent(fleet, "kitchen", heartbeat=0.1, timeout=60.0, monitor_every=0.05)
+        device = DeviceAgent(fleet, "kitchen", heartbeat=0.1, heartbeat_timeout=60.0, monitor_every=0.05)
         living = asyncio.create_task(device.run())
         await device.joined.wait()
         run = await fleet.create(Workflow("work", call="tests.durable.durable_work:wait"), {"name": "slow"})

@@ -280,7 +280,7 @@ async def test_a_run_that_is_assigned_while_the_device_judges_offered_ones_goes_
 
 async def test_the_place_of_an_assigned_run_is_kept_while_the_lease_is_renewed_for_it(stage: Stage) -> None:
     kitchen = await stage.device("kitchen")
-    flow = await stage.person.workflows.add(replace(WORK, heartbeat=0.5, timeout=2.0))
+    flow = await stage.person.workflows.add(replace(WORK, heartbeat=0.5, heartbeat_timeout=2.0))
     await asyncio.sleep(5.0)
     kitchen.line.late["take"] = 0.3  # the heartbeat comes first, and the lease is fresh
     kitchen.line.late["find"] = 0.1

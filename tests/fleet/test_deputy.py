@@ -20,13 +20,13 @@ EVERY = 5.0
 PASS = EVERY * (1.0 + JITTER)
 """The longest time between two passes."""
 
-SLOW = replace(WORK, name="slow", heartbeat=30.0, timeout=90.0)
-BRISK = replace(WORK, name="brisk", heartbeat=2.0, timeout=6.0)
+SLOW = replace(WORK, name="slow", heartbeat=30.0, heartbeat_timeout=90.0)
+BRISK = replace(WORK, name="brisk", heartbeat=2.0, heartbeat_timeout=6.0)
 
 
 def bound(flow: Workflow) -> float:
     """From the death of a device to the reassignment of its run."""
-    return flow.timeout + PASS + EVERY / 10
+    return flow.heartbeat_timeout + PASS + EVERY / 10
 
 
 async def seconds_until_free(stage: Stage, flow: Workflow, wait: float, *names: str) -> float:
@@ -123,7 +123,7 @@ async def test_a_deputy_acts_for_a_coordinator_whose_monitor_is_stuck(stage: Sta
 async def test_a_monitor_that_saw_something_coming_does_not_hurry_when_the_store_is_out_of_reach(stage: Stage) -> None:
     hub = await stage.device("hub", monitor_every=EVERY, slots=0)
     kitchen = await stage.device("kitchen")
-    run = await stage.person.create(replace(BRISK, heartbeat=0.5, timeout=1.0))
+    run = await stage.person.create(replace(BRISK, heartbeat=0.5, heartbeat_timeout=1.0))
     await stage.at_work(kitchen, run)
     await stage.until(lambda: hub.agent._coordinator.monitor.due_in < 2.0)
     hub.line.down = True

@@ -42,7 +42,7 @@ def kinds(lines: list[tuple[str, str]]) -> list[str]:
 async def test_a_store_out_of_reach_for_minutes_is_a_line_a_minute(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    kitchen = await stage.device("kitchen", heartbeat=3.0, timeout=10.0)
+    kitchen = await stage.device("kitchen", heartbeat=3.0, heartbeat_timeout=10.0)
     await asyncio.sleep(10.0)
     before = kitchen.line.asked["heartbeat"]
     kitchen.line.down = True
@@ -64,7 +64,7 @@ async def test_a_store_out_of_reach_for_minutes_is_a_line_a_minute(
 
 @pytest.mark.store_only("the server looks for work of such devices")
 async def test_looking_for_work_in_vain_is_a_line_a_minute_too(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
-    kitchen = await stage.device("kitchen", heartbeat=3.0, timeout=10.0)
+    kitchen = await stage.device("kitchen", heartbeat=3.0, heartbeat_timeout=10.0)
     await kitchen.fleet.workflows.add(WORK)
     before = kitchen.line.asked["find"]
     kitchen.line.down = True
@@ -81,7 +81,7 @@ async def test_looking_for_work_in_vain_is_a_line_a_minute_too(stage: Stage, cap
 
 
 async def test_every_trouble_has_its_beginning_and_its_end(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
-    kitchen = await stage.device("kitchen", heartbeat=3.0, timeout=10.0)
+    kitchen = await stage.device("kitchen", heartbeat=3.0, heartbeat_timeout=10.0)
     for _ in range(2):
         kitchen.line.drops["heartbeat"] = 2
         await stage.until(lambda: not kitchen.line.drops["heartbeat"])
@@ -94,7 +94,7 @@ async def test_every_trouble_has_its_beginning_and_its_end(stage: Stage, caplog:
 
 async def test_a_device_without_trouble_says_nothing_of_it(caplog: pytest.LogCaptureFixture) -> None:
     async with staged() as stage:
-        kitchen = await stage.device("kitchen", heartbeat=3.0, timeout=10.0)
+        kitchen = await stage.device("kitchen", heartbeat=3.0, heartbeat_timeout=10.0)
         run = await stage.person.create(WORK)
         await stage.at_work(kitchen, run)
         kitchen.hands.finish(run)

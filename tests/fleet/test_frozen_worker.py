@@ -11,7 +11,7 @@ from tests.fleet.fleet_scenes import Stage
 
 pytestmark = pytest.mark.virtual_time
 
-WORK = Workflow("work", call="work:do", heartbeat=3.0, timeout=10.0)
+WORK = Workflow("work", call="work:do", heartbeat=3.0, heartbeat_timeout=10.0)
 
 
 async def test_a_run_received_before_a_long_freeze_is_not_begun_after_it(stage: Stage) -> None:

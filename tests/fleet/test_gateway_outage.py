@@ -30,7 +30,7 @@ from tests.fleet.fleet_scenes import WORK, Stage, staged
 
 pytestmark = pytest.mark.virtual_time
 
-TIGHT = Workflow("tight", call="work:do", heartbeat=3.0, timeout=10.0)
+TIGHT = Workflow("tight", call="work:do", heartbeat=3.0, heartbeat_timeout=10.0)
 
 
 @async_fixture
@@ -40,7 +40,7 @@ async def stage() -> AsyncIterator[Stage]:
 
 
 async def test_work_goes_on_while_the_server_is_started_again(stage: Stage) -> None:
-    kitchen = await stage.device("kitchen", heartbeat=3.0, timeout=10.0)
+    kitchen = await stage.device("kitchen", heartbeat=3.0, heartbeat_timeout=10.0)
     run = await stage.person.create(TIGHT)
     await stage.at_work(kitchen, run)
     kitchen.line.down = True
@@ -54,7 +54,7 @@ async def test_work_goes_on_while_the_server_is_started_again(stage: Stage) -> N
 
 
 async def test_work_stops_when_the_lease_ends(stage: Stage) -> None:
-    kitchen = await stage.device("kitchen", heartbeat=3.0, timeout=10.0)
+    kitchen = await stage.device("kitchen", heartbeat=3.0, heartbeat_timeout=10.0)
     run = await stage.person.create(TIGHT)
     await stage.at_work(kitchen, run)
     kitchen.line.down, cut = True, stage.now()
@@ -92,14 +92,14 @@ async def test_a_failure_waits_on_disk_as_a_result_does(stage: Stage) -> None:
 
 
 async def test_a_result_of_an_earlier_process_is_refused_if_the_run_was_given_away(stage: Stage) -> None:
-    kitchen = await stage.device("kitchen", heartbeat=3.0, timeout=10.0)
+    kitchen = await stage.device("kitchen", heartbeat=3.0, heartbeat_timeout=10.0)
     run = await stage.person.create(TIGHT)
     await stage.at_work(kitchen, run)
     kitchen.line.down = True
     kitchen.hands.finish(run, "late")
     await stage.until(lambda: list(stage.outboxes["kitchen"].waiting()))
     await kitchen.leave()
-    attic = await stage.device("attic", heartbeat=3.0, timeout=10.0)
+    attic = await stage.device("attic", heartbeat=3.0, heartbeat_timeout=10.0)
     await stage.person.ledger.change(run.id, lambda r, f: transitions.lose(r, f, stage.store.clock(), "silent"))
     await stage.at_work(attic, run)
     await stage.device("kitchen")

@@ -23,8 +23,8 @@ pytestmark = pytest.mark.virtual_time
 
 async def test_a_device_renews_its_lease_before_work_with_a_shorter_heartbeat(stage: Stage) -> None:
     """Its own heartbeat is so slow that the store might take the run away before it hears of it again."""
-    brisk = Workflow("brisk", call="work:do", heartbeat=1.0, timeout=4.0)
-    kitchen = await stage.device("kitchen", heartbeat=300.0, timeout=900.0, monitor_every=5.0)
+    brisk = Workflow("brisk", call="work:do", heartbeat=1.0, heartbeat_timeout=4.0)
+    kitchen = await stage.device("kitchen", heartbeat=300.0, heartbeat_timeout=900.0, monitor_every=5.0)
     await asyncio.sleep(200.0)
     beats = kitchen.line.asked["heartbeat"]
     run = await stage.person.create(brisk)
@@ -39,9 +39,9 @@ async def test_a_device_renews_its_lease_before_work_with_a_shorter_heartbeat(st
 
 @pytest.mark.virtual_time(seed=1)
 async def test_many_workflows_of_different_pace_live_on_one_device(stage: Stage) -> None:
-    kitchen = await stage.device("kitchen", slots=6, heartbeat=60.0, timeout=200.0, monitor_every=2.0)
+    kitchen = await stage.device("kitchen", slots=6, heartbeat=60.0, heartbeat_timeout=200.0, monitor_every=2.0)
     paces = [0.5, 1.0, 5.0, 20.0, 60.0]
-    flows = [Workflow(f"w{pace}", call="work:do", heartbeat=pace, timeout=3 * pace) for pace in paces]
+    flows = [Workflow(f"w{pace}", call="work:do", heartbeat=pace, heartbeat_timeout=3 * pace) for pace in paces]
     runs: list[Run] = [await stage.person.create(flow) for flow in flows]
     for run in runs:
         await stage.at_work(kitchen, run)

@@ -88,7 +88,7 @@ async def short_lease_on_a_slow_heart() -> tuple[str, int, int]:
     scene = Scene(worker := Worker(sleeps))
     await scene.agent.joined.wait()
     await asyncio.sleep(3.0)  # its heartbeat has just begun to wait, for half a minute
-    flow = Workflow("quick", call="a:b", heartbeat=2.0, timeout=6.0, losses=0)
+    flow = Workflow("quick", call="a:b", heartbeat=2.0, heartbeat_timeout=6.0, losses=0)
     run = await scene.person.create(flow, {"seconds": 60.0})
     ended = await scene.person.wait(run.id)
     await scene.end()
@@ -121,7 +121,7 @@ async def test_one_heartbeat_that_is_never_answered_costs_no_work() -> None:
     store = Deaf(lambda: 1_000_000.0 + loop.time())
     scene = Scene(worker := Worker(sleeps), store)
     await scene.agent.joined.wait()
-    flow = Workflow("quick", call="a:b", heartbeat=2.0, timeout=6.0)
+    flow = Workflow("quick", call="a:b", heartbeat=2.0, heartbeat_timeout=6.0)
     run = await scene.person.create(flow, {"seconds": 30.0})
     await asyncio.sleep(5.0)
     store.deaf = True

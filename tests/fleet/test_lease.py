@@ -15,7 +15,7 @@ from tests.fleet.fleet_scenes import WORK, Device, Stage
 
 pytestmark = pytest.mark.virtual_time
 
-TIGHT = replace(WORK, name="tight", heartbeat=3.0, timeout=10.0)
+TIGHT = replace(WORK, name="tight", heartbeat=3.0, heartbeat_timeout=10.0)
 
 
 async def take_over(stage: Stage, run: Run, *, epoch: int) -> None:
@@ -35,7 +35,7 @@ async def test_a_device_out_of_reach_has_stopped_before_the_store_could_give_its
     stage: Stage, rate: float, stopping: float
 ) -> None:
     """By its own clock, which runs a little wrong, and also when the execution will not stop by itself."""
-    kitchen = await stage.device("kitchen", rate=rate, heartbeat=3.0, timeout=10.0)
+    kitchen = await stage.device("kitchen", rate=rate, heartbeat=3.0, heartbeat_timeout=10.0)
     run = await stage.person.create(TIGHT)
     await stage.at_work(kitchen, run)
     kitchen.hands.stopping = stopping
@@ -54,7 +54,7 @@ def test_the_margin_leaves_time_to_stop_and_never_takes_more_than_a_third() -> N
 
 
 async def test_a_fenced_run_returns_to_the_fleet_with_the_next_heartbeat(stage: Stage) -> None:
-    kitchen = await stage.device("kitchen", heartbeat=3.0, timeout=10.0)
+    kitchen = await stage.device("kitchen", heartbeat=3.0, heartbeat_timeout=10.0)
     run = await stage.person.create(TIGHT)
     await stage.at_work(kitchen, run)
     kitchen.hands.progress(run, 3, 9)
@@ -69,7 +69,7 @@ async def test_a_fenced_run_returns_to_the_fleet_with_the_next_heartbeat(stage: 
 
 async def test_a_result_is_written_after_an_outage_longer_than_the_lease(stage: Stage) -> None:
     """Nothing is being done any more, so to go on telling does no harm; to do it all again would."""
-    kitchen = await stage.device("kitchen", heartbeat=3.0, timeout=10.0)
+    kitchen = await stage.device("kitchen", heartbeat=3.0, heartbeat_timeout=10.0)
     run = await stage.person.create(TIGHT)
     await stage.at_work(kitchen, run)
     kitchen.line.down = True
@@ -82,12 +82,12 @@ async def test_a_result_is_written_after_an_outage_longer_than_the_lease(stage: 
 
 
 async def test_a_result_that_comes_after_the_run_was_given_away_is_refused_and_noticed(stage: Stage) -> None:
-    kitchen = await stage.device("kitchen", heartbeat=3.0, timeout=10.0)
+    kitchen = await stage.device("kitchen", heartbeat=3.0, heartbeat_timeout=10.0)
     run = await stage.person.create(TIGHT)
     await stage.at_work(kitchen, run)
     kitchen.line.down = True
     kitchen.hands.finish(run, "late")
-    attic = await stage.device("attic", heartbeat=3.0, timeout=10.0)
+    attic = await stage.device("attic", heartbeat=3.0, heartbeat_timeout=10.0)
     await take_over(stage, run, epoch=2)
     kitchen.line.down = False
     await stage.until(lambda: any(notice.kind == "late" for notice in stage.store._notices.values()))
@@ -135,9 +135,11 @@ async def test_a_run_that_was_taken_away_is_stopped_with_the_next_heartbeat(stag
 @pytest.mark.parametrize("heard_again", [False, True])
 async def test_an_answer_that_comes_after_the_lease_begins_nothing(stage: Stage, way: str, heard_again: bool) -> None:
     """The grant was given away meanwhile, also if the device has been heard of again since."""
-    kitchen = await stage.device("kitchen", heartbeat=3.0, timeout=10.0)
+    kitchen = await stage.device("kitchen", heartbeat=3.0, heartbeat_timeout=10.0)
     await kitchen.fleet.workflows.add(TIGHT)
-    attic = await stage.device("attic", heartbeat=3.0, timeout=10.0, accepts="run.by != 'only for the kitchen'")
+    attic = await stage.device(
+        "attic", heartbeat=3.0, heartbeat_timeout=10.0, accepts="run.by != 'only for the kitchen'"
+    )
     late, creating = await slow_grant(stage, kitchen, way)
     [run] = await stage.person.runs()
     assert run.session == kitchen.session
@@ -217,7 +219,7 @@ async def test_a_start_whose_answer_got_lost_is_begun_all_the_same(stage: Stage)
 
 async def test_an_earlier_grant_has_to_leave_before_a_later_one_of_the_same_run_comes_in(stage: Stage) -> None:
     """Otherwise one would replace the other in the worker, and its slot would be lost for ever."""
-    kitchen = await stage.device("kitchen", heartbeat=3.0, timeout=10.0)
+    kitchen = await stage.device("kitchen", heartbeat=3.0, heartbeat_timeout=10.0)
     run = await stage.person.create(TIGHT)
     await stage.at_work(kitchen, run)
     kitchen.hands.stopping = 4.0

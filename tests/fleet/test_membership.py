@@ -15,7 +15,7 @@ from tests.fleet.fleet_scenes import WORK, Device, Stage
 
 pytestmark = pytest.mark.virtual_time
 
-TIGHT = replace(WORK, name="tight", heartbeat=3.0, timeout=10.0)
+TIGHT = replace(WORK, name="tight", heartbeat=3.0, heartbeat_timeout=10.0)
 
 
 async def test_a_device_that_was_replaced_stops_its_work_and_says_so(stage: Stage) -> None:
@@ -107,7 +107,7 @@ async def test_a_device_whose_name_is_taken_while_it_joins_gives_way(stage: Stag
 async def test_a_device_counts_from_before_it_asked_to_join(stage: Stage) -> None:
     """The store may have heard of it as long ago as that: it begins nothing before it is heard of again."""
     await stage.device("hub", slots=0)
-    kitchen = Device(stage, "kitchen", heartbeat=3.0, timeout=10.0)
+    kitchen = Device(stage, "kitchen", heartbeat=3.0, heartbeat_timeout=10.0)
     stage.devices.append(kitchen)
     kitchen.line.slow["commit"] = 9.0
     kitchen.line.drops["heartbeat"] = 3
@@ -122,7 +122,7 @@ async def test_a_device_counts_from_before_it_asked_to_join(stage: Stage) -> Non
 
 async def test_a_device_that_would_do_nothing_but_beat_is_refused(stage: Stage) -> None:
     with pytest.raises(AsterismError, match=r"heartbeat must be at least 0\.1 s, not 0\.05 s"):
-        await stage.device("laptop", heartbeat=0.05, timeout=90.0)
+        await stage.device("laptop", heartbeat=0.05, heartbeat_timeout=90.0)
 
 
 async def test_a_device_tries_to_join_about_once_a_second_while_the_store_is_unavailable(stage: Stage) -> None:

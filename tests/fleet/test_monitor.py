@@ -68,7 +68,7 @@ async def test_an_unanswered_assignment_expires(stage: Stage) -> None:
 
 async def test_a_claim_that_is_not_begun_runs_out(stage: Stage) -> None:
     session = await idle(stage, "kitchen", timeout=1000.0)
-    run = await stage.person.create(replace(WORK, timeout=1000.0))
+    run = await stage.person.create(replace(WORK, heartbeat_timeout=1000.0))
     claimed = await stage.person.ledger.change(
         run,
         lambda r, f: transitions.claim(r, r.grant, f, stage.store.clock()),  # type: ignore[arg-type]

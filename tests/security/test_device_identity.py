@@ -340,14 +340,14 @@ async def test_without_the_code_of_the_gateway_a_forged_result_would_count(
 
 
 async def test_a_stale_epoch_is_refused_with_a_valid_credential(stage: Stage) -> None:
-    flow = Workflow("tight", call="work:do", heartbeat=3.0, timeout=10.0)
-    old = await stage.device("lab-1", heartbeat=3.0, timeout=10.0)
+    flow = Workflow("tight", call="work:do", heartbeat=3.0, heartbeat_timeout=10.0)
+    old = await stage.device("lab-1", heartbeat=3.0, heartbeat_timeout=10.0)
     run = await stage.person.create(flow)
     await stage.at_work(old, run)
     assert stage.gateway is not None
     grant = stage.gateway.credentials.grant_token("lab-1", Grant(run.id, old.session, 1))
     old.line.down = True
-    new = await stage.device("lab-2", heartbeat=3.0, timeout=10.0)
+    new = await stage.device("lab-2", heartbeat=3.0, heartbeat_timeout=10.0)
     monitor = Monitor(stage.fleet("hub"), "hub")
     await stage.until(lambda: not old.hands.busy)
     while stage.store._runs[run.id].epoch < 2:
@@ -384,7 +384,7 @@ async def test_only_the_input_of_a_grant_is_read_and_only_own_values_are_results
 
 
 async def test_a_revoked_device_stops_with_its_next_heartbeat_and_its_credentials_end(stage: Stage) -> None:
-    device, run, grant = await at_work(stage, "lab-1", heartbeat=3.0, timeout=10.0)
+    device, run, grant = await at_work(stage, "lab-1", heartbeat=3.0, heartbeat_timeout=10.0)
     token = await access(stage, "lab-1", device.session)
     await revoke(stage.store, "lab-1")
     revoked = stage.now()

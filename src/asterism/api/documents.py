@@ -622,7 +622,7 @@ class Run(Document):
     pinned: str | None
     retry_of: str | None
     keep: str
-    timeout: float
+    heartbeat_timeout: float
     created_at: float
     created_by: str
     revision: int
@@ -778,11 +778,11 @@ class Workflow(Document):
     priority: int
     preemptible: bool
     heartbeat: float
-    timeout: float
+    heartbeat_timeout: float
     assignment_timeout: float
     claim_timeout: float
     no_device_timeout: float
-    limit: float | None
+    timeout: float | None
     retries: int
     losses: int
     rounds: int
@@ -820,7 +820,7 @@ class Device(Document):
     accepts: str | None
     draining: bool
     resting: str | None
-    timeout: float
+    heartbeat_timeout: float
     joined_at: float
     last_heartbeat_at: float
     profile: dict[str, Any]

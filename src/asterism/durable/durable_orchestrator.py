@@ -82,7 +82,7 @@ class DurableOrchestrator(PlanCommands):
     ``notice_policy``  judges the command and the address that get notices; the device policy if left out
     ``max_open_runs``  how many tasks are runs of the fleet at once
     ``heartbeat``      seconds between two heartbeats of this process
-    ``timeout``        seconds without a heartbeat until another process may take over
+    ``takeover_after`` seconds without a heartbeat until another process may take over
     ``host``           the name of this machine
     ``strategy``       how the fleet chooses a device, by name
     ``max_losses``     how many losses of a device one task survives
@@ -101,7 +101,7 @@ class DurableOrchestrator(PlanCommands):
         notice_policy: DevicePolicy | None = None,
         max_open_runs: int = MAX_OPEN_RUNS,
         heartbeat: float = HEARTBEAT,
-        timeout: float = TIMEOUT,
+        takeover_after: float = TIMEOUT,
         host: str | None = None,
         strategy: str = "score",
         max_losses: int = 5,
@@ -113,7 +113,7 @@ class DurableOrchestrator(PlanCommands):
         self._host, self._only_own_tasks = host or socket.gethostname(), only_own_tasks
         self._agent_terms: dict[str, Any] = {
             "heartbeat": heartbeat,
-            "timeout": timeout,
+            "heartbeat_timeout": takeover_after,
             "policy": device_policy,
             "notice_policy": notice_policy,
             "monitor_every": MONITOR_INTERVAL,

@@ -178,7 +178,7 @@ def _workflow(name: str, task: Task, terms: Mapping[str, Any]) -> Workflow:
         description=task.description,
         needs=task.needs,
         priority=int(task.priority),
-        limit=task.timeout,
+        timeout=task.timeout,
         retries=task.retries,
         backoff=task.backoff,
         agent=task.agent,

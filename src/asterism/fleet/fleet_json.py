@@ -23,13 +23,23 @@ from asterism.store.protocol import Notice, ProgressReport
 
 _PLAIN_FIELDS = (
     *("id", "workflow", "version", "created_at", "created_by", "key", "series", "priority", "pinned", "retry_of"),
-    *("timeout", "revision", "epoch", "device", "session", "assigned_by", "assigned_at", "claimed_at", "started_at"),
+    *(
+        "heartbeat_timeout",
+        "revision",
+        "epoch",
+        "device",
+        "session",
+        "assigned_by",
+        "assigned_at",
+        "claimed_at",
+        "started_at",
+    ),
     *("ended_at", "due_at", "waiting_since", "not_before", "held", "paused", "wish", "wished_by", "failures"),
     *("losses", "rounds", "error", "cancelled", "keep", "label"),
 )
 """The fields of a run whose JSON is their value."""
 
-_ATTRIBUTES = {"wish": "stop_request", "wished_by": "stop_requested_by"}
+_ATTRIBUTES = {"heartbeat_timeout": "timeout", "wish": "stop_request", "wished_by": "stop_requested_by"}
 """Fields whose attribute has another name."""
 
 

@@ -112,7 +112,7 @@ class Outgoing:
     async def _workflow(self, name: str, version: int) -> _WorkflowData | None:
         """None if it is gone: it was forgotten with the plan it belonged to, but another store's run of it is left."""
         try:
-            data = (await self._fleet.workflows.get(name, version)).to_json()
+            data = (await self._fleet.workflows.get(name, version)).to_record()
         except (UnknownWorkflow, InvalidWorkflow):
             return None
         return _WorkflowData(data, encoded_size(data))

@@ -29,7 +29,7 @@ from asterism.core.run.workflow import DEFAULTS, Workflow
 
 KEYS = tuple(name for name in DEFAULTS if name != "version")
 _DURATIONS = (
-    *("heartbeat", "timeout", "assignment_timeout", "claim_timeout", "no_device_timeout", "limit"),
+    *("heartbeat", "heartbeat_timeout", "assignment_timeout", "claim_timeout", "no_device_timeout", "timeout"),
     *("backoff", "backoff_most"),
 )
 _EXPRESSIONS = ("requires", "prefers")

@@ -136,7 +136,7 @@ def test_a_changed_copy_leaves_the_record_as_it_was_and_is_what_replace_would_ma
 
 
 def test_a_new_run_has_the_defaults_of_the_record_and_the_terms_of_its_workflow() -> None:
-    plain = Run("r1", "transcode", 3, 0.0, "ann", {"file": "a.mp4"}, timeout=FLOW.timeout)
+    plain = Run("r1", "transcode", 3, 0.0, "ann", {"file": "a.mp4"}, timeout=FLOW.heartbeat_timeout)
     made = new()
     assert {name for name in NAMES if getattr(made, name) != getattr(plain, name)} == {"waiting_since", "story"}
     assert list(made.__dict__) == list(BLANK.__dict__) == NAMES

@@ -58,7 +58,7 @@ def test_the_device_is_the_workflows_unless_it_is_given() -> None:
 
 
 def test_a_run_keeps_the_timeout_and_the_version_of_its_workflow() -> None:
-    run = new(flow=Workflow("w", shell="true", timeout=120.0, version=7))
+    run = new(flow=Workflow("w", shell="true", heartbeat_timeout=120.0, version=7))
     assert (run.workflow, run.version, run.timeout) == ("w", 7, 120.0)
 
 

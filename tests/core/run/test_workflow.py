@@ -42,7 +42,7 @@ actions = st.one_of(
     st.fixed_dictionaries({"http": st.builds(lambda rest, url: {**rest, "url": url}, json_objects, st.text())}),
 )
 others = st.fixed_dictionaries(
-    {"name": texts, "heartbeat": st.floats(0.1, 1000), "timeout": st.floats(2000, MAX_NUMBER)},
+    {"name": texts, "heartbeat": st.floats(0.1, 1000), "heartbeat_timeout": st.floats(2000, MAX_NUMBER)},
     optional={
         "env": json_objects,
         "cwd": st.text(max_size=8),
@@ -59,7 +59,7 @@ others = st.fixed_dictionaries(
         "assignment_timeout": seconds,
         "claim_timeout": seconds,
         "no_device_timeout": seconds,
-        "limit": st.none() | seconds,
+        "timeout": st.none() | seconds,
         "retries": whole,
         "losses": whole,
         "rounds": st.integers(1, 1_000_000),
@@ -108,7 +108,12 @@ def test_the_least_that_is_needed_is_a_name_and_something_to_execute() -> None:
 
 def test_the_defaults_are_those_of_the_seed() -> None:
     flow = made()
-    assert (flow.assignment_timeout, flow.claim_timeout, flow.heartbeat, flow.timeout) == (30.0, 60.0, 30.0, 90.0)
+    assert (flow.assignment_timeout, flow.claim_timeout, flow.heartbeat, flow.heartbeat_timeout) == (
+        30.0,
+        60.0,
+        30.0,
+        90.0,
+    )
     assert flow.strategy == "score"
 
 
@@ -194,11 +199,11 @@ WRONG: dict[str, tuple[list[Any], str]] = {
     "priority": ([1.0, "high", True, None, 1_000_001, -1_000_001], "priority is a whole number between -1,000,000 and"),
     "preemptible": (NO_FLAG, "preemptible is true or false"),
     "heartbeat": (NO_SECONDS, "heartbeat is a number of seconds above 0"),
-    "timeout": (NO_SECONDS, "timeout is a number of seconds above 0"),
+    "heartbeat_timeout": (NO_SECONDS, "heartbeat_timeout is a number of seconds above 0"),
     "assignment_timeout": (NO_SECONDS, "assignment_timeout is a number of seconds above 0"),
     "claim_timeout": (NO_SECONDS, "claim_timeout is a number of seconds above 0"),
     "no_device_timeout": (NO_SECONDS, "no_device_timeout is a number of seconds above 0"),
-    "limit": ([value for value in NO_SECONDS if value is not None], "limit is a number of seconds above 0"),
+    "timeout": ([value for value in NO_SECONDS if value is not None], "timeout is a number of seconds above 0"),
     "retries": (NO_COUNT, "retries is a whole number, 0 or more"),
     "losses": (NO_COUNT, "losses is a whole number, 0 or more"),
     "rounds": ([*NO_COUNT, 0], "rounds is a whole number, 1 or more"),
@@ -237,21 +242,21 @@ def test_a_workflow_executes_one_thing() -> None:
 
 
 def test_one_late_heartbeat_must_not_cost_a_device_its_work() -> None:
-    assert made(heartbeat=45.0, timeout=90.0).timeout == 90.0
-    with pytest.raises(InvalidWorkflow, match=r"timeout \(90 s\) must be at least twice heartbeat \(45\.5 s\)"):
-        made(heartbeat=45.5, timeout=90)
+    assert made(heartbeat=45.0, heartbeat_timeout=90.0).heartbeat_timeout == 90.0
+    with pytest.raises(InvalidWorkflow, match=r"heartbeat_timeout \(90 s\) must be at least twice heartbeat \(45\.5 s\)"):
+        made(heartbeat=45.5, heartbeat_timeout=90)
 
 
 def test_no_workflow_has_devices_do_nothing_but_beat() -> None:
     """A thousand heartbeats a second are what each of them made of a millionth of a second."""
-    assert made(heartbeat=0.1, timeout=0.2).heartbeat == 0.1
+    assert made(heartbeat=0.1, heartbeat_timeout=0.2).heartbeat == 0.1
     with pytest.raises(InvalidWorkflow, match=r"heartbeat is at least 0\.1 s"):
-        made(heartbeat=0.000001, timeout=90.0)
+        made(heartbeat=0.000001, heartbeat_timeout=90.0)
 
 
 def test_everything_that_is_wrong_is_said_in_one_message() -> None:
     wrong = {name: values[0] for name, (values, _) in WRONG.items() if name not in ACTIONS}
-    wrong |= {"heartbeat": 60, "timeout": 90, "surprise": 1, "wonder": 2}
+    wrong |= {"heartbeat": 60, "heartbeat_timeout": 90, "surprise": 1, "wonder": 2}
     with pytest.raises(InvalidWorkflow) as caught:
         Workflow.from_json(wrong)
     message = str(caught.value)
@@ -259,7 +264,7 @@ def test_everything_that_is_wrong_is_said_in_one_message() -> None:
         if name not in ("heartbeat", "surprise", "wonder"):
             assert f"{name} " in message, name
     assert "it executes nothing" in message
-    assert "timeout (90 s) must be at least twice heartbeat (60 s)" in message
+    assert "heartbeat_timeout (90 s) must be at least twice heartbeat (60 s)" in message
     assert message.endswith("no such field: surprise, wonder")
 
 
@@ -288,3 +293,15 @@ def test_a_bad_workflow_is_an_error_of_the_tree_and_a_value_error() -> None:
 
 def test_needs_are_written_in_order() -> None:
     assert Workflow("w", shell="true", needs=frozenset({"soap", "gpu"})).to_json()["needs"] == ["gpu", "soap"]
+
+
+@unhurried
+@given(workflows)
+def test_a_record_is_read_as_it_was_written(flow: Workflow) -> None:
+    assert Workflow.from_record(flow.to_record()) == flow
+
+
+def test_a_record_of_an_earlier_version_keeps_its_meaning() -> None:
+    workflow = Workflow.from_record({"name": "w", "shell": "true", "timeout": 600, "limit": 5})
+    assert (workflow.heartbeat_timeout, workflow.timeout) == (600, 5)
+    assert workflow.to_record() == {"name": "w", "shell": "true", "timeout": 600, "limit": 5}

@@ -382,7 +382,7 @@ async def test_a_stopped_command_has_reported_its_progress(tmp_path: Path) -> No
 
 def test_an_execution_that_outlives_its_limit_is_stopped_and_fails(tmp_path: Path) -> None:
     noted = tmp_path / "noted"
-    flow = shell(f"echo $$ >> {noted}; exec sleep 1000", limit=0.3)
+    flow = shell(f"echo $$ >> {noted}; exec sleep 1000", timeout=0.3)
     with pytest.raises(LimitReached, match=r"it exceeded its limit of 0\.3 s and was stopped") as caught:
         execute(flow)
     assert isinstance(caught.value, TimeoutError)

@@ -74,10 +74,10 @@ async def stopped(run: Any) -> None:
 async def test_a_function_that_fails_leaves_its_traceback(monkeypatch: pytest.MonkeyPatch, limit: float | None) -> None:
     monkeypatch.setenv("DEPLOY_TOKEN", "correct-horse-battery")
     fleet, runs = await execute(
-        Workflow("thread", call=f"{__name__}:leaving", limit=limit),
-        Workflow("coroutine", call=f"{__name__}:failing_coroutine", limit=limit),
-        Workflow("missing", call=f"{__name__}:needing", limit=limit),
-        Workflow("stopped", call=f"{__name__}:stopped", limit=limit),
+        Workflow("thread", call=f"{__name__}:leaving", timeout=limit),
+        Workflow("coroutine", call=f"{__name__}:failing_coroutine", timeout=limit),
+        Workflow("missing", call=f"{__name__}:needing", timeout=limit),
+        Workflow("stopped", call=f"{__name__}:stopped", timeout=limit),
         given={"token": {"secret": "DEPLOY_TOKEN"}},
     )
     shown = ["".join(log.text for log in await fleet.logs(run.id)) for run in runs]

@@ -57,7 +57,9 @@ WITHOUT_MARK = "from asterism.execution.process_guard import Guard\nGuard.overdu
 async def begun(url: str, fifo: Path) -> str:
     """A run whose command is under way."""
     async with await Fleet.open(url) as fleet:
-        flow = Workflow("hold", shell=f"echo > {fifo}; exec sleep 600 > {fifo}", heartbeat=HEARTBEAT, timeout=LEASE)
+        flow = Workflow(
+            "hold", shell=f"echo > {fifo}; exec sleep 600 > {fifo}", heartbeat=HEARTBEAT, heartbeat_timeout=LEASE
+        )
         run = await fleet.create(flow)
         return (await reaches(fleet, run.id, frozenset({PROCESSING}))).id
 

@@ -35,7 +35,7 @@ LEASE = 4.0
 async def hold_a_run(url: str, fifo: Path) -> None:
     async with await Fleet.open(url) as fleet:
         # only the command has the pipe open
-        flow = Workflow("hold", shell=f"exec sleep 600 > {fifo}", heartbeat=0.5, timeout=LEASE)
+        flow = Workflow("hold", shell=f"exec sleep 600 > {fifo}", heartbeat=0.5, heartbeat_timeout=LEASE)
         run = await fleet.create(flow)
         watch = fleet.store.watch(frozenset())
         async with asyncio.timeout(300):

@@ -78,7 +78,9 @@ def device(url: str, name: str, happens: str, before: str = "") -> Iterator[None
 
 async def forty_runs(url: str) -> list[Run]:
     async with await Fleet.open(url) as fleet:
-        flow = Workflow("hello", shell="echo hello", timeout=30.0, heartbeat=1.0, backoff=0.05, backoff_most=0.2)
+        flow = Workflow(
+            "hello", shell="echo hello", heartbeat_timeout=30.0, heartbeat=1.0, backoff=0.05, backoff_most=0.2
+        )
         runs = [await fleet.create(flow) for _ in range(RUNS)]
         async with asyncio.timeout(PATIENCE):
             return [await fleet.wait(run.id) for run in runs]

@@ -74,7 +74,7 @@ def server() -> Iterator[Any]:
 
 def request(url: str, **terms: Any) -> Workflow:
     limit = terms.pop("limit", None)
-    return Workflow("work", http={"url": url, **terms}, limit=limit)
+    return Workflow("work", http={"url": url, **terms}, timeout=limit)
 
 
 def only(*hosts: str) -> DevicePolicy:

@@ -60,7 +60,7 @@ def device_document(
         accepts=session.accepts,
         draining=session.draining,
         resting=session.resting,
-        timeout=session.timeout,
+        heartbeat_timeout=session.timeout,
         joined_at=session.joined_at,
         last_heartbeat_at=session.beat_at,
         profile=plain_json(profile),

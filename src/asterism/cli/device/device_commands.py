@@ -86,7 +86,7 @@ def _time(name: str, default: str, meaning: str) -> Callable[[Function], Functio
     help="How often the coordinator checks the devices.",
 )
 @_time("--heartbeat", "30s", "Heartbeat interval while the device is idle.")
-@_time("--timeout", "90s", "The device counts as lost after this time without a heartbeat.")
+@_time("--heartbeat-timeout", "90s", "The device counts as lost after this time without a heartbeat.")
 @_time("--drain-for", "60s", "How long running work may take to finish when the device is asked to leave.")
 @click.option(
     "--agent",
@@ -138,8 +138,10 @@ def join(
     first time it shows the code of `asterism device invite`, and makes a key of its own; after that it needs none."""
     from asterism.cli.device.device_process import DeviceOptions, join_fleet
 
-    if terms["timeout"] < 2 * terms["heartbeat"]:
-        raise click.UsageError("--timeout must be at least twice --heartbeat, or one late heartbeat counts as a loss.")
+    if terms["heartbeat_timeout"] < 2 * terms["heartbeat"]:
+        raise click.UsageError(
+            "--heartbeat-timeout must be at least twice --heartbeat, or one late heartbeat counts as a loss."
+        )
     if terms["agent"] is not None and terms["model"] is not None:
         raise click.UsageError("A device has one agent: give --agent or --model.")
     if terms["no_monitor"]:
@@ -234,9 +236,8 @@ def drain(name: str, reason: str, store: str | None, as_json: bool) -> None:
         if as_json:
             print_json(device)
         elif device.state == "silent":
-            click.echo(
-                f"{name} has sent no heartbeat for longer than {device.timeout:g} s; it leaves when it comes back."
-            )
+            seconds = f"{device.heartbeat_timeout:g} s"
+            click.echo(f"{name} has sent no heartbeat for longer than {seconds}; it leaves when it comes back.")
         else:
             runs = {0: "no runs", 1: "1 run"}.get(device.used, f"{device.used} runs")
             click.echo(f"{name} was asked to leave; it has {runs} to finish.")
@@ -381,7 +382,7 @@ def revoke(name: str, store: str | None, as_json: bool) -> None:
     help="Heartbeat interval.",
 )
 @click.option(
-    "--timeout",
+    "--heartbeat-timeout",
     type=duration,
     default="90s",
     show_default=True,

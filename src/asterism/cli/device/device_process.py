@@ -55,7 +55,7 @@ class DeviceOptions:
     replace: bool = False
     monitor_every: float | None = 5.0
     heartbeat: float = 30.0
-    timeout: float = 90.0
+    heartbeat_timeout: float = 90.0
     peers: tuple[str, ...] = ()
     listen: str | None = None
     metrics: tuple[str, int] | None = None
@@ -169,7 +169,7 @@ def _agent(
         policy=policy,
         agent=runner,
         heartbeat=options.heartbeat,
-        timeout=options.timeout,
+        heartbeat_timeout=options.heartbeat_timeout,
         monitor_every=options.monitor_every,
         replace=options.replace,
     )

@@ -155,7 +155,7 @@ def workflows_table(workflows: Sequence[Workflow], width: int | None) -> list[Te
             action_of(flow),
             ", ".join(flow.needs),
             format_age(flow.heartbeat),
-            format_age(flow.timeout),
+            format_age(flow.heartbeat_timeout),
             Text(clean(flow.description), DIM),
         ]
         for flow in workflows

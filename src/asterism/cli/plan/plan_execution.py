@@ -69,7 +69,7 @@ class WatchedOrchestrator(DurableOrchestrator):
             fleet,
             device_policy=policy,
             heartbeat=takeover_after / 3,
-            timeout=takeover_after,
+            takeover_after=takeover_after,
             **terms,
         )
         self.local_work, self.output = local_work, output

@@ -121,7 +121,7 @@ def _beat(run: Run, now: float) -> Text:
     if run.last_heartbeat_at is None:
         return Text("gone" if run.session is not None else "", tone("failed"))
     age = now - run.last_heartbeat_at
-    return Text(format_age(age), tone("failed") if age > run.timeout / 2 else "")
+    return Text(format_age(age), tone("failed") if age > run.heartbeat_timeout / 2 else "")
 
 
 def runs_table(runs: Sequence[Run], now: float, width: int | None) -> list[Text]:
@@ -208,7 +208,7 @@ def _heartbeat(run: RunDetails) -> str:
     if run.last_heartbeat_at is None:
         return "its device has been forgotten"
     age = format_age(run.now - run.last_heartbeat_at)
-    return f"{age} ago; the run is lost after {format_age(run.timeout)} without one"
+    return f"{age} ago; the run is lost after {format_age(run.heartbeat_timeout)} without one"
 
 
 def _value(value: Any) -> str:

@@ -93,11 +93,11 @@ _terms = options(
         "--preemptible", is_flag=True, help="Runs of higher priority may stop its runs; their progress is kept."
     ),
     _time("--heartbeat", "Heartbeat interval of its device; default: 30 s."),
-    _time("--timeout", "A run is lost after this time without a heartbeat; default: 90 s."),
+    _time("--heartbeat-timeout", "A run is lost after this time without a heartbeat; default: 90 s."),
     _time("--assignment-timeout", "How long a device has to claim a run; default: 30 s."),
     _time("--claim-timeout", "How long a device has to start a claimed run; default: 60 s."),
     _time("--no-device-timeout", "How long a run waits for a capable device; default: 300 s."),
-    _time("--limit", "How long one execution may take; default: no limit."),
+    _time("--timeout", "How long one execution may take; default: no limit."),
     _count("--retries", "How often a failed run is retried; default: 0."),
     _count("--losses", "How often a run may lose its device; default: 5."),
     _count("--rounds", "How often all devices are asked before a run that they decline fails; default: 3."),

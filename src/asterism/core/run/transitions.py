@@ -94,7 +94,7 @@ def create(
             "keep": keep,
             "label": label,
             "traceparent": traceparent,
-            "timeout": workflow.timeout,
+            "timeout": workflow.heartbeat_timeout,
             "waiting_since": now,
             "held": series is not None,
             "story": (Entry(now, "created", None, why),),

@@ -26,9 +26,9 @@ class Workflow:
     only device that may execute it. ``requires`` and ``prefers`` are expressions over the profile of a device: it must
     satisfy the first; if any device satisfies the second, only those are considered.
 
-    Times are in seconds. ``heartbeat`` is the heartbeat interval of the owner; without a heartbeat for ``timeout`` the
-    run counts as lost. An assignment expires after ``assignment_timeout`` unless it is claimed, a claim after
-    ``claim_timeout`` unless the work starts. ``limit`` bounds one execution.
+    Times are in seconds. ``heartbeat`` is the heartbeat interval of the owner; without a heartbeat for
+    ``heartbeat_timeout`` the run counts as lost. An assignment expires after ``assignment_timeout`` unless it is
+    claimed, a claim after ``claim_timeout`` unless the work starts. ``timeout`` bounds one execution.
 
     ``retries`` is how often failed work is retried, ``losses`` how many vanished devices are allowed, ``rounds`` how
     often all devices are asked: the run fails when all have declined as often. ``preemptible`` allows more urgent work
@@ -52,11 +52,11 @@ class Workflow:
     priority: int = 0
     preemptible: bool = False
     heartbeat: float = 30.0
-    timeout: float = 90.0
+    heartbeat_timeout: float = 90.0
     assignment_timeout: float = 30.0
     claim_timeout: float = 60.0
     no_device_timeout: float = 300.0
-    limit: float | None = None
+    timeout: float | None = None
     retries: int = 0
     losses: int = 5
     rounds: int = 3
@@ -136,6 +136,16 @@ class Workflow:
             raise InvalidWorkflow(f"workflow {safe_repr(flow.name)}: no such field: {unknown}")
         return flow
 
+    def to_record(self) -> dict[str, Any]:
+        """``to_json`` with the names of fields that stores, backups and peers use."""
+        return {STORED_NAMES.get(name, name): value for name, value in self.to_json().items()}
+
+    @classmethod
+    def from_record(cls, data: Mapping[str, Any]) -> Workflow:
+        """The workflow that ``to_record`` wrote, also that of an earlier version. Raises InvalidWorkflow."""
+        names = {stored: name for name, stored in STORED_NAMES.items()}
+        return cls.from_json({names.get(name, name): value for name, value in data.items()})
+
     def at_version(self, version: int) -> Workflow:
         return replace(self, version=version)
 
@@ -144,8 +154,12 @@ _ACTION = ("call", "argv", "shell", "http", "agent", "env", "cwd", "description"
 DEFAULTS = {f.name: f.default if f.name != "env" else NOTHING for f in fields(Workflow) if f.name != "name"}
 """The optional fields with their defaults."""
 
+STORED_NAMES = {"heartbeat_timeout": "timeout", "timeout": "limit"}
+"""The fields that have another name in records. Records of earlier versions have it, in which ``timeout`` was the time
+without a heartbeat."""
 
-_SECONDS = ("heartbeat", "timeout", "assignment_timeout", "claim_timeout", "no_device_timeout", "limit")
+
+_SECONDS = ("heartbeat", "heartbeat_timeout", "assignment_timeout", "claim_timeout", "no_device_timeout", "timeout")
 _COUNTS = ("retries", "losses", "rounds", "version")
 MAX_NUMBER = 1_000_000_000
 """The greatest number in a workflow. In seconds it is thirty years; it fits into every column and every timer."""
@@ -166,7 +180,7 @@ def _problems(flow: Workflow) -> list[FieldProblem]:
     if all(getattr(flow, name) is None for name in ACTIONS):
         problems.append(FieldProblem("", f"it executes nothing: give one of {', '.join(ACTIONS)}"))
     for name in _SECONDS:
-        if not _is_seconds(getattr(flow, name)) and not (name == "limit" and flow.limit is None):
+        if not _is_seconds(getattr(flow, name)) and not (name == "timeout" and flow.timeout is None):
             problems.append(FieldProblem(name, f"{name} is a number of seconds above 0, at most {MAX_NUMBER:,}"))
     for name in ("backoff", "backoff_most"):
         if not _is_seconds(getattr(flow, name), or_none=True):
@@ -193,9 +207,10 @@ def _problems(flow: Workflow) -> list[FieldProblem]:
             problems.append(FieldProblem(name, f"{name} is true or false"))
     if _is_seconds(flow.heartbeat) and flow.heartbeat < SHORTEST_HEARTBEAT:
         problems.append(FieldProblem("heartbeat", f"heartbeat is at least {SHORTEST_HEARTBEAT:g} s"))
-    if _is_seconds(flow.timeout) and _is_seconds(flow.heartbeat) and flow.timeout < 2 * flow.heartbeat:
-        limits = f"timeout ({flow.timeout:g} s) must be at least twice heartbeat ({flow.heartbeat:g} s)"
-        problems.append(FieldProblem("timeout", f"{limits}, because one heartbeat may be late"))
+    patience = flow.heartbeat_timeout
+    if _is_seconds(patience) and _is_seconds(flow.heartbeat) and patience < 2 * flow.heartbeat:
+        limits = f"heartbeat_timeout ({patience:g} s) must be at least twice heartbeat ({flow.heartbeat:g} s)"
+        problems.append(FieldProblem("heartbeat_timeout", f"{limits}, because one heartbeat may be late"))
     return problems
 
 

@@ -64,7 +64,7 @@ class DeviceAgent:
     ``agent``          does work for an agent; the device gets the capability ``agent`` and those of the agent
     ``executor``       executes the runs; a ``DeviceExecutor`` if left out
     ``heartbeat``      heartbeat interval without work, in seconds; with work those of the workflows count
-    ``timeout``        after how long without a heartbeat it counts as gone
+    ``heartbeat_timeout``  after how long without a heartbeat it counts as gone
     ``grace``          how long work has to stop before it is killed
     ``monitor_every``  interval of its passes as coordinator; None if it never stands for election
     ``lease``          how long an election lasts; that of the fleet's settings if left out
@@ -89,7 +89,7 @@ class DeviceAgent:
         agent: AgentRunner | None = None,
         executor: Executor | None = None,
         heartbeat: float = 30.0,
-        timeout: float = 90.0,
+        heartbeat_timeout: float = 90.0,
         grace: float = 5.0,
         monitor_every: float | None = 5.0,
         lease: float | None = None,
@@ -97,7 +97,7 @@ class DeviceAgent:
         host: DeviceHost | None = None,
         measure: Callable[[], Mapping[str, Any]] = measure,
     ) -> None:
-        _check(name, slots, backlog, heartbeat, timeout)
+        _check(name, slots, backlog, heartbeat, heartbeat_timeout)
         _check_rules(name, accepts, hands_back)
         self.name = name
         now = fleet.store.clock() if isinstance(fleet, Fleet) else fleet.store_time()
@@ -109,7 +109,7 @@ class DeviceAgent:
             slots=slots,
             backlog=backlog,
             accepts=accepts,
-            timeout=timeout,
+            timeout=heartbeat_timeout,
         )
         policy = policy or DevicePolicy.open()
         judge = notice_policy or policy
@@ -131,7 +131,7 @@ class DeviceAgent:
             session, self._coordinator, self.draining, labels=shown, hands_back=hands_back, measure=measure
         )
         self.health = DeviceHealth(self.connection, name, self._health_changed)
-        self._wire(heartbeat, timeout, grace)
+        self._wire(heartbeat, heartbeat_timeout, grace)
         self.session = replaced(session, profile=self._profile())
 
     def _wire(self, heartbeat: float, timeout: float, grace: float) -> None:
@@ -331,8 +331,8 @@ def _check(name: str, slots: int, backlog: int, heartbeat: float, timeout: float
         )
     if not 2 * heartbeat <= timeout < float("inf"):
         raise AsterismError(
-            f"device {name!r}: timeout ({timeout:g} s) must be at least twice the heartbeat ({heartbeat:g} s), "
-            "or the device loses its work with one late heartbeat"
+            f"device {name!r}: heartbeat_timeout ({timeout:g} s) must be at least twice the heartbeat "
+            f"({heartbeat:g} s), or the device loses its work with one late heartbeat"
         )
 
 

@@ -248,7 +248,7 @@ class DeviceExecutor:
             else:
                 with own_part("the run could not be prepared", EXHAUSTED):
                     resolved = fill(work.workflow, work.given, mask)
-            limit = work.workflow.limit
+            limit = work.workflow.timeout
             value = await (self._begin(work, resolved) if limit is None else self._within(limit, work, resolved))
             return await call_apart(_sendable, value)
 

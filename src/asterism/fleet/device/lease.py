@@ -81,7 +81,7 @@ class Lease:
     def is_fresh(self, workflow: Workflow) -> bool:
         """Whether the lease is recent enough to begin work of this workflow. Any thread may ask."""
         # never after the device's own timeout, however patient the workflow: the store may have given it up
-        timeout = min(workflow.timeout, self.timeout)
+        timeout = min(workflow.heartbeat_timeout, self.timeout)
         spare = margin(timeout, self.grace) + min(workflow.heartbeat, self._own_interval) / 2
         return self._clock.time() - self.renewed_at <= timeout - spare
 

@@ -107,7 +107,7 @@ class FleetWorld:
             backlog=self.chance.randint(0, 1),
             executor=SimExecutor(machine, self.checker, self.chance),
             heartbeat=HEARTBEAT,
-            timeout=TIMEOUT,
+            heartbeat_timeout=TIMEOUT,
             grace=0.5,
             monitor_every=self._watches_every,
             lease=6.0,
@@ -163,9 +163,15 @@ class FleetWorld:
     async def work(self) -> None:
         """People create runs on machines, and cancel or pause some."""
         flows = [
-            Workflow("plain", call="work:do", heartbeat=HEARTBEAT, timeout=TIMEOUT, losses=50, retries=1, **_FAST),
-            Workflow("picky", call="work:do", needs=GPU, heartbeat=4.0, timeout=12.0, losses=50, retries=3, **_FAST),
-            Workflow("brisk", call="work:do", heartbeat=1.5, timeout=5.0, losses=50, preemptible=True, **_FAST),
+            Workflow(
+                "plain", call="work:do", heartbeat=HEARTBEAT, heartbeat_timeout=TIMEOUT, losses=50, retries=1, **_FAST
+            ),
+            Workflow(
+                "picky", call="work:do", needs=GPU, heartbeat=4.0, heartbeat_timeout=12.0, losses=50, retries=3, **_FAST
+            ),
+            Workflow(
+                "brisk", call="work:do", heartbeat=1.5, heartbeat_timeout=5.0, losses=50, preemptible=True, **_FAST
+            ),
         ]
         for _ in range(self.number_of_runs):
             await asyncio.sleep(self.chance.uniform(0.0, TROUBLE / self.number_of_runs))

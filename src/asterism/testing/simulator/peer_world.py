@@ -55,7 +55,7 @@ HEARTBEAT, TIMEOUT = 1.0, 4.0
 GPU = frozenset({"gpu"})
 _FAST: dict[str, Any] = {
     "heartbeat": HEARTBEAT,
-    "timeout": TIMEOUT,
+    "heartbeat_timeout": TIMEOUT,
     "assignment_timeout": 4.0,
     "claim_timeout": 6.0,
     "no_device_timeout": 500.0,
@@ -166,7 +166,7 @@ class PeerWorld:
             slots=self.chance.randint(1, 2),
             executor=SimExecutor(machine, self.checker, self.chance),
             heartbeat=HEARTBEAT,
-            timeout=TIMEOUT,
+            heartbeat_timeout=TIMEOUT,
             grace=0.3,
             monitor_every=1.3,
             lease=4.0,

@@ -127,7 +127,7 @@ class PlanWorld(FleetWorld):
             host=host,
             editor=self._edit,
             heartbeat=HEARTBEAT,
-            timeout=TIMEOUT,
+            takeover_after=TIMEOUT,
             make_agent=agent,
             policy=self.chance.choice(["scoped", "speculative"]) if self._dies_at is None else "speculative",
             seed=self.chance.randint(0, 1 << 30),

@@ -53,7 +53,7 @@ class ScheduleWorld(FleetWorld):
         self.checker.note("the store's clock is right again")
 
     async def work(self) -> None:
-        chance, terms = self.chance, {"heartbeat": HEARTBEAT, "timeout": TIMEOUT, "losses": 50}
+        chance, terms = self.chance, {"heartbeat": HEARTBEAT, "heartbeat_timeout": TIMEOUT, "losses": 50}
         await self._person.workflows.add(Workflow("ticked", call="work:do", **terms))  # type: ignore[arg-type]
         for name in self.schedules:
             every, overlap = chance.randint(4, 20), chance.choice(OVERLAP)

@@ -60,7 +60,7 @@ class OrphanTests(StoreTests):
     async def test_an_owner_may_be_silent_exactly_as_long_as_the_timeout_of_its_runs(self, store: Store) -> None:
         session, old = a_session(), a_session("garage-1", "garage", state=REPLACED)
         await joined(store, session, old)
-        patient = replace(FLOW, name="patient", timeout=4 * TIMEOUT)
+        patient = replace(FLOW, name="patient", heartbeat_timeout=4 * TIMEOUT)
         await added(store, held_by(a_run(1), session), held_by(a_run(2, patient), session, patient))
         await added(store, held_by(a_run(3), old), a_run(4), completed(held_by(a_run(5), session)))
         await store.heartbeat("kitchen-1", {}, [])

@@ -207,7 +207,10 @@ class ValueTests(StoreTests):
     async def test_times_are_exact(self, store: Store) -> None:
         for number, value in enumerate(FLOATS):
             run = a_run(
-                number, replace(FLOW, timeout=min(max(value, 60.0), 1e9)), at=value, given={"x": value, "y": -value}
+                number,
+                replace(FLOW, heartbeat_timeout=min(max(value, 60.0), 1e9)),
+                at=value,
+                given={"x": value, "y": -value},
             )
             run = run.changed(not_before=value, waiting_since=value, due_at=value)
             await added(store, run)

@@ -26,7 +26,7 @@ from asterism.store.store_errors import Conflict
 TIMEOUT = 64.0
 """A timeout whose sum with any time of this century is exact, in whatever order an engine adds."""
 
-FLOW = Workflow("transcode", argv=("true",), version=1, heartbeat=30.0, timeout=TIMEOUT, retries=2)
+FLOW = Workflow("transcode", argv=("true",), version=1, heartbeat=30.0, heartbeat_timeout=TIMEOUT, retries=2)
 LATER = 1e6
 """A time at which every run made here may be taken; all are created in the first hours of 1970."""
 
