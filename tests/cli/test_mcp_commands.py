@@ -36,7 +36,7 @@ tasks:
 """
 
 
-BOB = ("--scope", "edit:nightly", "--scope", "edit:weekly", "--for", "bob")
+BOB = ("--scope", "edit:nightly", "--scope", "edit:weekly", "--by", "bob")
 
 
 def server(scene: Scene, log: Any, *words: str) -> Any:
@@ -50,7 +50,7 @@ async def test_two_clients_of_two_processes_plan_watch_and_edit(tmp_path: Path) 
     scene = Scene(tmp_path)
     with (tmp_path / "log").open("w+") as log:
         async with (
-            Client(server(scene, log, "--local", "2", "--for", "ann")) as one,
+            Client(server(scene, log, "--local", "2", "--by", "ann")) as one,
             Client(server(scene, log, *BOB), mode="legacy") as two,
         ):
             done = await call(one, "submit_plan", file=PLAN, follow=True)

@@ -72,7 +72,7 @@ def test_an_edit_waits_is_listed_and_approved(scene: Scene) -> None:
         "Decide with: asterism plan approve nightly 1",
         "         or: asterism plan refuse nightly 1 [--reason …]",
     ]
-    done = scene.ok("plan", "approve", "nightly", "1", "--as", "bob")
+    done = scene.ok("plan", "approve", "nightly", "1", "--by", "bob")
     assert done == "remove task 'test'\nPlan 'nightly' changed: version 0 -> 1.\n"
     assert scene.ok("plan", "approvals", "nightly", "--all").splitlines()[0] == (
         "approval 1: edit by ann: slow, approved by bob"
@@ -95,7 +95,7 @@ def test_the_work_of_each_edit_is_shown_to_the_person_who_decides(scene: Scene) 
         {"op": "update_dependency", "source": "build", "target": "test", "on": "completion"},
     ]
     Path("edits.json").write_text(json.dumps({"edits": edits}))
-    submit(scene, "--file", "edits.json")
+    submit(scene, "--edits", "edits.json")
     lines = scene.ok("plan", "approvals", "nightly").splitlines()
     assert [line for line in lines if "argv" in line] == ['        argv: ["true"]'] * 12
     at = lines.index("    add task 'deploy-last'")

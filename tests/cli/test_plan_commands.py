@@ -279,12 +279,12 @@ def test_a_rejected_edit_names_every_violation_and_changes_nothing(scene: Scene)
 def test_a_batch_comes_from_a_file_or_from_the_standard_input(scene: Scene) -> None:
     batch = {"edits": [{"op": "update_task", "task_id": "test", "changes": {"shell": "echo 5"}}], "base_version": 0}
     (scene.folder / "batch.json").write_text(json.dumps(batch))
-    assert "update task 'test': shell" in keeping(scene).ok("plan", "edit", "nightly", "--file", "batch.json")
-    stale = scene.run("plan", "edit", "nightly", "--file", "-", given=json.dumps(batch))
+    assert "update task 'test': shell" in keeping(scene).ok("plan", "edit", "nightly", "--edits", "batch.json")
+    stale = scene.run("plan", "edit", "nightly", "--edits", "-", given=json.dumps(batch))
     assert stale.exit_code == 1
     assert "[stale]" in stale.stderr
     assert scene.json("resume", "nightly")["tasks"]["test"]["value"] == "5"
-    late = scene.run("plan", "edit", "nightly", "--file", "batch.json")
+    late = scene.run("plan", "edit", "nightly", "--edits", "batch.json")
     assert late.exit_code == 1
     assert "[ended]" in late.stderr
 
@@ -299,9 +299,9 @@ def test_a_batch_comes_from_a_file_or_from_the_standard_input(scene: Scene) -> N
         (["--add", '{"id": "x", "fly": 1}'], "no such field: fly"),
         (["--add", '{"id": "x", "after": 5}'], "after= takes ids of tasks"),
         (["--dependents", "bridge", "--add", '{"id": "x"}'], "--dependents needs --remove"),
-        (["--file", "nothing.json"], "nothing.json cannot be read"),
-        (["--file", "-"], "standard input is not JSON"),
-        (["--file", "-", "--remove", "x"], "--file excludes --add and --remove"),
+        (["--edits", "nothing.json"], "nothing.json cannot be read"),
+        (["--edits", "-"], "standard input is not JSON"),
+        (["--edits", "-", "--remove", "x"], "--edits excludes --add and --remove"),
     ],
 )
 def test_an_edit_that_makes_no_sense_is_refused(scene: Scene, words: list[str], message: str) -> None:
@@ -312,7 +312,7 @@ def test_an_edit_that_makes_no_sense_is_refused(scene: Scene, words: list[str], 
 
 def test_the_process_that_runs_a_plan_owns_its_edits(scene: Scene) -> None:
     owned(keeping(scene))
-    result = scene.run("plan", "edit", "nightly", "--remove", "test", "--timeout", "20ms")
+    result = scene.run("plan", "edit", "nightly", "--remove", "test", "--wait", "20ms")
     assert result.exit_code == 64
     assert "'nightly@elsewhere' runs plan 'nightly', but did not answer within" in result.stderr
     assert "The request was withdrawn, and nothing has changed." in result.stderr

@@ -50,14 +50,14 @@ def test_a_person_lists_claims_and_answers(scene: Scene) -> None:
         assert scene.ok("plan", "show", "nightly").splitlines()[-1] == (
             "edit cycle 1 is open (reviews build); list with: asterism plan cycles nightly"
         )
-        claimed = scene.ok("plan", "claim", "nightly", "1", "--as", "bob", "--lease", "5m")
+        claimed = scene.ok("plan", "claim", "nightly", "1", "--by", "bob", "--lease", "5m")
         assert claimed.startswith("Cycle 1 of plan 'nightly' (reviews build) is claimed by bob for ")
         assert scene.json("plan", "cycles", "nightly")[0]["claimed_by"] == "bob"
-        other = scene.run("plan", "answer", "nightly", "1", "--as", "eve", "--store", scene.url)
+        other = scene.run("plan", "answer", "nightly", "1", "--by", "eve", "--store", scene.url)
         assert (other.exit_code, "is claimed by 'bob', not by 'eve'" in other.stderr) == (64, True)
-        bad = scene.run("plan", "answer", "nightly", "1", "--as", "bob", "--remove", "x", "--store", scene.url)
+        bad = scene.run("plan", "answer", "nightly", "1", "--by", "bob", "--remove", "x", "--store", scene.url)
         assert (bad.exit_code, "there is no task 'x'" in bad.stderr) == (1, True)
-        done = scene.ok("plan", "answer", "nightly", "1", "--as", "bob", "--remove", "test", "--reason", "enough")
+        done = scene.ok("plan", "answer", "nightly", "1", "--by", "bob", "--remove", "test", "--reason", "enough")
         assert done.splitlines()[0] == "remove task 'test'"
         assert done.splitlines()[-1] == "Cycle 1 is closed."
         assert owner.wait(PATIENCE) == 0

@@ -80,7 +80,7 @@ def test_with_edits_the_command_is_mended_first(scene: Scene) -> None:
     failed(scene)
     edits = {"edits": [{"op": "update_task", "task_id": "load", "changes": {"shell": "echo mended"}}]}
     (scene.folder / "mend.json").write_text(json.dumps(edits))
-    told = scene.json("plan", "retry", "nightly", "--with-edits", "mend.json")
+    told = scene.json("plan", "retry", "nightly", "--edits", "mend.json")
     assert told["tasks"]["load"]["value"] == "mended"
     assert told["version"] == 1
 
@@ -96,7 +96,7 @@ def test_with_edits_the_command_is_mended_first(scene: Scene) -> None:
 def test_bad_edits_reopen_nothing(scene: Scene, content: str, message: str) -> None:
     failed(scene)
     (scene.folder / "mend.json").write_text(content)
-    result = scene.run("plan", "retry", "nightly", "--with-edits", "mend.json")
+    result = scene.run("plan", "retry", "nightly", "--edits", "mend.json")
     assert result.exit_code == 64
     assert message in result.stderr
     assert scene.json("plan", "list")[0]["state"] == "partially_failed"

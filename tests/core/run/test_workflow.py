@@ -243,7 +243,9 @@ def test_a_workflow_executes_one_thing() -> None:
 
 def test_one_late_heartbeat_must_not_cost_a_device_its_work() -> None:
     assert made(heartbeat=45.0, heartbeat_timeout=90.0).heartbeat_timeout == 90.0
-    with pytest.raises(InvalidWorkflow, match=r"heartbeat_timeout \(90 s\) must be at least twice heartbeat \(45\.5 s\)"):
+    with pytest.raises(
+        InvalidWorkflow, match=r"heartbeat_timeout \(90 s\) must be at least twice heartbeat \(45\.5 s\)"
+    ):
         made(heartbeat=45.5, heartbeat_timeout=90)
 
 

@@ -30,7 +30,9 @@ edit_options = options(
         type=click.Choice(["remove", "bridge"]),
         help="With --remove: remove the tasks after it too, or attach them to the tasks before it.",
     ),
-    click.option("--file", metavar="BATCH.JSON", help="Apply the batch of edits in a file; - for standard input."),
+    click.option(
+        "--edits", "file", metavar="BATCH.JSON", help="Apply the batch of edits in a file; - for standard input."
+    ),
 )
 """The edits of a batch."""
 
@@ -45,15 +47,15 @@ def edit_batch(
 ) -> EditBatch:
     """The batch that ``edit_options`` describe. Raises UsageError and BadParameter."""
     if file is not None and (added or removed):
-        raise click.UsageError("--file excludes --add and --remove.")
+        raise click.UsageError("--edits excludes --add and --remove.")
     if file is None and not added and not removed and not may_be_empty:
-        raise click.UsageError("No edit is given: use --add, --remove or --file.")
+        raise click.UsageError("No edit is given: use --add, --remove or --edits.")
     if dependents is not None and not removed:
         raise click.UsageError("--dependents needs --remove.")
     return read_batch(file) if file is not None else _batch_of(added, removed, dependents)
 
 
-def read_batch(path: str, option: str = "--file") -> EditBatch:
+def read_batch(path: str) -> EditBatch:
     """The batch in a file, or on standard input for ``-``. Raises BadParameter."""
     import json
 
@@ -63,17 +65,17 @@ def read_batch(path: str, option: str = "--file") -> EditBatch:
     try:
         content = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
     except OSError as error:
-        raise click.BadParameter(f"{path} cannot be read: {error.strerror}.", param_hint=option) from None
+        raise click.BadParameter(f"{path} cannot be read: {error.strerror}.", param_hint="--edits") from None
     source = "standard input" if path == "-" else path
     try:
         return EditBatch.from_json(json.loads(content.decode("utf-8-sig")))
     except json.JSONDecodeError as error:
         words = f"{source} is not JSON: {error.msg}, line {error.lineno}, column {error.colno}."
-        raise click.BadParameter(words, param_hint=option) from None
+        raise click.BadParameter(words, param_hint="--edits") from None
     except (UnicodeDecodeError, RecursionError):
-        raise click.BadParameter(f"{source} is not JSON in UTF-8.", param_hint=option) from None
+        raise click.BadParameter(f"{source} is not JSON in UTF-8.", param_hint="--edits") from None
     except PlanError as error:
-        raise click.BadParameter(f"{source} is not a batch of edits: {error}.", param_hint=option) from None
+        raise click.BadParameter(f"{source} is not a batch of edits: {error}.", param_hint="--edits") from None
 
 
 def _batch_of(added: Sequence[Mapping[str, Any]], removed: Sequence[str], dependents: str | None) -> EditBatch:

@@ -60,7 +60,8 @@ _change_options = options(
     click.option("--reason", metavar="TEXT", help="The reason, for the story."),
     click.option("--dry-run", is_flag=True, help="Show the changes without applying them."),
     click.option(
-        "--timeout",
+        "--wait",
+        "timeout",
         type=duration,
         default="10s",
         show_default=True,

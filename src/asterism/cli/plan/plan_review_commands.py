@@ -125,9 +125,10 @@ async def _print_waiting(system: System, name: str, approval: int, as_json: bool
 cycle_argument = click.argument("cycle", type=click.IntRange(min=1))
 
 _editor_options = options(
-    click.option("--as", "who", metavar="NAME", help="The name of the editor; default: your user name."),
+    click.option("--by", "who", metavar="NAME", help="The name of the editor; default: your user name."),
     click.option(
-        "--timeout",
+        "--wait",
+        "timeout",
         type=duration,
         default="10s",
         show_default=True,
@@ -287,7 +288,7 @@ def approve(
 
     \b
     asterism plan approve nightly 2
-    asterism plan approve nightly 2 --file changed.json
+    asterism plan approve nightly 2 --edits changed.json
 
     The edit, or the given edits in its place, is applied with all checks, completely or not at all. Exits with 1 if it
     is rejected, and prints every reason; it then still waits, and can be refused, or approved with other edits."""

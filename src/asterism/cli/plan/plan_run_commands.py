@@ -138,7 +138,7 @@ def standby(name: str, store: str | None, as_json: bool, **terms: Any) -> int:
     help="Run this task and everything below it again, instead of what failed.",
 )
 @click.option(
-    "--with-edits", "edits_file", metavar="BATCH.JSON", help="First apply the batch of edits in a file; - for stdin."
+    "--edits", "edits_file", metavar="BATCH.JSON", help="First apply the batch of edits in a file; - for stdin."
 )
 @click.option("--reason", default="", metavar="TEXT", help="The reason, for the story.")
 @_run_options
@@ -158,12 +158,12 @@ def retry(
     \b
     asterism plan retry nightly
     asterism plan retry nightly --from load
-    asterism plan retry nightly --with-edits mend.json
+    asterism plan retry nightly --edits mend.json
 
     The plan must have ended. Completed tasks keep their results and are not repeated. The command runs the plan until
     it ends again, and exits with its exit code; Ctrl-C stops it, and `asterism resume` continues it. A plan that was
     cancelled stays cancelled. At a server, the server runs the plan, and the command does not wait for it."""
-    batch = None if edits_file is None else read_batch(edits_file, "--with-edits")
+    batch = None if edits_file is None else read_batch(edits_file)
     if server_of(store) is not None:
         edits, why = ((), reason) if batch is None else (batch.edits, reason or batch.reason)
         return _ask_server(store, as_json, lambda system: system.retry_plan(name, list(from_tasks), edits, why))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     metavar="SCOPE",
     help="What the client may do (repeatable): observe, operate, series, admin or edit:PLAN.  [default: admin]",
 )
-@click.option("--for", "name", metavar="NAME", help="Name of the client in stories and edits.  [default: you]")
+@click.option("--by", "name", metavar="NAME", help="Name of the client in stories and edits.  [default: you]")
 @click.option(
     "--local",
     type=click.IntRange(min=0),
@@ -35,7 +35,7 @@ def mcp(scopes: tuple[str, ...], name: str | None, local: int, store: str | None
 
     \b
     asterism mcp --store sqlite:///fleet.db
-    asterism mcp --scope observe --scope edit:nightly --for planner
+    asterism mcp --scope observe --scope edit:nightly --by planner
 
     The client starts this command and speaks with it over standard input and output; it ends with the client. Plans
     that the client submits run while it is there, and afterwards wherever the store is served. For clients on other
