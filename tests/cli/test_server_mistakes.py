@@ -126,6 +126,16 @@ def test_a_change_whose_outcome_is_unknown_says_so() -> None:
     assert len(server.requests) == request_tries.MOST_TRIES
 
 
+def test_a_login_is_not_repeated_since_its_code_may_be_used_up() -> None:
+    with (
+        raw_server(b"") as server,
+        Client(server.url) as client,
+        pytest.raises(ServerUnreachable, match="the login may have used up the code: ask for a new one"),
+    ):
+        client.redeem_login("code")
+    assert len(server.requests) == 1
+
+
 def test_a_command_on_the_store_itself_says_that_it_is_no_server(tmp_path: Path) -> None:
     result = Scene(tmp_path).run("store", "check", ASTERISM_STORE="http://127.0.0.1:9")
     assert result.exit_code == 64

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from asterism.core.run.workflow import Workflow
+from asterism.fleet.retention import ANSWERS, ANSWERS_KEPT, prune
 from asterism.server import kept_answers
-from asterism.server.kept_answers import PREFIX
 from asterism.store.protocol import PutRegister
 from asterism.store.store_errors import StoreUnavailable
 from tests.server.server_scenes import ServerScene, server_scene
@@ -111,7 +111,8 @@ async def test_after_a_crash_in_the_middle_the_outcome_is_unknown(monkeypatch: p
 
         with monkeypatch.context() as patch:
             patch.setattr(type(scene.fleet), "create", crash)
-            assert (await client.post("/api/v1/runs", json=CREATE)).status_code == 503
+            lost = await client.post("/api/v1/runs", json=CREATE)
+            assert (lost.status_code, lost.json()["type"].rpartition(":")[2]) == (504, "answer-lost")
         again = await client.post("/api/v1/runs", json=CREATE)
         assert again.status_code == 504
         assert "it is unknown whether it was done" in again.json()["detail"]
@@ -123,17 +124,17 @@ async def test_a_repeat_at_another_server_waits_and_then_says_that_it_is_unknown
     async with server_scene() as scene, scene.client(**{"idempotency-key": "k1"}) as client:
         await scene_with_workflow(scene)
         assert (await client.post("/api/v1/runs", json=CREATE)).status_code == 201
-        [record] = await scene.fleet.store.registers(PREFIX)
+        [record] = await scene.fleet.store.registers(ANSWERS)
         crashed = {"at": scene.fleet.store.clock(), "sha256": record.value["sha256"], "server": "another"}
         await scene.fleet.store.commit([PutRegister(record.key, crashed, record.revision)])
         again = asyncio.create_task(client.post("/api/v1/runs", json=CREATE))
         await asyncio.sleep(3)
         assert not again.done()
         answered = record.value | {"at": scene.fleet.store.clock()}
-        [record] = await scene.fleet.store.registers(PREFIX)
+        [record] = await scene.fleet.store.registers(ANSWERS)
         await scene.fleet.store.commit([PutRegister(record.key, answered, record.revision)])
         assert (await again).status_code == 201
-        [record] = await scene.fleet.store.registers(PREFIX)
+        [record] = await scene.fleet.store.registers(ANSWERS)
         await scene.fleet.store.commit([PutRegister(record.key, crashed, record.revision)])
         assert (await client.post("/api/v1/runs", json=CREATE)).status_code == 504
 
@@ -148,15 +149,75 @@ async def test_an_answer_that_is_large_is_not_kept(monkeypatch: pytest.MonkeyPat
         assert await number_of_runs(client) == 1
 
 
+async def sent(client: Any, *keys: str) -> list[Any]:
+    """The answers to the same request with these keys."""
+    answers = [await client.post("/api/v1/runs", json=CREATE, headers={"idempotency-key": key}) for key in keys]
+    assert {answer.status_code for answer in answers} == {201}
+    return answers
+
+
+class Later:
+    """The clock of a store, which a test puts forward."""
+
+    def __init__(self, store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._clock, self._seconds = store.clock, 0.0
+        monkeypatch.setattr(store, "clock", lambda: self._clock() + self._seconds)
+
+    def by(self, seconds: float) -> None:
+        self._seconds += seconds
+
+
 async def test_old_answers_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept_answers, "MOST_KEYS", 10)
     async with server_scene() as scene, scene.client() as client:
         await scene_with_workflow(scene)
+        later = Later(scene.fleet.store, monkeypatch)
         for number in range(25):
-            answer = await client.post("/api/v1/runs", json=CREATE, headers={"idempotency-key": f"k{number}"})
-            assert answer.status_code == 201
-        assert len(await scene.fleet.store.registers(PREFIX)) == 10
-        monkeypatch.setattr(kept_answers, "KEPT", -1.0)
-        await client.post("/api/v1/runs", json=CREATE, headers={"idempotency-key": "k24"})
-        assert len(await scene.fleet.store.registers(PREFIX)) == 1
+            await sent(client, f"k{number}")
+            later.by(kept_answers.FRESH)
+        assert len(await scene.fleet.store.registers(ANSWERS)) <= 10 + 1
+        later.by(ANSWERS_KEPT)
+        await sent(client, "k24")
+        assert len(await scene.fleet.store.registers(ANSWERS)) == 1
         assert await number_of_runs(client) == 26
+
+
+@pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "ablation"])
+async def test_no_answer_is_removed_that_a_client_may_ask_for(guarded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_answers, "MOST_KEYS", 10)
+    if not guarded:
+        monkeypatch.setattr(kept_answers, "FRESH", 0.0)
+    async with server_scene() as scene, scene.client() as client:
+        await scene_with_workflow(scene)
+        later = Later(scene.fleet.store, monkeypatch)
+        for number in range(30):
+            await sent(client, f"k{number}")
+            later.by(1.0)  # clients repeat for 30 seconds
+        [again] = await sent(client, "k0")
+        assert ("idempotent-replayed" in again.headers) == guarded
+        assert await number_of_runs(client) == (30 if guarded else 31)
+
+
+async def test_answers_of_a_credential_that_is_not_used_any_more_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with server_scene() as scene, scene.client() as client:
+        await scene_with_workflow(scene)
+        await sent(client, "k1", "k2")
+        store = scene.fleet.store
+        await prune(store, 0.0, 10)
+        assert len(await store.registers(ANSWERS)) == 2
+        Later(store, monkeypatch).by(ANSWERS_KEPT + 1)
+        await prune(store, 0.0, 10)
+        assert await store.registers(ANSWERS) == []
+
+
+@pytest.mark.parametrize("damaged", [{}, [], {"at": "soon"}, {"at": 10**400, "sha256": 7}], ids=str)
+async def test_a_damaged_record_stops_its_own_key_only(damaged: Any) -> None:
+    async with server_scene() as scene, scene.client() as client:
+        await scene_with_workflow(scene)
+        await sent(client, "k1")
+        [record] = await scene.fleet.store.registers(ANSWERS)
+        await scene.fleet.store.commit([PutRegister(record.key, damaged, record.revision)])
+        await sent(client, "k2")
+        again = await client.post("/api/v1/runs", json=CREATE, headers={"idempotency-key": "k1"})
+        assert again.status_code == 422
+        assert await number_of_runs(client) == 2

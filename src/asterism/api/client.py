@@ -110,7 +110,7 @@ class _Connection:
         return f"{type(self).__name__}({self.url!r})"
 
     def _tries(self, request: ApiRequest[Any]) -> RequestTries:
-        return RequestTries(self.url, request.name, request.method != "GET")
+        return RequestTries(self.url, request.name, request.method != "GET", request.once)
 
     def _stream_error(self, answer: httpx.Response) -> Exception:
         """The error of a stream that was refused. An error that passes is one of httpx: the client connects again."""

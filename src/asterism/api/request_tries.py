@@ -39,11 +39,13 @@ _LONGEST_SHOWN = 200
 
 @dataclass
 class RequestTries:
-    """``operation`` is the name of what is asked, for messages; ``changes`` is whether it changes something."""
+    """``operation`` is the name of what is asked, for messages; ``changes`` is whether it changes something, and
+    ``once`` whether it is never repeated, as a login, whose code the first try uses up."""
 
     url: str
     operation: str
     changes: bool
+    once: bool = False
     now: Callable[[], float] = time.monotonic
     headers: dict[str, str] = field(default_factory=dict)
     _tries: int = 1
@@ -93,7 +95,7 @@ class RequestTries:
 
     def _next_pause(self, wanted: float | None) -> float | None:
         pause = PAUSE * 2 ** (self._tries - 1) if wanted is None else wanted
-        if self._tries >= MOST_TRIES or self.now() + pause >= self._until:
+        if self.once or self._tries >= MOST_TRIES or self.now() + pause >= self._until:
             return None
         self._tries += 1
         return pause
@@ -111,7 +113,9 @@ class RequestTries:
         if not self._was_cut:
             return ServerUnreachable(f"{self.url} does not answer: {what}; check the address, and whether it runs")
         text = f"{self.url} closed the connection or did not answer in time: {what}"
-        if self.changes:
+        if self.once:
+            text += f"; {self.operation} may have used up the code: ask for a new one"
+        elif self.changes:
             text += f"; it is unknown whether {self.operation} was done: look before you try again"
         return ServerUnreachable(text)
 

@@ -22,6 +22,8 @@ class ApiRequest(Generic[Answer]):
     body: Any = None
     query: Mapping[str, Any] = field(default_factory=dict)
     operation: str = ""
+    once: bool = False
+    """Whether it is never repeated: a one-time code is used up by the first."""
 
     @property
     def name(self) -> str:
@@ -49,7 +51,7 @@ def me() -> ApiRequest[documents.Me]:
 
 def redeem_login(code: str) -> ApiRequest[documents.NewToken]:
     """Exchange a one-time code of ``asterism token login`` for a token."""
-    return _post("/login", documents.NewToken, code=code)
+    return ApiRequest("POST", f"{API}/login", documents.NewToken, {"code": code}, operation="the login", once=True)
 
 
 def logout() -> ApiRequest[dict[str, Any]]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import re
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
@@ -325,6 +326,10 @@ class EndpointApp:
             return await self._handle(call)
         except Exception as error:
             response = problem_of(error, self._where, call.path.get("plan"))
+            if response.status_code == 503:  # a repeat would not be done: its key is taken
+                detail = json.loads(response.body)["detail"]
+                text = f"{detail}; it is unknown whether this was done: look before you send it again"
+                response = problem(504, text, "answer-lost", retry_after=1.0)
             if response.status_code >= 500:
                 raise Unsettled(response) from error
             return response

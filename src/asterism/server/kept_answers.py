@@ -11,8 +11,9 @@ Before a request is done its key is put into the store, and afterwards the answe
 - the first was not finished, since its server died or lost its store in the middle: the outcome is
   unknown. The repeat is not done, and says so.
 
-Answers are kept for ``KEPT`` seconds, at most ``MOST_KEYS`` of a credential. An answer that is large or has a secret is
-not kept: a repeat learns that the request was done.
+Answers are kept for ``ANSWERS_KEPT`` seconds. Of a credential with more than ``MOST_KEYS`` the oldest are removed, but
+none that a client may still repeat (``FRESH``). An answer that is large or has a secret is not kept: a repeat learns
+that the request was done. What credentials leave behind that send no more requests, ``fleet/retention.py`` removes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import Awaitable, Callable
+import itertools
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,16 +30,16 @@ from starlette.responses import Response
 
 from asterism.base.http_limits import RequestRefused
 from asterism.core.errors import AsterismError
+from asterism.fleet.retention import ANSWERS, ANSWERS_KEPT
 from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.protocol import PutRegister, Register, Store
 from asterism.store.store_errors import StoreError
 
-PREFIX = "answer/"
-KEPT = 86_400.0
-"""How long an answer is kept, in seconds."""
-
 MOST_KEYS = 1000
-"""How many answers of one credential are kept. They are trimmed a tenth at a time."""
+"""How many answers of one credential are kept, without the fresh ones. They are trimmed a tenth at a time."""
+
+FRESH = 120.0
+"""For how many seconds no answer is removed, however many there are: longer than clients repeat a request."""
 
 LARGEST_KEPT = 64 << 10
 """The largest answer that is kept, in bytes."""
@@ -81,7 +83,7 @@ class KeyedRequest:
 
     @property
     def register(self) -> str:
-        return f"{PREFIX}{self.credential}/{hashlib.sha256(self.key.encode()).hexdigest()}"
+        return f"{ANSWERS}{self.credential}/{hashlib.sha256(self.key.encode()).hexdigest()}"
 
 
 @dataclass
@@ -120,7 +122,7 @@ class KeptAnswers:
         async def attempt() -> Register | None:
             earlier = await self.store.register(request.register)
             now = self.store.clock()
-            if earlier is not None and earlier.value["at"] > now - KEPT:
+            if earlier is not None and _put_at(earlier, now) > now - ANSWERS_KEPT:
                 return earlier
             value = {"at": now, "sha256": request.sha256, "server": self.server}
             await self.store.commit([PutRegister(request.register, value, earlier.revision if earlier else None)])
@@ -144,8 +146,8 @@ class KeptAnswers:
         """The answer to a repeat."""
         latest: Register | None = earlier
         while latest is not None:
-            value = latest.value
-            if value["sha256"] != request.sha256:
+            value = latest.value if isinstance(latest.value, Mapping) else {}
+            if value.get("sha256") != request.sha256:
                 raise KeyReused("another request was sent with this Idempotency-Key: nothing was done; use a new key")
             if "body" in value:
                 headers = {"idempotent-replayed": "true"}
@@ -163,13 +165,14 @@ class KeptAnswers:
 
     async def _trim(self, credential: str, now: float) -> None:
         """Remove old answers of a credential. What another server has put is counted when this one first looks."""
-        prefix = f"{PREFIX}{credential}/"
         if credential not in self._known:
-            kept = sorted(await self.store.registers(prefix), key=lambda record: float(record.value["at"]))
-            self._known[credential] = {record.key: record.value["at"] for record in kept}
+            records = await self.store.registers(f"{ANSWERS}{credential}/")
+            times = [(record.key, _put_at(record, now)) for record in records]
+            self._known[credential] = dict(sorted(times, key=lambda item: item[1]))
         known = self._known[credential]
         too_many = MOST_KEYS // 10 if len(known) >= MOST_KEYS else 0
-        old = [key for number, (key, at) in enumerate(known.items()) if number < too_many or at < now - KEPT]
+        aged = list(itertools.takewhile(lambda item: item[1] < now - FRESH, known.items()))  # the oldest come first
+        old = [key for number, (key, at) in enumerate(aged) if number < too_many or at < now - ANSWERS_KEPT]
         for key in old:
             del known[key]
         with contextlib.suppress(StoreError):  # the next start of a server finds them again
@@ -177,3 +180,9 @@ class KeptAnswers:
             gone = [PutRegister(record.key, None, record.revision) for record in records if record is not None]
             if gone:
                 await self.store.commit(gone)
+
+
+def _put_at(record: Register, now: float) -> float:
+    """When a record was put. A damaged one counts as new: it is unknown what it stood for."""
+    at = record.value.get("at") if isinstance(record.value, Mapping) else None
+    return float(at) if isinstance(at, int | float) and abs(at) < 1e300 else now
