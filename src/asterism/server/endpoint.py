@@ -327,7 +327,7 @@ class EndpointApp:
         except Exception as error:
             response = problem_of(error, self._where, call.path.get("plan"))
             if response.status_code == 503:  # a repeat would not be done: its key is taken
-                detail = json.loads(response.body)["detail"]
+                detail = json.loads(bytes(response.body))["detail"]
                 text = f"{detail}; it is unknown whether this was done: look before you send it again"
                 response = problem(504, text, "answer-lost", retry_after=1.0)
             if response.status_code >= 500:

@@ -166,8 +166,8 @@ class KeptAnswers:
     async def _trim(self, credential: str, now: float) -> None:
         """Remove old answers of a credential. What another server has put is counted when this one first looks."""
         if credential not in self._known:
-            records = await self.store.registers(f"{ANSWERS}{credential}/")
-            times = [(record.key, _put_at(record, now)) for record in records]
+            kept = await self.store.registers(f"{ANSWERS}{credential}/")
+            times = [(record.key, _put_at(record, now)) for record in kept]
             self._known[credential] = dict(sorted(times, key=lambda item: item[1]))
         known = self._known[credential]
         too_many = MOST_KEYS // 10 if len(known) >= MOST_KEYS else 0
