@@ -1,4 +1,4 @@
-"""`asterism fleet metrics`, and the server of `asterism monitor --metrics-port`."""
+"""`asterism fleet metrics`, and the server of `asterism monitor --listen`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_window_without_runs_is_refused(tmp_path: Path, words: list[str]) -> N
 
 def test_a_monitor_serves_metrics(tmp_path: Path) -> None:
     scene = Scene(tmp_path).made()
-    with scene.process("monitor", "hub", "--metrics-port", "0") as process:
+    with scene.process("monitor", "hub", "--listen", "127.0.0.1:0") as process:
         [line] = [line for line in heard(process, "metrics at ") if "metrics at" in line]
         [(host, port)] = re.findall(r"http://(127\.0\.0\.1):(\d+)/metrics", line)
         status, text = asyncio.run(asked(host, int(port), "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"))
@@ -164,7 +164,7 @@ async def test_a_port_that_is_taken_is_an_error_with_advice() -> None:
         return ""
 
     async def use(port: int) -> None:
-        with pytest.raises(click.ClickException, match=f"cannot be served on 127.0.0.1 port {port}.*--metrics-port"):
+        with pytest.raises(click.ClickException, match=f"cannot be served on 127.0.0.1 port {port}.*--listen"):
             async with serve_text(produce, "127.0.0.1", port, lambda: 0.0):
                 pass
 

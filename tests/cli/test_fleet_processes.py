@@ -17,7 +17,7 @@ from tests.cli.command_scenes import Scene, pids_in, until
 from tests.process_scenes import PATIENCE, ended, gone
 
 QUICK = ("--heartbeat", "0.3", "--heartbeat-timeout", "60")  # quick to hear of things, and slow to be given up
-WATCHFUL = (*QUICK, "--monitor-every", "0.2")
+WATCHFUL = (*QUICK, "--every", "0.2")
 MORTAL = ("--heartbeat", "0.3", "--heartbeat-timeout", "5")
 """For a device that is killed, and for its work: a test can wait for that loss, and no busy machine holds up one that
 lives for so long."""
@@ -328,7 +328,7 @@ def test_the_run_of_a_device_that_is_killed_is_taken_over_by_another(scene: Scen
     place = sleeper(scene, "nap", *MORTAL, "--prefers", "name == 'one'", "--backoff", "0")
     with scene.process("device", "join", "two", *WATCHFUL) as two:
         heard(two, "joined as two")
-        with scene.process("device", "join", "one", *MORTAL, "--monitor-every", "0.2") as one:
+        with scene.process("device", "join", "one", *MORTAL, "--every", "0.2") as one:
             heard(one, "joined as one")
             run_id = scene.json("runs", "create", "nap")["id"]
             pids = pids_in(place)

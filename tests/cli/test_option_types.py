@@ -13,7 +13,7 @@ from asterism.cli.option_types import size as size_of
 from tests.cli.command_scenes import Scene
 
 
-@pytest.mark.parametrize("words", [["monitor", "--every"], ["device", "join", "a", "--monitor-every"]], ids=" ".join)
+@pytest.mark.parametrize("words", [["monitor", "--every"], ["device", "join", "a", "--every"]], ids=" ".join)
 def test_a_monitor_interval_of_zero_is_refused(tmp_path: Path, words: list[str]) -> None:
     result = Scene(tmp_path).made().run(*words, "0")
     assert result.exit_code == 64

@@ -29,7 +29,7 @@ from tests.cli.peer_scenes import House, address_of, befriend, invitation, lasti
 from tests.process_scenes import PATIENCE, ended, gone
 
 QUICK = ("--heartbeat", "0.3", "--heartbeat-timeout", "30")  # fast syncs, and a long timeout
-WATCHFUL = (*QUICK, "--monitor-every", "0.2")
+WATCHFUL = (*QUICK, "--every", "0.2")
 
 
 @pytest.fixture

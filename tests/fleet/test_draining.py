@@ -205,9 +205,9 @@ async def test_a_device_without_slots_takes_nothing(stage: Stage) -> None:
     [
         {"slots": -1},
         {"backlog": -1},
-        {"heartbeat": 60.0, "timeout": 90.0},
+        {"heartbeat": 60.0, "heartbeat_timeout": 90.0},
         {"heartbeat": 0.0},
-        {"timeout": float("inf")},
+        {"heartbeat_timeout": float("inf")},
     ],
 )
 async def test_a_device_that_makes_no_sense_is_refused(stage: Stage, terms: dict[str, Any]) -> None:

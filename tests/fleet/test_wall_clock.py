@@ -35,7 +35,7 @@ from asterism.fleet.fleet import Fleet
 async def main(url, seconds):
     global jump
     async with await Fleet.open(url) as fleet:
-        agent = DeviceAgent(fleet, "kitchen", heartbeat=30.0, timeout=90.0, monitor_every=2.0)
+        agent = DeviceAgent(fleet, "kitchen", heartbeat=30.0, heartbeat_timeout=90.0, monitor_every=2.0)
         working = asyncio.create_task(agent.run())
         await agent.joined.wait()
         print("joined", flush=True)

@@ -164,7 +164,7 @@ async def staged(*, blind: bool = False) -> list[str]:
     checker = Checker(loop.time)
     store = CheckedStore(lambda: 1_000_000.0 + loop.time(), checker)
     chance = random.Random(1)
-    terms: dict[str, Any] = {"heartbeat": 3.0, "timeout": 10.0}
+    terms: dict[str, Any] = {"heartbeat": 3.0, "heartbeat_timeout": 10.0}
 
     def device(name: str, wire: type[machines.Wire], every: float | None) -> asyncio.Task[None]:
         machine = Machine(name, 1.0, 0.0)

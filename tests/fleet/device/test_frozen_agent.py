@@ -45,7 +45,7 @@ class Freezing:
 async def main(url, flag, heartbeat):
     async with await Fleet.open(url) as opened:
         fleet = Fleet(Freezing(opened.store, Path(flag)))
-        terms = {"heartbeat": float(heartbeat), "timeout": 30.0, "grace": 0.2, "monitor_every": None}
+        terms = {"heartbeat": float(heartbeat), "heartbeat_timeout": 30.0, "grace": 0.2, "monitor_every": None}
         await DeviceAgent(fleet, "kitchen", **terms).run()
 
 asyncio.run(main(*sys.argv[1:]))

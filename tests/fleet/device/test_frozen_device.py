@@ -22,7 +22,7 @@ from asterism.fleet.fleet import Fleet
 
 async def main():
     async with await Fleet.open(sys.argv[1]) as fleet:
-        await DeviceAgent(fleet, "kitchen", heartbeat=0.2, timeout=1.0, grace=0.2, monitor_every=None).run()
+        await DeviceAgent(fleet, "kitchen", heartbeat=0.2, heartbeat_timeout=1.0, grace=0.2, monitor_every=None).run()
 
 asyncio.run(main())
 """

@@ -40,7 +40,7 @@ def without_room():
 async def main(url, name, happens):
     async with await Fleet.open(url) as fleet:
         agent = DeviceAgent(
-            fleet, name, slots=2, heartbeat=1.0, timeout=30.0, monitor_every=1.0 if name == "well" else None
+            fleet, name, slots=2, heartbeat=1.0, heartbeat_timeout=30.0, monitor_every=1.0 if name == "well" else None
         )
         living = asyncio.create_task(agent.run())
         await agent.joined.wait()

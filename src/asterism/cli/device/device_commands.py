@@ -78,7 +78,7 @@ def _time(name: str, default: str, meaning: str) -> Callable[[Function], Functio
 @click.option("--replace", is_flag=True, help="Take over the name of a device on another machine.")
 @click.option("--no-monitor", is_flag=True, help="Never become the coordinator, which monitors the devices.")
 @click.option(
-    "--monitor-every",
+    "--every",
     type=positive_duration,
     default="5s",
     show_default=True,
@@ -145,15 +145,15 @@ def join(
     if terms["agent"] is not None and terms["model"] is not None:
         raise click.UsageError("A device has one agent: give --agent or --model.")
     if terms["no_monitor"]:
-        refuse_options("has no effect with --no-monitor: the device never becomes the coordinator.", "monitor_every")
+        refuse_options("has no effect with --no-monitor: the device never becomes the coordinator.", "every")
     if server is not None:
         refuse_options(
             "has no effect with --server: only devices with the store monitor the others.",
             "no_monitor",
-            "monitor_every",
+            "every",
         )
         refuse_options("has no effect with --server: the device reaches its server whenever it is there.", "store_wait")
-    no_monitor, every = terms.pop("no_monitor"), terms.pop("monitor_every")
+    no_monitor, every = terms.pop("no_monitor"), terms.pop("every")
     wanted = DeviceOptions(name, labels=dict(labels), monitor_every=None if no_monitor else every, **terms)
     if server is not None:
         from asterism.cli.device.device_process import join_server
@@ -395,25 +395,17 @@ def revoke(name: str, store: str | None, as_json: bool) -> None:
     help="Device policy file: which commands and URLs may receive notices; default: ~/.config/asterism/policy.yaml.",
 )
 @click.option(
-    "--metrics-port",
-    type=click.IntRange(0, 65535),
-    metavar="PORT",
-    help="Serve the metrics of the fleet at http://127.0.0.1:PORT/metrics; 0 for any free port.",
-)
-@click.option(
-    "--metrics-host",
-    metavar="ADDRESS",
-    default="127.0.0.1",
-    show_default=True,
-    help="The address to serve metrics on. They are not encrypted, and anybody who reaches it can read them.",
+    "--listen",
+    metavar="HOST:PORT",
+    help="Serve the metrics of the fleet at http://HOST:PORT/metrics, without encryption, to everybody who reaches it; "
+    "port 0 for any free one.",
 )
 @store_wait_option
 @fleet_options
 def monitor(
     name: str | None,
     every: float,
-    metrics_port: int | None,
-    metrics_host: str,
+    listen: str | None,
     store_wait: float,
     store: str | None,
     as_json: bool,
@@ -428,12 +420,11 @@ def monitor(
     refuse_server(store, "A monitor needs the store itself: start it with --store sqlite:///file.db or postgresql://…")
     import platform
 
+    from asterism.base.listen_address import parse_listen_address
     from asterism.cli.device.device_process import DeviceOptions, join_fleet
     from asterism.core.run.device_name import plain_device_name
 
     given = name or plain_device_name(f"monitor-{platform.node() or 'local'}")
-    if metrics_port is None:
-        refuse_options("needs --metrics-port: no metrics are served without it.", "metrics_host")
-    metrics = None if metrics_port is None else (metrics_host, metrics_port)
-    wanted = DeviceOptions(given, slots=0, monitor_every=every, metrics=metrics, runs_plans=True, **terms)
+    address = None if listen is None else parse_listen_address(listen, None, None, behind_proxy=True)
+    wanted = DeviceOptions(given, slots=0, monitor_every=every, metrics=address, runs_plans=True, **terms)
     return join_fleet(store, wanted, drain_for=0.0, as_json=as_json, create=False, wait=store_wait)

@@ -20,6 +20,7 @@ from functools import partial
 import click
 
 from asterism.base import expressions, operating_system
+from asterism.base.listen_address import ListenAddress
 from asterism.base.startup import tune_gc
 from asterism.base.text import plural
 from asterism.cli.cli_context import print_json, run_interruptible, with_fleet
@@ -41,7 +42,7 @@ INTERRUPTED = 130
 class DeviceOptions:
     """The options of a device. ``policy`` is the path of a device policy file; ``monitor_every`` is None for a device
     that never monitors the fleet; ``peers`` are names or URLs, ``listen`` is the address that answers them.
-    ``metrics`` is the address and port that serve metrics. With ``runs_plans`` the process also runs the plans of
+    ``metrics`` is the address that serves metrics. With ``runs_plans`` the process also runs the plans of
     schedules."""
 
     name: str
@@ -58,7 +59,7 @@ class DeviceOptions:
     heartbeat_timeout: float = 90.0
     peers: tuple[str, ...] = ()
     listen: str | None = None
-    metrics: tuple[str, int] | None = None
+    metrics: ListenAddress | None = None
     runs_plans: bool = False
     agent: str | None = None
     """The command of an ACP agent, or the URL of an A2A agent."""
@@ -189,7 +190,7 @@ def _metrics_server(fleet: Fleet, options: DeviceOptions) -> AbstractAsyncContex
         return nullcontext()
     from asterism.cli.fleet.fleet_metrics import serve_metrics
 
-    return serve_metrics(fleet, *options.metrics)
+    return serve_metrics(fleet, options.metrics.host, options.metrics.port)
 
 
 def _plan_runner(fleet: Fleet, options: DeviceOptions, policy: DevicePolicy) -> AbstractAsyncContextManager[object]:

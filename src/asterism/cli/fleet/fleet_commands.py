@@ -116,7 +116,7 @@ def metrics(window: float, limit: int, store: str | None, as_json: bool) -> None
     """Print metrics of the fleet in the format of OpenMetrics, for Prometheus.
 
     They are computed from the stored records: waiting time, work time, declines, losses and scores by workflow and
-    device, and the edits and holds of plans. `asterism monitor --metrics-port` serves the same text over HTTP."""
+    device, and the edits and holds of plans. `asterism monitor --listen` serves the same text over HTTP."""
 
     async def read(system: System) -> None:
         from asterism.base.text import echo_data

@@ -58,7 +58,7 @@ async def serve_text(produce: Produce, host: str, port: int, now: Callable[[], f
     except OSError as error:
         reason = error.strerror or error
         raise click.ClickException(
-            f"metrics cannot be served on {host} port {port}: {reason}; choose another --metrics-port"
+            f"metrics cannot be served on {host} port {port}: {reason}; choose another --listen"
         ) from None
     try:
         name, number = server.sockets[0].getsockname()[:2]
