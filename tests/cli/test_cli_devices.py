@@ -34,7 +34,7 @@ DEVICE_FIELDS = {
         "quality",
         "rank",
     ),
-    *("battery", "labels", "accepts", "draining", "timeout", "joined_at", "last_heartbeat_at", "profile"),
+    *("battery", "labels", "accepts", "draining", "heartbeat_timeout", "joined_at", "last_heartbeat_at", "profile"),
 }
 
 
@@ -249,7 +249,7 @@ def test_scores_without_devices_or_of_nothing(scene: Scene) -> None:
         (["--heartbeat", "60"], "--heartbeat-timeout must be at least twice --heartbeat"),
         (["--slots", "0"], "0 is not in the range x>=1"),
         (["--label", "x"], "'x' is not NAME=VALUE."),
-        (["--policy", "none.yaml"], "there is no device policy file none.yaml"),
+        (["--device-policy", "none.yaml"], "there is no device policy file none.yaml"),
         (["--drain-for", "soon"], "'soon' is not a valid duration"),
     ],
 )

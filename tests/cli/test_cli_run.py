@@ -282,7 +282,7 @@ def test_an_editor_that_is_not_there_is_one_sentence(tmp_path: Path, editor: str
 def test_the_policy_of_the_file_and_of_the_command(tmp_path: Path) -> None:
     path = write(tmp_path, "policy: global\ntasks:\n  a: {shell: echo 1}\n")
     assert asterism("run", path).exit_code == 0
-    other = ("--editor", "policy_editor:repair", "--policy", "speculative", "--strategy", "round_robin")
+    other = ("--editor", "policy_editor:repair", "--lock-policy", "speculative", "--strategy", "round_robin")
     (tmp_path / "policy_editor.py").write_text(EDITOR)
     assert asterism("run", path, *other).exit_code == 0
 

@@ -99,7 +99,7 @@ def test_what_a_policy_refuses_is_never_granted(scene: Scene) -> None:
     scene.ok("workflow", "add", "any", "--argv", "{tool} x", "--rounds", "9")
     run_id = scene.json("runs", "create", "any", "--input", '{"tool": "shred"}')["id"]
     policy = str(scene.folder / "policy.yaml")
-    with scene.process("device", "join", "laptop", "--no-monitor", "--policy", policy) as laptop:
+    with scene.process("device", "join", "laptop", "--no-monitor", "--device-policy", policy) as laptop:
         heard(laptop, "declined: ")
         told = scene.json("runs", "show", run_id)
         assert (told["epoch"], told["previous_assignments"]) == (0, [])
@@ -383,7 +383,7 @@ def test_a_monitor_goes_by_the_policy_of_its_machine_when_it_tells_people(scene:
     policy.unlink()
     other = scene.folder / "other.yaml"
     other.write_text("commands: [touch]\n")
-    with scene.process("monitor", "watcher", "--every", "0.2", "--policy", str(other), *QUICK) as monitor:
+    with scene.process("monitor", "watcher", "--every", "0.2", "--device-policy", str(other), *QUICK) as monitor:
         heard(monitor, f"the device policy is {other}")
         deadline = time.monotonic() + PATIENCE
         while not mark.exists():  # the first notice is still to be told

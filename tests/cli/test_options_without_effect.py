@@ -16,7 +16,7 @@ CASES = [
     ("run PLAN --edit-on failure", "--edit-on", NO_EDITOR),
     ("run PLAN --store STORE --edit-on failure", "--edit-on", NO_EDITOR),
     ("run PLAN --edit-timeout 5s", "--edit-timeout", NO_EDITOR),
-    ("run PLAN --policy global", "--policy", NO_EDITOR),
+    ("run PLAN --lock-policy global", "--lock-policy", NO_EDITOR),
     ("run PLAN --scope any", "--scope", NO_EDITOR),
     ("run PLAN --goal x", "--goal", "needs --editor model"),
     ("run PLAN --editor m:f --budget 3calls", "--budget", "needs --editor model"),
@@ -73,6 +73,6 @@ def test_an_option_without_effect_is_refused(tmp_path: Path, words: str, option:
 def test_a_stored_plan_keeps_what_a_later_editor_goes_by(tmp_path: Path) -> None:
     plan = tmp_path / "plan.yaml"
     plan.write_text("asterism: 1\nid: nightly\ntasks:\n  a:\n    shell: 'true'\n")
-    words = ["run", str(plan), "--store", f"sqlite:///{tmp_path}/f.db", "--local", "--policy", "global"]
+    words = ["run", str(plan), "--store", f"sqlite:///{tmp_path}/f.db", "--local", "--lock-policy", "global"]
     result = CliRunner().invoke(commands, [*words, "--scope", "any", "--edit-timeout", "5s"])
     assert result.exit_code == 0, result.stderr

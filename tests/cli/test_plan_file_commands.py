@@ -80,7 +80,7 @@ def test_a_file_that_is_not_there_is_one_sentence(command: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    "words", [[], ["run"], ["fly"], ["run", "--policy", "lax", "x"], ["run", "--concurrency", "0", "x"]]
+    "words", [[], ["run"], ["fly"], ["run", "--lock-policy", "lax", "x"], ["run", "--concurrency", "0", "x"]]
 )
 def test_a_wrong_command_is_never_taken_for_the_end_of_a_plan(words: list[str]) -> None:
     result = asterism(*words)

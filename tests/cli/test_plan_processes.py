@@ -188,7 +188,7 @@ def test_an_editor_and_a_report_and_a_named_capability_work_as_without_a_store(s
     )
     tasks = "devices: {box: {can: [gpu]}}\ntasks:\n  a: {shell: exit 3, device: {needs: [gpu]}}\n"
     path = write(scene.folder, tasks)
-    words = ["--editor", "helping:editor", "--report", "report.html", "--json", "--local=1", "--policy", "global"]
+    words = ["--editor", "helping:editor", "--report", "report.html", "--json", "--local=1", "--lock-policy", "global"]
     with scene.process("run", path, "--store", scene.url, *words) as process:
         code, output, errors = ended(process)
     assert code == 2, errors

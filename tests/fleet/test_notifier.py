@@ -96,7 +96,7 @@ async def test_a_server_without_a_device_policy_file_executes_no_command_and_rea
     assert await told(DevicePolicy.without_file(), "a", notify_url=f"http://{local.host}/") == 0
     assert not mark.exists()
     assert not local.asked
-    advice = "list it under 'commands' in a file, and name the file with --policy"
+    advice = "list it under 'commands' in a file, and name the file with --device-policy"
     assert f"a server without a device policy file does not allow the command 'touch': {advice}" in caplog.text
     assert f"{local.host}, whose address 127.0.0.1 is not public" in caplog.text
 

@@ -80,4 +80,7 @@ def find_device_policy(path: str | None) -> tuple[DevicePolicy, str]:
             raise click.UsageError(f"there is no device policy file {file}") from None
     except OSError as error:
         raise click.UsageError(f"the device policy file {file} cannot be read: {error.strerror}") from None
-    return DevicePolicy.open(), "no device policy file: this device executes every workflow in the store (see --policy)"
+    return (
+        DevicePolicy.open(),
+        "no device policy file: this device executes every workflow in the store (see --device-policy)",
+    )

@@ -69,7 +69,8 @@ def _time(name: str, default: str, meaning: str) -> Callable[[Function], Functio
 @click.option("--accepts", metavar="EXPR", help="Which runs the device accepts, in CEL over run and device.")
 @click.option("--hands-back", metavar="EXPR", help="When the device hands all its runs back, in CEL over its profile.")
 @click.option(
-    "--policy",
+    "--device-policy",
+    "policy",
     metavar="FILE",
     help="Device policy file: what the device may execute; default: ~/.config/asterism/policy.yaml.",
 )
@@ -129,7 +130,7 @@ def join(
     asterism device join kitchen-pc --can gpu --slots 2
     asterism device join laptop --hands-back 'battery < 0.2 && !plugged'
     asterism device join lab-1 --server https://host:7400 --code CODE
-    asterism device join coder --agent claude-code-acp --policy coder.yaml
+    asterism device join coder --agent claude-code-acp --device-policy coder.yaml
 
     With --agent the device also does tasks for agents. What an ACP agent asks for is refused unless the device policy
     file allows it; what it does in its own process is not judged.
@@ -390,7 +391,8 @@ def revoke(name: str, store: str | None, as_json: bool) -> None:
     help="The monitor counts as lost after this time without a heartbeat.",
 )
 @click.option(
-    "--policy",
+    "--device-policy",
+    "policy",
     metavar="FILE",
     help="Device policy file: which commands and URLs may receive notices; default: ~/.config/asterism/policy.yaml.",
 )

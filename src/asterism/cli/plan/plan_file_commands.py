@@ -87,7 +87,9 @@ class UnusablePlanFile(click.ClickException):
 @click.command(cls=LocalCommand)
 @plan_argument
 @parameter_options
-@click.option("--policy", type=click.Choice(POLICIES), help="Lock policy: what is held while an editor decides.")
+@click.option(
+    "--lock-policy", "policy", type=click.Choice(POLICIES), help="Lock policy: what is held while an editor decides."
+)
 @editor_options
 @click.option(
     "--edit-timeout",

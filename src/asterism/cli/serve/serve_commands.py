@@ -61,7 +61,8 @@ listen_options = options(
 )
 @click.option("--no-login", is_flag=True, help="Print no login link: for a service, whose output is a log.")
 @click.option(
-    "--policy",
+    "--device-policy",
+    "policy",
     metavar="FILE",
     help="Device policy file: what it executes for --local and notices; default: ~/.config/asterism/policy.yaml.",
 )

@@ -18,7 +18,7 @@ from asterism.fleet.policy.device_policy import DevicePolicy
 
 WITHOUT_FILE = (
     "no device policy file: this server executes no notify command, and sends notices to public addresses only "
-    "(see --policy)"
+    "(see --device-policy)"
 )
 
 

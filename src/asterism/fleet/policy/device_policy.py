@@ -125,7 +125,7 @@ class DevicePolicy:
 
     def _forbid(self, what: str, key: str, **terms: Any) -> PolicyForbids:
         if self.only_public:
-            advice = f"list it under '{key}' in a file, and name the file with --policy"
+            advice = f"list it under '{key}' in a file, and name the file with --device-policy"
             return PolicyForbids(f"{self.name} does not allow {what}: {advice}", **terms)
         return PolicyForbids(f"{self.name} of this device does not allow {what}: see '{key}' in it", **terms)
 
