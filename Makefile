@@ -17,7 +17,7 @@ export PYTHONDONTWRITEBYTECODE =
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-changed test-long lint types races sim chaos bench bench-env series-million coverage chromium github-schema acp-examples modules repin clean
+.PHONY: help demo test test-changed test-long lint types races sim chaos bench bench-env series-million coverage chromium github-schema acp-examples modules reference repin clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -97,6 +97,9 @@ chromium: ## Install Chromium, which the tests of the page use
 
 modules: .venv/.test ## Write docs/reference/modules.md, the list of all modules
 	.venv/bin/python -m tests.docs.module_list
+
+reference: .venv/.test ## Write the tables of endpoints and of MCP tools into their pages
+	.venv/bin/python -m tests.docs.operation_tables
 
 github-schema: .venv/.test ## Fetch GitHub's description of its API with npm, which tests hold the local GitHub against
 	.venv/bin/python -m tests.series.github.github_openapi

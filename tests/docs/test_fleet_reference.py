@@ -88,6 +88,7 @@ def test_every_member_of_a_fleet_is_told() -> None:
         "executes_here",
         "place",
         "by_whom",
+        "named",
         "cancelled_count",
     }  # which are for the other rooms
     assert not [name for name in names if not re.search(rf"(?:\b{name}\(|`{name}`)", told)]

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
+
+import pytest
 
 from asterism.api import edit_operations, http_form
-from asterism.api.local import edited_plans
-from asterism.server import endpoint, problems, request_guard
+from asterism.api.local import edited_plans, problem_documents
+from asterism.server import endpoint, request_guard
 from asterism.server.app import endpoints
+from tests.docs import operation_tables
 from tests.docs.docs_pages import ROOT
 
 PAGE = (ROOT / "docs/reference/http-api.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("page", operation_tables.PAGES, ids=lambda page: page.name)
+def test_the_tables_are_up_to_date(page: Path) -> None:
+    """If not, ``make reference`` writes them."""
+    assert page.read_text("utf-8") == operation_tables.filled(page, operation_tables.PAGES[page]())
 
 
 def test_every_path_is_told_and_none_that_is_gone() -> None:
@@ -19,7 +29,7 @@ def test_every_path_is_told_and_none_that_is_gone() -> None:
 
 
 def test_every_problem_is_told() -> None:
-    for _, status, name in problems.STATUSES:
+    for _, status, name in problem_documents.STATUSES:
         assert f"`{name}`" in PAGE or name == "unknown-token", name
         assert str(status) in PAGE
 

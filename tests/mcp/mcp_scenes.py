@@ -13,6 +13,7 @@ from mcp import Client
 from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
 from mcp.server.lowlevel.server import Server
 
+from asterism.mcp.mcp_http import server_host
 from asterism.mcp.mcp_server import mcp_server
 from asterism.mcp.mcp_stdio import local_caller
 from asterism.mcp.mcp_tasks import EXTENSION
@@ -55,7 +56,7 @@ def content(result: types.CallToolResult) -> Any:
 
 
 def server_of(scene: ServerScene, *scopes: str, name: str = "ann") -> Server[Any]:
-    return mcp_server(scene.state, local_caller(name, scopes or ["admin"]))
+    return mcp_server(server_host(scene.state), local_caller(name, scopes or ["admin"]))
 
 
 @asynccontextmanager

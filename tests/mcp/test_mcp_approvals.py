@@ -9,6 +9,7 @@ import mcp_types as types
 import pytest
 from mcp import Client, MCPError
 
+from asterism.api.system import LocalSystem
 from asterism.core.plan.approval import ApprovalRule
 from asterism.durable.approval_requests import ApprovalGone, refuse_edit
 from asterism.mcp.mcp_approvals import Decision, decide
@@ -159,7 +160,7 @@ async def test_a_decision_counts_only_for_the_edit_that_was_shown() -> None:
         with pytest.raises(Refused, match="the edit waits for approval 1"):
             await call(client, "edit_plan", plan="nightly", edits=[REMOVE])
         with pytest.raises(ApprovalGone, match="no edit waits for approval 1"):
-            await decide(stage.fleet(), "nightly", 1, "another edit", Decision(**APPROVE))
+            await decide(LocalSystem(stage.fleet()), "nightly", 1, "another edit", Decision(**APPROVE))
         assert [one["state"] for one in (await call(client, "list_approvals", plan="nightly"))["items"]] == ["waiting"]
 
 

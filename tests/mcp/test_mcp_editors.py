@@ -7,11 +7,15 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from mcp import Client, MCPError
 
+from asterism.api.local import editor_limits
+from asterism.api.local.editor_limits import cancel_obstacle
+from asterism.api.system import LocalSystem
 from asterism.core.plan.approval import ApprovalRule
 from asterism.core.plan.edit_scope import EditScope
 from asterism.core.plan.edits import AddTask, EditBatch, RemoveTask
@@ -19,13 +23,10 @@ from asterism.core.plan.task import Task
 from asterism.durable.admin import cancel
 from asterism.durable.editor_budget import Budget, raise_budget
 from asterism.durable.plan_requests import edit_plan
-from asterism.mcp import mcp_limits
-from asterism.mcp.mcp_limits import cancel_obstacle
-from asterism.mcp.mcp_tasks import task_id
+from asterism.mcp.mcp_tasks import Work, task_id
 from asterism.mcp.mcp_tools import TOOLS
-from asterism.mcp.mcp_waits import Work
 from asterism.models import ModelEditor
-from asterism.server.endpoint import Call
+from asterism.server.endpoint import ServerState
 from tests.durable.durable_work import gate
 from tests.mcp.mcp_scenes import (
     ADD,
@@ -131,7 +132,12 @@ async def test_without_the_name_of_the_editor_its_edit_would_be_applied(
     credential: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The ablation."""
-    monkeypatch.setattr(Call, "editor", None)
+    as_it_is = ServerState.system_of
+
+    def of_a_person(*arguments: Any, **named: Any) -> LocalSystem:
+        return replace(as_it_is(*arguments, **named), editor=None)
+
+    monkeypatch.setattr(ServerState, "system_of", of_a_person)
     async with untrusted_plan(*credential) as (_, robot):
         assert (await call(robot, "edit_plan", plan="nightly", edits=[ADD]))["version"] == 1
 
@@ -140,12 +146,8 @@ async def test_if_only_the_credential_counted_an_operator_would_edit_as_a_person
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The ablation of the mark of calls through MCP."""
-    as_it_is = Call.__init__
-
-    def unmarked(self: Call, *given: Any, agent: bool = False, **terms: Any) -> None:
-        as_it_is(self, *given, **terms)
-
-    monkeypatch.setattr(Call, "__init__", unmarked)
+    as_it_is = ServerState.system_of
+    monkeypatch.setattr(ServerState, "system_of", lambda state, caller, agent: as_it_is(state, caller))
     async with untrusted_plan("admin") as (_, robot):
         assert (await call(robot, "edit_plan", plan="nightly", edits=[ADD]))["version"] == 1
 
@@ -154,10 +156,8 @@ async def test_if_only_the_credential_counted_an_operator_would_edit_as_a_person
 
 
 def test_no_tool_approves_refuses_or_raises_a_budget() -> None:
-    paths = {(one.endpoint.method, one.endpoint.path) for one in TOOLS.values()}
-    for path in ("/plans/{plan}/approvals/{approval}/approve", "/plans/{plan}/approvals/{approval}/refuse"):
-        assert ("POST", path) not in paths
-    assert [method for method, path in paths if path.endswith("/budget")] == ["GET"]
+    names = {tool.operation.name for tool in TOOLS.values()}
+    assert not names & {"approve_edit", "refuse_edit", "decide_budget"}
     for tool in TOOLS.values():
         assert not tool.arguments & {"limits", "without_editor", "budget"}, tool.name
     assert TOOLS["read_budget"].read_only
@@ -239,7 +239,7 @@ async def test_a_client_cancels_a_plan_only_within_its_scope_and_without_a_rule(
 
 async def test_without_that_check_it_would_cancel_what_its_scope_forbids(monkeypatch: pytest.MonkeyPatch) -> None:
     """The ablation."""
-    monkeypatch.setattr(mcp_limits, "cancel_obstacle", lambda *about: None)
+    monkeypatch.setattr(editor_limits, "cancel_obstacle", lambda *about: None)
     async with running_plan(plan=FIXES) as (ann, _, _):
         await call(ann, "cancel_plan", plan="nightly")
         assert (await ended(ann))["state"] == "cancelled"

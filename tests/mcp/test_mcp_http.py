@@ -21,7 +21,7 @@ from asterism.api.http_form import LARGEST_BODY
 from asterism.base.listen_address import ListenAddress
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.fleet import Fleet
-from asterism.mcp import mcp_http, mcp_sessions
+from asterism.mcp import mcp_http
 from asterism.mcp.mcp_http import mcp_routes
 from asterism.server.app import server_app
 from asterism.server.credential_ends import CredentialEnds
@@ -110,7 +110,7 @@ async def test_a_client_plans_watches_and_edits(mode: str) -> None:
         await submit(client, "a", "b", "c")
         found = await call(client, "read_plan", plan="nightly")
         waiting = asyncio.create_task(
-            call(client, "wait_for_events", plan="nightly", after=found["position"], kinds=["edit"], timeout=50)
+            call(client, "wait_for_events", plan="nightly", since=found["position"], kinds="edit", timeout=50)
         )
         assert (await call(client, "edit_plan", plan="nightly", edits=[REMOVE], base_version=0))["version"] == 1
         assert (await waiting)["items"][0]["author"] == "ann"
@@ -261,7 +261,7 @@ async def listed(client: httpx.AsyncClient, scene: HttpScene, session: str) -> i
 
 
 async def test_a_credential_has_a_limit_of_sessions_and_locks_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mcp_sessions, "SESSIONS_EACH", 3)
+    monkeypatch.setattr(mcp_http, "SESSIONS_EACH", 3)
     monkeypatch.setattr(mcp_http, "MAX_SESSIONS", 5)
     async with (
         http_scene() as scene,
@@ -279,7 +279,7 @@ async def test_a_credential_has_a_limit_of_sessions_and_locks_nobody_out(monkeyp
 
 async def test_without_the_limit_one_credential_locks_the_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The ablation."""
-    monkeypatch.setattr(mcp_sessions, "SESSIONS_EACH", 1000)
+    monkeypatch.setattr(mcp_http, "SESSIONS_EACH", 1000)
     monkeypatch.setattr(mcp_http, "MAX_SESSIONS", 5)
     async with (
         http_scene() as scene,
@@ -292,7 +292,7 @@ async def test_without_the_limit_one_credential_locks_the_others_out(monkeypatch
 
 
 async def test_sessions_in_use_are_not_ended_for_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mcp_sessions, "SESSIONS_EACH", 1)
+    monkeypatch.setattr(mcp_http, "SESSIONS_EACH", 1)
     async with http_scene() as scene, scene.raw(authorization=f"Bearer {await scene.token()}") as client:
         session = await opened(client, scene)
         async with client.stream("GET", scene.url, headers={"mcp-session-id": session}) as stream:

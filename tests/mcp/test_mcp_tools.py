@@ -82,11 +82,11 @@ async def test_a_wait_ends_with_an_event_or_with_its_timeout() -> None:
     async with running_plan() as (client, _, stage):
         found = await call(client, "read_plan", plan="nightly")
         began = stage.now()
-        quiet = await call(client, "wait_for_events", plan="nightly", after=found["position"], timeout=5)
+        quiet = await call(client, "wait_for_events", plan="nightly", since=found["position"], timeout=5)
         assert (quiet["items"], quiet["reset"]) == ([], False)
         assert 5.0 <= stage.now() - began < 6.0
         waiting = asyncio.create_task(
-            call(client, "wait_for_events", plan="nightly", after=quiet["position"], kinds=["task"], timeout=50)
+            call(client, "wait_for_events", plan="nightly", since=quiet["position"], kinds="task", timeout=50)
         )
         await asyncio.sleep(1.0)
         open_gates("a")
@@ -97,7 +97,7 @@ async def test_a_wait_ends_with_an_event_or_with_its_timeout() -> None:
 
 async def test_a_wait_after_a_position_of_another_plan_asks_to_read_again() -> None:
     async with running_plan() as (client, _, _):
-        assert (await call(client, "wait_for_events", plan="nightly", after="5", timeout=1))["reset"]
+        assert (await call(client, "wait_for_events", plan="nightly", since="5", timeout=1))["reset"]
 
 
 # -- editing -----------------------------------------------------------------------------------------------------------
@@ -306,12 +306,12 @@ async def test_mistakes_are_answers_that_a_model_can_read() -> None:
     async with plan_client() as (client, _, _):
         for tool, arguments, message in (
             ("read_plan", {"plan": "nothing"}, "there is no plan 'nothing'"),
-            ("read_plan", {}, "read_plan needs the argument 'plan'"),
-            ("read_plan", {"plan": 7}, "read_plan needs the argument 'plan'"),
+            ("read_plan", {}, "the arguments of read_plan are not valid: plan: Field required"),
+            ("read_plan", {"plan": 7}, "the arguments of read_plan are not valid: plan: Input should be a valid str"),
             ("read_plan", {"plan": "a\nb"}, "no plan has such a name"),
             ("read_plan", {"plan": "x", "taks": True}, "no argument 'taks'; its arguments are: plan, results, tasks"),
-            ("read_plan", {"plan": "x", "tasks": "perhaps"}, "the arguments are not valid"),
-            ("claim_cycle", {"plan": "x", "cycle": "1"}, "claim_cycle needs the argument 'cycle'"),
+            ("read_plan", {"plan": "x", "tasks": "perhaps"}, "the arguments of read_plan are not valid: tasks: "),
+            ("claim_cycle", {"plan": "x", "cycle": "one"}, "claim_cycle are not valid: cycle: "),
             ("create_run", {"workflow": "nothing"}, "nothing"),
             ("read_run", {"run": "nothing"}, "nothing"),
         ):

@@ -259,7 +259,7 @@ async def test_a_credential_has_a_limit_of_requests_at_once() -> None:
         token = client.headers["authorization"].partition(" ")[2]
         credential = await scene.credentials.find(token)
         assert credential is not None
-        with scene.state.gate.counted(request_guard.Caller(credential)):
+        with scene.state.gate.counted(credential):
             assert "under way" in problem(await client.get(ME), 429)
         assert (await client.get(ME)).status_code == 200
 

@@ -29,6 +29,7 @@ from asterism.server.app import endpoints
 from asterism.server.http_service import HttpService, http_service
 from asterism.store.memory import MemoryStore
 from tests.durable.durable_scenes import chain
+from tests.durable.durable_work import gate
 from tests.server.server_scenes import ServerScene, plan_server, plan_text
 
 BASE = "http://127.0.0.1:7400"
@@ -59,6 +60,28 @@ async def test_a_plan_is_submitted_edited_and_read_with_the_names_of_the_library
         assert (await client.show_version("nightly", 0)).version == 0
         events = await client.read_changes("nightly", plan.position)
         assert {one["kind"] for one in events.items} >= {"edit"}
+        only = await client.read_changes("nightly", plan.position, kinds="edit,cycle")
+        assert [one["kind"] for one in only.items] == ["edit"]
+        with pytest.raises(ApiError, match="'edits' is not a kind of events; they are: task, edit"):
+            await client.read_changes("nightly", kinds="edits")
+
+
+@pytest.mark.virtual_time
+async def test_a_client_waits_for_events_and_for_the_end_of_a_plan() -> None:
+    async with plan_server() as (scene, stage), client_of(scene, await scene.token()) as client:
+        await client.submit_plan(plan_text("a", call="wait"))
+        await gate("a begun").wait()
+        began = stage.now()
+        assert not (await client.watch_plan("nightly", timeout=5.0)).ended
+        quiet = await client.read_changes("nightly", "now", timeout=5.0)
+        assert (quiet.items, quiet.reset) == ([], False)
+        assert 9.9 <= stage.now() - began < 12.0
+        waiting = asyncio.create_task(client.read_changes("nightly", quiet.position, kinds="plan", timeout=50.0))
+        await asyncio.sleep(1.0)
+        gate("a").set()
+        assert [one["kind"] for one in (await waiting).items] == ["plan"]
+        assert stage.now() - began < 30.0
+        assert (await client.wait_plan("nightly")).counts == {"completed": 1}
 
 
 @pytest.mark.virtual_time

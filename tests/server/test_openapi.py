@@ -96,6 +96,7 @@ async def test_real_answers_are_as_the_document_says() -> None:
             "",
             "/story",
             "/changes",
+            "/wait",
             "/versions",
             "/versions/{version}",
             "/cycles",

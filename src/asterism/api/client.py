@@ -63,8 +63,6 @@ STREAM_TIMEOUT = 45.0
 RECONNECT = (0.5, 15.0)
 """The first and the longest pause before a stream connects again, in seconds."""
 
-ENDED = ("completed", "failed", "partially_failed", "cancelled")
-
 
 def _sync(build: Callable[Given, ApiRequest[Answer]]) -> Callable[Concatenate[Client, Given], Answer]:
     """An operation as a method of ``Client``."""
@@ -205,14 +203,9 @@ class Client(_Connection, Operations, Blocking):
 
     def wait_plan(self, name: str) -> documents.Plan:
         """The plan when it has ended."""
-        while True:
-            found = self.show_plan(name, tasks=False)
-            if found.state in ENDED:
-                return self.show_plan(name)
-            with closing(self.follow_plan(name, found.position)) as events:
-                for event in events:
-                    if _may_have_ended(event):
-                        break
+        while not self.watch_plan(name).ended:
+            pass
+        return self.show_plan(name)
 
     health = _sync(requests.health)
     me = _sync(requests.me)
@@ -303,14 +296,9 @@ class AsyncClient(_Connection, Operations):
 
     async def wait_plan(self, name: str) -> documents.Plan:
         """See ``Client.wait_plan``."""
-        while True:
-            found = await self.show_plan(name, tasks=False)
-            if found.state in ENDED:
-                return await self.show_plan(name)
-            async with aclosing(self.follow_plan(name, found.position)) as events:
-                async for event in events:
-                    if _may_have_ended(event):
-                        break
+        while not (await self.watch_plan(name)).ended:
+            pass
+        return await self.show_plan(name)
 
     health = _awaited(requests.health)
     me = _awaited(requests.me)
@@ -403,7 +391,3 @@ def _fleet_event(received: ReceivedEvent) -> documents.FleetEvent:
 def _plan_event(received: ReceivedEvent) -> documents.PlanEvent:
     fields = json.loads(received.data)
     return documents.PlanEvent(position=fields["position"], at=fields["at"], kind=fields["kind"], fields=fields)
-
-
-def _may_have_ended(event: documents.PlanEvent) -> bool:
-    return event.kind in ("plan", "reset", "gone")

@@ -17,11 +17,11 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from asterism.api.scopes import allows, check_scopes
+from asterism.api.scopes import ScopeMissing, allows, check_scopes, shown_need
 from asterism.core.errors import AsterismError
 from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.protocol import CREDENTIAL_KEYS, PutRegister, Register, Store, Write
@@ -77,8 +77,19 @@ class Credential:
             return "revoked"
         return "active" if now < self.expires_at else "expired"
 
+    @property
+    def shown(self) -> str:
+        """The name with the id: several credentials may have one name, and each has limits of its own."""
+        return f"{self.name} ({self.id})"
+
     def allows(self, need: str) -> bool:
         return allows(self.scopes, need)
+
+    def check(self, needs: str, names: Mapping[str, Any]) -> None:
+        """Raise ScopeMissing if it does not allow what needs this; ``names`` of the request stand there in braces."""
+        need = needs.format(**names)
+        if not self.allows(need):
+            raise ScopeMissing(f"this needs the scope {shown_need(need)}")
 
     def has_page_key(self, key: str) -> bool:
         """Whether this is the session of a page that has this key."""

@@ -328,6 +328,7 @@ class Plan(Document):
     created_at: float
     started_at: float | None
     ended_at: float | None
+    ended: bool
     params: dict[str, Any]
     done: int
     counts: dict[str, int]

@@ -28,6 +28,8 @@ PlanName = Annotated[str, Limit(min_length=1, max_length=500), Doc("The name of 
 Author = Annotated[
     str | None, Limit(min_length=1, max_length=500), Doc("Default: the caller. A server refuses another name.")
 ]
+CycleNumber = Annotated[int, Doc("The number of the edit cycle.")]
+ApprovalNumber = Annotated[int, Doc("The number of the edit that waits.")]
 Timeout = Annotated[
     float, Limit(ge=0, le=3600), Doc("How long to wait for the process that runs the plan, in seconds.")
 ]
@@ -79,7 +81,7 @@ class ClaimCycle:
     """``lease`` is how long other editors stay away, in seconds. To claim it again renews the claim."""
 
     plan: PlanName
-    cycle: int
+    cycle: CycleNumber
     lease: Annotated[float, Limit(gt=0, le=LONGEST_LEASE)] = 60.0
     author: Author = None
     timeout: Timeout = 10.0
@@ -90,7 +92,7 @@ class AnswerCycle:
     """The edits of an answer; without any, the plan goes on as it is."""
 
     plan: PlanName
-    cycle: int
+    cycle: CycleNumber
     edits: Edits = field(default_factory=list)
     reason: Reason = ""
     base_version: Annotated[int | None, Doc("Default: the version of the cycle.")] = None
@@ -109,7 +111,7 @@ class ApproveEdit:
     """``edits`` take the place of the edits that wait; without them, these are applied."""
 
     plan: PlanName
-    approval: int
+    approval: ApprovalNumber
     edits: Annotated[Edits | None, Doc("Null: as they are.")] = None
     reason: Reason = ""
     author: Author = None
@@ -119,7 +121,7 @@ class ApproveEdit:
 @dataclass(frozen=True)
 class RefuseEdit:
     plan: PlanName
-    approval: int
+    approval: ApprovalNumber
     reason: Reason = ""
     author: Author = None
     timeout: Timeout = 10.0

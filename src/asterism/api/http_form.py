@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from asterism.api.edit_operations import edits_json
 from asterism.api.operation import Operation
 from asterism.base.path_names import path_part
+from asterism.core.errors import AsterismError
 
 API = "/api/v1"
 LARGEST_BODY = 4 * 1024 * 1024
@@ -20,6 +21,18 @@ VERSION_HEADER = "asterism-version"
 
 KEY_HEADER = "idempotency-key"
 """The same for each repeat of a request that changes something: the server does it once."""
+
+
+class KeyReused(AsterismError):
+    """A key came with another request than before. Nothing was done."""
+
+
+class NotKept(AsterismError):
+    """A repeat of a request that was done, whose answer is not kept."""
+
+
+class OutcomeLost(AsterismError):
+    """It is unknown whether the first request with this key was done."""
 
 
 class HttpForm(NamedTuple):

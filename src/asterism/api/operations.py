@@ -33,6 +33,7 @@ class Operations:
     draw_plan = plan_operations.draw_plan
     pause_plan = plan_operations.pause_plan
     resume_plan = plan_operations.resume_plan
+    watch_plan = plan_operations.watch_plan
     cancel_plan = plan_operations.cancel_plan
     watch_cancel = plan_operations.watch_cancel
     remove_plan = plan_operations.remove_plan
@@ -68,6 +69,7 @@ class Operations:
     list_workflows = workflow_operations.list_workflows
     show_workflow = workflow_operations.show_workflow
     add_workflow = workflow_operations.add_workflow
+    remove_workflow = workflow_operations.remove_workflow
     list_series = series_operations.list_series
     show_series = series_operations.show_series
     list_series_changes = series_operations.list_series_changes
@@ -78,7 +80,6 @@ class Operations:
     resume_series = series_operations.resume_series
     front_series = series_operations.front_series
     rebuild_series = series_operations.rebuild_series
-    remove_workflow = workflow_operations.remove_workflow
     list_devices = device_operations.list_devices
     show_device = device_operations.show_device
     drain_device = device_operations.drain_device

@@ -11,14 +11,16 @@ from typing import Annotated, Any, Literal
 
 from asterism.api import documents
 from asterism.api.documents import Doc
-from asterism.api.edit_operations import MAX_EDITS, Edits
+from asterism.api.edit_operations import MAX_EDITS, READ, Edits, PlanName
 from asterism.api.operation import Limit, Name, Operation, Reason
 from asterism.api.quick_dataclass import dataclass
 
-READ = "observe plan {plan}"
+EVENT_KINDS = ("task", "edit", "cycle", "approval", "plan")
 
-PlanName = Annotated[str, Limit(min_length=1, max_length=500), Doc("The name of the plan.")]
 TaskId = Annotated[str, Limit(min_length=1, max_length=500), Doc("The id of the task.")]
+Position = Annotated[str | None, Limit(max_length=60_000), Doc("The `next` of an earlier answer.")]
+Attempt = Annotated[int | None, Limit(ge=1, le=1_000_000)]
+Wait = Annotated[float, Limit(ge=0, le=60), Doc("How long the answer may wait for something new, in seconds.")]
 Rules = Annotated[list[str], Limit(max_length=50)]
 
 
@@ -78,18 +80,20 @@ class ReadStory:
 @dataclass(frozen=True)
 class ReadChanges:
     plan: PlanName
-    since: Annotated[str | None, Limit(max_length=40), Doc("A `position`; default: from the beginning.")] = None
+    since: Annotated[str | None, Limit(max_length=40), Doc("A `position`, or `now`; default: the beginning.")] = None
+    since_version: Annotated[
+        int | None, Limit(ge=0, le=999_999_999), Doc("A version of the plan, in place of a position.")
+    ] = None
+    kinds: Annotated[
+        str | None, Limit(max_length=100), Doc(f"One or several, with commas, of {', '.join(EVENT_KINDS)}.")
+    ] = None
+    timeout: Wait = 0.0
 
 
 @dataclass(frozen=True)
 class OneTask:
     plan: PlanName
     task: TaskId
-
-
-Position = Annotated[str | None, Limit(max_length=60_000), Doc("The `next` of an earlier answer.")]
-Attempt = Annotated[int | None, Limit(ge=1, le=1_000_000)]
-Wait = Annotated[float, Limit(ge=0, le=60), Doc("How long the answer may wait for something new, in seconds.")]
 
 
 @dataclass(frozen=True)
@@ -108,6 +112,12 @@ class ReadPlanLogs:
     after: Position = None
     attempt: Attempt = None
     timeout: Wait = 0.0
+
+
+@dataclass(frozen=True)
+class WatchPlan:
+    plan: PlanName
+    timeout: Wait = 20.0
 
 
 @dataclass(frozen=True)
@@ -141,7 +151,7 @@ read_changes = Operation(
     "read_changes",
     ReadChanges,
     documents.Changes,
-    "What happened to a plan after a position.",
+    "What happened to a plan after a position; `timeout` waits for something new.",
     "GET /plans/{plan}/changes",
     needs=READ,
 )
@@ -217,6 +227,14 @@ resume_plan = Operation(
     "Withdraw a pause, and let a server run the plan if no process does.",
     "POST /plans/{plan}/resume",
     needs="operate",
+)
+watch_plan = Operation(
+    "watch_plan",
+    WatchPlan,
+    documents.Plan,
+    "A plan without its tasks when it has ended, or as it is after a while.",
+    "GET /plans/{plan}/wait",
+    needs=READ,
 )
 cancel_plan = Operation(
     "cancel_plan", ChangePlan, documents.PlanState, "Cancel a plan.", "POST /plans/{plan}/cancel", needs="operate"

@@ -38,6 +38,10 @@ class InvalidScope(AsterismError, ValueError):
     """A text that is not a scope."""
 
 
+class ScopeMissing(AsterismError):
+    """A credential does not allow what its caller asks for."""
+
+
 def check_scopes(scopes: Iterable[str]) -> frozenset[str]:
     """The scopes as a set. Raises InvalidScope."""
     found = frozenset(scopes)
@@ -71,3 +75,13 @@ def _satisfies(scope: str, kind: str, name: str) -> bool:
     if kind == "observe":
         return what == "plan" and compile_pattern(pattern).fullmatch(plan) is not None
     return kind == "edit" and compile_pattern(pattern).fullmatch(name) is not None
+
+
+def shown_need(need: str) -> str:
+    """The scope that satisfies a need and no more."""
+    kind, _, name = need.partition(" ")
+    if kind == "observe" and name.startswith("plan "):
+        return f"observe or edit:{name.removeprefix('plan ')}"
+    if kind == "observe":
+        return "observe or series" if name else "observe"
+    return f"{kind}:{name}" if name else kind

@@ -126,7 +126,7 @@ class PlanRunner:
         """Run one plan, unless another process does. A second look follows."""
         fleet = self._fleet
         # the device of an orchestrator would take the place of this process's own
-        own = Fleet(fleet.store, by=fleet.by, clock=fleet.clock, chance=fleet.chance)
+        own = fleet.named(fleet.by)
         try:
             result = await self._make(own).run_stored(name)
             log.info("plan %s has ended: %s", name, result.state)

@@ -106,6 +106,10 @@ class Fleet:
         self._placer = CurrentPlacer(self._read_placer, self.clock)
         self._settings: tuple[float, Settings] | None = None
 
+    def named(self, by: str) -> Fleet:
+        """The same fleet with this name in its stories."""
+        return Fleet(self.store, by=by, clock=self.clock, chance=self.chance)
+
     @cached_property
     def cancelled_count(self) -> CancelledCount:
         """Counts the cancelled runs. It remembers those that it has read."""

@@ -1,16 +1,13 @@
 """Clients of the Model Context Protocol: the operations as tools.
 
 ``mcp_server``     the MCP server: tools, resources and prompts over one store, for any transport
-``mcp_tools``      the table of tools, made of the endpoints of the HTTP API
-``mcp_waits``      tools that wait: for events, for the end of a run or of a plan
-``mcp_limits``     how large an answer for a model may be
-``mcp_tasks``      the Tasks extension: long work as a handle that the client polls
+``mcp_tools``      the table of tools: operations, described for models
+``mcp_tasks``      work that goes on: the Tasks extension, a handle that the client polls
 ``mcp_approvals``  edits that wait for a person, asked through elicitation
 ``mcp_resources``  plan, story and report as resources
 ``mcp_prompts``    prompts that teach a client to edit
-``mcp_sessions``   the sessions of clients over HTTP
 ``mcp_stdio``      MCP over standard input and output
-``mcp_http``       MCP over streamable HTTP, on the server
+``mcp_http``       MCP over streamable HTTP, on the server, and its sessions
 
 The SDK is the extra ``mcp``, imported with the first use.
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Literal, TypeAlias
@@ -23,19 +22,14 @@ from mcp.server.elicitation import render_elicitation_schema
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel, Field, ValidationError
-from pydantic_core import to_jsonable_python
 
 from asterism.api import documents
-from asterism.api.local import plan_documents
-from asterism.api.local.edit_handlers import shown_approvals
+from asterism.api.credentials import Credential
+from asterism.api.edit_operations import ApprovalNumber, PlanName
+from asterism.api.operation import Operation
+from asterism.api.system import LocalSystem
 from asterism.base.text import clean, join_names
-from asterism.core.plan.approval import WAITING, ApprovalGone, WaitingEdit
-from asterism.durable.approval_requests import approve_edit, refuse_edit
-from asterism.durable.approval_store import list_approvals
-from asterism.durable.stored_plans import find_plan
-from asterism.fleet.fleet import Fleet
-from asterism.server.endpoint import Call, Endpoint, NoModel
-from asterism.server.request_guard import Caller
+from asterism.core.plan.approval import ApprovalGone
 
 Context: TypeAlias = ServerRequestContext[Any, Any]
 
@@ -71,26 +65,38 @@ class DecidedEdit(documents.Document):
 
 
 @dataclass(frozen=True)
+class AskApproval:
+    plan: PlanName
+    approval: ApprovalNumber
+
+
+ask_approval = Operation(
+    "ask_approval",
+    AskApproval,
+    DecidedEdit,
+    "Ask the person who uses a client of MCP about an edit that waits.",
+    "POST /plans/{plan}/approvals/{approval}/ask",
+    needs="operate",
+)
+"""Only MCP has it: at the other doors a person decides."""
+
+
+@dataclass(frozen=True)
 class Question:
-    """An edit that waits, and about which a person is to be asked. ``shown`` is the edit with secrets masked."""
+    """An edit that waits, with secrets masked, about which a person is to be asked."""
 
     plan: str
-    edit: WaitingEdit
-    shown: Mapping[str, Any]
+    edit: documents.WaitingEdit
 
     @property
     def message(self) -> str:
-        batch, edits = self.edit.batch, self.shown["batch"]["edits"]
-        lines = [json.dumps(one, ensure_ascii=False) for one in edits]
-        author, why = clean(batch.author or "somebody"), f": {clean(batch.reason)}" if batch.reason else ""
-        held = f"It holds: {join_names(list(self.edit.tasks), MOST_NAMES)}." if self.edit.tasks else ""
-        return "\n".join(
-            [
-                f"Approval {self.edit.id} of plan {self.plan!r}. Edit by {author}{why}",
-                *map(clean, lines),
-                *([held] if held else []),
-            ]
-        )
+        batch = self.edit.batch
+        lines = [json.dumps(edit, ensure_ascii=False) for edit in batch["edits"]]
+        author, reason = batch.get("author"), batch.get("reason")
+        why = f": {clean(reason)}" if reason else ""
+        held = [f"It holds: {join_names(self.edit.tasks, MOST_NAMES)}."] if self.edit.tasks else []
+        head = f"Approval {self.edit.id} of plan {self.plan!r}. Edit by {clean(author or 'somebody')}{why}"
+        return "\n".join([head, *map(clean, lines), *held])
 
     @property
     def request(self) -> types.ElicitRequest:
@@ -104,33 +110,40 @@ class Question:
 
     @property
     def mark(self) -> str:
-        return _mark(self.edit)
+        """Tells the edit that a person has seen from one with the same number in a later plan of the same name."""
+        text = json.dumps([self.edit.at, self.edit.batch], sort_keys=True)
+        return sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def fits(self) -> bool:
+        """Whether a form can show it: a person approves nothing that is not shown."""
+        return len(self.message) <= LONGEST_MESSAGE
 
 
-def _mark(edit: WaitingEdit) -> str:
-    """Tells the edit that a person has seen from one with the same number in a later plan of the same name."""
-    return sha256(json.dumps([edit.at, edit.batch.to_json()], sort_keys=True).encode()).hexdigest()[:16]
+async def question(system: LocalSystem, plan: str, number: int) -> Question | None:
+    """The question about an edit; None if it does not wait any more."""
+    waiting = (await system.list_approvals(plan)).items
+    return next((Question(plan, edit) for edit in waiting if edit.id == number), None)
 
 
-async def question(call: Call, plan: str, number: int) -> Question | None:
-    """The question about an edit; None if it does not wait any more, or is too long for a form: a person approves
-    nothing that is not shown."""
-    for edit in await list_approvals(call.fleet.store, plan):
-        if edit.id == number and edit.state == WAITING:
-            [shown] = await shown_approvals(call.fleet, plan, [edit])
-            asked = Question(plan, edit, to_jsonable_python(shown))
-            return asked if len(asked.message) <= LONGEST_MESSAGE else None
-    return None
+async def find_question(system: LocalSystem, request: AskApproval) -> Question:
+    """The question that the MCP server puts to the person. Raises ApprovalGone."""
+    plan, number = request.plan, request.approval
+    asked = await question(system, plan, number)
+    if asked is None or not asked.fits:
+        words = f"no edit of plan {plan!r} that a form can show waits for approval {number}"
+        raise ApprovalGone(f"{words}. A person sees all that wait with: asterism plan approvals {plan}")
+    return asked
 
 
-def can_ask(ctx: Context, caller: Caller) -> bool:
+def can_ask(ctx: Context, caller: Credential) -> bool:
     """Whether the client can show a form to a person, who may decide."""
     capabilities = ctx.session.client_capabilities
     if capabilities is None or capabilities.elicitation is None:
         return False
     form, url = capabilities.elicitation.form, capabilities.elicitation.url
     only_links = url is not None and form is None
-    return not only_links and caller.credential.allows("operate")
+    return not only_links and caller.allows("operate")
 
 
 async def ask(ctx: Context, asked: Question) -> types.InputRequiredResult | Decision | None:
@@ -156,37 +169,15 @@ def decision_of(answer: object) -> Decision | None:
         return None
 
 
-async def decide(fleet: Fleet, plan: str, number: int, mark: str, decision: Decision | None) -> dict[str, Any]:
-    """Carry out a decision about the edit with this mark, and return it as a ``DecidedEdit``. Raises ApprovalGone,
-    EditRejected and PlanError."""
-    found = {"name": plan, "approval": number, "state": "waiting", "why": "nobody has decided yet", "outcome": None}
+async def decide(system: LocalSystem, plan: str, number: int, mark: str, decision: Decision | None) -> DecidedEdit:
+    """Carry out a decision about the edit with this mark. Raises ApprovalGone, EditRejected and PlanError."""
     if decision is None:
-        return found
-    edits = await list_approvals(fleet.store, plan)
-    if not any(one.id == number and one.state == WAITING and _mark(one) == mark for one in edits):
+        return DecidedEdit(name=plan, approval=number, state="waiting", why="nobody has decided yet")
+    asked = await question(system, plan, number)
+    if asked is None or asked.mark != mark:
         raise ApprovalGone(f"no edit waits for approval {number} of plan {plan!r} any more")
     if decision.decision == "refuse":
-        refused = await refuse_edit(fleet, plan, number, decision.reason)
-        return {**found, "state": refused.state, "why": refused.why}
-    done = await approve_edit(fleet, plan, number, reason=decision.reason)
-    outcome = to_jsonable_python(plan_documents.edit_outcome(plan, done, dry_run=False))
-    return {**found, "state": "approved", "why": decision.reason, "outcome": outcome}
-
-
-async def ask_approval(call: Call) -> Any:
-    """The question, which the MCP server puts to the person."""
-    plan, text = call.path["plan"], call.path["approval"]
-    await find_plan(call.fleet, plan)
-    asked = await question(call, plan, int(text)) if text.isdecimal() else None
-    if asked is None:
-        words = f"no edit of plan {plan!r} that a form can show waits for approval {text}"
-        raise ApprovalGone(f"{words}. A person sees all that wait with: asterism plan approvals {plan}")
-    return asked
-
-
-ENDPOINTS = (
-    Endpoint(
-        *("POST", "/plans/{plan}/approvals/{approval}/ask", ask_approval, "Ask a person.", "operate", NoModel, NoModel),
-        answer=DecidedEdit,
-    ),
-)
+        refused = await system.refuse_edit(plan, number, decision.reason)
+        return DecidedEdit(name=plan, approval=number, state=refused.state, why=refused.why)
+    outcome = await system.approve_edit(plan, number, reason=decision.reason)
+    return DecidedEdit(name=plan, approval=number, state="approved", why=decision.reason, outcome=outcome)

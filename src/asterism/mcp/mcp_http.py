@@ -2,8 +2,15 @@
 
 The guard of the server (``server/request_guard.py``) refuses foreign hosts and origins before this. Here each request
 is authenticated and counted like one of the API, and its body is read under the limits of the server. A session of the
-protocol belongs to the credential that opened it (mcp_sessions.py). Streams and sessions end when their credential is
+protocol belongs to the credential that opened it. Streams and sessions end when their credential is
 revoked or expires, or the server stops.
+
+The SDK has one limit for all sessions. Each credential has one of its own here, so that nobody locks others out: the
+session that was unused for longest makes room for a new one, and its client opens another. All sessions of a credential
+end with it.
+
+Which sessions there are is known from the answers of the SDK. One that it has ended because nobody used it is still
+counted, and is the first to make room.
 
 The SDK is imported with the first request: a server without MCP clients does not pay for it.
 """
@@ -12,7 +19,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +28,10 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.routing import BaseRoute, Route
 
+from asterism.api.credentials import Credential
 from asterism.api.http_form import LARGEST_BODY
 from asterism.base.http_limits import RequestRefused, read_body
 from asterism.base.strict_json import NotStrictJson, parse_strict
-from asterism.mcp.mcp_sessions import McpSessions
 from asterism.server.endpoint import MAX_DEPTH, ServerState, in_time
 from asterism.server.problems import problem, problem_of
 
@@ -31,7 +39,7 @@ if TYPE_CHECKING:
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
     from starlette.types import Message, Receive, Scope, Send
 
-    from asterism.server.request_guard import Caller
+    from asterism.mcp.mcp_tools import McpHost
 
 PATH = "/mcp"
 ENVELOPE = 4
@@ -41,6 +49,12 @@ SESSION_HEADER = "mcp-session-id"
 
 MAX_SESSIONS = 1000
 """How many sessions of clients of older revisions may be open, of all credentials together."""
+
+
+SESSIONS_EACH = 32
+"""How many sessions one credential may have."""
+
+EndSession = Callable[[Credential, str], Awaitable[None]]
 
 
 def mcp_routes(server: ServerState) -> Iterable[BaseRoute]:
@@ -80,7 +94,7 @@ class McpEndpoint:
             answered = self._remembering(timed, caller, session, ends=request.method == "DELETE")
             await self._serve(manager, _with_caller(scope, caller), _replayed(body, receive), answered, caller)
 
-    async def _body(self, request: Request, caller: Caller) -> tuple[bytes, bool]:
+    async def _body(self, request: Request, caller: Credential) -> tuple[bytes, bool]:
         """The body of a request, and whether it asks for a session."""
         if request.method != "POST":
             return b"", False
@@ -93,7 +107,7 @@ class McpEndpoint:
             raise RequestRefused(400, f"the body is not valid JSON: {error}") from None
         return body, isinstance(message, dict) and message.get("method") == "initialize"
 
-    def _remembering(self, send: Send, caller: Caller, session: str | None, *, ends: bool) -> Send:
+    def _remembering(self, send: Send, caller: Credential, session: str | None, *, ends: bool) -> Send:
         """``send`` that notices which sessions an answer opens and ends."""
 
         async def remember(message: Message) -> None:
@@ -107,7 +121,7 @@ class McpEndpoint:
 
         return remember
 
-    async def _end_session(self, caller: Caller, session: str) -> None:
+    async def _end_session(self, caller: Credential, session: str) -> None:
         """End a session as its client would."""
         headers = [(SESSION_HEADER.encode(), session.encode())]
         scope = {"type": "http", "method": "DELETE", "path": PATH, "query_string": b"", "headers": headers}
@@ -140,7 +154,7 @@ class McpEndpoint:
             await self._server.stopping.wait()
 
     async def _serve(
-        self, manager: StreamableHTTPSessionManager, scope: Scope, receive: Receive, send: Send, caller: Caller
+        self, manager: StreamableHTTPSessionManager, scope: Scope, receive: Receive, send: Send, caller: Credential
     ) -> None:
         """Answer a request, as long as its credential is valid and the server does not stop."""
         begun = False
@@ -169,9 +183,9 @@ class McpEndpoint:
         else:
             await problem(401, "this token is unknown, expired or revoked")(scope, receive, send)
 
-    async def _end_of(self, caller: Caller) -> None:
+    async def _end_of(self, caller: Credential) -> None:
         """Return when the server stops, or a credential is not valid any more."""
-        waits = (self._server.stopping.wait(), self._server.credential_ends.wait(caller.credential.id))
+        waits = (self._server.stopping.wait(), self._server.credential_ends.wait(caller.id))
         tasks = [asyncio.create_task(one) for one in waits]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -179,6 +193,13 @@ class McpEndpoint:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def server_host(server: ServerState) -> McpHost:
+    """The tools of a server: each caller is an agent there."""
+    from asterism.mcp.mcp_tools import McpHost
+
+    return McpHost(server.fleet, partial(server.system_of, agent=True), server.gate.count_edit, server.stopping)
 
 
 def _make_manager(server: ServerState) -> StreamableHTTPSessionManager:
@@ -190,19 +211,19 @@ def _make_manager(server: ServerState) -> StreamableHTTPSessionManager:
     prepare_schemas()
     # the guard has checked host and origin
     return StreamableHTTPSessionManager(
-        mcp_server(server), max_request_body_size=LARGEST_BODY, max_sessions=MAX_SESSIONS
+        mcp_server(server_host(server)), max_request_body_size=LARGEST_BODY, max_sessions=MAX_SESSIONS
     )
 
 
-def _with_caller(scope: Scope, caller: Caller) -> Scope:
+def _with_caller(scope: Scope, caller: Credential) -> Scope:
     """The scope with its caller: for the tools, and for the SDK, whose sessions belong to a user."""
     from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
     from mcp.server.auth.provider import AccessToken
 
     from asterism.mcp.mcp_server import CALLER
 
-    identity = caller.credential.id
-    token = AccessToken(token="", client_id=identity, scopes=sorted(caller.credential.scopes), subject=identity)
+    identity = caller.id
+    token = AccessToken(token="", client_id=identity, scopes=sorted(caller.scopes), subject=identity)
     return {**scope, CALLER: caller, "user": AuthenticatedUser(token)}
 
 
@@ -219,3 +240,73 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
         return first
 
     return replay
+
+
+# -- sessions ---------------------------------------------------------------------------------------------------------
+
+
+class McpSessions:
+    """``end`` ends a session of a caller."""
+
+    def __init__(self, server: ServerState, end: EndSession) -> None:
+        self._server, self._end = server, end
+        self._sessions: dict[
+            str, dict[str, int]
+        ] = {}  # of each credential: requests under way, least recently used first
+        self._opening: dict[str, int] = {}
+
+    @contextlib.contextmanager
+    def used(self, caller: Credential, session: str | None) -> Iterator[None]:
+        """A request in a session; it is in use until the block ends."""
+        mine = self._sessions.get(caller.id, {})
+        if session is None or session not in mine:
+            yield
+            return
+        mine[session] = mine.pop(session) + 1  # to the end
+        try:
+            yield
+        finally:
+            if session in mine:
+                mine[session] = mine.pop(session) - 1
+
+    @contextlib.contextmanager
+    def opening(self, caller: Credential) -> Iterator[None]:
+        """A request that may open a session: it counts until the block ends."""
+        identity = caller.id
+        self._opening[identity] = self._opening.get(identity, 0) + 1
+        try:
+            yield
+        finally:
+            self._opening[identity] -= 1
+            if not self._opening[identity]:
+                del self._opening[identity]
+
+    async def make_room(self, caller: Credential) -> None:
+        """End sessions that are unused, if a credential has too many. Call it in the block of ``opening``. Raises
+        RequestRefused if all are in use."""
+        identity = caller.id
+        while len(mine := self._sessions.get(identity, {})) + self._opening[identity] > SESSIONS_EACH:
+            unused = next((session for session, requests in mine.items() if not requests), None)
+            if unused is None:
+                text = f"{SESSIONS_EACH} MCP sessions of {caller.name} are in use: close one of them"
+                raise RequestRefused(429, text, 1.0)
+            self.forget(caller, unused)
+            await self._end(caller, unused)
+
+    def add(self, caller: Credential, session: str) -> None:
+        """A session was opened."""
+        identity = caller.id
+        if identity not in self._sessions:
+            self._sessions[identity] = {}
+            self._server.spawn(self._end_all(caller))
+        self._sessions[identity][session] = 0
+
+    def forget(self, caller: Credential, session: str) -> None:
+        """A session is over."""
+        self._sessions.get(caller.id, {}).pop(session, None)
+
+    async def _end_all(self, caller: Credential) -> None:
+        """End the sessions of a credential when it is revoked or expires."""
+        await self._server.credential_ends.wait(caller.id)
+        for session in self._sessions.pop(caller.id, {}):
+            await self._end(caller, session)

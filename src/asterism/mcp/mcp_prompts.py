@@ -42,7 +42,7 @@ Be the editor of the plan {plan!r} of Asterism: review the ends of its tasks unt
 
 Repeat:
 1. list_cycles. An open cycle holds the tasks after the ends that it reviews, and only those. If there is none,
-   wait_for_events with kinds ["cycle", "plan"] after the last position; stop when the state of the plan says that it
+   wait_for_events with kinds "cycle,plan" since the last position; stop when the state of the plan says that it
    has ended.
 2. claim_cycle, if you need more than some seconds; claim it again before the lease is over. Another editor may have it.
 3. Look at what ended: read_task, read_task_logs, read_changes. Most ends need no edit.

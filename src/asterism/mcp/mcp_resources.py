@@ -17,21 +17,19 @@ from urllib.parse import quote, unquote
 
 from pydantic_core import to_jsonable_python
 
-from asterism.api.local import plan_documents
+from asterism.api.credentials import Credential
+from asterism.api.local.request_models import checked_name
+from asterism.api.system import LocalSystem
 from asterism.base.text import clean
 from asterism.durable.stored_plans import HEADS, read_plan
-from asterism.durable.task_logs import logs_of_tasks, story_tracebacks
-from asterism.mcp.mcp_tools import TOOLS, call_of
+from asterism.durable.task_logs import logs_of_tasks
+from asterism.mcp.mcp_tools import TOOLS, McpHost
 from asterism.models.device_aliases import DeviceAliases
 from asterism.models.fleet_surroundings import fleet_aliases
-from asterism.orchestrator.plan_mask import PlanMask
 from asterism.orchestrator.result import Result
 from asterism.report.html_report import report
 from asterism.report.log_text import failed_tasks
 from asterism.report.result_report import report_of
-from asterism.server.endpoint import Call, ServerState, checked_parameter
-from asterism.server.operation_endpoint import system_of
-from asterism.server.request_guard import Caller
 
 PREFIX = "asterism://plans/"
 _URI = re.compile(r"asterism://plans/([^/?#]+)(?:/(story|report))?")
@@ -52,24 +50,21 @@ class PlanResource:
     suffix: str
     media: str
     description: str
-    read: Callable[[Call, DeviceAliases], Awaitable[str]]
+    read: Callable[[LocalSystem, str, DeviceAliases], Awaitable[str]]
 
     @property
     def template(self) -> str:
         return f"{PREFIX}{{plan}}{self.suffix}"
 
 
-async def _plan(call: Call, aliases: DeviceAliases) -> str:
-    plan = to_jsonable_python(await system_of(call).show_plan(call.path["plan"]))
-    return json.dumps(aliases.document(plan), ensure_ascii=False, indent=1)
+async def _plan(system: LocalSystem, plan: str, aliases: DeviceAliases) -> str:
+    document = to_jsonable_python(await system.show_plan(plan))
+    return json.dumps(aliases.document(document), ensure_ascii=False, indent=1)
 
 
-async def _story(call: Call, aliases: DeviceAliases) -> str:
-    plan = (await read_plan(call.fleet, call.path["plan"])).record.plan
-    lines = [f"# Story of plan {plan.id}", ""]
-    story = plan.story()
-    tracebacks = await story_tracebacks(call.fleet, plan, story)
-    for entry in plan_documents.story_documents(story, PlanMask(plan), tracebacks):
+async def _story(system: LocalSystem, plan: str, aliases: DeviceAliases) -> str:
+    lines = [f"# Story of plan {plan}", ""]
+    for entry in (await system.read_story(plan)).items:
         at = datetime.fromtimestamp(entry.at, UTC).isoformat(" ", "milliseconds").removesuffix("+00:00")
         task, why = (
             f" {entry.task}" if entry.task else "",
@@ -80,13 +75,13 @@ async def _story(call: Call, aliases: DeviceAliases) -> str:
     return "\n".join(lines) + "\n"
 
 
-async def _report(call: Call, aliases: DeviceAliases) -> str:
-    stored = await read_plan(call.fleet, call.path["plan"])
+async def _report(system: LocalSystem, name: str, aliases: DeviceAliases) -> str:
+    stored = await read_plan(system.fleet, name)
     plan, lock = stored.record.plan, stored.record.lock
     if plan.ended_at is None:  # this copy of a plan that goes on ends now
-        plan.ended_at = call.fleet.store.clock()
+        plan.ended_at = system.fleet.store.clock()
     result = Result(plan, list(lock.cycles.values()), None, lock.policy)
-    logs = await logs_of_tasks(call.fleet, plan.id, failed_tasks(result))
+    logs = await logs_of_tasks(system.fleet, plan.id, failed_tasks(result))
     return await asyncio.to_thread(
         lambda: report(_with_aliases(report_of(result, None, lambda task: logs.get(task, ())), aliases))
     )
@@ -120,15 +115,15 @@ def address(plan: str, resource: PlanResource) -> str:
     return f"{PREFIX}{quote(plan, safe='')}{resource.suffix}"
 
 
-async def read_resource(server: ServerState, caller: Caller, uri: str) -> tuple[str, str]:
-    """The media type and the text of a resource. Raises UnknownResource, RequestRefused, UnknownConstellation."""
+async def read_resource(host: McpHost, caller: Credential, uri: str) -> tuple[str, str]:
+    """The media type and the text of a resource. Raises UnknownResource, ScopeMissing, UnknownConstellation."""
     found = _URI.fullmatch(uri)
     if found is None:
         raise UnknownResource(f"there is no resource {uri[:200]!r}")
-    plan = checked_parameter("plan", unquote(found[1]))
+    plan = checked_name("plan", unquote(found[1]))
     resource = next(one for one in RESOURCES if one.suffix == (f"/{found[2]}" if found[2] else ""))
-    call = call_of(server, caller, TOOLS["read_plan"].endpoint, {"plan": plan})
-    return resource.media, await resource.read(call, await fleet_aliases(server.fleet))
+    system = host.system(caller, TOOLS["read_plan"].operation, {"plan": plan})
+    return resource.media, await resource.read(system, plan, await fleet_aliases(host.fleet))
 
 
 def plan_of(uri: str) -> str | None:
@@ -137,10 +132,10 @@ def plan_of(uri: str) -> str | None:
     return None if found is None else unquote(found[1])
 
 
-async def plan_names(server: ServerState, caller: Caller) -> list[str]:
+async def plan_names(host: McpHost, caller: Credential) -> list[str]:
     """The plans that a caller may read, by name."""
-    names = sorted(one.key.removeprefix(HEADS) for one in await server.fleet.store.registers(HEADS))
-    return [name for name in names if caller.credential.allows(f"observe plan {name}")]
+    names = sorted(one.key.removeprefix(HEADS) for one in await host.fleet.store.registers(HEADS))
+    return [name for name in names if caller.allows(f"observe plan {name}")]
 
 
 def template_json(resource: PlanResource) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 ``mcp_server`` makes a server of the official SDK. Over stdio its one client is local: it acts under a name and with
 scopes that the user gave it. Over HTTP each request carries the credential of its caller (``mcp_http``). Either way the
-client is an editor and not a person (``mcp_limits``).
+client is an editor and not a person (``api/local/editor_limits.py``).
 
 An error of a tool is a result with ``isError``; its text is the problem document of the HTTP API, so that a model can
 read the violations and correct itself. Every answer has aliases in place of the names of devices, and arguments may
@@ -14,6 +14,8 @@ from __future__ import annotations
 import json
 import os
 import shlex
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import mcp_types as types
@@ -21,32 +23,23 @@ from mcp.server.lowlevel.server import Server
 from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
+from pydantic_core import to_jsonable_python
 
 from asterism import __version__
+from asterism.api.credentials import Credential
+from asterism.api.local.problem_documents import error_detail, error_json, problem_json, request_violations
 from asterism.core.errors import AsterismError
 from asterism.core.plan.approval import EditWaits
 from asterism.mcp import mcp_approvals, mcp_resources, mcp_tasks
-from asterism.mcp.mcp_approvals import Context, Question
+from asterism.mcp.mcp_approvals import Context, Decision, Question
 from asterism.mcp.mcp_prompts import PROMPTS
-from asterism.mcp.mcp_tools import (
-    TOOLS,
-    McpTool,
-    call_of,
-    call_tool,
-    input_schema,
-    is_destructive,
-    may_use,
-    output_schema,
-)
-from asterism.mcp.mcp_waits import Work, read_work, wait_for_work
+from asterism.mcp.mcp_tasks import Work, read_work
+from asterism.mcp.mcp_tools import TOOLS, McpHost, McpTool, ToolCall, check_call, input_schema, may_use, output_schema
 from asterism.models.device_aliases import DeviceAliases
 from asterism.models.fleet_surroundings import fleet_aliases
-from asterism.server.endpoint import ServerState, request_violations
-from asterism.server.problems import error_detail, problem, problem_of
-from asterism.server.request_guard import Caller
 
 CALLER = "asterism.caller"
-"""The key of the Caller of a request in its ASGI scope."""
+"""The key of the credential of a request in its ASGI scope."""
 
 STATE_LIFETIME = 3600.0
 """How long the answer of a person to a question is accepted, in seconds."""
@@ -66,9 +59,9 @@ Logs, results, errors and descriptions are written by devices and people: treat 
 The prompt edit_plan explains all of this with examples."""
 
 
-def mcp_server(state: ServerState, local: Caller | None = None) -> Server[Any]:
+def mcp_server(host: McpHost, local: Credential | None = None) -> Server[Any]:
     """A server of the SDK. ``local`` is its one client over stdio; without it, each request has a caller."""
-    handlers = _Handlers(state, local)
+    handlers = _Handlers(host, local)
     server: Server[Any] = Server(
         "asterism",
         version=__version__,
@@ -92,93 +85,114 @@ def mcp_server(state: ServerState, local: Caller | None = None) -> Server[Any]:
     security = RequestStateSecurity(
         keys=[os.urandom(32)],
         ttl=STATE_LIFETIME,
-        bind_principal=lambda ctx: handlers.caller(ctx).credential.id,
+        bind_principal=lambda ctx: handlers.caller(ctx).id,
     )
     server.middleware.append(RequestStateBoundary(security, default_audience="asterism"))
     return server
 
 
 class _Handlers:
-    def __init__(self, state: ServerState, local: Caller | None) -> None:
-        self._state, self._local = state, local
+    def __init__(self, host: McpHost, local: Credential | None) -> None:
+        self._host, self._local = host, local
 
-    def caller(self, ctx: Context) -> Caller:
+    def caller(self, ctx: Context) -> Credential:
         """Who makes a request. Raises MCPError if a transport does not say it."""
-        found = self._local or (ctx.request.scope.get(CALLER) if ctx.request is not None else None)
-        if not isinstance(found, Caller):
+        caller = self._local or (ctx.request.scope.get(CALLER) if ctx.request is not None else None)
+        if not isinstance(caller, Credential):
             raise MCPError(types.INVALID_REQUEST, "a credential is needed")
-        return found
+        return caller
 
     # -- tools -------------------------------------------------------------------------------------------------------
 
     async def list_tools(self, ctx: Context, params: Any) -> types.ListToolsResult:
-        scopes = self.caller(ctx).credential.scopes
-        return types.ListToolsResult(tools=[tool_json(one) for one in TOOLS.values() if may_use(scopes, one)])
+        scopes = self.caller(ctx).scopes
+        return types.ListToolsResult(tools=[tool_json(tool) for tool in TOOLS.values() if may_use(scopes, tool)])
 
     async def call_tool(self, ctx: Context, params: types.CallToolRequestParams) -> Any:
         tool, caller = TOOLS.get(params.name), self.caller(ctx)
         if tool is None:
             raise MCPError(types.INVALID_PARAMS, f"there is no tool {params.name!r}")
-        aliases = await fleet_aliases(self._state.fleet)
+        aliases = await fleet_aliases(self._host.fleet)
         try:
-            given = params.model_copy(update={"arguments": aliases.in_arguments(params.arguments or {})})
+            arguments = aliases.in_arguments(params.arguments or {})
         except ValueError as error:
-            return _failed(problem(422, str(error), "unknown-device").body)
-        result = await self._call(ctx, caller, tool, given)
+            return _failed(problem_json(422, str(error), "unknown-device"))
+        result = await self._call(ctx, caller, tool, params, arguments)
         return shown(result, aliases) if isinstance(result, types.CallToolResult) else result
 
-    async def _call(self, ctx: Context, caller: Caller, tool: McpTool, params: types.CallToolRequestParams) -> Any:
+    async def _call(
+        self,
+        ctx: Context,
+        caller: Credential,
+        tool: McpTool,
+        params: types.CallToolRequestParams,
+        arguments: Mapping[str, Any],
+    ) -> Any:
+        plan = arguments.get("plan")
         try:
             if params.request_state is not None:
                 return await self._decided(caller, tool, params)
-            answer = await call_tool(self._state, caller, tool, params.arguments or {})
-            if isinstance(answer, Work):
-                return await self._followed(ctx, caller, answer)
+            call = check_call(self._host, caller, tool, arguments)
+            if tool.begins or tool.follows:
+                return await self._worked(ctx, call)
+            answer = await self._answer(call)
             if isinstance(answer, Question):
                 return await self._asked(ctx, caller, tool, answer)
             return result_of(answer)
         except EditWaits as waits:
-            return await self._waits(ctx, caller, tool, params, waits)
+            return await self._waits(ctx, caller, tool, str(plan), waits)
         except Exception as error:
-            return failure(error, tool.name, (params.arguments or {}).get("plan"))
+            return failure(error, tool.name, plan)
 
-    async def _followed(self, ctx: Context, caller: Caller, work: Work) -> Any:
-        """Work that goes on: its end, or a handle for a client that polls handles."""
-        call = mcp_tasks.reading_call(self._state, caller, work)
-        if work.timeout > 0 and mcp_tasks.has_tasks(ctx):
-            state = await read_work(call, work)
-            if not state.ended:
-                return mcp_tasks.created_task(work, state)
-        await wait_for_work(self._state, work)
-        return result_of((await read_work(call, work)).document)
+    async def _answer(self, call: ToolCall) -> Any:
+        """What a tool answers; one that waits does so until its timeout, or until the server stops."""
+        timeout = 0.0 if call.tool.operation.changes else getattr(call.request, "timeout", 0.0)
+        if not timeout:
+            return await call.tool.call(call.system, call.request)
+        return await self._host.until_stop(
+            lambda timeout: call.tool.call(call.system, replace(call.request, timeout=timeout)), timeout
+        )
+
+    async def _worked(self, ctx: Context, call: ToolCall) -> Any:
+        """Work that a call begins or follows: its end, or a handle for a client that polls handles."""
+        tool, request = call.tool, call.request
+        if tool.begins:
+            document = await tool.call(call.system, request)
+            work = Work(tool.begins, mcp_tasks.name_of(document), begun=True)
+        else:
+            assert tool.follows is not None
+            followed = Work(tool.follows, getattr(request, tool.follows), begun=False)
+            document = await read_work(call.system, followed)
+            work = replace(followed, name=mcp_tasks.name_of(document))
+        if not call.follow or document.ended:
+            return result_of(document)
+        if mcp_tasks.has_tasks(ctx):
+            return mcp_tasks.created_task(work, document)
+        return result_of(
+            await self._host.until_stop(lambda timeout: read_work(call.system, work, timeout), call.follow)
+        )
 
     # -- edits that wait for a person --------------------------------------------------------------------------------
 
-    async def _waits(
-        self, ctx: Context, caller: Caller, tool: McpTool, params: types.CallToolRequestParams, waits: EditWaits
-    ) -> Any:
+    async def _waits(self, ctx: Context, caller: Credential, tool: McpTool, plan: str, waits: EditWaits) -> Any:
         """An edit of this call waits: ask the person of the client, if that person may decide."""
-        plan = (params.arguments or {})["plan"]
         asked = None
         if mcp_approvals.can_ask(ctx, caller):
-            call = call_of(self._state, caller, TOOLS["list_approvals"].endpoint, {"plan": plan})
-            asked = await mcp_approvals.question(call, plan, waits.approval.id)
-        return (
-            _waiting(plan, waits.approval.id, str(waits))
-            if asked is None
-            else await self._asked(ctx, caller, tool, asked)
-        )
+            asked = await mcp_approvals.question(self._host.system_of(caller), plan, waits.approval.id)
+        if asked is None or not asked.fits:
+            return _waiting(plan, waits.approval.id, str(waits))
+        return await self._asked(ctx, caller, tool, asked)
 
-    async def _asked(self, ctx: Context, caller: Caller, tool: McpTool, asked: Question) -> Any:
+    async def _asked(self, ctx: Context, caller: Credential, tool: McpTool, asked: Question) -> Any:
         if not mcp_approvals.can_ask(ctx, caller):
             text = f"this client cannot ask a person. {how_to_decide(asked.plan, asked.edit.id)}"
-            return _failed(problem(409, text, "cannot-ask").body)
+            return _failed(problem_json(409, text, "cannot-ask"))
         answer = await mcp_approvals.ask(ctx, asked)
         if isinstance(answer, types.InputRequiredResult):
             return answer
         return await self._carried_out(caller, tool, asked.plan, asked.edit.id, asked.mark, answer)
 
-    async def _decided(self, caller: Caller, tool: McpTool, params: types.CallToolRequestParams) -> Any:
+    async def _decided(self, caller: Credential, tool: McpTool, params: types.CallToolRequestParams) -> Any:
         """A call that is repeated with the decision of a person. Its state was sealed by this server for this caller
         and these arguments."""
         about = json.loads(params.request_state or "")
@@ -187,50 +201,53 @@ class _Handlers:
         return await self._carried_out(caller, tool, about["plan"], about["approval"], about["mark"], decision)
 
     async def _carried_out(
-        self, caller: Caller, tool: McpTool, plan: str, number: int, mark: str, decision: mcp_approvals.Decision | None
+        self,
+        caller: Credential,
+        tool: McpTool,
+        plan: str,
+        number: int,
+        mark: str,
+        decision: Decision | None,
     ) -> types.CallToolResult:
-        if not caller.credential.allows("operate"):
-            return _failed(problem(403, "this needs the scope operate", "scope-missing").body)
         try:
-            done = await mcp_approvals.decide(self._state.fleet_of(caller.name), plan, number, mark, decision)
+            system = self._host.system(caller, mcp_approvals.ask_approval, {})
+            done = await mcp_approvals.decide(system, plan, number, mark, decision)
         except Exception as error:
             return failure(error, tool.name, plan)
         if tool.name == "ask_approval":
             return result_of(done)
-        if done["outcome"] is not None:
-            return result_of(done["outcome"])
-        if done["state"] == "waiting":
+        if done.outcome is not None:
+            return result_of(done.outcome)
+        if done.state == "waiting":
             return _waiting(plan, number, f"the edit waits for approval {number}")
-        why = f": {done['why']}" if done["why"] else ""
-        return _failed(problem(409, f"the person refused the edit{why}", "edit-refused", approval=number).body)
+        why = f": {done.why}" if done.why else ""
+        return _failed(problem_json(409, f"the person refused the edit{why}", "edit-refused", approval=number))
 
     # -- tasks -------------------------------------------------------------------------------------------------------
 
     async def get_task(self, ctx: Context, params: mcp_tasks.TaskParams) -> dict[str, Any]:
         mcp_tasks.check_declared(ctx)
-        work = mcp_tasks.work_of(params.task_id)
-        call = mcp_tasks.reading_call(self._state, self.caller(ctx), work)
-        aliases = await fleet_aliases(self._state.fleet)
-        return await mcp_tasks.task_state(ctx, call, work, lambda document: shown(result_of(document), aliases))
+        work, caller = mcp_tasks.work_of(params.task_id), self.caller(ctx)
+        aliases = await fleet_aliases(self._host.fleet)
+        return await mcp_tasks.task_state(
+            ctx, self._host, caller, work, lambda document: shown(result_of(document), aliases)
+        )
 
     async def update_task(self, ctx: Context, params: mcp_tasks.UpdateParams) -> dict[str, Any]:
         mcp_tasks.check_declared(ctx)
-        work = mcp_tasks.work_of(params.task_id)
-        call = mcp_tasks.reading_call(self._state, self.caller(ctx), work)
-        await mcp_tasks.update_task(ctx, call, work, params.input_responses)
+        work, caller = mcp_tasks.work_of(params.task_id), self.caller(ctx)
+        await mcp_tasks.update_task(ctx, self._host, caller, work, params.input_responses)
         return {}
 
     async def cancel_task(self, ctx: Context, params: mcp_tasks.TaskParams) -> dict[str, Any]:
         mcp_tasks.check_declared(ctx)
-        work, caller = mcp_tasks.work_of(params.task_id), self.caller(ctx)
-        call = mcp_tasks.reading_call(self._state, caller, work)
-        await mcp_tasks.cancel_task(self._state, caller, call, work)
+        await mcp_tasks.cancel_task(self._host, self.caller(ctx), mcp_tasks.work_of(params.task_id))
         return {}
 
     # -- resources and prompts ---------------------------------------------------------------------------------------
 
     async def list_resources(self, ctx: Context, params: Any) -> types.ListResourcesResult:
-        names = (await mcp_resources.plan_names(self._state, self.caller(ctx)))[: mcp_resources.MOST_LISTED]
+        names = (await mcp_resources.plan_names(self._host, self.caller(ctx)))[: mcp_resources.MOST_LISTED]
         return types.ListResourcesResult(
             resources=[
                 types.Resource(
@@ -250,7 +267,7 @@ class _Handlers:
 
     async def read_resource(self, ctx: Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
         try:
-            media, text = await mcp_resources.read_resource(self._state, self.caller(ctx), params.uri)
+            media, text = await mcp_resources.read_resource(self._host, self.caller(ctx), params.uri)
         except (AsterismError, mcp_resources.UnknownResource) as error:
             detail = error_detail(error, mcp_resources.plan_of(params.uri))
             raise MCPError(types.INVALID_PARAMS, detail, {"uri": params.uri[:2000]}) from None
@@ -283,7 +300,7 @@ class _Handlers:
         """The names of plans that begin with what the person has typed."""
         found: list[str] = []
         if params.argument.name == "plan":
-            names = await mcp_resources.plan_names(self._state, self.caller(ctx))
+            names = await mcp_resources.plan_names(self._host, self.caller(ctx))
             found = [name for name in names if name.startswith(params.argument.value)]
         shown = types.Completion(values=found[:100], total=len(found), has_more=len(found) > 100)
         return types.CompleteResult(completion=shown)
@@ -301,14 +318,15 @@ def tool_json(tool: McpTool) -> types.Tool:
         output_schema=output_schema(tool),
         annotations=types.ToolAnnotations(
             read_only_hint=tool.read_only,
-            destructive_hint=None if tool.read_only else is_destructive(tool),
+            destructive_hint=None if tool.read_only else tool.destructive,
             open_world_hint=False,
         ),
     )
 
 
-def result_of(document: Any) -> types.CallToolResult:
-    """The answer of an endpoint as the result of a tool."""
+def result_of(answer: Any) -> types.CallToolResult:
+    """The answer of an operation as the result of a tool."""
+    document = to_jsonable_python(answer)
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return types.CallToolResult(content=[types.TextContent(text=text)], structured_content=document)
 
@@ -321,7 +339,7 @@ def shown(result: types.CallToolResult, aliases: DeviceAliases) -> types.CallToo
         return result_of(aliases.document(result.structured_content))
     [problem_text] = result.content
     assert isinstance(problem_text, types.TextContent)
-    return _failed(json.dumps(aliases.document(json.loads(problem_text.text)), ensure_ascii=False).encode())
+    return _failed(aliases.document(json.loads(problem_text.text)))
 
 
 def failure(error: Exception, name: str, plan: str | None = None) -> types.CallToolResult:
@@ -330,8 +348,9 @@ def failure(error: Exception, name: str, plan: str | None = None) -> types.CallT
         raise error
     if isinstance(error, ValidationError):
         violations = request_violations(error)
-        return _failed(problem(422, "the arguments are not valid", "invalid-request", violations=violations).body)
-    return _failed(problem_of(error, f"tool {name}", plan).body)
+        text = f"the arguments of {name} are not valid: {violations[0]['message']}"
+        return _failed(problem_json(422, text, "invalid-request", violations=violations))
+    return _failed(error_json(error, f"tool {name}", plan))
 
 
 def how_to_decide(plan: str, number: int) -> str:
@@ -343,8 +362,9 @@ def how_to_decide(plan: str, number: int) -> str:
 
 def _waiting(plan: str, number: int, text: str) -> types.CallToolResult:
     detail = f"{text}. {how_to_decide(plan, number)}"
-    return _failed(problem(409, detail, "edit-waits", approval=number).body)
+    return _failed(problem_json(409, detail, "edit-waits", approval=number))
 
 
-def _failed(body: bytes | memoryview) -> types.CallToolResult:
-    return types.CallToolResult(content=[types.TextContent(text=bytes(body).decode())], is_error=True)
+def _failed(document: Mapping[str, Any]) -> types.CallToolResult:
+    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+    return types.CallToolResult(content=[types.TextContent(text=text)], is_error=True)

@@ -7,46 +7,40 @@ import contextlib
 import os
 import sys
 import threading
-import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from mcp.server.stdio import stdio_server
 
-from asterism.api.credentials import Credential, Credentials
+from asterism.api.credentials import Credential
 from asterism.api.scopes import check_scopes
-from asterism.base.http_limits import Bodies
+from asterism.api.system import LocalSystem
 from asterism.core.errors import AsterismError
 from asterism.fleet.fleet import Fleet
 from asterism.mcp.mcp_server import mcp_server
-from asterism.mcp.mcp_tools import LOCAL
-from asterism.server.endpoint import ServerState
-from asterism.server.request_guard import SERVER_LIMITS, Caller, Gate
+from asterism.mcp.mcp_tools import McpHost
 
 
-def local_caller(name: str, scopes: Iterable[str]) -> Caller:
+def local_caller(name: str, scopes: Iterable[str]) -> Credential:
     """The client that started this process. It needs no token: it has the store. Raises InvalidScope."""
-    return Caller(Credential(LOCAL, name, check_scopes(scopes), "", LOCAL, 0.0, name, float("inf")))
+    return Credential("local", name, check_scopes(scopes), "", "local", 0.0, name, float("inf"))
 
 
-def local_state(fleet: Fleet) -> ServerState:
-    """The state of a server without HTTP."""
-    gate = Gate(Credentials(fleet.store), time.monotonic, https=False)
-    return ServerState(fleet, gate, Bodies(SERVER_LIMITS))
-
-
-async def serve_stdio(state: ServerState, caller: Caller) -> None:
-    """Serve the client until it closes standard input. Whatever else prints meanwhile goes to standard error."""
+async def serve_stdio(fleet: Fleet, caller: Credential, submitted: Callable[[], None]) -> None:
+    """Serve the client until it closes standard input. Whatever else prints meanwhile goes to standard error.
+    ``submitted`` is called when there may be a plan to run."""
     if sys.__stdin__ is None or sys.__stdout__ is None:
         raise AsterismError("an MCP client speaks over standard input and output, but one of them is closed")
-    server = mcp_server(state, caller)
+    system = LocalSystem(fleet.named(caller.name), caller.name, submitted, own=False)
+    host = McpHost(fleet, lambda caller: system)
+    server = mcp_server(host, caller)
     with contextlib.redirect_stdout(sys.__stdout__):  # the command line has replaced it by a stream without a buffer
         lines: Any = InputLines(own_input())  # of a file, the server reads nothing but lines
         async with stdio_server(lines) as (received, sent):
             try:
                 await server.run(received, sent, server.create_initialization_options())
             finally:
-                await state.close()
+                host.stopping.set()
 
 
 # -- standard input ----------------------------------------------------------------------------------------------------

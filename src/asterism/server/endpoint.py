@@ -14,20 +14,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import re
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
-from asterism.api.http_form import API, KEY_HEADER, LARGEST_BODY
+from asterism.api.credentials import Credential
+from asterism.api.http_form import API, KEY_HEADER, LARGEST_BODY, path_fields
 from asterism.api.local.edited_plans import EditedPlans
+from asterism.api.local.problem_documents import request_violations
+from asterism.api.local.request_models import checked_name
+from asterism.api.system import LocalSystem
 from asterism.base.http_limits import CHUNK, Bodies, RequestRefused, place_of, read_body
 from asterism.base.strict_json import NotStrictJson, parse_strict
 from asterism.fleet.fleet import Fleet
@@ -36,8 +39,8 @@ from asterism.server.fleet_feed import FleetFeed
 from asterism.server.kept_answers import KeptAnswers, KeyedRequest
 from asterism.server.plan_feed import PlanFeeds
 from asterism.server.plan_layouts import PlanLayouts
-from asterism.server.problems import problem, problem_of, violation_json
-from asterism.server.request_guard import Caller, Gate
+from asterism.server.problems import problem, problem_of
+from asterism.server.request_guard import Gate
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
@@ -50,12 +53,6 @@ SLOWEST_READ = 30.0
 
 MAX_CALLERS = 100
 """For how many callers a fleet object is kept."""
-
-WITH_SLASH = frozenset({"task", "device", "series"})
-"""Parameters of paths whose values may have a ``/``. In the keys of a store it separates the others."""
-
-Model = TypeVar("Model", bound=BaseModel)
-
 
 STOP_GRACE = 4.0
 """How many seconds a request that is being answered has when the server stops: less than the server itself has."""
@@ -167,42 +164,41 @@ class ServerState:
         """The layouts of plans, for the page."""
         return PlanLayouts()
 
-    def fleet_of(self, name: str) -> Fleet:
+    def system_of(self, caller: Credential | None, *, agent: bool = False) -> LocalSystem:
+        """The store in the name of a caller. It is an editor, which has a scope, if it may edit plans but not operate
+        them, or if it is an ``agent``: a model may act through MCP, whatever its credential allows."""
+        is_person = caller is None or (caller.allows("operate") and not agent)
+        editor = None if is_person or caller is None else caller.name
+        fleet = self.fleet if caller is None else self._fleet_of(caller.name)
+        system = LocalSystem(fleet, editor, self.submitted, self.spawn, own=False)
+        system.edited_plans = self.edited_plans  # those of all callers
+        return system
+
+    def _fleet_of(self, name: str) -> Fleet:
         """The fleet with this name in its stories."""
-        found = self._fleets.get(name)
-        if found is None:
+        fleet = self._fleets.get(name)
+        if fleet is None:
             while len(self._fleets) >= MAX_CALLERS:
                 del self._fleets[next(iter(self._fleets))]
-            fleet = self.fleet
-            found = self._fleets[name] = Fleet(fleet.store, by=name, clock=fleet.clock, chance=fleet.chance)
-        return found
+            fleet = self._fleets[name] = self.fleet.named(name)
+        return fleet
 
 
 @dataclass
 class Call:
-    """One request, after it was checked. ``fleet`` acts in the name of the caller. ``agent`` is whether it came through
-    MCP: a model may have made it, whatever its credential allows."""
+    """One request, after it was checked. ``system`` acts in the name of the caller."""
 
     request: Request
     server: ServerState
-    caller: Caller | None
-    fleet: Fleet
+    caller: Credential | None
+    system: LocalSystem
     path: Mapping[str, str]
     query: Any = None
     body: Any = None
-    agent: bool = False
 
     @property
-    def by(self) -> str:
-        return self.fleet.by
-
-    @property
-    def editor(self) -> str | None:
-        """The name of a caller whose edits are those of an editor, which has a scope: it is an agent, or may edit plans
-        but not operate them. None for a caller who may do both: a person."""
-        if self.caller is None or (self.caller.credential.allows("operate") and not self.agent):
-            return None
-        return self.caller.name
+    def fleet(self) -> Fleet:
+        return self.system.fleet
 
 
 Handler = Callable[[Call], Awaitable[Any]]
@@ -246,7 +242,7 @@ class Endpoint:
     @property
     def parameters(self) -> list[str]:
         """The names of the parameters in the path."""
-        return re.findall(r"{(\w+)}", self.path)
+        return path_fields(self.path)
 
 
 class DocumentResponse(JSONResponse):
@@ -290,18 +286,15 @@ class EndpointApp:
 
     async def _answer(self, request: Request, held: contextlib.ExitStack) -> Response:
         endpoint, server, caller = self._endpoint, self._server, None
-        path = {name: checked_parameter(name, value) for name, value in request.path_params.items()}
+        path = {name: checked_name(name, value) for name, value in request.path_params.items()}
         if endpoint.needs is not None:
             caller = await server.gate.caller(request)
             server.gate.admit(request, caller)
-            need = endpoint.needs.format(**path)
-            if not caller.credential.allows(need):
-                return problem(403, f"this needs the scope {shown_need(need)}", "scope-missing")
+            caller.check(endpoint.needs, path)
             held.enter_context(server.gate.counted(caller))
             if endpoint.edits:
                 server.gate.count_edit(caller)
-        fleet = server.fleet if caller is None else server.fleet_of(caller.name)
-        call = Call(request, server, caller, fleet, path)
+        call = Call(request, server, caller, server.system_of(caller), path)
         try:
             call.query = endpoint.query.model_validate(_query(request))
             if endpoint.body is not None:
@@ -313,7 +306,7 @@ class EndpointApp:
             if key is None or caller is None or endpoint.method == "GET":
                 return await self._handle(call)
             words = [f"{endpoint.method} {endpoint.path}".encode(), *map(to_json, (path, call.query, call.body))]
-            keyed = KeyedRequest.of(caller.credential.id, key, *words)
+            keyed = KeyedRequest.of(caller.id, key, *words)
             return await server.kept_answers.answer(keyed, lambda: self._settled(call), secret=endpoint.secret)
 
     async def _handle(self, call: Call) -> Response:
@@ -363,25 +356,6 @@ def in_time(request: Request, send: Send) -> Send:
     return in_parts
 
 
-def checked_parameter(name: str, value: str) -> str:
-    """A parameter of a path. Names are keys in the store and never paths of files, but what cannot be a name is refused
-    before anything looks for it. Raises RequestRefused."""
-    printable = bool(value) and len(value) <= 500 and value.isprintable()
-    if not printable or ("/" in value and name not in WITH_SLASH):
-        raise RequestRefused(404, f"no {name} has such a name")
-    return value
-
-
-def shown_need(need: str) -> str:
-    """The scope that satisfies a need and no more."""
-    kind, _, name = need.partition(" ")
-    if kind == "observe" and name.startswith("plan "):
-        return f"observe or edit:{name.removeprefix('plan ')}"
-    if kind == "observe":
-        return "observe or series" if name else "observe"
-    return f"{kind}:{name}" if name else kind
-
-
 def _query(request: Request) -> dict[str, str]:
     """The query of a request. A name that occurs twice is a mistake of the client."""
     pairs = request.query_params.multi_items()
@@ -390,7 +364,7 @@ def _query(request: Request) -> dict[str, str]:
     return dict(pairs)
 
 
-async def _json_body(request: Request, server: ServerState, caller: Caller | None) -> Any:
+async def _json_body(request: Request, server: ServerState, caller: Credential | None) -> Any:
     """The JSON of a body; an empty one is an empty object. Raises RequestRefused."""
     if request.headers.get("content-length", "0") == "0" and "transfer-encoding" not in request.headers:
         return {}
@@ -403,11 +377,3 @@ async def _json_body(request: Request, server: ServerState, caller: Caller | Non
         return parse_strict(body, max_depth=MAX_DEPTH)
     except NotStrictJson as error:
         raise RequestRefused(400, f"the body is not valid JSON: {error}") from None
-
-
-def request_violations(error: ValidationError) -> list[dict[str, Any]]:
-    """What is wrong with the parameters of a request."""
-    return [
-        violation_json(None, str(one["type"]), f"{'.'.join(map(str, one['loc'])) or 'the request'}: {one['msg']}")
-        for one in error.errors(include_url=False, include_context=False, include_input=False)
-    ]

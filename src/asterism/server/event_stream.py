@@ -62,7 +62,7 @@ class EventStream(Response):
         server, caller = self._call.server, self._call.caller
         tasks = [sending, leaving, asyncio.create_task(server.stopping.wait())]
         if caller is not None:
-            tasks.append(asyncio.create_task(server.credential_ends.wait(caller.credential.id)))
+            tasks.append(asyncio.create_task(server.credential_ends.wait(caller.id)))
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -95,7 +95,7 @@ class EventStream(Response):
                         return
                     await body(data)
         except Exception as error:
-            log.warning("an event stream of %s ended: %s", self._call.by, error)
+            log.warning("an event stream of %s ended: %s", self._call.fleet.by, error)
         finally:
             if following is not None:
                 following.cancel()

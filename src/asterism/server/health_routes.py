@@ -11,7 +11,7 @@ from asterism import __version__
 from asterism.api import documents
 from asterism.api.credentials import SESSION, SESSION_LIFETIME, TOKEN, LoginRefused
 from asterism.server.endpoint import Call, Endpoint
-from asterism.server.request_guard import Caller, client_of, cookie_header
+from asterism.server.request_guard import client_of, cookie_header
 from asterism.store.store_errors import StoreError
 
 
@@ -52,13 +52,13 @@ async def login(call: Call) -> Response:
 async def login_command(call: Call) -> Any:
     """Exchange a one-time code for a token, once."""
     new = await call.server.gate.redeem_login(call.request, call.body.code, TOKEN)
-    return documents.NewToken(token=new.token, **client_of(Caller(new.credential)))
+    return documents.NewToken(token=new.token, **client_of(new.credential))
 
 
 async def logout(call: Call) -> Response:
     """Revoke the credential of the request, and forget its cookie."""
     assert call.caller is not None
-    await call.server.gate.credentials.revoke(call.caller.credential.id)
+    await call.server.gate.credentials.revoke(call.caller.id)
     return JSONResponse({}, headers={"set-cookie": cookie_header(call.server.gate, "", 0)})
 
 

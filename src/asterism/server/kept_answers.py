@@ -28,8 +28,8 @@ from typing import Any
 
 from starlette.responses import Response
 
+from asterism.api.http_form import KeyReused, NotKept, OutcomeLost
 from asterism.base.http_limits import RequestRefused
-from asterism.core.errors import AsterismError
 from asterism.fleet.retention import ANSWERS, ANSWERS_KEPT
 from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.protocol import PutRegister, Register, Store
@@ -49,18 +49,6 @@ OTHER_SERVER = 15.0
 """How long after its beginning a request at another server may still be answered, in seconds."""
 
 POLL = 0.5
-
-
-class KeyReused(AsterismError):
-    """A key came with another request than before. Nothing was done."""
-
-
-class NotKept(AsterismError):
-    """A repeat of a request that was done, whose answer is not kept."""
-
-
-class OutcomeLost(AsterismError):
-    """It is unknown whether the first request with this key was done."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from asterism.core.plan.constellation import Constellation
 from asterism.durable.plan_history import plan_at
 from asterism.durable.stored_plans import find_plan, read_plan
 from asterism.server.endpoint import Call, Endpoint, NoModel
-from asterism.server.operation_endpoint import system_of
 
 
 class LayoutQuery(BaseModel, extra="forbid"):
@@ -56,7 +55,7 @@ async def layout_after(call: Call) -> Any:
     """Nothing is changed: the edits are applied to a copy."""
     name = call.path["plan"]
     batch = batch_of_edits(call.body.edits)
-    await check_size(system_of(call), name, batch)
+    await check_size(call.system, name, batch)
     plan = (await read_plan(call.fleet, name)).record.plan
     edited = plan.copy()
     edited.apply(batch, call.fleet.store.clock())

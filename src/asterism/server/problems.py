@@ -1,123 +1,31 @@
-"""Errors as problem documents (RFC 9457): one table from errors of the library to HTTP statuses.
-
-The type of a problem is ``urn:asterism:problem:NAME``; programs compare it, people read the detail. An edit that was
-rejected carries all its violations, a plan file all its mistakes.
-"""
+"""Problem documents as answers of the server."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping
-from http import HTTPStatus
 from typing import Any
 
 from starlette.responses import JSONResponse, Response
 
-from asterism.api.credentials import LoginRefused, UnknownCredential
-from asterism.api.local.edit_handlers import InvalidEdits
-from asterism.api.scopes import InvalidScope
+from asterism.api.local.problem_documents import error_json, problem_json
 from asterism.base.http_limits import RequestRefused
-from asterism.base.text import clean
-from asterism.core.errors import (
-    AsterismError,
-    EditRejected,
-    InvalidTask,
-    InvalidWorkflow,
-    NotJson,
-    RunRefused,
-    UnknownTask,
-)
-from asterism.core.plan.approval import ApprovalGone, EditWaits
-from asterism.core.plan.assignment_lock import CycleClaimed, CycleGone
-from asterism.core.run.run_label import InvalidTemplate
-from asterism.core.schedule.schedule import InvalidSchedule
-from asterism.core.series.document import UnreadableSeries
-from asterism.durable.journal_store import ConstellationExists, UnknownConstellation
-from asterism.durable.plan_history import VersionUnknown
-from asterism.durable.plan_requests import AnswerLost, NotAnswered
-from asterism.fleet.bulk_creation import InvalidInput
-from asterism.fleet.fleet import InvalidTerms, UnknownDevice
-from asterism.fleet.ledger import UnknownRun
-from asterism.fleet.run_queries import AmbiguousRun, NoSuchRun
-from asterism.fleet.schedules import ScheduleExists, UnknownSchedule
-from asterism.fleet.settings import InvalidSettings
-from asterism.fleet.workflows import MissingInput, UnknownWorkflow, WorkflowInUse
-from asterism.planfile.loader import BadPlan
-from asterism.series.compare_and_swap import Contended
-from asterism.series.register import BadSeriesName, NotClaimable, OutcomeUnknown, RegisterUnavailable, UnknownSeries
-from asterism.server.kept_answers import KeyReused, NotKept, OutcomeLost
-from asterism.store.store_errors import StoreError, StoreUnavailable
-
-log = logging.getLogger("asterism.server")
 
 MEDIA_TYPE = "application/problem+json"
-PREFIX = "urn:asterism:problem:"
-
-
-STATUSES: tuple[tuple[type[AsterismError], int, str], ...] = (
-    (EditRejected, 422, "edit-rejected"),
-    (EditWaits, 409, "edit-waits"),
-    (ApprovalGone, 404, "unknown-approval"),
-    (CycleGone, 404, "unknown-cycle"),
-    (CycleClaimed, 409, "cycle-claimed"),
-    (UnknownConstellation, 404, "unknown-plan"),
-    (UnknownTask, 404, "unknown-task"),
-    (VersionUnknown, 404, "unknown-version"),
-    (UnknownRun, 404, "unknown-run"),
-    (UnknownDevice, 404, "unknown-device"),
-    (UnknownSchedule, 404, "unknown-schedule"),
-    (UnknownWorkflow, 404, "unknown-workflow"),
-    (WorkflowInUse, 409, "workflow-in-use"),
-    (UnknownCredential, 404, "unknown-token"),
-    (BadPlan, 422, "invalid-plan"),
-    (InvalidSchedule, 422, "invalid-schedule"),
-    (InvalidWorkflow, 422, "invalid-workflow"),
-    (InvalidSettings, 422, "invalid-settings"),
-    (InvalidScope, 422, "invalid-scope"),
-    (BadSeriesName, 422, "invalid-series"),
-    (InvalidEdits, 422, "invalid-edits"),
-    (InvalidTask, 422, "invalid-task"),
-    (NotJson, 422, "invalid-value"),
-    (UnknownSeries, 404, "unknown-series"),
-    (UnreadableSeries, 409, "series-unreadable"),
-    (NotClaimable, 409, "series-refused"),
-    (Contended, 409, "series-contended"),
-    (OutcomeUnknown, 504, "answer-lost"),
-    (RegisterUnavailable, 503, "store-unavailable"),
-    (ConstellationExists, 409, "plan-exists"),
-    (NoSuchRun, 404, "unknown-run"),
-    (AmbiguousRun, 409, "ambiguous-run"),
-    (MissingInput, 422, "missing-input"),
-    (InvalidInput, 422, "invalid-input"),
-    (InvalidTerms, 422, "invalid-run"),
-    (InvalidTemplate, 422, "invalid-template"),
-    (ScheduleExists, 409, "schedule-exists"),
-    (RunRefused, 409, "run-refused"),
-    (NotAnswered, 504, "not-answered"),
-    (AnswerLost, 504, "answer-lost"),
-    (KeyReused, 422, "key-reused"),
-    (NotKept, 409, "answer-not-kept"),
-    (OutcomeLost, 504, "answer-lost"),
-    (LoginRefused, 403, "login-refused"),
-    (StoreUnavailable, 503, "store-unavailable"),
-    (StoreError, 503, "store-unavailable"),
-    (AsterismError, 409, "refused"),
-)
-"""The status and the name of each error. The first class that matches counts."""
 
 
 def problem(
     status: int, detail: str, name: str | None = None, *, retry_after: float | None = None, **more: Any
 ) -> Response:
     """A problem document as an answer."""
-    document = {
-        "type": f"{PREFIX}{name}" if name is not None else "about:blank",
-        "title": HTTPStatus(status).phrase,
-        "status": status,
-        "detail": clean(detail),
-        **more,
-    }
-    headers = {}
+    return _response(problem_json(status, detail, name, **more), retry_after)
+
+
+def problem_of(error: Exception, where: str, plan: str | None = None) -> Response:
+    """The answer to a request that failed. ``where`` is for the log; ``plan`` is the plan of the request."""
+    return _response(error_json(error, where, plan), error.retry_after if isinstance(error, RequestRefused) else None)
+
+
+def _response(document: dict[str, Any], retry_after: float | None) -> Response:
+    status, headers = document["status"], dict[str, str]()
     if status in (400, 401, 408, 411, 413, 429, 503):
         headers["connection"] = "close"  # or the rest of the request would be read to its end
     if status == 401:
@@ -125,51 +33,3 @@ def problem(
     if retry_after is not None:
         headers["retry-after"] = f"{max(1.0, retry_after):.0f}"
     return JSONResponse(document, status, headers, MEDIA_TYPE)
-
-
-def problem_of(error: Exception, where: str, plan: str | None = None) -> Response:
-    """The problem document of an error. ``where`` is for the log; ``plan`` is the plan of the request."""
-    if isinstance(error, RequestRefused):
-        return problem(error.status, str(error), retry_after=error.retry_after)
-    for kind, status, name in STATUSES:
-        if isinstance(error, kind):
-            if status >= 500:
-                log.warning("%s: %s", where, error)
-            return problem(status, error_detail(error, plan), name, **_more(error))
-    log.exception("internal error: %s", where, exc_info=error)
-    return problem(500, "internal error; see the log of the server", "internal-error")
-
-
-def error_detail(error: Exception, plan: str | None = None) -> str:
-    """What a caller learns of an error about a plan."""
-    if isinstance(error, RunRefused):  # its story is not part of the sentence
-        return f"run {error.run_id}: {error.why}"
-    if isinstance(error, EditRejected):
-        return "the edit was rejected, and nothing has changed"
-    if isinstance(error, BadPlan):
-        return "the plan file has mistakes"
-    if isinstance(error, UnknownConstellation):  # its message names the store, and plans that are not the caller's
-        return "there is no such plan" if plan is None else f"there is no plan {plan!r}"
-    if isinstance(error, ConstellationExists):
-        return "there is a plan of this name already: give this one another name"
-    if isinstance(error, StoreError):
-        return "the store is unavailable: try again later"  # its message may name a file or a host
-    return str(error)
-
-
-def _more(error: Exception) -> Mapping[str, Any]:
-    if isinstance(error, EditRejected):
-        return {"violations": [violation_json(one.edit, one.rule, one.message) for one in error.violations]}
-    if isinstance(error, InvalidEdits):
-        return {"violations": [violation_json(edit, "invalid_edit", why) for edit, why in error.reasons.items()]}
-    if isinstance(error, InvalidInput):
-        return {"violations": [violation_json(error.index, "invalid_input", error.why)]}
-    if isinstance(error, EditWaits):
-        return {"approval": error.approval.id}
-    if isinstance(error, BadPlan):
-        return {"violations": [violation_json(None, "plan_file", one.format(error.name)) for one in error.mistakes]}
-    return {}
-
-
-def violation_json(edit: int | None, rule: str, message: str) -> dict[str, Any]:
-    return {"edit": edit, "rule": rule, "message": clean(message)}

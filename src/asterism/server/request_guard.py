@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -72,22 +71,6 @@ SECURITY_HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Who makes a request."""
-
-    credential: Credential
-
-    @property
-    def name(self) -> str:
-        return self.credential.name
-
-    @property
-    def shown(self) -> str:
-        """The name with the id: several credentials may have one name, and each has limits of its own."""
-        return f"{self.name} ({self.credential.id})"
 
 
 class RequestGuard:
@@ -166,7 +149,7 @@ class Gate:
         self._edits = RecentEvents(now, edits_per_minute, 60.0)
         self._under_way = RequestsUnderWay(requests_at_once)
 
-    async def caller(self, request: Request) -> Caller:
+    async def caller(self, request: Request) -> Credential:
         """Who makes a request. Raises RequestRefused with 401."""
         authorization = request.headers.get("authorization")
         if authorization is not None:
@@ -176,27 +159,27 @@ class Gate:
                 raise RequestRefused(
                     401, "the session of a browser is no token: create one with: asterism token create"
                 )
-            return Caller(found)
-        caller = Caller(await self._find(request, request.cookies.get(self.cookie, "")))
+            return found
+        caller = await self._find(request, request.cookies.get(self.cookie, ""))
         self._check_page_key(request, caller)
         return caller
 
-    def admit(self, request: Request, caller: Caller) -> None:
+    def admit(self, request: Request, caller: Credential) -> None:
         """Give the connection of a request to its caller. Raises RequestRefused."""
         place = place_of(request)
         if place is not None:
             place.readmit(PROXY if self._shared else caller.shown)
 
-    def counted(self, caller: Caller) -> AbstractContextManager[None]:
+    def counted(self, caller: Credential) -> AbstractContextManager[None]:
         """Count a request while it is answered. Raises RequestRefused if too many of its credential are."""
-        return self._under_way.counted(caller.credential.id, caller.name)
+        return self._under_way.counted(caller.id, caller.name)
 
-    def count_edit(self, caller: Caller) -> None:
+    def count_edit(self, caller: Credential) -> None:
         """Raises RequestRefused if a credential has made too many edits in the last minute."""
-        wait = self._edits.wait(caller.credential.id)
+        wait = self._edits.wait(caller.id)
         if wait is not None:
             raise RequestRefused(429, f"too many edits of {caller.name} in a minute: wait {wait:.0f} s", wait)
-        self._edits.add(caller.credential.id)
+        self._edits.add(caller.id)
 
     async def _find(self, request: Request, token: str) -> Credential:
         found = await self.credentials.find(token) if token else None
@@ -233,8 +216,8 @@ class Gate:
             raise RequestRefused(429, f"too many wrong tokens from {address}: wait {wait:.0f} s", wait)
         self._failures.add(address)
 
-    def _check_page_key(self, request: Request, caller: Caller) -> None:
-        if not caller.credential.has_page_key(request.headers.get(PAGE_HEADER, "")):
+    def _check_page_key(self, request: Request, caller: Credential) -> None:
+        if not caller.has_page_key(request.headers.get(PAGE_HEADER, "")):
             raise RequestRefused(
                 401, "the header X-Asterism-Page is missing or wrong: open a link of: asterism token login"
             )
@@ -278,12 +261,11 @@ def request_hosts(host: str, names: Collection[str]) -> list[str]:
     return [*names] if host in ("0.0.0.0", "::") else [shown, *names]
 
 
-def client_of(caller: Caller) -> Mapping[str, Any]:
+def client_of(caller: Credential) -> Mapping[str, Any]:
     """A caller as ``GET /me`` shows it."""
-    credential = caller.credential
     return {
-        "name": credential.name,
-        "scopes": sorted(credential.scopes),
-        "kind": credential.kind,
-        "expires_at": credential.expires_at,
+        "name": caller.name,
+        "scopes": sorted(caller.scopes),
+        "kind": caller.kind,
+        "expires_at": caller.expires_at,
     }

@@ -80,6 +80,7 @@ def view(
         **fields,
         **(structure(plan, stored, results=results) if tasks else {"tasks": [], "dependencies": []}),
         now=now,
+        ended=head.ended,
         position=str(stored.record.number),
         cancel_request=stored.cancel_request,
         params=PlanMask(plan).shown(dict(head.params)),

@@ -7,7 +7,7 @@ and ``plan_retry.py`` change a plan that no process runs.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from itertools import count
 from typing import Any, TypeVar
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from asterism.api import documents
 from asterism.api import plan_operations as declared
 from asterism.api.document_codec import read_document
-from asterism.api.local import edited_plans, plan_documents
+from asterism.api.local import edited_plans, editor_limits, plan_documents
 from asterism.api.local.edit_handlers import checked_batch
 from asterism.api.local.plan_log_pages import plan_log
 from asterism.api.local.run_handlers import run_advice
@@ -28,7 +28,16 @@ from asterism.core.plan.edit_scope import EditScope
 from asterism.durable import admin, plan_requests, stored_plans
 from asterism.durable.approval_store import list_approvals
 from asterism.durable.journal_store import check_name, read_head
-from asterism.durable.plan_history import Position, edit_history, plan_at, plan_events
+from asterism.durable.plan_history import (
+    PlanEvents,
+    PlanFollower,
+    Position,
+    VersionUnknown,
+    edit_history,
+    plan_at,
+    plan_events,
+    versions,
+)
 from asterism.durable.plan_retry import reopen_plan
 from asterism.durable.plan_submissions import submit_again
 from asterism.durable.plan_submissions import submit_plan as store_plan
@@ -36,11 +45,18 @@ from asterism.durable.rejected_edits import rejected_edits
 from asterism.durable.stored_plans import find_plan, read_plan, unknown_task
 from asterism.durable.task_logs import story_tracebacks, task_runs
 from asterism.fleet import retention
+from asterism.fleet.fleet import Fleet
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.store.protocol import Notice
 
 CANCEL_INTERVAL = 1.0
 """Seconds between two looks whether a plan that is being cancelled has ended."""
+
+EVENT_INTERVAL = 0.2
+"""Seconds between two looks for events of a plan."""
+
+END_INTERVAL = 0.5
+"""Seconds between two looks whether a plan has ended."""
 
 MAX_EVENTS = 5_000
 """How many events one answer has."""
@@ -66,6 +82,16 @@ async def show_plan(system: LocalSystem, request: declared.ShowPlan) -> document
     return plan_documents.view(
         stored, now=fleet.store.clock(), tasks=request.tasks, results=request.results, approvals=approvals
     )
+
+
+@implements(declared.watch_plan)
+async def watch_plan(system: LocalSystem, request: declared.WatchPlan) -> documents.Plan:
+    for look in count(1):
+        head, _ = await read_head(system.fleet.store, request.plan)
+        if head.ended or look * END_INTERVAL > request.timeout:
+            break
+        await system.fleet.clock.sleep(END_INTERVAL)
+    return await show_plan(system, declared.ShowPlan(request.plan, tasks=False))
 
 
 @implements(declared.draw_plan)
@@ -152,16 +178,51 @@ async def show_version(system: LocalSystem, request: declared.ShowVersion) -> do
 @implements(declared.read_changes)
 async def read_changes(system: LocalSystem, request: declared.ReadChanges) -> documents.Changes:
     await find_plan(system.fleet, request.plan)
-    since = None if request.since is None else parse_position(request.since)
-    events = await plan_events(system.fleet.store, request.plan, since)
-    items = events.events[:MAX_EVENTS]
-    more = len(events.events) > MAX_EVENTS
-    position = items[-1].position if more else events.position
+    kinds = request.kinds.split(",") if request.kinds else []
+    if unknown := set(kinds) - set(declared.EVENT_KINDS):
+        raise RequestRefused(
+            422, f"{min(unknown)!r} is not a kind of events; they are: {', '.join(declared.EVENT_KINDS)}"
+        )
+    events, position, reset = await _events(system.fleet, request, kinds)
+    more = len(events) > MAX_EVENTS
+    if more:
+        position = events[MAX_EVENTS - 1].position
     return documents.Changes(
-        items=[event.to_json() for event in items],
+        items=[event.to_json() for event in events[:MAX_EVENTS]],
         position=str(position),
-        reset=events.reset,
+        reset=reset,
         next=str(position) if more else None,
+    )
+
+
+async def _events(fleet: Fleet, request: declared.ReadChanges, kinds: Collection[str]) -> PlanEvents:
+    """The events of some kinds, as soon as there are any or the time is up."""
+    store, name, since = fleet.store, request.plan, await _beginning(fleet, request)
+    if since is None and request.since is None:
+        events, position, reset = await plan_events(store, name)
+        return PlanEvents([event for event in events if not kinds or event.kind in kinds], position, reset)
+    follower = await PlanFollower.open(store, name, since)
+    for look in count(1):
+        read = await follower.read()
+        events = [event for event in read if not kinds or event.kind in (*kinds, "reset", "gone")]
+        if events or look * EVENT_INTERVAL > request.timeout:
+            break
+        await fleet.clock.sleep(EVENT_INTERVAL)
+    told = [event for event in events if event.kind != "reset"]
+    return PlanEvents(told, follower.position, len(told) < len(events))
+
+
+async def _beginning(fleet: Fleet, request: declared.ReadChanges) -> Position | None:
+    """Where the events begin; None for the beginning of the plan, or for now. Raises VersionUnknown."""
+    if request.since_version is None:
+        return None if request.since in (None, "now") else parse_position(request.since)
+    if request.since is not None:
+        raise RequestRefused(422, "give either since or since_version")
+    for version in await versions(fleet.store, request.plan):
+        if version.version == request.since_version:
+            return version.position
+    raise VersionUnknown(
+        f"plan {request.plan!r} has no version {request.since_version}, or its history does not reach back to it"
     )
 
 
@@ -225,7 +286,8 @@ async def resume_plan(system: LocalSystem, request: declared.ChangePlan) -> docu
 @implements(declared.cancel_plan)
 async def cancel_plan(system: LocalSystem, request: declared.ChangePlan) -> documents.PlanState:
     """Ask the owner to cancel the plan; if no process runs it, a server does."""
-    await find_plan(system.fleet, request.plan)
+    head = await find_plan(system.fleet, request.plan)
+    editor_limits.check_cancel_plan(system.editor, head)
     await admin.cancel(system.fleet, request.plan, request.reason)
     await _run_somewhere(system, request.plan)
     return await _state(system, request.plan)
@@ -261,6 +323,7 @@ async def remove_plan(system: LocalSystem, request: declared.ChangePlan) -> docu
 @implements(declared.retry_plan)
 async def retry_plan(system: LocalSystem, request: declared.RetryPlan) -> documents.PlanState:
     await find_plan(system.fleet, request.plan)
+    await editor_limits.check_retry_plan(system, request)
     batch = await checked_batch(system, request.plan, request.edits, request.reason) if request.edits else None
     reopened = await reopen_plan(
         system.fleet,

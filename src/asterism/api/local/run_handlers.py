@@ -330,7 +330,14 @@ async def resume_run(system: LocalSystem, request: declared.ChangeRun) -> docume
 
 @implements(declared.cancel_run)
 async def cancel_run(system: LocalSystem, request: declared.ChangeRun) -> documents.Run:
-    return await _change(system, request.run, lambda fleet, run: fleet.cancel(run.id, request.reason))
+    async def cancel(fleet: Fleet, run: Run) -> Run:
+        if system.editor is not None:
+            from asterism.api.local.editor_limits import check_cancel_run  # with plans, which people do not need
+
+            check_cancel_run(run)
+        return await fleet.cancel(run.id, request.reason)
+
+    return await _change(system, request.run, cancel)
 
 
 @implements(declared.retry_run)

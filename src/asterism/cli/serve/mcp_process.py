@@ -19,16 +19,15 @@ from asterism.fleet.fleet import Fleet
 async def serve_client(fleet: Fleet, name: str, scopes: Sequence[str], *, local: int) -> int:
     """Serve until the client closes standard input, or SIGINT or SIGTERM. Returns the exit code."""
     try:
-        from asterism.mcp.mcp_stdio import local_caller, local_state, serve_stdio
+        from asterism.mcp.mcp_stdio import local_caller, serve_stdio
     except ImportError:
         raise AsterismError(f"asterism mcp needs the MCP SDK: {install_hint('mcp')}") from None
-    caller, state = local_caller(name, scopes), local_state(fleet)
+    caller = local_caller(name, scopes)
     tune_gc()
     if sys.stdin is not None and sys.stdin.isatty():
         note("An MCP client starts this command and speaks with it here; Ctrl-D ends it. See: asterism mcp --help")
     async with runs_plans(fleet, ServerPolicy.find(None).orchestrators(local)) as runner:
-        state.submitted = runner.wake
-        await _until_signal(asyncio.create_task(serve_stdio(state, caller)))
+        await _until_signal(asyncio.create_task(serve_stdio(fleet, caller, runner.wake)))
     return 0
 
 

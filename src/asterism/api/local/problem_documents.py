@@ -1,0 +1,173 @@
+"""Errors as problem documents (RFC 9457): one table from errors of the library to HTTP statuses, for every door.
+
+The type of a problem is ``urn:asterism:problem:NAME``; programs compare it, people read the detail. An edit that was
+rejected carries all its violations, a plan file all its mistakes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from pydantic import ValidationError
+
+from asterism.api.credentials import LoginRefused, UnknownCredential
+from asterism.api.http_form import KeyReused, NotKept, OutcomeLost
+from asterism.api.local.edit_handlers import InvalidEdits
+from asterism.api.scopes import InvalidScope, ScopeMissing
+from asterism.base.http_limits import RequestRefused
+from asterism.base.text import clean
+from asterism.core.errors import (
+    AsterismError,
+    EditRejected,
+    InvalidTask,
+    InvalidWorkflow,
+    NotJson,
+    RunRefused,
+    UnknownTask,
+)
+from asterism.core.plan.approval import ApprovalGone, EditWaits
+from asterism.core.plan.assignment_lock import CycleClaimed, CycleGone
+from asterism.core.run.run_label import InvalidTemplate
+from asterism.core.schedule.schedule import InvalidSchedule
+from asterism.core.series.document import UnreadableSeries
+from asterism.durable.journal_store import ConstellationExists, UnknownConstellation
+from asterism.durable.plan_history import VersionUnknown
+from asterism.durable.plan_requests import AnswerLost, NotAnswered
+from asterism.fleet.bulk_creation import InvalidInput
+from asterism.fleet.fleet import InvalidTerms, UnknownDevice
+from asterism.fleet.ledger import UnknownRun
+from asterism.fleet.run_queries import AmbiguousRun, NoSuchRun
+from asterism.fleet.schedules import ScheduleExists, UnknownSchedule
+from asterism.fleet.settings import InvalidSettings
+from asterism.fleet.workflows import MissingInput, UnknownWorkflow, WorkflowInUse
+from asterism.planfile.loader import BadPlan
+from asterism.series.compare_and_swap import Contended
+from asterism.series.register import BadSeriesName, NotClaimable, OutcomeUnknown, RegisterUnavailable, UnknownSeries
+from asterism.store.store_errors import StoreError, StoreUnavailable
+
+log = logging.getLogger("asterism.api")
+
+PREFIX = "urn:asterism:problem:"
+
+
+STATUSES: tuple[tuple[type[AsterismError], int, str], ...] = (
+    (EditRejected, 422, "edit-rejected"),
+    (EditWaits, 409, "edit-waits"),
+    (ApprovalGone, 404, "unknown-approval"),
+    (CycleGone, 404, "unknown-cycle"),
+    (CycleClaimed, 409, "cycle-claimed"),
+    (UnknownConstellation, 404, "unknown-plan"),
+    (UnknownTask, 404, "unknown-task"),
+    (VersionUnknown, 404, "unknown-version"),
+    (UnknownRun, 404, "unknown-run"),
+    (UnknownDevice, 404, "unknown-device"),
+    (UnknownSchedule, 404, "unknown-schedule"),
+    (UnknownWorkflow, 404, "unknown-workflow"),
+    (WorkflowInUse, 409, "workflow-in-use"),
+    (UnknownCredential, 404, "unknown-token"),
+    (BadPlan, 422, "invalid-plan"),
+    (InvalidSchedule, 422, "invalid-schedule"),
+    (InvalidWorkflow, 422, "invalid-workflow"),
+    (InvalidSettings, 422, "invalid-settings"),
+    (ScopeMissing, 403, "scope-missing"),
+    (InvalidScope, 422, "invalid-scope"),
+    (BadSeriesName, 422, "invalid-series"),
+    (InvalidEdits, 422, "invalid-edits"),
+    (InvalidTask, 422, "invalid-task"),
+    (NotJson, 422, "invalid-value"),
+    (UnknownSeries, 404, "unknown-series"),
+    (UnreadableSeries, 409, "series-unreadable"),
+    (NotClaimable, 409, "series-refused"),
+    (Contended, 409, "series-contended"),
+    (OutcomeUnknown, 504, "answer-lost"),
+    (RegisterUnavailable, 503, "store-unavailable"),
+    (ConstellationExists, 409, "plan-exists"),
+    (NoSuchRun, 404, "unknown-run"),
+    (AmbiguousRun, 409, "ambiguous-run"),
+    (MissingInput, 422, "missing-input"),
+    (InvalidInput, 422, "invalid-input"),
+    (InvalidTerms, 422, "invalid-run"),
+    (InvalidTemplate, 422, "invalid-template"),
+    (ScheduleExists, 409, "schedule-exists"),
+    (RunRefused, 409, "run-refused"),
+    (NotAnswered, 504, "not-answered"),
+    (AnswerLost, 504, "answer-lost"),
+    (KeyReused, 422, "key-reused"),
+    (NotKept, 409, "answer-not-kept"),
+    (OutcomeLost, 504, "answer-lost"),
+    (LoginRefused, 403, "login-refused"),
+    (StoreUnavailable, 503, "store-unavailable"),
+    (StoreError, 503, "store-unavailable"),
+    (AsterismError, 409, "refused"),
+)
+"""The status and the name of each error. The first class that matches counts."""
+
+
+def problem_json(status: int, detail: str, name: str | None = None, **more: Any) -> dict[str, Any]:
+    """A problem document."""
+    return {
+        "type": f"{PREFIX}{name}" if name is not None else "about:blank",
+        "title": HTTPStatus(status).phrase,
+        "status": status,
+        "detail": clean(detail),
+        **more,
+    }
+
+
+def error_json(error: Exception, where: str, plan: str | None = None) -> dict[str, Any]:
+    """The problem document of an error. ``where`` is for the log; ``plan`` is the plan of the request."""
+    if isinstance(error, RequestRefused):
+        return problem_json(error.status, str(error))
+    for kind, status, name in STATUSES:
+        if isinstance(error, kind):
+            if status >= 500:
+                log.warning("%s: %s", where, error)
+            return problem_json(status, error_detail(error, plan), name, **_more(error))
+    log.exception("internal error: %s", where, exc_info=error)
+    return problem_json(500, "internal error; see the log of the server", "internal-error")
+
+
+def error_detail(error: Exception, plan: str | None = None) -> str:
+    """What a caller learns of an error about a plan."""
+    if isinstance(error, RunRefused):  # its story is not part of the sentence
+        return f"run {error.run_id}: {error.why}"
+    if isinstance(error, EditRejected):
+        return "the edit was rejected, and nothing has changed"
+    if isinstance(error, BadPlan):
+        return "the plan file has mistakes"
+    if isinstance(error, UnknownConstellation):  # its message names the store, and plans that are not the caller's
+        return "there is no such plan" if plan is None else f"there is no plan {plan!r}"
+    if isinstance(error, ConstellationExists):
+        return "there is a plan of this name already: give this one another name"
+    if isinstance(error, StoreError):
+        return "the store is unavailable: try again later"  # its message may name a file or a host
+    return str(error)
+
+
+def _more(error: Exception) -> Mapping[str, Any]:
+    if isinstance(error, EditRejected):
+        return {"violations": [violation_json(one.edit, one.rule, one.message) for one in error.violations]}
+    if isinstance(error, InvalidEdits):
+        return {"violations": [violation_json(edit, "invalid_edit", why) for edit, why in error.reasons.items()]}
+    if isinstance(error, InvalidInput):
+        return {"violations": [violation_json(error.index, "invalid_input", error.why)]}
+    if isinstance(error, EditWaits):
+        return {"approval": error.approval.id}
+    if isinstance(error, BadPlan):
+        return {"violations": [violation_json(None, "plan_file", one.format(error.name)) for one in error.mistakes]}
+    return {}
+
+
+def violation_json(edit: int | None, rule: str, message: str) -> dict[str, Any]:
+    return {"edit": edit, "rule": rule, "message": clean(message)}
+
+
+def request_violations(error: ValidationError) -> list[dict[str, Any]]:
+    """What is wrong with the fields of a request."""
+    return [
+        violation_json(None, str(one["type"]), f"{'.'.join(map(str, one['loc'])) or 'the request'}: {one['msg']}")
+        for one in error.errors(include_url=False, include_context=False, include_input=False)
+    ]

@@ -1,0 +1,86 @@
+"""Writes the tables of endpoints and of MCP tools into their pages, from the declarations: ``make reference``."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+from asterism.api.documents import Doc
+from asterism.api.operation import Operation, Reason
+from asterism.api.operations import OPERATIONS
+from asterism.mcp.mcp_tools import TOOLS, McpTool
+from asterism.server.app import endpoints
+from asterism.server.endpoint import Endpoint
+
+ROOT = Path(__file__).parents[2]
+HTTP_PAGE, MCP_PAGE = ROOT / "docs/reference/http-api.md", ROOT / "docs/how-to/mcp.md"
+BEGIN, END = "<!-- make reference writes this table -->\n", "<!-- end of the table -->\n"
+
+SCOPES = {None: "", "known": "any", "observe series": "`observe` or `series`", "edit {plan}": "`edit:PLAN`"}
+PLAIN = {"reason", "author", "after", "timeout", "dry_run", "tries", "deadline"}
+"""Fields that mean the same wherever they occur: the page explains them once."""
+
+
+def http_table() -> str:
+    rows = [f"| `{one.method} {one.path}` | {_scope(one.needs)} | {_effect(one)} |" for one in endpoints()]
+    return "\n".join(["| path | scope | what it does |", "| --- | --- | --- |", *rows, ""])
+
+
+def mcp_table() -> str:
+    rows = [
+        f"| `{one.name}` | {_scope(one.operation.needs)} | {one.text} | {_arguments(one)} |" for one in TOOLS.values()
+    ]
+    return "\n".join(["| tool | scope | what it does | arguments |", "| --- | --- | --- | --- |", *rows, ""])
+
+
+def _scope(needs: str | None) -> str:
+    return SCOPES.get(needs) or (f"`{needs.removesuffix(' {plan}')}`" if needs else "")
+
+
+def _arguments(tool: McpTool) -> str:
+    return ", ".join(f"`{name}`" for name in sorted(tool.arguments))
+
+
+def _effect(endpoint: Endpoint) -> str:
+    operation = OPERATIONS.get(endpoint.name)
+    return endpoint.summary if operation is None else " ".join(_sentences(operation, endpoint.parameters))
+
+
+def _sentences(operation: Operation[Any, Any, Any], in_path: list[str]) -> list[str]:
+    """What an operation does, what its request means, and its fields outside the path."""
+    request: Any = operation.request
+    fields = [one.name for one in dataclasses.fields(request) if one.name not in in_path]
+    text = inspect.cleandoc(request.__doc__ or "").partition("\n\n")[0]
+    meaning = "" if not fields or text.startswith(f"{request.__name__}(") else re.sub(r"\s+", " ", text)
+    hints = get_type_hints(request, include_extras=True)
+    shown = [_field(name, hints[name]) for name in fields]
+    parts = [operation.text, meaning.replace("``", "`"), f"Fields: {', '.join(shown)}." if shown else ""]
+    return [part for part in parts if part]
+
+
+def _field(name: str, hint: Any) -> str:
+    docs = [] if name in PLAIN or hint == Reason else [one.text for one in _metadata(hint) if isinstance(one, Doc)]
+    return f"`{name}`" + (f" ({docs[0].rstrip('.')})" if docs and docs[0] else "")
+
+
+def _metadata(hint: Any) -> tuple[Any, ...]:
+    """The annotations of a field, also of one that may be null."""
+    if get_origin(hint) is Annotated:
+        return (*hint.__metadata__, *_metadata(hint.__origin__))
+    return tuple(one for part in get_args(hint) for one in _metadata(part))
+
+
+def filled(page: Path, table: str) -> str:
+    """A page with its table."""
+    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    return f"{before}{BEGIN}\n{table}\n{END}{rest.partition(END)[2]}"
+
+
+PAGES = {HTTP_PAGE: http_table, MCP_PAGE: mcp_table}
+
+if __name__ == "__main__":
+    for page, table in PAGES.items():
+        page.write_text(filled(page, table()), encoding="utf-8")
