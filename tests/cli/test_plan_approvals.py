@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from asterism.cli.top.top_listings import Filter, FleetListings
+from asterism.api.system import LocalSystem
+from asterism.cli.top.top_listings import Filter, read_listing
 from asterism.core.errors import AsterismError
 from asterism.durable import admin
 from asterism.durable.approval_requests import approve_edit
@@ -119,9 +120,7 @@ def test_top_says_that_an_edit_waits(scene: Scene) -> None:
     submit(scene, "--remove", "test")
 
     async def look(fleet: Fleet) -> None:
-        listings = FleetListings(fleet)
-        (row,) = (await listings.listing("plans", Filter())).rows
-        listings.close()
+        (row,) = (await read_listing(LocalSystem(fleet), "plans", Filter())).rows
         assert str(row.cells[1]).endswith(", 1 edit waits")
 
     scene.ask(look)

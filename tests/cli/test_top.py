@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,38 +13,40 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import RichLog, Static
 
-from asterism.cli.store_thread import StoreThread
-from asterism.cli.top import top_listings
+from asterism.cli.top.system_thread import SystemThread
 from asterism.cli.top.top_app import Top
 from asterism.cli.top.top_listings import Filter, Row, Subject
 from asterism.cli.top.top_screens import ListingScreen, LogScreen, QuestionScreen, TextScreen
 from asterism.cli.top.top_table import RowTable
+from asterism.durable.stored_plans import read_plan
 from asterism.fleet.fleet import Fleet
 from asterism.series.claims import Claim, claim
 from asterism.series.store_register import StoreRegister
 from asterism.store.protocol import Notice, PutLog, StoredChunk
-from tests.cli.command_scenes import Scene
 from tests.cli.stored_plan_scenes import keeping
+from tests.cli.system_scenes import SystemScene, system_scene
 from tests.process_scenes import PATIENCE
 
 
-@pytest.fixture
-def scene(tmp_path: Path) -> Scene:
-    scene = Scene(tmp_path)
-    scene.ok("workflow", "add", "nap", "--argv", "sleep {seconds}")
-    scene.ok("workflow", "add", "render", "--shell", "true", "--needs", "gpu")
-    return scene
+@pytest.fixture(params=["sqlite", "server"])
+def scene(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SystemScene]:
+    """A store, and a server of one."""
+    with system_scene(request.param, tmp_path / "scene", "") as scene:
+        monkeypatch.setenv("ASTERISM_TOKEN", scene.env["ASTERISM_TOKEN"])
+        scene.ok("workflow", "add", "nap", "--argv", "sleep {seconds}")
+        scene.ok("workflow", "add", "render", "--shell", "true", "--needs", "gpu")
+        yield scene
 
 
 @pytest.fixture
-def with_plan(scene: Scene) -> Scene:
+def with_plan(scene: SystemScene) -> SystemScene:
     return keeping(scene)
 
 
 @asynccontextmanager
-async def top(scene: Scene, tab: str = "plans", size: tuple[int, int] = (80, 24)) -> AsyncIterator[Pilot[None]]:
-    with StoreThread(scene.url) as store:
-        async with Top(store, tab).run_test(size=size) as pilot:
+async def top(scene: SystemScene, tab: str = "plans", size: tuple[int, int] = (80, 24)) -> AsyncIterator[Pilot[None]]:
+    with SystemThread(scene.address) as thread:
+        async with Top(thread, tab).run_test(size=size) as pilot:
             yield pilot
 
 
@@ -69,12 +71,12 @@ def drawn(pilot: Pilot[Any]) -> str:
     return "\n".join(strip.text for strip in pilot.app.screen._compositor.render_strips()[:height])
 
 
-async def ask(scene: Scene, work: Callable[[Fleet], Awaitable[Any]]) -> Any:
+async def ask(scene: SystemScene, work: Callable[[Fleet], Awaitable[Any]]) -> Any:
     async with await Fleet.open(scene.url, by="ann") as fleet:
         return await work(fleet)
 
 
-async def create(scene: Scene, workflow: str, label: str | None = None) -> str:
+async def create(scene: SystemScene, workflow: str, label: str | None = None) -> str:
     async def make(fleet: Fleet) -> str:
         given = {"seconds": 1} if workflow == "nap" else {}
         return (await fleet.create(await fleet.workflows.latest(workflow), given, label=label)).id
@@ -85,7 +87,7 @@ async def create(scene: Scene, workflow: str, label: str | None = None) -> str:
 # -- tabs --------------------------------------------------------------------------------------------------------------
 
 
-async def test_an_empty_store_says_what_to_type(scene: Scene) -> None:
+async def test_an_empty_store_says_what_to_type(scene: SystemScene) -> None:
     async with top(scene) as pilot:
         for key, words in {
             "1": "asterism run PLAN.YAML",
@@ -98,7 +100,7 @@ async def test_an_empty_store_says_what_to_type(scene: Scene) -> None:
             await until(pilot, lambda words=words: words in status(pilot))
 
 
-async def test_every_tab_lists_what_the_store_has(with_plan: Scene) -> None:
+async def test_every_tab_lists_what_the_store_has(with_plan: SystemScene) -> None:
     scene = with_plan
     run = await create(scene, "nap", "a short nap")
 
@@ -121,7 +123,7 @@ async def test_every_tab_lists_what_the_store_has(with_plan: Scene) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("size", [(80, 24), (200, 50)])
-async def test_nothing_is_wider_than_the_terminal(scene: Scene, size: tuple[int, int]) -> None:
+async def test_nothing_is_wider_than_the_terminal(scene: SystemScene, size: tuple[int, int]) -> None:
     await create(scene, "nap", "a label that is much longer than forty columns wide")
     async with top(scene, "runs", size) as pilot:
         await until(pilot, lambda: rows(pilot))
@@ -130,7 +132,7 @@ async def test_nothing_is_wider_than_the_terminal(scene: Scene, size: tuple[int,
 
 
 @pytest.mark.long
-async def test_a_new_run_appears_without_a_key(scene: Scene) -> None:
+async def test_a_new_run_appears_without_a_key(scene: SystemScene) -> None:
     async with top(scene, "runs") as pilot:
         await until(pilot, lambda: "There are no runs" in status(pilot))
         await create(scene, "render")
@@ -140,7 +142,7 @@ async def test_a_new_run_appears_without_a_key(scene: Scene) -> None:
 # -- details, why, logs ------------------------------------------------------------------------------------------------
 
 
-async def test_why_names_what_holds_a_run(scene: Scene) -> None:
+async def test_why_names_what_holds_a_run(scene: SystemScene) -> None:
     await create(scene, "render")
     async with top(scene, "runs") as pilot:
         await until(pilot, lambda: rows(pilot))
@@ -150,7 +152,7 @@ async def test_why_names_what_holds_a_run(scene: Scene) -> None:
         assert isinstance(pilot.app.screen, ListingScreen)
 
 
-async def test_the_tasks_of_a_plan_and_why_one_waits(with_plan: Scene) -> None:
+async def test_the_tasks_of_a_plan_and_why_one_waits(with_plan: SystemScene) -> None:
     async with top(with_plan) as pilot:
         await until(pilot, lambda: rows(pilot))
         await pilot.press("enter")
@@ -162,7 +164,7 @@ async def test_the_tasks_of_a_plan_and_why_one_waits(with_plan: Scene) -> None:
         assert pilot.app.screen.query_one(RowTable).subject == Subject("plans", "nightly")
 
 
-async def test_keys_among_the_tasks_of_a_plan_go_back_and_to_the_tabs(with_plan: Scene) -> None:
+async def test_keys_among_the_tasks_of_a_plan_go_back_and_to_the_tabs(with_plan: SystemScene) -> None:
     async with top(with_plan) as pilot:
         await until(pilot, lambda: rows(pilot))
         await until(pilot, lambda: "q Quit" in drawn(pilot))
@@ -183,7 +185,7 @@ async def test_keys_among_the_tasks_of_a_plan_go_back_and_to_the_tabs(with_plan:
 
 
 @pytest.mark.long
-async def test_a_log_grows_while_it_is_shown(scene: Scene) -> None:
+async def test_a_log_grows_while_it_is_shown(scene: SystemScene) -> None:
     run = await create(scene, "render")
 
     def printed(number: int) -> Callable[[Fleet], Any]:
@@ -206,7 +208,7 @@ async def test_a_log_grows_while_it_is_shown(scene: Scene) -> None:
 # -- filter and order --------------------------------------------------------------------------------------------------
 
 
-async def test_a_filter_shows_what_matches_and_escape_removes_it(scene: Scene) -> None:
+async def test_a_filter_shows_what_matches_and_escape_removes_it(scene: SystemScene) -> None:
     await create(scene, "render")
     await create(scene, "nap", "Video")
     async with top(scene, "runs") as pilot:
@@ -221,7 +223,7 @@ async def test_a_filter_shows_what_matches_and_escape_removes_it(scene: Scene) -
 
 
 @pytest.mark.long
-async def test_an_unknown_status_in_a_filter_is_an_error_that_names_the_known_ones(scene: Scene) -> None:
+async def test_an_unknown_status_in_a_filter_is_an_error_that_names_the_known_ones(scene: SystemScene) -> None:
     await create(scene, "render")
     async with top(scene, "runs") as pilot:
         await until(pilot, lambda: rows(pilot))
@@ -230,7 +232,7 @@ async def test_an_unknown_status_in_a_filter_is_an_error_that_names_the_known_on
 
 
 @pytest.mark.long
-async def test_rows_are_sorted_by_a_column_both_ways(scene: Scene) -> None:
+async def test_rows_are_sorted_by_a_column_both_ways(scene: SystemScene) -> None:
     for label in ("b", "a", "c"):
         await create(scene, "nap", f"label-{label}")
     async with top(scene, "runs") as pilot:
@@ -246,7 +248,7 @@ async def test_rows_are_sorted_by_a_column_both_ways(scene: Scene) -> None:
 
 
 @pytest.mark.long
-async def test_the_cursor_stays_on_its_row_when_rows_come_and_go(scene: Scene) -> None:
+async def test_the_cursor_stays_on_its_row_when_rows_come_and_go(scene: SystemScene) -> None:
     first = await create(scene, "render")
     second = await create(scene, "render")
     async with top(scene, "runs") as pilot:
@@ -261,7 +263,7 @@ async def test_the_cursor_stays_on_its_row_when_rows_come_and_go(scene: Scene) -
 
 
 @pytest.mark.long
-async def test_an_action_asks_first_and_no_changes_nothing(scene: Scene) -> None:
+async def test_an_action_asks_first_and_no_changes_nothing(scene: SystemScene) -> None:
     run = await create(scene, "render")
     async with top(scene, "runs") as pilot:
         await until(pilot, lambda: rows(pilot))
@@ -272,7 +274,7 @@ async def test_an_action_asks_first_and_no_changes_nothing(scene: Scene) -> None
     assert (await ask(scene, lambda fleet: fleet.run(run))).reported_status == "created"
 
 
-async def test_pause_resume_cancel_and_retry_a_run(scene: Scene) -> None:
+async def test_pause_resume_cancel_and_retry_a_run(scene: SystemScene) -> None:
     await create(scene, "render")
     async with top(scene, "runs") as pilot:
         await until(pilot, lambda: rows(pilot))
@@ -294,7 +296,7 @@ async def test_pause_resume_cancel_and_retry_a_run(scene: Scene) -> None:
 
 
 @pytest.mark.long
-async def test_what_does_not_apply_is_refused_with_a_reason(scene: Scene) -> None:
+async def test_what_does_not_apply_is_refused_with_a_reason(scene: SystemScene) -> None:
     await create(scene, "render")
     async with top(scene, "runs") as pilot:
         await until(pilot, lambda: rows(pilot))
@@ -303,7 +305,7 @@ async def test_what_does_not_apply_is_refused_with_a_reason(scene: Scene) -> Non
 
 
 @pytest.mark.long
-async def test_a_plan_is_paused_and_cancelled(with_plan: Scene) -> None:
+async def test_a_plan_is_paused_and_cancelled(with_plan: SystemScene) -> None:
     async with top(with_plan) as pilot:
         await until(pilot, lambda: rows(pilot))
         await pilot.press("p")
@@ -313,13 +315,15 @@ async def test_a_plan_is_paused_and_cancelled(with_plan: Scene) -> None:
         await pilot.press("c")
         await until(pilot, lambda: isinstance(pilot.app.screen, QuestionScreen))
         await pilot.press("y")
-        await until(pilot, lambda: rows(pilot) and "cancelled" in rows(pilot)[0])
+        await until(pilot, lambda: rows(pilot) and "cancel" in rows(pilot)[0])
+    state = (await ask(with_plan, lambda fleet: read_plan(fleet, "nightly"))).state
+    assert state == ("cancelled" if with_plan.server is None else "cancelling")  # this server runs no plans
 
 
 # -- safety ------------------------------------------------------------------------------------------------------------
 
 
-async def test_text_from_outside_neither_acts_on_the_terminal_nor_is_markup(scene: Scene) -> None:
+async def test_text_from_outside_neither_acts_on_the_terminal_nor_is_markup(scene: SystemScene) -> None:
     hostile = "[red]x[/] \x1b]0;title\x07 \u202e end"
     run = await create(scene, "render", "[red]x[/] a")
 
@@ -337,46 +341,24 @@ async def test_text_from_outside_neither_acts_on_the_terminal_nor_is_markup(scen
         assert not set(drawn(pilot)) & {"\x1b", "\x07", "\u202e"}
 
 
-def test_a_missing_store_is_an_error_before_the_terminal_changes(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_store_is_an_error_before_the_terminal_changes(
+    scene: SystemScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(Exception, match="there is no store"):
-        StoreThread(f"{scene.url}.other").__enter__()
+        SystemThread(f"{scene.url}.other").__enter__()
 
 
-def test_without_textual_the_command_says_what_to_install(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_textual_the_command_says_what_to_install(scene: SystemScene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "textual", None)
     result = scene.run("top")
     assert result.exit_code == 64
     assert "needs Textual: install the extra 'top'" in result.output
 
 
-def test_without_a_terminal_the_command_names_others(scene: Scene) -> None:
+def test_without_a_terminal_the_command_names_others(scene: SystemScene) -> None:
     result = scene.run("top")
     assert result.exit_code == 64
     assert "asterism runs watch" in result.output
-
-
-@pytest.fixture
-def with_ended_plan(with_plan: Scene) -> Scene:
-    with_plan.ok("plan", "cancel", "nightly")
-    return with_plan
-
-
-@pytest.mark.long
-async def test_an_ended_plan_is_loaded_once(with_ended_plan: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    loads = []
-    read = top_listings.read_plan
-
-    async def counted(fleet: Fleet, name: str) -> Any:
-        loads.append(name)
-        return await read(fleet, name)
-
-    monkeypatch.setattr(top_listings, "read_plan", counted)
-    async with await Fleet.open(with_ended_plan.url) as fleet:
-        listings = top_listings.FleetListings(fleet)
-        for _ in range(3):
-            assert len((await listings.listing("plans", Filter())).rows) == 1
-        listings.close()
-    assert loads == ["nightly"]
 
 
 def test_words_of_a_filter_ignore_case_and_all_have_to_match() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from asterism import Constellation, DurableOrchestrator, Fleet, Task
-from asterism.cli.top.top_listings import NOTICES, PLANS, RUNS, TASKS, Filter, FleetListings, Subject
+from asterism.api.system import LocalSystem
+from asterism.cli.top.top_listings import NOTICES, PLANS, RUNS, TASKS, Filter, Subject, read_listing
 from asterism.cli.top.top_pages import LogFeed, page, why_page
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import Query
@@ -57,17 +58,15 @@ async def test_no_answer_of_the_api_has_a_secret() -> None:
 async def test_nothing_in_the_terminal_has_a_secret() -> None:
     async with Fleet(MemoryStore(), by="ann") as fleet:
         await executed(fleet)
-        listings = FleetListings(fleet)
-        shown: list[Any] = []
+        system, shown = LocalSystem(fleet), list[Any]()
         for kind in (PLANS, RUNS, NOTICES):
-            shown += (await listings.listing(kind, Filter())).rows
-        shown += (await listings.listing(TASKS, Filter(), "nightly")).rows
-        listings.close()
+            shown += (await read_listing(system, kind, Filter())).rows
+        shown += (await read_listing(system, TASKS, Filter(), "nightly")).rows
         subjects = [Subject(TASKS, name, "nightly") for name in ("spills", "says")]
         subjects += [Subject(RUNS, run.id) for run in await fleet.store.find(Query())]
         for subject in subjects:
-            shown += [*await page(fleet, subject, 80), *await why_page(fleet, subject, 80)]
-            shown += await LogFeed(fleet, subject).read()
+            shown += [*await page(system, subject, 80), *await why_page(system, subject, 80)]
+            shown += await LogFeed(subject).read(system)
     texts = [str([str(cell) for cell in one.cells]) if hasattr(one, "cells") else str(one) for one in shown]
     assert [text for text in texts if VALUE in text] == []
     assert any("bad [secret]" in text for text in texts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,9 +21,6 @@ from asterism.core.run.run import Run
 from asterism.fleet.fleet import Fleet, attempt_number
 from asterism.report.log_text import log_text
 from asterism.report.status_style import DIM
-
-FOLLOW_INTERVAL = 0.5
-"""How often the store is asked for new lines, in seconds."""
 
 FOLLOW_TIMEOUT = 20.0
 """How long an answer may wait for a line, in seconds."""
@@ -122,7 +119,7 @@ async def print_run_log(system: System, run: str, terms: LogOptions) -> None:
     page = await system.read_run_logs(run, attempt=terms.attempt)
     printer = LogPrinter(terms, page.now or 0.0, several=False)
     while True:
-        lines = [RunLine(page.run, None, one.attempt, LogLine(one.at, one.stream, one.text)) for one in page.items]
+        lines = [run_line(page.run, None, entry) for entry in page.items]
         printer.print(lines)
         if not lines and (page.ended or not terms.follow):
             break
@@ -144,7 +141,7 @@ async def print_plan_log(system: System, name: str, task: str | None, terms: Log
         batch += page.items
         if not page.more:  # all that there is now, in the order of time
             batch.sort(key=lambda line: line.at)
-            printer.print([RunLine(line.run, line.task, line.attempt, _log_line(line)) for line in batch])
+            printer.print([run_line(line.run, line.task, line) for line in batch])
             batch = []
             if not terms.follow or (page.ended and not page.items):
                 break
@@ -157,42 +154,8 @@ async def print_plan_log(system: System, name: str, task: str | None, terms: Log
         note(f"{what} has printed nothing{_chosen(terms)}{why}.")
 
 
-def _log_line(line: LogEntry) -> LogLine:
-    return LogLine(line.at, line.stream, line.text)
-
-
-async def _print(
-    fleet: Fleet,
-    terms: LogOptions,
-    readers: Callable[[], Awaitable[list[RunLogReader]]],
-    ended: Callable[[], Awaitable[bool]],
-    *,
-    several: bool,
-) -> int:
-    """Print what there is, and with ``follow`` what comes. Returns how many lines were printed."""
-    printer = LogPrinter(terms, fleet.store.clock(), several=several)
-    async for lines in _batches(fleet, terms.follow, readers, ended):
-        printer.print(_of_attempt(lines, terms.attempt))
-    return printer.printed
-
-
-async def _batches(
-    fleet: Fleet,
-    follow: bool,
-    readers: Callable[[], Awaitable[list[RunLogReader]]],
-    ended: Callable[[], Awaitable[bool]],
-) -> AsyncIterator[list[RunLine]]:
-    while True:
-        over = not follow or await ended()  # asked before the lines are read: the last ones come with the end
-        lines = [line for reader in await readers() for line in await reader.read()]
-        yield sorted(lines, key=lambda one: one.line.at)
-        if over:
-            return
-        await fleet.clock.sleep(FOLLOW_INTERVAL)
-
-
-def _of_attempt(lines: list[RunLine], attempt: int | None) -> list[RunLine]:
-    return lines if attempt is None else [one for one in lines if one.attempt == attempt]
+def run_line(run: str, task: str | None, entry: LogEntry) -> RunLine:
+    return RunLine(run, task, entry.attempt, LogLine(entry.at, entry.stream, entry.text))
 
 
 def _chosen(terms: LogOptions) -> str:

@@ -53,17 +53,14 @@ async def cancel(system: System, name: str, reason: str, as_json: bool) -> int:
     Raises PlanError if the plan ends in another state."""
     before = await system.show_plan(name, tasks=False)
     already = before.state in ENDED
-    if isinstance(system, LocalSystem):
-        await admin.cancel(system.fleet, name, reason)  # and this process ends it
-    else:
-        await system.cancel_plan(name, reason)
+    await request_cancel(system, name, reason)
     if before.owner is not None:
         note(f"{before.owner} runs {name!r}, and was asked to cancel it.")
     elif not already:
         _tell_of_teardowns(await system.watch_cancel(name))
     again = f"Plan {name!r} is still being cancelled. Wait for its end with: {_cancel_command(system.url, name)}"
     try:
-        end = await work_until_interrupted(_end(system, name), lambda: again)
+        end = await work_until_interrupted(cancelled_end(system, name), lambda: again)
     except TeardownsWait as waits:
         if as_json:
             print_json(await system.watch_cancel(name))
@@ -79,6 +76,15 @@ async def cancel(system: System, name: str, reason: str, as_json: bool) -> int:
     if before.owner is not None and (await system.show_plan(name, tasks=False)).epoch == before.epoch:
         note(f"{before.owner} cancelled it.")
     return _print_end(end, already, as_json)
+
+
+async def request_cancel(system: System, name: str, reason: str = "") -> str | None:
+    """Ask for the cancellation of a plan. Returns the process that runs it, if one does."""
+    if isinstance(system, LocalSystem):
+        await admin.cancel(system.fleet, name, reason)  # and this process ends it
+    else:
+        await system.cancel_plan(name, reason)
+    return (await system.show_plan(name, tasks=False)).owner
 
 
 def _print_end(end: Cancellation, already: bool, as_json: bool) -> int:
@@ -101,7 +107,7 @@ def _tell_of_teardowns(cancellation: Cancellation) -> None:
         note(f"Teardowns come first: {join_names(due, MOST_NAMES)}; {count}.")
 
 
-async def _end(system: System, name: str) -> Cancellation:
+async def cancelled_end(system: System, name: str) -> Cancellation:
     """What has become of a plan that is cancelled. Raises TeardownsWait."""
     if isinstance(system, LocalSystem):
         await end_cancelled(system.fleet, name)

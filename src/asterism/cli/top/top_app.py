@@ -7,13 +7,12 @@ from typing import ClassVar
 from textual.app import App
 from textual.binding import Binding, BindingType
 
-from asterism.cli.store_thread import StoreThread
-from asterism.cli.top.top_listings import FleetListings
+from asterism.cli.top.system_thread import SystemThread
 from asterism.cli.top.top_screens import ListingScreen
 
 
 class Top(App[None]):
-    """Plans, runs, devices, series and notices of a store. ``store`` is entered by the caller."""
+    """Plans, runs, devices, series and notices of a system. ``thread`` is entered by the caller."""
 
     TITLE = "asterism top"
     ENABLE_COMMAND_PALETTE = False
@@ -31,20 +30,10 @@ class Top(App[None]):
     #question Label { width: auto; }
     """
 
-    def __init__(self, store: StoreThread, tab: str) -> None:
+    def __init__(self, thread: SystemThread, tab: str) -> None:
         super().__init__()
         self.animation_level = "none"
-        self.store, self._tab = store, tab
-        self.listings: FleetListings
+        self.thread, self._tab = thread, tab
 
     async def on_mount(self) -> None:
-        self.listings = await self.store.call(_listings(self.store))
         await self.push_screen(ListingScreen(self._tab))
-
-    async def on_unmount(self) -> None:
-        self.listings.close()
-
-
-async def _listings(store: StoreThread) -> FleetListings:
-    """In the thread of the store, to which its watches belong."""
-    return FleetListings(store.fleet)

@@ -1,4 +1,4 @@
-"""``asterism top``: the plans, runs, devices, series and notices of a store, live in a terminal."""
+"""``asterism top``: the plans, runs, devices, series and notices of a system, live in a terminal."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ TABS = ("plans", "runs", "devices", "series", "notices")
 def top(tab: str, store: str | None) -> None:
     """Watch and steer plans, runs and devices in the terminal.
 
-    It shows the plans, runs, devices, series and notices of a store. Keys: 1 to 5 for the tabs, Enter for details,
-    w for why something does not run, l for its log, / to filter, s to sort, p to pause or resume, c to cancel, r to
-    retry, q to quit. It needs the extra 'top'."""
+    It shows the plans, runs, devices, series and notices of a store, or of a server. Keys: 1 to 5 for the tabs, Enter
+    for details, w for why something does not run, l for its log, / to filter, s to sort, p to pause or resume, c to
+    cancel, r to retry, q to quit. It needs the extra 'top'."""
     from asterism.base.startup import install_hint
 
     try:
@@ -30,8 +30,8 @@ def top(tab: str, store: str | None) -> None:
         raise click.ClickException(
             "asterism top needs a terminal. Without one, use: asterism runs watch, plan list or notice list"
         )
-    from asterism.cli.store_thread import StoreThread
+    from asterism.cli.top.system_thread import SystemThread
     from asterism.cli.top.top_app import Top
 
-    with StoreThread(store) as opened:
+    with SystemThread(store) as opened:
         Top(opened, tab).run()

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from rich.text import Text
 
-from asterism.api.local.series_handlers import series_changes, series_document
-from asterism.api.system import LocalSystem
+from asterism.api import documents
+from asterism.api.client_errors import NotFound
+from asterism.api.system import System
 from asterism.base.status_colours import BOLD, DIM
 from asterism.base.text import clean
 from asterism.cli.fleet.fleet_views import device_lines
-from asterism.cli.log_output import RunLine, RunLogReader
+from asterism.cli.log_output import RunLine, run_line
 from asterism.cli.plan.plan_views import explanation_lines as task_explanation_lines
 from asterism.cli.plan.plan_views import resume_command, review_lines, story_lines
 from asterism.cli.plan.plan_views import status_lines as plan_status_lines
@@ -20,10 +21,8 @@ from asterism.cli.run.run_views import details_lines, explanation_lines
 from asterism.cli.screen import wrapped
 from asterism.cli.series.series_views import SeriesView, history_table, status_lines
 from asterism.cli.top.top_listings import DEVICES, NOTICES, PLANS, RUNS, SERIES, TASKS, Subject
-from asterism.durable.task_logs import task_runs
-from asterism.fleet.fleet import Fleet, UnknownDevice
+from asterism.fleet.fleet import UnknownDevice
 from asterism.report.log_text import log_text
-from asterism.series.store_register import StoreRegister
 
 MOST_CHANGES = 50
 """How many changes of a series its page shows."""
@@ -33,53 +32,52 @@ def has_log(subject: Subject) -> bool:
     return subject.kind in (PLANS, TASKS, RUNS)
 
 
-async def page(fleet: Fleet, subject: Subject, width: int) -> list[Text]:
+async def page(system: System, subject: Subject, width: int) -> list[Text]:
     """Everything about a subject, as lines for a terminal of this width."""
     if subject.kind == RUNS:
-        return _clean(details_lines(await LocalSystem(fleet).show_run(subject.name), width))
+        return _clean(details_lines(await system.show_run(subject.name), width))
     if subject.kind == TASKS:
-        return await _task_page(fleet, subject, width)
+        return await _task_page(system, subject, width)
     if subject.kind == DEVICES:
-        return await _device_page(fleet, subject.name, width)
+        return await _device_page(system, subject.name, width)
     if subject.kind == SERIES:
-        return await _series_page(fleet, subject.name, width)
+        return await _series_page(system, subject.name, width)
     if subject.kind == NOTICES:
-        return await page(fleet, Subject(RUNS, subject.plan), width)
-    return await why_page(fleet, subject, width)
+        return await page(system, Subject(RUNS, subject.plan), width)
+    return await why_page(system, subject, width)
 
 
-async def why_page(fleet: Fleet, subject: Subject, width: int) -> list[Text]:
+async def why_page(system: System, subject: Subject, width: int) -> list[Text]:
     """Why a run or task does not run, and the state of anything else."""
     if subject.kind == RUNS:
-        return _clean(explanation_lines(await LocalSystem(fleet).explain_run(subject.name), width))
+        return _clean(explanation_lines(await system.explain_run(subject.name), width))
     if subject.kind == TASKS:
-        why = await LocalSystem(fleet).explain_task(subject.plan, subject.name)
+        why = await system.explain_task(subject.plan, subject.name)
         return _clean(task_explanation_lines(why, width))
     if subject.kind == PLANS:
-        plan, url = await LocalSystem(fleet).show_plan(subject.name, tasks=False), fleet.store.url
+        plan, url = await system.show_plan(subject.name, tasks=False), system.url
         sentences = plan_status_lines(plan, resume_command(url, subject.name))
         sentences += review_lines(plan, f" --store {shlex.quote(url)}")
         return _clean(line for sentence in sentences for line in wrapped(sentence, width))
-    return await page(fleet, subject, width)
+    return await page(system, subject, width)
 
 
-async def _task_page(fleet: Fleet, subject: Subject, width: int) -> list[Text]:
-    story = story_lines((await LocalSystem(fleet).read_story(subject.plan, subject.name)).items)
-    return [*await why_page(fleet, subject, width), Text(), Text("Story", BOLD), *_clean(story)]
+async def _task_page(system: System, subject: Subject, width: int) -> list[Text]:
+    story = story_lines((await system.read_story(subject.plan, subject.name)).items)
+    return [*await why_page(system, subject, width), Text(), Text("Story", BOLD), *_clean(story)]
 
 
-async def _device_page(fleet: Fleet, name: str, width: int) -> list[Text]:
+async def _device_page(system: System, name: str, width: int) -> list[Text]:
     try:
-        return _clean(device_lines(await LocalSystem(fleet).show_device(name), width))
-    except UnknownDevice:
+        return _clean(device_lines(await system.show_device(name), width))
+    except (UnknownDevice, NotFound):
         return [Text(clean(f"The store knows no device {name!r} any more."))]
 
 
-async def _series_page(fleet: Fleet, name: str, width: int) -> list[Text]:
-    register = StoreRegister(fleet.store, owned=False)
-    view = SeriesView.of(series_document(name, (await register.read(name)).text, register.clock()))
-    changes = await series_changes(register, name, MOST_CHANGES)
-    return _clean([*status_lines(view, register.clock()), Text(), *history_table(changes, width)])
+async def _series_page(system: System, name: str, width: int) -> list[Text]:
+    series = await system.show_series(name)
+    changes = (await system.list_series_changes(name, MOST_CHANGES)).items
+    return _clean([*status_lines(SeriesView.of(series), series.now), Text(), *history_table(changes, width)])
 
 
 def _clean(told: Iterable[Text]) -> list[Text]:
@@ -93,28 +91,30 @@ def _clean(told: Iterable[Text]) -> list[Text]:
 class LogFeed:
     """The log of a run, a task or a plan, from where it was read the last time."""
 
-    def __init__(self, fleet: Fleet, subject: Subject) -> None:
-        self._fleet, self._subject = fleet, subject
-        self._readers: dict[str, RunLogReader] = {}
+    def __init__(self, subject: Subject) -> None:
+        self._subject = subject
+        self._position: str | None = None
         self._attempt: tuple[str, int] | None = None
 
-    async def read(self) -> list[Text]:
+    async def read(self, system: System) -> list[Text]:
         """The lines that are new, in the order of time."""
-        found = [line for reader in await self._all_readers() for line in await reader.read()]
-        found.sort(key=lambda one: one.line.at)
-        return [text for one in found for text in self._texts(one)]
-
-    async def _all_readers(self) -> Sequence[RunLogReader]:
         kind, name, plan = self._subject
-        if kind == RUNS:
-            run = await self._fleet.run(name)
-            self._readers.setdefault(name, RunLogReader(self._fleet, run)).run = run
-        else:
-            runs = await task_runs(self._fleet.store, name if kind == PLANS else plan, None if kind == PLANS else name)
-            for one in runs:
-                known = self._readers.setdefault(one.run.id, RunLogReader(self._fleet, one.run, one.task, one.before))
-                known.run = one.run
-        return list(self._readers.values())
+        lines: list[RunLine] = []
+        more = True
+        while more:
+            page: documents.RunLog | documents.PlanLog
+            if kind == RUNS:
+                page = await system.read_run_logs(name, self._position)
+                lines += [run_line(page.run, None, entry) for entry in page.items]
+                more = bool(page.items)
+            else:
+                where, task = (name, None) if kind == PLANS else (plan, name)
+                page = await system.read_plan_logs(where, task, self._position)
+                lines += [run_line(entry.run, entry.task, entry) for entry in page.items]
+                more = page.more
+            self._position = page.next
+        lines.sort(key=lambda line: line.line.at)
+        return [text for line in lines for text in self._texts(line)]
 
     def _texts(self, one: RunLine) -> list[Text]:
         if self._subject.kind == PLANS:

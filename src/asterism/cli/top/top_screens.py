@@ -1,15 +1,15 @@
 """Screens of ``asterism top``: a listing with filter and order, a page of text, a log, and a question.
 
-Everything is read in the thread of the store (``store_thread``). A screen reads again when the store reports a change,
-or after a moment, and rests after each reading so that it does not burden the store.
+Everything is read in the thread of the system (``system_thread``). A screen reads again after a moment, and rests the
+longer the longer a reading took, so that it does not burden the system.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, cast
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from rich.text import Text
 from textual import on, work
@@ -19,23 +19,36 @@ from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Footer, Input, Label, RichLog, Static, Tab, Tabs
 
+from asterism.api.client_errors import OUT_OF_REACH
+from asterism.api.system import System
 from asterism.base.text import clean
+from asterism.cli.cli_context import out_of_reach
 from asterism.cli.screen import Column
 from asterism.cli.top.top_actions import act, question
-from asterism.cli.top.top_listings import EMPTY, NOTICES, PLANS, RUNS, TABS, TASKS, Filter, Listing, Row, Subject
+from asterism.cli.top.top_listings import (
+    EMPTY,
+    NOTICES,
+    PLANS,
+    RUNS,
+    TABS,
+    TASKS,
+    Filter,
+    Listing,
+    Row,
+    Subject,
+    read_listing,
+)
 from asterism.cli.top.top_pages import LogFeed, has_log, page, why_page
 from asterism.cli.top.top_table import RowTable
 from asterism.core.errors import AsterismError
-from asterism.store.store_errors import StoreUnavailable
 
 if TYPE_CHECKING:
     from asterism.cli.top.top_app import Top
 
-FASTEST = 1 / 4
-"""The shortest time between two readings, in seconds."""
+Value = TypeVar("Value")
 
-SLOWEST = 2.0
-"""The longest time between two readings, in seconds: the ages in a listing keep counting."""
+INTERVAL = 1.0
+"""The shortest time between two readings, in seconds."""
 
 REST_FACTOR = 4
 """The rest after a reading, as a multiple of the time that it took."""
@@ -45,7 +58,7 @@ MOST_LINES = 10_000
 
 
 class ReadingScreen(Screen[None]):
-    """A screen that reads the store again and again, as long as it is on top."""
+    """A screen that reads the system again and again, as long as it is on top."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +69,7 @@ class ReadingScreen(Screen[None]):
         return cast("Top", self.app)
 
     async def read(self) -> None:
-        """Read the store once and show what it says."""
+        """Read the system once and show what it says."""
         raise NotImplementedError
 
     def on_screen_resume(self) -> None:
@@ -71,13 +84,16 @@ class ReadingScreen(Screen[None]):
             began = time.monotonic()
             try:
                 await self.read()
-            except StoreUnavailable as error:
-                self.say(f"The store cannot be reached: {error}. Trying again.", wrong=True)
+            except OUT_OF_REACH as error:
+                self.say(f"{out_of_reach(error)}. Trying again.", wrong=True)
             except AsterismError as error:
                 self.say(str(error), wrong=True)
-            rest = max(FASTEST, REST_FACTOR * (time.monotonic() - began))
-            await asyncio.sleep(rest)
-            await self.top.store.call(self.top.listings.changed(max(0.0, SLOWEST - rest)))
+            await asyncio.sleep(max(INTERVAL, REST_FACTOR * (time.monotonic() - began)))
+
+    async def ask(self, question: Callable[[System], Coroutine[Any, Any, Value]]) -> Value:
+        """Ask the system, in its thread."""
+        thread = self.top.thread
+        return await thread.call(question(thread.system))
 
     def say(self, text: str, *, wrong: bool = False) -> None:
         self._update("status", Text(clean(text), "red" if wrong else "", no_wrap=True, overflow="ellipsis"))
@@ -136,13 +152,9 @@ class ListingScreen(ReadingScreen):
 
     async def read(self) -> None:
         kind = self.kind
-        if kind == TASKS:
-            heading = f"Tasks of plan {self.plan}"
-        else:
-            heading = await self.top.store.call(self.top.listings.heading())
-        listing = await self.top.store.call(self.top.listings.listing(kind, self.filter, self.plan))
+        listing = await self.ask(lambda system: read_listing(system, kind, self.filter, self.plan))
         if kind == self.kind:  # else another tab was opened meanwhile
-            self._update("heading", Text(clean(heading), no_wrap=True, overflow="ellipsis"))
+            self._update("heading", Text(clean(listing.heading), no_wrap=True, overflow="ellipsis"))
             self._listing = listing
             self._show()
 
@@ -287,11 +299,10 @@ class ListingScreen(ReadingScreen):
         subject = self.query_one(RowTable).subject
         if subject is None:
             return
-        store, fleet = self.top.store, self.top.store.fleet
         try:
-            asked = await store.call(question(fleet, action, subject))
+            asked = await self.ask(lambda system: question(system, action, subject))
             if await self.app.push_screen_wait(QuestionScreen(asked.text)):
-                self._told = await store.call(act(fleet, asked.action, subject))
+                self._told = await self.ask(lambda system: act(system, asked.action, subject))
         except AsterismError as error:
             self._told = str(error)
         self._say_state(len(self.query_one(RowTable).lines))
@@ -324,7 +335,7 @@ class TextScreen(ReadingScreen):
     async def read(self) -> None:
         width = max(20, self.query_one(VerticalScroll).size.width - 2)
         of = why_page if self._why else page
-        lines = await self.top.store.call(of(self.top.store.fleet, self.subject, width))
+        lines = await self.ask(lambda system: of(system, self.subject, width))
         self.say("")
         if lines != self._shown:
             self._shown = lines
@@ -348,7 +359,7 @@ class LogScreen(ReadingScreen):
     def __init__(self, subject: Subject) -> None:
         super().__init__()
         self.subject = subject
-        self._feed: LogFeed | None = None
+        self._feed = LogFeed(subject)
 
     def compose(self) -> ComposeResult:
         yield Label(Text(f"Log of {_title(self.subject)}", no_wrap=True), id="heading")
@@ -357,9 +368,7 @@ class LogScreen(ReadingScreen):
         yield Footer(show_command_palette=False)
 
     async def read(self) -> None:
-        if self._feed is None:
-            self._feed = LogFeed(self.top.store.fleet, self.subject)
-        lines = await self.top.store.call(self._feed.read())
+        lines = await self.ask(self._feed.read)
         log = self.query_one(RichLog)
         follow = log.is_vertical_scroll_end
         for line in lines:

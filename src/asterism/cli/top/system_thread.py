@@ -1,4 +1,4 @@
-"""A fleet in a thread with an event loop of its own: reading a large plan there does not delay a terminal."""
+"""A system in a thread with an event loop of its own: reading a large plan there does not delay a terminal."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, Self, TypeVar
 
-from asterism.cli.cli_context import open_fleet
-from asterism.fleet.fleet import Fleet
+from asterism.api.system import System
+from asterism.cli.cli_context import open_system
 
 Value = TypeVar("Value")
 
 
-class StoreThread:
-    """Opens the fleet of a store on entry, and closes it on exit. Entry raises what ``open_fleet`` raises."""
+class SystemThread:
+    """Opens a store or a server on entry, and closes it on exit. Entry raises what ``open_system`` raises."""
 
     def __init__(self, url: str | None) -> None:
         self._url = url
         self._loop = asyncio.new_event_loop()
         self._stopped = asyncio.Event()
-        self._thread = threading.Thread(target=self._run, name="store", daemon=True)
-        self.fleet: Fleet
+        self._thread = threading.Thread(target=self._run, name="system", daemon=True)
+        self.system: System
 
     def __enter__(self) -> Self:
         self._thread.start()
         try:
-            self.fleet = self.wait_for(open_fleet(self._url))
+            self.system = self.wait_for(open_system(self._url))
         except BaseException:
             self._stop()
             raise
@@ -34,16 +34,16 @@ class StoreThread:
 
     def __exit__(self, *_: object) -> None:
         try:
-            self.wait_for(self.fleet.close())
+            self.wait_for(self.system.__aexit__())
         finally:
             self._stop()
 
     def wait_for(self, work: Coroutine[Any, Any, Value]) -> Value:
-        """Do work of the fleet in its thread, and block until it is done."""
+        """Do work on the system in its thread, and block until it is done."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     async def call(self, work: Coroutine[Any, Any, Value]) -> Value:
-        """Do work of the fleet in its thread. If the caller is cancelled, so is the work."""
+        """Do work on the system in its thread. If the caller is cancelled, so is the work."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
     def _run(self) -> None:
