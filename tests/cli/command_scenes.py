@@ -32,7 +32,17 @@ Value = TypeVar("Value")
 
 RUN_FIELDS = {
     *("id", "workflow", "version", "created_at", "created_by", "key", "series", "priority", "pinned", "retry_of"),
-    *("heartbeat_timeout", "revision", "epoch", "device", "session", "assigned_by", "assigned_at", "claimed_at", "started_at"),
+    *(
+        "heartbeat_timeout",
+        "revision",
+        "epoch",
+        "device",
+        "session",
+        "assigned_by",
+        "assigned_at",
+        "claimed_at",
+        "started_at",
+    ),
     *("ended_at", "due_at", "waiting_since", "not_before", "held", "paused", "wish", "wished_by", "failures"),
     *("losses", "rounds", "error", "cancelled", "status", "assigned_to", "last_heartbeat_at"),
     *("assignment_expires_at", "claim_expires_at", "completed_at", "failed_at", "cancelled_at", "avoid", "declined"),
