@@ -142,27 +142,12 @@ class Scene:
     def device(self, name: str, **terms: Any) -> Session:
         """A device that has joined and does nothing by itself."""
 
-        async def enter(fleet: Fleet) -> Session:
-            session = Session(f"session-{name}", name, fleet.store.clock(), **{"host": "there", **terms})
-            await fleet.store.commit([PutSession(session, None)])
-            return session
-
-        return self.ask(enter)
+        return self.ask(lambda fleet: enter_device(fleet, name, **terms))
 
     def step(self, run: Run | str, *steps: Callable[[Run, Workflow, float], Run]) -> Run:
         """What devices and coordinators do to a run, written as it is."""
 
-        async def write(fleet: Fleet) -> Run:
-            before = await fleet.run(run if isinstance(run, str) else run.id)
-            flow = await fleet.workflows.get(before.workflow, before.version)
-            after = before
-            for one in steps:
-                after = one(after, flow, fleet.store.clock())
-                await fleet.store.commit([PutRun(after, before.revision), *await fleet.ledger.consequences(after)])
-                before = after
-            return after
-
-        return self.ask(write)
+        return self.ask(lambda fleet: write_steps(fleet, run if isinstance(run, str) else run.id, *steps))
 
 
 def document_of(run: Run) -> documents.Run:
@@ -173,6 +158,23 @@ def document_of(run: Run) -> documents.Run:
             return await run_document(fleet, run)
 
     return asyncio.run(describe())
+
+
+async def enter_device(fleet: Fleet, name: str, **terms: Any) -> Session:
+    session = Session(f"session-{name}", name, fleet.store.clock(), **{"host": "there", **terms})
+    await fleet.store.commit([PutSession(session, None)])
+    return session
+
+
+async def write_steps(fleet: Fleet, run_id: str, *steps: Callable[[Run, Workflow, float], Run]) -> Run:
+    before = await fleet.run(run_id)
+    flow = await fleet.workflows.get(before.workflow, before.version)
+    after = before
+    for step in steps:
+        after = step(after, flow, fleet.store.clock())
+        await fleet.store.commit([PutRun(after, before.revision), *await fleet.ledger.consequences(after)])
+        before = after
+    return after
 
 
 # -- steps -------------------------------------------------------------------------------------------------------------
@@ -211,16 +213,20 @@ def failed(error: str) -> Callable[[Run, Workflow, float], Run]:
 
 def a_few(scene: Scene) -> list[Run]:
     """One that completed, one that failed, one under way, and one that waits for a device."""
-    scene.workflow("work")
-    scene.workflow("play", shell="echo 1")
-    runs = [scene.create(name) for name in ("work", "play", "work")]
-    scene.device("laptop")
-    return [
-        scene.step(runs[0], taken_by("laptop"), started, completed({"n": 5})),
-        scene.step(runs[1], taken_by("laptop"), started, failed("no luck")),
-        scene.step(runs[2], taken_by("laptop"), started),
-        scene.create("play", series="s", device="desktop"),
-    ]
+
+    async def create(fleet: Fleet) -> list[Run]:
+        await fleet.workflows.add(Workflow("work", argv=("true",)))
+        await fleet.workflows.add(Workflow("play", shell="echo 1"))
+        runs = [await fleet.create(name) for name in ("work", "play", "work")]
+        await enter_device(fleet, "laptop")
+        return [
+            await write_steps(fleet, runs[0].id, taken_by("laptop"), started, completed({"n": 5})),
+            await write_steps(fleet, runs[1].id, taken_by("laptop"), started, failed("no luck")),
+            await write_steps(fleet, runs[2].id, taken_by("laptop"), started),
+            await fleet.create("play", series="s", device="desktop"),
+        ]
+
+    return scene.ask(create)
 
 
 # -- processes ---------------------------------------------------------------------------------------------------------

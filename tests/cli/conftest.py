@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Iterator
 
 import pytest
 
 from tests.forked_commands import Server, new_server
+from tests.store.postgres_server import RunningServer
+from tests.store.store_engines import empty_postgres
 
 
 @pytest.fixture(autouse=True)
@@ -23,3 +26,11 @@ def model_commands() -> Iterator[Server]:
     """Commands that have imported the clients of models already, which takes seconds."""
     with new_server("pydantic_ai.models.openai", "pydantic_ai.direct", "genai_prices") as server:
         yield server
+
+
+@pytest.fixture
+def emptied_postgres_url(postgres_server: RunningServer) -> str:
+    """An empty store. Its tables are emptied for each test, which takes a tenth of the time to create them; so no process
+    of an earlier test may still be there."""
+    asyncio.run(empty_postgres(postgres_server.url(), "commands"))
+    return postgres_server.url(schema="commands")

@@ -9,7 +9,7 @@ import asyncio
 import re
 import shlex
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,7 @@ from asterism.api.local import run_handlers, workflow_handlers  # noqa: F401 - a
 from asterism.base.listen_address import ListenAddress
 from asterism.fleet.fleet import Fleet
 from asterism.server.http_service import http_service
-from tests.cli.command_scenes import Scene
+from tests.cli.command_scenes import Scene, Value
 from tests.process_scenes import PATIENCE
 
 SYSTEMS = ("sqlite", "postgresql", "server")
@@ -33,12 +33,31 @@ class SystemScene(Scene):
         super().__init__(folder)
         self.url = url or self.url
         self.server: ServerThread | None = None
+        self._fleet: Fleet | None = None
         self.env |= {"ASTERISM_STORE": self.url, "ASTERISM_TOKEN": "", "COLUMNS": "200"}
 
     @property
     def address(self) -> str:
         """Where the system is."""
         return self.env["ASTERISM_STORE"]
+
+    def ask(self, question: Callable[[Fleet], Awaitable[Value]]) -> Value:
+        return super().ask(question) if self._fleet is None else self._runner.run(_answer(question, self._fleet))
+
+    @contextmanager
+    def kept_open(self) -> Iterator[None]:
+        """Ask over the same connections each time: to connect to PostgreSQL takes longer than to ask."""
+        with asyncio.Runner() as self._runner:
+            self._fleet = self._runner.run(Fleet.open(self.url, by="ann"))
+            try:
+                yield
+            finally:
+                self._runner.run(self._fleet.close())
+                self._fleet = None
+
+
+async def _answer(question: Callable[[Fleet], Awaitable[Value]], fleet: Fleet) -> Value:
+    return await question(fleet)
 
 
 class ServerThread:
@@ -86,8 +105,12 @@ def system_scene(system: str, folder: Path, postgres_url: str) -> Iterator[Syste
     """The scene of one of ``SYSTEMS``, with an empty store."""
     folder.mkdir()
     scene = SystemScene(folder, postgres_url if system == "postgresql" else None)
+    if system == "postgresql":
+        with scene.kept_open():
+            yield scene
+        return
     scene.made()
-    if system != "server":
+    if system == "sqlite":
         yield scene
         return
     scene.server = ServerThread(scene.url)

@@ -193,8 +193,8 @@ RUNS = (
 
 
 @pytest.mark.parametrize("row", RUNS, ids=str)
-def test_runs(row: Row, tmp_path: Path, postgres_url: str) -> None:
-    run_everywhere(row, tmp_path, postgres_url)
+def test_runs(row: Row, tmp_path: Path, emptied_postgres_url: str) -> None:
+    run_everywhere(row, tmp_path, emptied_postgres_url)
 
 
 # -- what is followed --------------------------------------------------------------------------------------------------

@@ -310,8 +310,8 @@ def plan_of_schedule(scene: SystemScene) -> Any:
 
 
 @pytest.mark.parametrize("row", [*DEVICES, *WORKFLOWS, *SCHEDULES, *NOTICES, *FLEET, *TOKENS, *STORE], ids=str)
-def test_fleet(row: Row, tmp_path: Path, postgres_url: str) -> None:
-    run_everywhere(row, tmp_path, postgres_url)
+def test_fleet(row: Row, tmp_path: Path, emptied_postgres_url: str) -> None:
+    run_everywhere(row, tmp_path, emptied_postgres_url)
 
 
 # -- what a server is not for ------------------------------------------------------------------------------------------

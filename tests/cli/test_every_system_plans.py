@@ -186,8 +186,8 @@ PLANS = (
 
 
 @pytest.mark.parametrize("row", PLANS, ids=str)
-def test_plans(row: Row, tmp_path: Path, postgres_url: str) -> None:
-    run_everywhere(row, tmp_path, postgres_url)
+def test_plans(row: Row, tmp_path: Path, emptied_postgres_url: str) -> None:
+    run_everywhere(row, tmp_path, emptied_postgres_url)
 
 
 def test_resume_retry_and_standby_at_a_server(tmp_path: Path) -> None:

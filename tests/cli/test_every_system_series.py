@@ -87,7 +87,7 @@ def masked(text: str) -> str:
 
 
 @pytest.fixture
-def systems(tmp_path: Path, postgres_url: str) -> Iterator[dict[str, tuple[Scene, dict[str, str]]]]:
+def systems(tmp_path: Path, emptied_postgres_url: str) -> Iterator[dict[str, tuple[Scene, dict[str, str]]]]:
     """A scene for each system, and the environment in which its commands reach it."""
     with ExitStack() as stack:
         scenes = {}
@@ -96,8 +96,8 @@ def systems(tmp_path: Path, postgres_url: str) -> Iterator[dict[str, tuple[Scene
             folder.mkdir()
             scene = Scene(folder)
             scenes[name] = (scene, {"ASTERISM_STORE": scene.url})
-        scenes["postgres"][0].url = postgres_url
-        scenes["postgres"][1]["ASTERISM_STORE"] = postgres_url
+        scenes["postgres"][0].url = emptied_postgres_url
+        scenes["postgres"][1]["ASTERISM_STORE"] = emptied_postgres_url
         server = stack.enter_context(server_thread(scenes["server"][0].url))
         scenes["server"][1].update(ASTERISM_STORE=server.url, ASTERISM_TOKEN=server.token("series"))
         for scene, _ in scenes.values():
