@@ -37,6 +37,10 @@ LIMIT = 0.100
 SAMPLE_EVERY = 0.02
 """Seconds between two looks at what a long step is doing."""
 
+READ_EVERY = 0.002
+"""Seconds after which the processor time of a thread is read again: that takes as long as a short step. A step that
+begins in between is charged for what it took more than the time since then, so it may get away with so much more."""
+
 COUNT_EVERY = 0.05
 """Seconds after which the steal time is read again."""
 
@@ -136,6 +140,7 @@ class Watchdog:
         self.stalls: list[Stall] = []
         self._now: dict[int, asyncio.Handle] = {}  # by thread: what its loop is doing
         self._samples: dict[int, tuple[int, Counter[str]]] = {}
+        self._read: dict[int, tuple[float, float]] = {}  # by thread: when its processor time was read; what it was
         self._collecting: dict[int, tuple[float, float]] = {}  # by thread: when the collector began; in all so far
         self._over = threading.Event()
         self._sampler = threading.Thread(target=self._sample, name="loop watchdog", daemon=True)
@@ -161,21 +166,25 @@ class Watchdog:
     def _watch(self, handle: asyncio.Handle, step: Callable[[asyncio.Handle], None]) -> None:
         thread = threading.get_ident()
         outer, self._now[thread] = self._now.get(thread), handle
-        name = _name(handle)  # afterwards a task may have moved on, or be gone
+        callback = handle._callback  # type: ignore[attr-defined]  # afterwards the handle may have none
         collected = self._collected(thread)
-        stolen = self._recent_steal()
-        began = time.thread_time()
+        began = time.monotonic()
+        stolen = self._recent_steal(began)
+        read = self._read.get(thread)
+        if read is None or began - read[0] > READ_EVERY:
+            read = self._read[thread] = (began, time.thread_time())
         try:
             step(handle)
         finally:
-            spent = time.thread_time() - began
             if outer is None:
                 del self._now[thread]
             else:
                 self._now[thread] = outer
-            if spent > self.limit:
-                spent -= self._collected(thread) - collected + self._stolen() - stolen
-                self._judge(handle, name(), spent, thread)
+            if time.monotonic() - began > self.limit:
+                spent = time.thread_time() - read[1] - (began - read[0])
+                if spent > self.limit:
+                    spent -= self._collected(thread) - collected + self._stolen() - stolen
+                    self._judge(handle, _name(callback), spent, thread)
 
     def _judge(self, handle: asyncio.Handle, name: str, spent: float, thread: int) -> None:
         sample = self._samples.get(thread)
@@ -187,9 +196,8 @@ class Watchdog:
         if spent > (self.limit * 2 if _crowded() else self.limit):
             self.stalls.append(Stall(name, spent, where))
 
-    def _recent_steal(self) -> float:
+    def _recent_steal(self, now: float) -> float:
         """The steal time of a moment ago, at most: to read it takes as long as a short step."""
-        now = time.monotonic()
         if now - self._counted[0] > COUNT_EVERY:
             self._counted = (now, self._stolen())
         return self._counted[1]
@@ -287,13 +295,12 @@ def _pace() -> float:
     return time.thread_time() - began
 
 
-def _name(handle: asyncio.Handle) -> Callable[[], str]:
-    """What a step is called; worked out only if it is asked for."""
-    callback: Any = handle._callback  # type: ignore[attr-defined]
+def _name(callback: Any) -> str:
+    """What a step is called."""
     task = getattr(callback, "__self__", None)
     if isinstance(task, asyncio.Task):
-        return lambda: f"the task {getattr(task.get_coro(), '__qualname__', task)}"
-    return lambda: f"the callback {getattr(callback, '__qualname__', repr(callback))}"
+        return f"the task {getattr(task.get_coro(), '__qualname__', task)}"
+    return f"the callback {getattr(callback, '__qualname__', repr(callback))}"
 
 
 def allowed(test: str, stall: Stall) -> bool:

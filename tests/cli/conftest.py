@@ -30,7 +30,7 @@ def model_commands() -> Iterator[Server]:
 
 @pytest.fixture
 def emptied_postgres_url(postgres_server: RunningServer) -> str:
-    """An empty store. Its tables are emptied for each test, which takes a tenth of the time to create them; so no process
-    of an earlier test may still be there."""
+    """An empty store. Its tables are emptied for each test, which takes less time than to create them; so no process of
+    an earlier test may still be there."""
     asyncio.run(empty_postgres(postgres_server.url(), "commands"))
     return postgres_server.url(schema="commands")
