@@ -14,7 +14,7 @@ from typing import Any
 import certifi
 import pytest
 
-from tests import async_tests, inherited_signals, long_tests, property_tests
+from tests import async_tests, forked_commands, inherited_signals, long_tests, property_tests
 from tests.loop_watchdog import Plugin as LoopWatchdog
 from tests.store.postgres_server import NoServer, RunningServer, Server
 
@@ -34,6 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(async_tests, "async tests")
     config.pluginmanager.register(long_tests, "long tests")
     config.pluginmanager.register(property_tests, "property tests")
+    forked_commands.use_servers(getattr(config, "workerinput", {}).get("servers_of_commands", {}))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -72,7 +73,9 @@ def one_authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Tests in several processes share one server: pytest-xdist calls this in the main process, for each worker."""
+    """Tests in several processes share the servers: pytest-xdist calls this in the main process, for each worker."""
+    servers = {name: forked_commands.shared_server(name).path for name in forked_commands.SERVERS}
+    node.workerinput["servers_of_commands"] = servers
     stash = node.config.stash
     with contextlib.suppress(NoServer):  # a test that needs the server then fails with the reason
         if _shared_server not in stash:

@@ -1,9 +1,10 @@
 """The command ``asterism`` as a process, without the time that Python takes to start and to import it.
 
-A server has imported all of Asterism, and forks for each command. ``ForkedCommand`` is a ``subprocess.Popen`` whose
-process comes from there: it has its own streams, environment and folder, gets signals, can be killed, and ends as a
-Python process ends, but for the release of all modules. What only an interpreter of its own does (read the locale and
-most variables named ``PYTHON…``, import, release the modules) is tested with a real ``Popen``.
+A server has imported all of Asterism, and forks for each command; all workers of pytest-xdist share it.
+``ForkedCommand`` is a ``subprocess.Popen`` whose process comes from there: it has its own streams, environment and
+folder, gets signals, can be killed, and ends as a Python process ends, but for the release of all modules. What only an
+interpreter of its own does (read the locale and most variables named ``PYTHON…``, import, release the modules) is
+tested with a real ``Popen``.
 
 Between the process that asks, the server and the command stands a keeper, the parent of the command: it waits for the
 command, and passes its exit status on.
@@ -22,6 +23,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import warnings
 from collections.abc import Iterator
@@ -47,55 +49,69 @@ def import_everything() -> None:
 
 
 class Server:
-    """Starts commands: ``connection`` leads to a process that has called ``serve``. Several processes may share it."""
+    """Starts commands: ``path`` is the socket of a process that has called ``serve``. Processes may share it."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
-
-    def fileno(self) -> int:
-        return self._connection.fileno()
+    def __init__(self, path: str) -> None:
+        self.path = path
 
     def start(self, request: dict[str, Any], streams: list[int]) -> tuple[int, int]:
         """The process id of a new command, and the descriptor of the pipe on which its exit status comes."""
         outcome, outcome_of_command = os.pipe()
-        try:
-            socket.send_fds(self._connection, [json.dumps(request).encode()], [*streams, outcome_of_command])
-        finally:
-            os.close(outcome_of_command)
-        pid = os.read(outcome, 4)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+            connection.connect(self.path)
+            try:
+                socket.send_fds(connection, [json.dumps(request).encode()], [*streams, outcome_of_command])
+            finally:
+                os.close(outcome_of_command)
+            pid = os.read(outcome, 4)
         assert pid, "the server of forked commands is gone"
         return int.from_bytes(pid, "big"), outcome
-
-    def close(self) -> None:
-        self._connection.close()
 
 
 @contextmanager
 def new_server(*modules: str) -> Iterator[Server]:
-    """A server whose commands have imported these modules, too."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    command = [sys.executable, __file__, str(theirs.fileno()), *modules]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], cwd=ROOT)
-    theirs.close()
-    server = Server(ours)
-    try:
-        yield server
-    finally:
-        server.close()
-        process.wait()
+    """A server whose commands have imported these modules, too. It imports when it is asked for its first command."""
+    with (
+        tempfile.TemporaryDirectory(prefix="ast-fork-") as folder,
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener,
+    ):
+        path = f"{folder}/commands"
+        listener.bind(path)
+        listener.listen(128)
+        command = [sys.executable, __file__, str(listener.fileno()), *modules]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[listener.fileno()], cwd=ROOT)
+        listener.close()
+        with process:  # the end of its input is its end
+            yield Server(path)
+
+
+SERVERS = {
+    "commands": ("tests.docs.docs_pages",),
+    "commands of models": ("pydantic_ai.models.openai", "pydantic_ai.direct", "genai_prices"),
+}
+"""What the servers have imported beside Asterism. The clients of models take seconds."""
+
+_started_elsewhere: dict[str, str] = {}
+
+
+def use_servers(paths: dict[str, str]) -> None:
+    """Use these servers, which another process has started: a worker of pytest-xdist those of the main process."""
+    _started_elsewhere.update(paths)
 
 
 @cache
-def shared_server() -> Server:
-    """The server of this process, started when the first command is."""
+def shared_server(name: str = "commands") -> Server:
+    """One of ``SERVERS``, started when it is first asked for."""
+    if name in _started_elsewhere:
+        return Server(_started_elsewhere[name])
     stack = ExitStack()
     atexit.register(stack.close)
-    return stack.enter_context(new_server("tests.docs.docs_pages"))
+    return stack.enter_context(new_server(*SERVERS[name]))
 
 
 class ForkedCommand(subprocess.Popen[str]):
     """``asterism`` with these arguments; ``strict`` makes its warnings errors. Another ``program`` is a module with a
-    function ``main``; it finds the descriptors of ``pass_fds`` from number 3 on."""
+    function ``main``."""
 
     def __init__(
         self,
@@ -110,7 +126,7 @@ class ForkedCommand(subprocess.Popen[str]):
         super().__init__(words, text=True, **terms)
 
     def _execute_child(self, words: Any, *terms: Any) -> None:
-        passed, cwd, env = terms[3:6]
+        cwd, env = terms[4:6]
         pipes = terms[9:15]
         stdin, _, _, stdout, _, stderr = pipes
         request = {
@@ -121,7 +137,7 @@ class ForkedCommand(subprocess.Popen[str]):
             "program": self._program,
         }
         theirs = [stream if stream != -1 else own for own, stream in enumerate((stdin, stdout, stderr))]
-        self.pid, self._outcome = self._server.start(request, [*theirs, *passed])
+        self.pid, self._outcome = self._server.start(request, theirs)
         self._child_created = True
         self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
 
@@ -161,24 +177,33 @@ def run_command(*words: str, **terms: Any) -> subprocess.CompletedProcess[str]:
 # -- the server, the keeper and the command ----------------------------------------------------------------------------
 
 
-def serve(connection: socket.socket) -> None:
+def serve(listener: socket.socket, modules: list[str]) -> None:
     """Fork for each request; returns only in the process that has become a command, when that has ended."""
     from tests import inherited_signals
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a keeper
     inherited_signals.keep_to_ourselves()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # in a terminal it is for all processes of the tests
-    gc.freeze()
-    while True:
+    poll = select.poll()
+    poll.register(listener, select.POLLIN)
+    poll.register(0, select.POLLIN)
+    while all(descriptor != 0 for descriptor, _ in poll.poll()):
+        connection, _ = listener.accept()
+        if modules:
+            import_everything()
+            for name in modules:
+                importlib.import_module(name)
+            modules.clear()
+            gc.freeze()
         text, descriptors, _, _ = socket.recv_fds(connection, _MOST, 8)
-        if not text:
-            os._exit(0)
-        if os.fork() == 0:
-            connection.close()
+        connection.close()
+        if text and os.fork() == 0:
+            listener.close()
             keep(json.loads(text), descriptors)
             return
         for descriptor in descriptors:
             os.close(descriptor)
+    os._exit(0)
 
 
 def keep(request: dict[str, Any], descriptors: list[int]) -> None:
@@ -255,7 +280,4 @@ def _output(descriptor: int, errors: str, at_once: bool) -> Any:
 
 if __name__ == "__main__":
     sys.path[0] = ""  # as for ``python -c``
-    import_everything()
-    for name in sys.argv[2:]:
-        importlib.import_module(name)
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:])

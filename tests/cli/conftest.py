@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.forked_commands import Server, new_server
+from tests.forked_commands import Server, shared_server
 from tests.store.postgres_server import RunningServer
 from tests.store.store_engines import empty_postgres
 
@@ -21,11 +21,10 @@ def search_path_is_restored() -> Iterator[None]:
     sys.path[:] = before
 
 
-@pytest.fixture(scope="session")
-def model_commands() -> Iterator[Server]:
+@pytest.fixture
+def model_commands() -> Server:
     """Commands that have imported the clients of models already, which takes seconds."""
-    with new_server("pydantic_ai.models.openai", "pydantic_ai.direct", "genai_prices") as server:
-        yield server
+    return shared_server("commands of models")
 
 
 @pytest.fixture

@@ -1,5 +1,5 @@
 """Runs one page of the documentation as a reader would: ``python docs_pages.py README.md``, in an empty directory. A
-second argument is the descriptor of a connection to a server of forked commands.
+second argument is the socket of a server of forked commands.
 
 The blocks of a page run from top to bottom. What the fence says decides what happens to a block:
 
@@ -327,8 +327,8 @@ def _filled(word: str) -> str:
 def main() -> None:
     os.environ.update(at_home(Path.cwd()))
     os.environ.pop("ASTERISM_STORE", None)
-    page, *descriptors = sys.argv[1:]
-    run(Path(page), Server(socket.socket(fileno=int(descriptors[0]))) if descriptors else None)
+    page, *sockets = sys.argv[1:]
+    run(Path(page), Server(sockets[0]) if sockets else None)
 
 
 def run(path: Path, server: Server | None) -> None:
