@@ -120,8 +120,11 @@ async def test_after_a_crash_in_the_middle_the_outcome_is_unknown(monkeypatch: p
 
 
 @pytest.mark.virtual_time
-async def test_a_repeat_at_another_server_waits_and_then_says_that_it_is_unknown() -> None:
+async def test_a_repeat_at_another_server_waits_and_then_says_that_it_is_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with server_scene() as scene, scene.client(**{"idempotency-key": "k1"}) as client:
+        monkeypatch.setattr(scene.fleet.store, "clock", asyncio.get_running_loop().time)  # as virtual as the waits
         await scene_with_workflow(scene)
         assert (await client.post("/api/v1/runs", json=CREATE)).status_code == 201
         [record] = await scene.fleet.store.registers(ANSWERS)
