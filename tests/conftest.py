@@ -15,6 +15,7 @@ import certifi
 import pytest
 
 from tests import async_tests, forked_commands, inherited_signals, long_tests, property_tests
+from tests.huge_pages import Plugin as HugePages
 from tests.loop_watchdog import Plugin as LoopWatchdog
 from tests.store.postgres_server import NoServer, RunningServer, Server
 
@@ -30,6 +31,7 @@ _shared_server = pytest.StashKey[Server]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(HugePages(), "huge pages")
     config.pluginmanager.register(LoopWatchdog(), "loop watchdog")
     config.pluginmanager.register(async_tests, "async tests")
     config.pluginmanager.register(long_tests, "long tests")

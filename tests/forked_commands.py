@@ -179,7 +179,7 @@ def run_command(*words: str, **terms: Any) -> subprocess.CompletedProcess[str]:
 
 def serve(listener: socket.socket, modules: list[str]) -> None:
     """Fork for each request; returns only in the process that has become a command, when that has ended."""
-    from tests import inherited_signals
+    from tests import huge_pages, inherited_signals
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a keeper
     inherited_signals.keep_to_ourselves()
@@ -195,6 +195,7 @@ def serve(listener: socket.socket, modules: list[str]) -> None:
                 importlib.import_module(name)
             modules.clear()
             gc.freeze()
+            huge_pages.use_huge_pages()
         text, descriptors, _, _ = socket.recv_fds(connection, _MOST, 8)
         connection.close()
         if text and os.fork() == 0:
