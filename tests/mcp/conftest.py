@@ -1,8 +1,13 @@
-"""Fixtures for the tests of agents."""
+"""Fixtures for the tests of MCP."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
+from jsonschema import Draft202012Validator
 
 from asterism.mcp.mcp_tools import prepare_schemas
 
@@ -12,3 +17,20 @@ def schemas() -> None:
     """Make the schemas of the MCP tools before a test has an event loop, as a server does before it serves: the first
     list of tools would make all of them in one step."""
     prepare_schemas()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def schemas_are_checked_once() -> Iterator[None]:
+    """Each client of MCP checks the schema of each tool that it calls against the schema of schemas, which takes longer
+    than the call. Here one check of a schema is enough for all clients."""
+    check, valid = Draft202012Validator.check_schema, set()
+
+    def check_once(schema: Any, *terms: Any, **named: Any) -> None:
+        text = json.dumps([schema, repr(terms), repr(named)], sort_keys=True)
+        if text not in valid:
+            check(schema, *terms, **named)
+            valid.add(text)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Draft202012Validator, "check_schema", check_once)
+        yield
