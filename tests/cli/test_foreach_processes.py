@@ -30,7 +30,7 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
 
 
 @pytest.mark.slow
-@pytest.mark.hunt(few=3, many=50)
+@pytest.mark.hunt(few=1, many=50)
 def test_a_group_survives_the_sudden_death_of_its_process(scene: Scene, seeds: range) -> None:
     """Whatever the process has done when it is killed, the next one continues with the same elements, and no element
     that had ended is executed again."""

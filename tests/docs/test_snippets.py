@@ -24,7 +24,7 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 LONG = (
     *("write-a-store.md", "durable-constellations.md"),  # a conformance suite; processes one after the other
     *("backup-and-retention.md", "fleet-on-postgresql.md", "mcp.md", "peers.md", "runs.md", "schedules.md"),
-    "simulate-a-fleet.md",
+    *("plan-files.md", "server.md", "simulate-a-fleet.md"),
 )
 """Pages that take seconds: ``make test-long`` runs them."""
 LIMIT = 900
