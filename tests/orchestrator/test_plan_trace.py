@@ -213,9 +213,7 @@ def test_a_traceparent_is_read_as_it_was_written(spans: Spans) -> None:
     with spans.tracer.start_as_current_span("here") as span:
         text = trace_context.current_traceparent()
     assert text is not None
-    assert trace_context.is_traceparent(text)
     context = trace.get_current_span(trace_context.remote_context(text)).get_span_context()
     assert (context.trace_id, context.span_id) == (span.get_span_context().trace_id, span.get_span_context().span_id)
     for odd in ("", "00-0-0-0", f"{text}\n", text.upper(), None):
-        assert not trace_context.is_traceparent(odd)
         assert trace_context.remote_context(odd if isinstance(odd, str) else None) is None

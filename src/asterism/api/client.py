@@ -23,7 +23,6 @@ import json
 import ssl
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
-from contextlib import aclosing, closing
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from urllib.parse import urlsplit
 
@@ -53,6 +52,10 @@ from asterism.core.errors import AsterismError
 Given = ParamSpec("Given")
 Answer = TypeVar("Answer")
 Request = TypeVar("Request")
+Event = TypeVar("Event", documents.PlanEvent, documents.FleetEvent)
+
+GONE = "gone"
+"""The kind of the last event of a plan."""
 
 TIMEOUT = 60.0
 """How long a request may take, in seconds: an edit waits for the process that runs the plan."""
@@ -167,22 +170,17 @@ class Client(_Connection, Operations, Blocking):
     def follow_plan(self, name: str, after: str | None = None) -> Generator[documents.PlanEvent, None, None]:
         """The events of a plan as they happen, after a position or from now on, until the plan is gone. A stream that
         breaks continues after its last event. After a ``reset``, read the plan again."""
-        with closing(self._follow(_events_path(name), after)) as received:
-            for one in received:
-                event = _plan_event(one)
-                yield event
-                if event.kind == "gone":
-                    return
+        return self._follow(_events_path(name), after, _plan_event)
 
     def follow_fleet(self, after: str | None = None) -> Generator[documents.FleetEvent, None, None]:
         """The runs, devices and notices that change, as it happens, after the position of an earlier event or from now
         on. A stream that breaks continues after its last event. After a ``reset``, which also comes first, read the
         lists again."""
-        with closing(self._follow(f"{API}/events", after)) as received:
-            for one in received:
-                yield _fleet_event(one)
+        return self._follow(f"{API}/events", after, _fleet_event)
 
-    def _follow(self, path: str, after: str | None) -> Generator[ReceivedEvent, None, None]:
+    def _follow(
+        self, path: str, after: str | None, read: Callable[[ReceivedEvent], Event]
+    ) -> Generator[Event, None, None]:
         lines, pause = EventLines(after), RECONNECT[0]
         while True:
             try:
@@ -191,10 +189,13 @@ class Client(_Connection, Operations, Blocking):
                         answer.read()
                         raise self._stream_error(answer)
                     for line in answer.iter_lines():
-                        event = lines.add(line)
-                        if event is not None:
+                        received = lines.add(line)
+                        if received is not None:
                             pause = RECONNECT[0]
+                            event = read(received)
                             yield event
+                            if event.kind == GONE:
+                                return
             except (httpx.HTTPError, AnswerRefused):  # a long stream goes on with the next connection
                 pass
             lines.reset()
@@ -260,22 +261,17 @@ class AsyncClient(_Connection, Operations):
                 pause = wait
             await asyncio.sleep(pause)
 
-    async def follow_plan(self, name: str, after: str | None = None) -> AsyncGenerator[documents.PlanEvent, None]:
+    def follow_plan(self, name: str, after: str | None = None) -> AsyncGenerator[documents.PlanEvent, None]:
         """See ``Client.follow_plan``."""
-        async with aclosing(self._follow(_events_path(name), after)) as received:
-            async for one in received:
-                event = _plan_event(one)
-                yield event
-                if event.kind == "gone":
-                    return
+        return self._follow(_events_path(name), after, _plan_event)
 
-    async def follow_fleet(self, after: str | None = None) -> AsyncGenerator[documents.FleetEvent, None]:
+    def follow_fleet(self, after: str | None = None) -> AsyncGenerator[documents.FleetEvent, None]:
         """See ``Client.follow_fleet``."""
-        async with aclosing(self._follow(f"{API}/events", after)) as received:
-            async for one in received:
-                yield _fleet_event(one)
+        return self._follow(f"{API}/events", after, _fleet_event)
 
-    async def _follow(self, path: str, after: str | None) -> AsyncGenerator[ReceivedEvent, None]:
+    async def _follow(
+        self, path: str, after: str | None, read: Callable[[ReceivedEvent], Event]
+    ) -> AsyncGenerator[Event, None]:
         lines, pause = EventLines(after), RECONNECT[0]
         while True:
             try:
@@ -284,10 +280,13 @@ class AsyncClient(_Connection, Operations):
                         await answer.aread()
                         raise self._stream_error(answer)
                     async for line in answer.aiter_lines():
-                        event = lines.add(line)
-                        if event is not None:
+                        received = lines.add(line)
+                        if received is not None:
                             pause = RECONNECT[0]
+                            event = read(received)
                             yield event
+                            if event.kind == GONE:
+                                return
             except (httpx.HTTPError, AnswerRefused):  # a long stream goes on with the next connection
                 pass
             lines.reset()

@@ -55,10 +55,6 @@ def current_traceparent() -> str | None:
     return None if api is None else traceparent_of(api.get_current_span().get_span_context())
 
 
-def is_traceparent(text: object) -> bool:
-    return isinstance(text, str) and _PATTERN.fullmatch(text) is not None
-
-
 def remote_context(traceparent: str | None) -> Context | None:
     """The context whose current span is that of another process; None if the text names none. OpenTelemetry must have
     been imported."""

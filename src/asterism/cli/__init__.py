@@ -23,7 +23,7 @@ series                 ``series_commands`` and the other ``series_*`` modules, `
 
 Shared: ``cli_context`` (options, opening a fleet, finding runs), ``option_types``, ``plan_context`` (options and output
 of commands on plans), ``interrupts`` (Ctrl-C), ``user_files`` (modules and device policies of the user); for output
-``screen`` (the terminal and its tables), ``fleet_json``, and ``plan_live_view`` (a running plan).
+``screen`` (the terminal and its tables), and ``plan_live_view`` (a running plan).
 
 Invariants: every text from outside is cleaned before it reaches a terminal (``base/text``); answers go to standard
 output, notes to standard error; the fields of JSON output and the exit codes (``main``) are stable.

@@ -175,7 +175,7 @@ async def _runs(store: Store, context: click.Context, incomplete: str) -> Names:
 
 
 async def _devices(store: Store, context: click.Context, incomplete: str) -> Names:
-    from asterism.fleet.fleet_json import state_of
+    from asterism.fleet.joinable_devices import state_of
 
     return {one.device: state_of(one, store.clock()) for one in await store.sessions()}
 

@@ -1,8 +1,9 @@
-"""The devices that a store knows, their enrolments, and the names with which others may still join."""
+"""The devices that a store knows, their states and enrolments, and the names with which others may still join."""
 
 from __future__ import annotations
 
 from asterism.core.plan.known_devices import KnownDevices
+from asterism.core.run.session import ENDED, REACHABLE_STATES, Session
 from asterism.store.protocol import Store
 
 CODES, DEVICES = "gateway/code/", "gateway/device/"
@@ -34,3 +35,20 @@ async def known_devices(store: Store) -> KnownDevices:
     codes = [register.value for register in await store.registers(CODES)]
     invited = [compile_pattern(code["name"]) for code in codes if code["key"] is None and code["until"] >= now]
     return KnownDevices(frozenset(seen), lambda name: any(pattern.fullmatch(name) for pattern in invited))
+
+
+def state_of(session: Session, now: float) -> str:
+    """The state of a device, in one word."""
+    if session.state not in REACHABLE_STATES:
+        return "left" if session.state == ENDED else session.state
+    if not session.reachable(now):
+        return "silent"
+    if session.draining:
+        return "draining"
+    if session.resting is not None:
+        return "resting"
+    if session.slots == 0:
+        return "watching"
+    if session.suspended is not None:
+        return "suspended"
+    return "busy" if session.used >= session.slots else "ready"

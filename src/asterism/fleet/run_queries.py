@@ -7,17 +7,20 @@ which is quick in every store.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
-from asterism.core.errors import AsterismError
+from asterism.base.secret_mask import Mask, environment_mask, secret_names
+from asterism.core.errors import AsterismError, InvalidWorkflow, NotJson
 from asterism.core.json_values import plain_json
 from asterism.core.run.run import FAILED, OWNED, REPORTED_STATUSES, TERMINAL, UNOWNED, Run, RunStatus
 from asterism.core.run.run_label import shown_label
 from asterism.core.run.session import Session
+from asterism.fleet.device.run_inputs import is_secret
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.fleet_json import masks_of, sessions_of
-from asterism.store.protocol import ProgressReport, Query
+from asterism.fleet.workflows import UnknownWorkflow
+from asterism.store.protocol import Query
 
 MOST_CANDIDATES = 10
 """How many runs an error lists if a part of an id matches several."""
@@ -65,15 +68,10 @@ async def find_run(fleet: Fleet, text: str) -> Run:
 
 @dataclass(frozen=True, slots=True)
 class RunList:
-    """``more`` is whether the store has more runs, ``filtered`` whether a filter was given. ``labels`` maps runs to
-    what lists call them."""
+    """``more`` is whether the store has more runs."""
 
     runs: Sequence[Run]
-    sessions: Mapping[str, Session]
-    reports: Mapping[str, ProgressReport]
     more: bool
-    filtered: bool
-    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 async def list_runs(
@@ -106,9 +104,20 @@ async def list_runs(
     shown = found[:limit] if limit else found
     if not newest:
         shown.reverse()
-    reports = await fleet.store.reports([run.id for run in shown if run.status in OWNED])
-    filtered = any((statuses, workflow, device, series, search))
-    return RunList(shown, await sessions_of(fleet), reports, more, filtered, await labels_of(fleet, shown))
+    return RunList(shown, more)
+
+
+async def masks_of(fleet: Fleet, runs: Iterable[Run]) -> dict[str, Mask]:
+    """For each run, by id, the mask that hides the secrets that it and its workflow refer to."""
+    masks = {}
+    for run in runs:
+        given = run.input.values() if isinstance(run.input, Mapping) else ()
+        names = set(secret_names(list(filter(is_secret, given))))
+        with suppress(UnknownWorkflow, InvalidWorkflow, NotJson):  # such as one of a later version
+            flow = await fleet.workflows.get(run.workflow, run.version)
+            names.update(secret_names([flow.env, flow.http]))
+        masks[run.id] = environment_mask(names)
+    return masks
 
 
 async def labels_of(fleet: Fleet, runs: Sequence[Run]) -> dict[str, str]:
@@ -154,7 +163,6 @@ class FleetSnapshot:
     many of the failed runs were cancelled, None if there are too many to count."""
 
     now: float
-    url: str
     counts: Mapping[RunStatus, int]
     cancelled: int | None
     sessions: Mapping[str, Session]
@@ -162,8 +170,6 @@ class FleetSnapshot:
     owned: Sequence[Run]
     waiting: Sequence[Run]
     ended: Sequence[Run]
-    reports: Mapping[str, ProgressReport]
-    labels: Mapping[str, str]
 
     @property
     def open(self) -> int:
@@ -194,13 +200,9 @@ async def take_snapshot(
         if run is not None and run.ended:
             ended[run.id] = run
     latest = sorted(ended.values(), key=lambda run: (-(run.ended_at or 0.0), run.id))
-    reports = await store.reports([run.id for run in owned])
     coordinator = await fleet.coordinator()
     cancelled = await counter.count(fleet, counts.get(FAILED, 0), latest) if counter is not None else None
-    labels = await labels_of(fleet, [*owned, *waiting, *latest])
-    return FleetSnapshot(
-        store.clock(), store.url, counts, cancelled, sessions, coordinator, owned, waiting, latest, reports, labels
-    )
+    return FleetSnapshot(store.clock(), counts, cancelled, sessions, coordinator, owned, waiting, latest)
 
 
 async def _owned(

@@ -191,10 +191,6 @@ async def find_device(store: Store, name: str) -> EnrolledDevice | None:
     return None if register is None else _device(name, register.value)
 
 
-async def enrolled_devices(store: Store) -> list[EnrolledDevice]:
-    return [_device(one.key.removeprefix(DEVICES), one.value) for one in await store.registers(DEVICES)]
-
-
 async def revoke(store: Store, name: str) -> EnrolledDevice:
     """Revoke the key of a device. Raises UnknownEnrolment."""
 

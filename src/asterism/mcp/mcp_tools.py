@@ -148,17 +148,9 @@ TOOLS: Mapping[str, McpTool] = {
             defaults={"since": "now", "timeout": 20.0},
         ),
         McpTool(
-            "read_task",
-            _DO.show_task,
-            "Read one task: its definition, result, executions and story.",
-            untrusted=True,
+            "read_task", _DO.show_task, "Read one task: its definition, result, executions and story.", untrusted=True
         ),
-        McpTool(
-            "why_task",
-            _DO.explain_task,
-            "Explain why a task does not run yet, or how it ended.",
-            untrusted=True,
-        ),
+        McpTool("why_task", _DO.explain_task, "Explain why a task does not run yet, or how it ended.", untrusted=True),
         McpTool(
             "read_task_logs",
             _DO.read_task_logs,
@@ -211,10 +203,7 @@ TOOLS: Mapping[str, McpTool] = {
             without=("author",),
         ),
         McpTool(
-            "list_approvals",
-            _DO.list_approvals,
-            "List the edits of a plan that wait for a person.",
-            untrusted=True,
+            "list_approvals", _DO.list_approvals, "List the edits of a plan that wait for a person.", untrusted=True
         ),
         McpTool(
             "ask_approval",
@@ -293,9 +282,7 @@ TOOLS: Mapping[str, McpTool] = {
         McpTool("list_series", _DO.list_series, "List the series of issues: which issue is active, which wait."),
         McpTool("read_series", _DO.show_series, "Read one series with its last changes.", untrusted=True),
         McpTool(
-            "claim_series",
-            _DO.claim_series,
-            "Claim a series for an issue: it becomes active, or waits in the queue.",
+            "claim_series", _DO.claim_series, "Claim a series for an issue: it becomes active, or waits in the queue."
         ),
         McpTool(
             "release_series",
@@ -431,8 +418,8 @@ def check_call(host: McpHost, caller: Credential, tool: McpTool, arguments: Mapp
     """Raises RequestRefused, ScopeMissing and ValidationError."""
     unknown = sorted(set(arguments) - tool.arguments)
     if unknown:
-        names = ", ".join(sorted(tool.arguments)) or "none"
-        raise RequestRefused(422, f"{tool.name} has no argument {unknown[0]!r}; its arguments are: {names}")
+        known = ", ".join(sorted(tool.arguments)) or "none"
+        raise RequestRefused(422, f"{tool.name} has no argument {unknown[0]!r}; its arguments are: {known}")
     fields = dict(arguments)
     follow = LONGEST_WAIT if tool.begins and TypeAdapter(bool).validate_python(fields.pop("follow", False)) else 0.0
     request = tool.operation.request(**vars(_model(tool).model_validate(fields)))

@@ -22,10 +22,10 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from asterism.api.local.device_handlers import device_document
+from asterism.api.local.run_handlers import notice_document
 from asterism.core.run.run import Run
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.fleet_json import notice_json
-from asterism.fleet.run_queries import take_snapshot
+from asterism.fleet.run_queries import labels_of, take_snapshot
 from asterism.server.event_stream import EventBuffer, Events, encode_event
 from asterism.store.store_errors import StoreUnavailable
 
@@ -109,8 +109,9 @@ class FleetFeed:
         sessions = await fleet.devices()
         notices = await fleet.store.notices(after=self._notices, limit=1000)
         changed = [run for run in snapshot.runs if self._runs.get(run.id) != run.revision]
+        labels = await labels_of(fleet, changed)
         self._runs = {run.id: run.revision for run in snapshot.runs}
-        events = [("run", _run_event(run, snapshot.labels.get(run.id))) for run in changed]
+        events = [("run", _run_event(run, labels[run.id])) for run in changed]
         for session in sessions:
             shown = vars(device_document(session, now, ranks, snapshot.coordinator))
             kept = {name: value for name, value in shown.items() if name not in IGNORED}
@@ -119,7 +120,7 @@ class FleetFeed:
                 events.append(("device", shown))
         for number, notice in notices:
             self._notices = number
-            events.append(("notice", {"number": number, **notice_json(notice), "notice": notice.kind}))
+            events.append(("notice", {**vars(notice_document(number, notice)), "notice": notice.kind}))
         return events
 
 

@@ -26,7 +26,7 @@ from asterism.core.plan.edits import (
     UpdateTask,
 )
 from asterism.core.plan.status import COMPLETED, FAILED
-from asterism.core.plan.taint import mark_violations, taint_of, taint_of_editor, taint_reasons, taint_violations
+from asterism.core.plan.taint import mark_violations, taint_of_editor, taint_reasons, taint_violations
 from asterism.core.plan.task import Dependency, Task, lane_of
 
 FETCH = Task("fetch", http={"url": "https://example.org/issue"}, untrusted=True)
@@ -136,12 +136,6 @@ def test_an_untrusted_task_that_waits_or_was_cancelled_before_its_start_taints_n
     assert taint_of_editor(made) == []
     apply(made, EditBatch((CancelTask("fetch"),)), 2.0)
     assert taint_of_editor(made) == []
-
-
-def test_what_is_derived_from_an_untrusted_task() -> None:
-    made = plan()
-    assert [name for name in made.nodes if taint_of(made, made.node(name))] == ["fetch", "summary", "publish"]
-    assert taint_of(made, made.node("publish")) == ["fetch"]
 
 
 def test_the_mark_survives_a_store_an_edit_and_its_undo() -> None:
@@ -419,8 +413,3 @@ def test_a_copy_that_cannot_be_compared_is_no_retry() -> None:
 def test_an_edge_that_is_added_and_removed_again_is_none_of_a_retry() -> None:
     there_and_back = (AddDependency("spare", "build-2"), RemoveDependency("spare", "build-2"))
     assert waits(*RETRY[:2], *there_and_back, *RETRY[2:]) == ()
-
-
-def test_nothing_is_derived_from_untrusted_data_in_a_plan_without_any() -> None:
-    made = plan(replace(FETCH, untrusted=False))
-    assert taint_of(made, made.node("publish")) == []

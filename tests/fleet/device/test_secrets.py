@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asterism import DeviceAgent, Fleet, Workflow
+from asterism.api.local.run_handlers import run_document
 from asterism.base.secret_mask import Mask
 from asterism.execution.processes import CommandFailed
 from asterism.execution.task_inputs import MissingInput
-from asterism.fleet.fleet_json import run_in
 from asterism.fleet.notifier import Notifier
 from asterism.fleet.policy.device_policy import DevicePolicy, PolicyForbids, Rules
 from asterism.fleet.policy.policy_file import parse
@@ -61,7 +62,7 @@ async def run_on_a_device(store: str, flow: Workflow, given: Any, **terms: Any) 
         working = asyncio.create_task(device.run())
         await device.joined.wait()
         run = await fleet.wait((await fleet.create(flow, given)).id)
-        shown = await run_in(fleet, run)
+        shown = asdict(await run_document(fleet, run))
         device.drain()
         await working
         return run, shown
@@ -104,7 +105,7 @@ async def test_a_result_is_stored_unmasked_and_shown_masked(tmp_path: Path, monk
 
     async def elsewhere() -> dict[str, Any]:
         async with await Fleet.open(f"sqlite:///{tmp_path}/fleet.db") as fleet:
-            return await run_in(fleet, await fleet.run(run.id))
+            return asdict(await run_document(fleet, await fleet.run(run.id)))
 
     monkeypatch.delenv("MY_VALUE")
     reports = await elsewhere()

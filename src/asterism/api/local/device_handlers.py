@@ -17,7 +17,7 @@ from asterism.core.run.run import OWNED, Run
 from asterism.core.run.session import OPEN, REACHABLE_STATES, RESTING, Session
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.fleet import Fleet, UnknownDevice
-from asterism.fleet.fleet_json import state_of
+from asterism.fleet.joinable_devices import state_of
 from asterism.fleet.run_queries import AmbiguousRun, find_run, list_runs
 from asterism.fleet.workflows import UnknownWorkflow
 from asterism.store.protocol import Query

@@ -13,7 +13,7 @@ from asterism.api import documents
 from asterism.api import fleet_operations as declared
 from asterism.api.local.device_handlers import device_document
 from asterism.api.local.reasons import leave_reason
-from asterism.api.local.run_handlers import run_documents
+from asterism.api.local.run_handlers import notice_document, run_documents
 from asterism.api.operation import implements
 from asterism.api.system import LocalSystem
 from asterism.base.openmetrics import Family, render
@@ -22,7 +22,7 @@ from asterism.core.run.run import FAILED, RunStatus
 from asterism.core.run.session import REACHABLE_STATES
 from asterism.durable.plan_metrics import plan_families
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.fleet_json import notice_json, state_of
+from asterism.fleet.joinable_devices import state_of
 from asterism.fleet.run_queries import CancelledCount, find_run, take_snapshot
 from asterism.fleet.selection_metrics import MAX_RUNS, WINDOW, fleet_families
 from asterism.fleet.settings import Settings
@@ -120,7 +120,7 @@ async def _notices(
                 matches.append((number, notice))
         if len(notices) < wanted:
             break
-    items = [documents.Notice(number=number, **notice_json(notice)) for number, notice in matches]
+    items = [notice_document(number, notice) for number, notice in matches]
     return documents.Page(items=items, next=str(after), now=fleet.store.clock())
 
 

@@ -16,11 +16,14 @@ from asterism.api.local.waiting_runs import list_waiting, waiting_for
 from asterism.api.operation import implements
 from asterism.api.system import LocalSystem
 from asterism.base.http_limits import RequestRefused
+from asterism.base.secret_mask import Mask
 from asterism.base.text import short
 from asterism.core.attempt_log import LogReader
 from asterism.core.errors import AsterismError, RunRefused
+from asterism.core.json_values import plain_json
 from asterism.core.plan.task import AGENT_NEEDS
-from asterism.core.run.run import Run
+from asterism.core.run.outcomes import waiting_time, work_time
+from asterism.core.run.run import ASSIGNED, CLAIMED, COMPLETED, FAILED, Progress, Run
 from asterism.fleet.bulk_creation import (
     BulkCreation,
     BulkProgress,
@@ -31,16 +34,15 @@ from asterism.fleet.bulk_creation import (
     read_progress,
 )
 from asterism.fleet.device.functions import attempts_of
-from asterism.fleet.fleet import Fleet, attempt_number, check_terms
-from asterism.fleet.fleet_json import masks_of, notice_json, run_json, sessions_of, took, waited
+from asterism.fleet.fleet import Fleet, attempt_number, check_terms, reported_progress
 from asterism.fleet.run_explanation import RunExplanation
 from asterism.fleet.run_explanation import explain_run as explain
-from asterism.fleet.run_queries import RunList, find_run, labels_of
+from asterism.fleet.run_queries import RunList, find_run, labels_of, masks_of
 from asterism.fleet.run_queries import list_runs as find_runs
 from asterism.fleet.workflows import check_input, input_names
 from asterism.peers.registry import PeerRegistry
 from asterism.peers.takeover import held_runs
-from asterism.store.protocol import feed_of, has_feed
+from asterism.store.protocol import Notice, feed_of, has_feed
 from asterism.store.store_errors import Conflict, StoreError
 
 MOVE_TIMEOUT = 10.0
@@ -57,6 +59,18 @@ MOST_LINES = 5_000
 
 LOG_INTERVAL = 0.5
 """How often the store is asked for new lines, in seconds."""
+
+
+_PLAIN_FIELDS = (
+    *("id", "workflow", "version", "created_at", "created_by", "key", "series", "priority", "pinned", "retry_of"),
+    *("heartbeat_timeout", "revision", "epoch", "device", "session", "assigned_by", "assigned_at", "claimed_at"),
+    *("started_at", "ended_at", "due_at", "waiting_since", "not_before", "held", "paused", "wish", "wished_by"),
+    *("failures", "losses", "rounds", "error", "cancelled", "keep", "label", "traceparent"),
+)
+"""The fields of a run that are shown as they are."""
+
+_ATTRIBUTES = {"heartbeat_timeout": "timeout", "wish": "stop_request", "wished_by": "stop_requested_by"}
+"""Fields whose attribute has another name."""
 
 
 # -- documents ---------------------------------------------------------------------------------------------------------
@@ -80,24 +94,54 @@ async def _run_fields(fleet: Fleet, runs: Sequence[Run]) -> list[dict[str, Any]]
     masks, labels = await masks_of(fleet, runs), await labels_of(fleet, runs)
     held = await held_runs(fleet.store, [run.id for run in runs if not run.ended])
     reports = await fleet.store.reports([run.id for run in runs if not run.ended])
-    sessions, now = await sessions_of(fleet), fleet.store.clock()
-    found = []
-    for run in runs:
-        fields = run_json(run, sessions, reports, masks[run.id])
-        progress = fields["progress"]
-        fields |= {
-            "progress": None if progress is None else documents.Step(**progress),
-            "story": [documents.StoryEntry(**entry) for entry in fields["story"]],
+    beats, now = {one.id: one.beat_at for one in await fleet.store.sessions(ended=True)}, fleet.store.clock()
+    return [
+        {
+            **_fields_of(run, masks[run.id]),
+            "last_heartbeat_at": None if run.session is None else beats.get(run.session),
+            "progress": _step(reported_progress(run, reports)),
             "shown_label": labels[run.id],
             "waiting": waiting_for(run, run.id in held, now),
             "held_for": held.get(run.id),
-            "ended": run.ended,
-            "attempts": attempts_of(run),
-            "took": took(run),
-            "waited": waited(run),
         }
-        found.append(fields)
-    return found
+        for run in runs
+    ]
+
+
+def _fields_of(run: Run, mask: Mask) -> dict[str, Any]:
+    """What the record of a run says."""
+    return {
+        **{name: getattr(run, _ATTRIBUTES.get(name, name)) for name in _PLAIN_FIELDS},
+        "status": run.reported_status,
+        "ended": run.ended,
+        "assigned_to": run.device,
+        "assignment_expires_at": run.due_at if run.status is ASSIGNED else None,
+        "claim_expires_at": run.due_at if run.status is CLAIMED else None,
+        "completed_at": run.ended_at if run.status is COMPLETED else None,
+        "failed_at": run.ended_at if run.status is FAILED and not run.cancelled else None,
+        "cancelled_at": run.ended_at if run.cancelled else None,
+        "avoid": list(run.avoid),
+        "declined": dict(run.declined),
+        "previous_assignments": [one._asdict() for one in run.previous],
+        "scores": dict(run.scores),
+        "attempts": attempts_of(run),
+        "took": work_time(run),
+        "waited": None if run.ended_at is None else waiting_time(run),
+        "input": mask.data(plain_json(run.input)),
+        "output": mask.result(plain_json(run.output)),
+        "superseded": [{**one._asdict(), "output": mask.result(plain_json(one.output))} for one in run.superseded],
+        "story": [documents.StoryEntry(at=entry.at, what=entry.what, why=entry.why) for entry in run.story],
+    }
+
+
+def _step(progress: Progress | None) -> documents.Step | None:
+    return None if progress is None else documents.Step(step=progress.step, total=progress.total)
+
+
+def notice_document(number: int, notice: Notice) -> documents.Notice:
+    return documents.Notice(
+        number=number, **{name: getattr(notice, name) for name in ("at", "kind", "message", "run", "device")}
+    )
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -142,7 +186,7 @@ async def show_run(system: LocalSystem, request: declared.OneRun) -> documents.R
         now=fleet.store.clock(),
         tail=tail,
         more_output=bool(logs) and len(logs[-1].lines) > TAIL,
-        notices=[documents.Notice(number=number, **notice_json(notice)) for number, notice in notices],
+        notices=[notice_document(number, notice) for number, notice in notices],
         why=_reasons(why),
         advice=await run_advice(fleet, run, why),
     )

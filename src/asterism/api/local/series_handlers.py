@@ -190,36 +190,10 @@ async def _change(system: LocalSystem, request: declared.Change) -> documents.Se
     return await change_series(_register(system), limited, system.fleet.by)
 
 
-@implements(declared.claim_series)
-async def claim_series(system: LocalSystem, request: declared.ClaimSeries) -> documents.SeriesOutcome:
-    return await _change(system, request)
-
-
-@implements(declared.release_series)
-async def release_series(system: LocalSystem, request: declared.ReleaseSeries) -> documents.SeriesOutcome:
-    return await _change(system, request)
-
-
-@implements(declared.promote_series)
-async def promote_series(system: LocalSystem, request: declared.PromoteSeries) -> documents.SeriesOutcome:
-    return await _change(system, request)
-
-
-@implements(declared.pause_series)
-async def pause_series(system: LocalSystem, request: declared.PauseSeries) -> documents.SeriesOutcome:
-    return await _change(system, request)
-
-
-@implements(declared.resume_series)
-async def resume_series(system: LocalSystem, request: declared.ResumeSeries) -> documents.SeriesOutcome:
-    return await _change(system, request)
-
-
-@implements(declared.front_series)
-async def front_series(system: LocalSystem, request: declared.FrontSeries) -> documents.SeriesOutcome:
-    return await _change(system, request)
-
-
-@implements(declared.rebuild_series)
-async def rebuild_series(system: LocalSystem, request: declared.RebuildSeries) -> documents.SeriesOutcome:
-    return await _change(system, request)
+claim_series = implements(declared.claim_series)(_change)
+release_series = implements(declared.release_series)(_change)
+promote_series = implements(declared.promote_series)(_change)
+pause_series = implements(declared.pause_series)(_change)
+resume_series = implements(declared.resume_series)(_change)
+front_series = implements(declared.front_series)(_change)
+rebuild_series = implements(declared.rebuild_series)(_change)

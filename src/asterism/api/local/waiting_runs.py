@@ -5,7 +5,6 @@ The store cannot filter by it, so runs are read page by page until enough are fo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 from asterism.core.run.run import ASSIGNED, CLAIMED, UNOWNED, Run
@@ -41,14 +40,11 @@ async def list_waiting(
 ) -> RunList:
     """The open runs that wait for this, the newest first, of those that match the other terms."""
     runs: list[Run] = []
-    labels: Mapping[str, str] = {}
     while True:
         page = await list_runs(fleet, statuses=statuses or ("open",), newest=True, after=after, limit=PAGE, **terms)
         held = await held_runs(fleet.store, [run.id for run in page.runs if not run.ended])
         now = fleet.store.clock()
         runs += [run for run in page.runs if waiting_for(run, run.id in held, now) == waiting]
-        labels = {**labels, **page.labels}
         if not page.more or len(runs) > limit:
-            shown = runs[:limit]
-            return RunList(shown, page.sessions, {}, len(runs) > limit, True, labels)
+            return RunList(runs[:limit], len(runs) > limit)
         after = page.runs[-1].id

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from asterism.api import documents
 from asterism.api import workflow_operations as declared
 from asterism.api.local.reasons import leave_reason
 from asterism.api.operation import implements
 from asterism.api.system import LocalSystem
-from asterism.core.run.workflow import Workflow
-from asterism.fleet.fleet_json import workflow_json
+from asterism.core.json_values import plain_json
+from asterism.core.run.workflow import DEFAULTS, Workflow
 from asterism.fleet.workflows import WorkflowInUse
 
 
 @implements(declared.list_workflows)
 async def list_workflows(system: LocalSystem, request: declared.ListWorkflows) -> documents.Page[documents.Workflow]:
     flows = await system.fleet.workflows.all()
-    return documents.Page(items=[documents.Workflow(**workflow_json(flow)) for flow in flows])
+    return documents.Page(items=[documents.Workflow(**_fields(flow)) for flow in flows])
 
 
 @implements(declared.show_workflow)
 async def show_workflow(system: LocalSystem, request: declared.OneWorkflow) -> documents.Workflow:
-    return documents.Workflow(**workflow_json(await system.fleet.workflows.find(request.workflow)))
+    return documents.Workflow(**_fields(await system.fleet.workflows.find(request.workflow)))
 
 
 @implements(declared.add_workflow)
@@ -29,7 +31,7 @@ async def add_workflow(system: LocalSystem, request: declared.AddWorkflow) -> do
     before = await workflows.latest_version(wanted.name)
     flow = await workflows.add(wanted)
     await leave_reason(system.fleet, f"added workflow {flow.name}@{flow.version}", request.reason)
-    return documents.AddedWorkflow(**workflow_json(flow), added=flow.version != before)
+    return documents.AddedWorkflow(**_fields(flow), added=flow.version != before)
 
 
 @implements(declared.remove_workflow)
@@ -43,4 +45,13 @@ async def remove_workflow(system: LocalSystem, request: declared.RemoveWorkflow)
             )
     flow = await fleet.workflows.remove(name)
     await leave_reason(fleet, f"removed workflow {flow.name!r}", request.reason)
-    return documents.Workflow(**workflow_json(flow))
+    return documents.Workflow(**_fields(flow))
+
+
+def _fields(flow: Workflow) -> dict[str, Any]:
+    """All fields of a workflow, including defaults."""
+    fields: dict[str, Any] = {"name": flow.name, "version": flow.version}
+    for name in DEFAULTS:
+        value = getattr(flow, name)
+        fields[name] = plain_json(sorted(value) if isinstance(value, frozenset) else value, f"{name} of {flow.name!r}")
+    return fields

@@ -209,13 +209,13 @@ def keep(run: str, store: str | None, as_json: bool) -> None:
     device's progress and refers to RUN, which does not change."""
 
     async def create_again(fleet: Fleet) -> None:
-        from asterism.fleet.fleet_json import run_in
+        from asterism.api.local.run_handlers import run_document
         from asterism.fleet.run_queries import find_run
 
         old = await find_run(fleet, run)
         new = await fleet.keep_mine(old.id)
         if as_json:
-            print_json(await run_in(fleet, new))
+            print_json(await run_document(fleet, new))
         else:
             click.echo(new.id)
             note(f"Only {new.pinned} can take it. It is independent of {old.id}.")

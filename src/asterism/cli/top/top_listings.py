@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.text import Text
 
@@ -196,7 +196,8 @@ async def _runs(fleet: documents.FleetView) -> Listing:
 
 
 async def _found_runs(system: System, wanted: Filter) -> Listing:
-    page = await system.list_runs(**wanted.fields, limit=MOST_AT_ONCE)
+    conditions: dict[str, Any] = {**wanted.fields}
+    page = await system.list_runs(**conditions, limit=MOST_AT_ONCE)
     rows = _run_rows(page.items, page.now or 0.0)
     return Listing(RUN_COLUMNS, rows, f"the newest {len(rows)} of them" if page.next else "")
 

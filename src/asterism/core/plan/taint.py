@@ -44,22 +44,6 @@ def taint_of_editor(graph: Graph) -> list[str]:
     return sorted(graph.tainted)
 
 
-def taint_of(graph: Graph, node: Node) -> list[str]:
-    """The untrusted tasks from which the result of a task is derived, itself included."""
-    if not graph.untrusted:
-        return []
-    found, stack, seen = [], [node], {node.id}
-    while stack:
-        one = stack.pop()
-        if one.task.untrusted:
-            found.append(one.id)
-        for source in one.parents:
-            if source not in seen:
-                seen.add(source)
-                stack.append(graph.nodes[source])
-    return sorted(found)
-
-
 def mark_violations(tried: Trial) -> list[Violation]:
     """Why the edits of an editor are rejected, without a question to a person: in the end an untrusted task, or a group
     whose elements are, is gone or has no mark."""
