@@ -130,7 +130,7 @@ def test_a_login_is_not_repeated_since_its_code_may_be_used_up() -> None:
     with (
         raw_server(b"") as server,
         Client(server.url) as client,
-        pytest.raises(ServerUnreachable, match="the login may have used up the code: ask for a new one"),
+        pytest.raises(ServerUnreachable, match="the code may be used up: ask for a new one"),
     ):
         client.redeem_login("code")
     assert len(server.requests) == 1

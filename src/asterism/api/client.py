@@ -10,20 +10,19 @@
         for event in client.follow_plan(plan.name, plan.position):
             print(event.kind, event.position)
 
-Both have the operations of ``requests``. An error of the server is an ``ApiError``; a rejected edit is
+Both have every operation as a method. An error of the server is an ``ApiError``; a rejected edit is
 ``EditRejected``, with every violation. A stream that breaks continues after its last event.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import ipaddress
 import json
 import ssl
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from collections.abc import AsyncGenerator, Callable, Generator
+from typing import Any, ParamSpec, Self, TypeVar
 from urllib.parse import urlsplit
 
 try:
@@ -34,16 +33,16 @@ except ImportError as missing:
 
     raise AsterismError(f"a client of a server needs httpx: {install_hint('http')}") from missing
 
-from asterism.api import documents, requests
+from asterism.api import documents
 from asterism.api.client_errors import ApiError
 from asterism.api.document_codec import read_document
 from asterism.api.event_lines import EventLines, ReceivedEvent
-from asterism.api.http_form import API, LARGEST_BODY, http_form
+from asterism.api.http_form import API, LARGEST_BODY, HttpForm, http_form
 from asterism.api.operation import Blocking, Operation
 from asterism.api.operations import Operations
 from asterism.api.request_tries import RequestTries
-from asterism.api.requests import ApiRequest
 from asterism.api.server_logins import token_for
+from asterism.api.server_operations import ServerOperations
 from asterism.base.http_answers import ACCEPTED, LARGEST_SERVER_ANSWER, AnswerRefused, bound_answer, bound_hook
 from asterism.base.path_names import path_part
 from asterism.base.text import masked_url
@@ -67,30 +66,8 @@ RECONNECT = (0.5, 15.0)
 """The first and the longest pause before a stream connects again, in seconds."""
 
 
-def _sync(build: Callable[Given, ApiRequest[Answer]]) -> Callable[Concatenate[Client, Given], Answer]:
-    """An operation as a method of ``Client``."""
-
-    @functools.wraps(build)
-    def method(self: Client, /, *given: Given.args, **named: Given.kwargs) -> Answer:
-        return self.send(build(*given, **named))
-
-    return method
-
-
-def _awaited(
-    build: Callable[Given, ApiRequest[Answer]],
-) -> Callable[Concatenate[AsyncClient, Given], Coroutine[Any, Any, Answer]]:
-    """The same for ``AsyncClient``."""
-
-    @functools.wraps(build)
-    async def method(self: AsyncClient, /, *given: Given.args, **named: Given.kwargs) -> Answer:
-        return await self.send(build(*given, **named))
-
-    return method
-
-
 class _Connection:
-    """What both clients share: the address, the token, and how answers are read."""
+    """What both clients share: the address, the token, and the errors of requests."""
 
     def __init__(self, url: str, token: str | None, timeout: float, verify: ssl.SSLContext | bool) -> None:
         self.url = checked_url(url)
@@ -110,8 +87,8 @@ class _Connection:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
 
-    def _tries(self, request: ApiRequest[Any]) -> RequestTries:
-        return RequestTries(self.url, request.name, request.method != "GET", request.once)
+    def _tries(self, operation: Operation[Any, Any, Any]) -> RequestTries:
+        return RequestTries(self.url, operation.name, operation.changes, operation.once)
 
     def _stream_error(self, answer: httpx.Response) -> Exception:
         """The error of a stream that was refused. An error that passes is one of httpx: the client connects again."""
@@ -120,7 +97,7 @@ class _Connection:
         return RequestTries(self.url, "the event stream", changes=False).problem(answer)
 
 
-class Client(_Connection, Operations, Blocking):
+class Client(_Connection, ServerOperations, Operations, Blocking):
     """A client that blocks. ``url`` is the address of the server, ``token`` a token of ``asterism token create``, by
     default $ASTERISM_TOKEN, or that of ``asterism login``. ``verify`` is the TLS context for a certificate that the
     system does not trust."""
@@ -149,22 +126,16 @@ class Client(_Connection, Operations, Blocking):
 
     def call(self, operation: Operation[Any, Request, Answer], request: Request, /) -> Answer:
         """Do an operation at the server. Raises ApiError, EditRejected and ServerUnreachable."""
-        return self.send(_sent(operation, request))
-
-    def send(self, request: ApiRequest[Answer]) -> Answer:
-        """Send a request, and read its answer. Raises ApiError, EditRejected and ServerUnreachable."""
-        tries = self._tries(request)
+        form, tries = http_form(operation, request), self._tries(operation)
         while True:
             try:
-                message = self._http.build_request(**_terms_of(request), headers=tries.headers)
-                answer = self._http.send(_checked_size(message))
+                answer = self._http.send(_message(self._http, form, tries))
             except (httpx.HTTPError, AnswerRefused) as error:
-                pause = tries.after_error(error)
+                pause: float | None = tries.after_error(error)
             else:
-                wait = tries.after_answer(answer)
-                if wait is None:
-                    return _read(request, answer, tries)
-                pause = wait
+                pause = tries.after_answer(answer)
+            if pause is None:
+                return _read(operation, answer, tries)
             time.sleep(pause)
 
     def follow_plan(self, name: str, after: str | None = None) -> Generator[documents.PlanEvent, None, None]:
@@ -208,14 +179,8 @@ class Client(_Connection, Operations, Blocking):
             pass
         return self.show_plan(name)
 
-    health = _sync(requests.health)
-    me = _sync(requests.me)
-    redeem_login = _sync(requests.redeem_login)
-    logout = _sync(requests.logout)
-    metrics = _sync(requests.metrics)
 
-
-class AsyncClient(_Connection, Operations):
+class AsyncClient(_Connection, ServerOperations, Operations):
     """The same for asyncio: every operation is awaited. See ``Client``."""
 
     def __init__(
@@ -243,22 +208,16 @@ class AsyncClient(_Connection, Operations):
 
     async def call(self, operation: Operation[Any, Request, Answer], request: Request, /) -> Answer:
         """See ``Client.call``."""
-        return await self.send(_sent(operation, request))
-
-    async def send(self, request: ApiRequest[Answer]) -> Answer:
-        """See ``Client.send``."""
-        tries = self._tries(request)
+        form, tries = http_form(operation, request), self._tries(operation)
         while True:
             try:
-                message = self._http.build_request(**_terms_of(request), headers=tries.headers)
-                answer = await self._http.send(_checked_size(message))
+                answer = await self._http.send(_message(self._http, form, tries))
             except (httpx.HTTPError, AnswerRefused) as error:
-                pause = tries.after_error(error)
+                pause: float | None = tries.after_error(error)
             else:
-                wait = tries.after_answer(answer)
-                if wait is None:
-                    return _read(request, answer, tries)
-                pause = wait
+                pause = tries.after_answer(answer)
+            if pause is None:
+                return _read(operation, answer, tries)
             await asyncio.sleep(pause)
 
     def follow_plan(self, name: str, after: str | None = None) -> AsyncGenerator[documents.PlanEvent, None]:
@@ -298,12 +257,6 @@ class AsyncClient(_Connection, Operations):
         while not (await self.watch_plan(name)).ended:
             pass
         return await self.show_plan(name)
-
-    health = _awaited(requests.health)
-    me = _awaited(requests.me)
-    redeem_login = _awaited(requests.redeem_login)
-    logout = _awaited(requests.logout)
-    metrics = _awaited(requests.metrics)
 
 
 # -- answers -----------------------------------------------------------------------------------------------------------
@@ -346,29 +299,20 @@ def _bound(response: httpx.Response) -> None:
     bound_answer(response, LARGEST_SERVER_ANSWER)
 
 
-def _checked_size(message: httpx.Request) -> httpx.Request:
-    """Raises ApiError for a request that a server refuses before it has read it: its answer may be lost."""
-    size = len(message.content)
-    if size > LARGEST_BODY:
+def _message(http: httpx.Client | httpx.AsyncClient, form: HttpForm, tries: RequestTries) -> httpx.Request:
+    """What is sent. Raises ApiError for a request that a server refuses before it has read it: its answer may be
+    lost."""
+    message = http.build_request(form.method, form.path, json=form.body, params=dict(form.query), headers=tries.headers)
+    if (size := len(message.content)) > LARGEST_BODY:
         raise ApiError(413, "", f"the request has {size:,} bytes; a server accepts at most {LARGEST_BODY:,}")
     return message
 
 
-def _sent(operation: Operation[Any, Request, Answer], request: Request) -> ApiRequest[Answer]:
-    form = http_form(operation, request)
-    return ApiRequest(form.method, form.path, operation.answer, form.body, form.query, operation.name)
-
-
-def _terms_of(request: ApiRequest[Any]) -> dict[str, Any]:
-    """What is sent. Redirects are not followed: the token is for this server."""
-    return {"method": request.method, "url": request.path, "json": request.body, "params": dict(request.query)}
-
-
-def _read(request: ApiRequest[Answer], answer: httpx.Response, tries: RequestTries) -> Answer:
-    if request.model is str:
+def _read(operation: Operation[Any, Any, Answer], answer: httpx.Response, tries: RequestTries) -> Answer:
+    if operation.answer is str:
         return answer.text  # type: ignore[return-value]
     try:
-        return read_document(request.model, answer.json())
+        return read_document(operation.answer, answer.json())
     except (ValueError, RecursionError) as error:
         raise tries.unreadable(answer, error) from None
 

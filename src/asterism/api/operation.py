@@ -79,7 +79,8 @@ class Operation(Generic[Parameters, Request, Answer]):
     """``request`` is the class of what is asked, ``answer`` that of the document which answers. ``http`` is the method
     and the path below the prefix of the API, with fields of the request in braces. ``needs`` is what the scopes of the
     caller have to satisfy (scopes.py). ``edits``: it counts against the edits per minute of a caller. ``secret``: its
-    answer has a secret, so no server keeps it for a repeated request."""
+    answer has a secret, so no server keeps it for a repeated request. ``once``: no client repeats it, as a login, whose
+    code the first request uses up."""
 
     name: str
     request: Callable[Parameters, Request]
@@ -90,6 +91,7 @@ class Operation(Generic[Parameters, Request, Answer]):
     status: int = 200
     edits: bool = False
     secret: bool = False
+    once: bool = False
 
     @property
     def method(self) -> str:

@@ -114,7 +114,7 @@ class RequestTries:
             return ServerUnreachable(f"{self.url} does not answer: {what}; check the address, and whether it runs")
         text = f"{self.url} closed the connection or did not answer in time: {what}"
         if self.once:
-            text += f"; {self.operation} may have used up the code: ask for a new one"
+            text += "; the code may be used up: ask for a new one"
         elif self.changes:
             text += f"; it is unknown whether {self.operation} was done: look before you try again"
         return ServerUnreachable(text)

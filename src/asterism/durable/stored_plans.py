@@ -88,13 +88,6 @@ class StoredPlan:
         run = self.runs.get(node.id)
         return node.times if run is None else times_of(run)
 
-    def span(self, node: Node) -> tuple[float, float | None] | None:
-        """When the work on a task began and ended; see ``Node.span``."""
-        if node.status is not RUNNING or node.task.foreach is not None:
-            return node.span
-        times = self.times(node)
-        return None if times is None or times.begun is None else (times.begun, times.ended)
-
     @property
     def counts(self) -> dict[str, int]:
         """How many tasks have each status, with the phases of those that count as running for the plan."""
