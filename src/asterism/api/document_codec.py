@@ -7,7 +7,7 @@ which takes longer than most commands. Fields that a class does not have are ign
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -41,6 +41,8 @@ def _reader(kind: Any) -> Reader:
         return _literal_reader(arguments)
     if origin is list:
         return _list_reader(_reader(arguments[0]))
+    if origin is tuple:
+        return _tuple_reader([_reader(argument) for argument in arguments])
     if origin is dict:
         return _dict_reader(_reader(arguments[1]))
     if dataclasses.is_dataclass(origin or kind):
@@ -111,6 +113,15 @@ def _list_reader(reader: Reader) -> Reader:
         if not isinstance(value, list | tuple):
             raise NotADocument(f"expected a list, not {type(value).__name__}")
         return [reader(item) for item in value]
+
+    return read
+
+
+def _tuple_reader(readers: Sequence[Reader]) -> Reader:
+    def read(value: Any) -> Any:
+        if not isinstance(value, list | tuple) or len(value) != len(readers):
+            raise NotADocument(f"expected a list of {len(readers)}")
+        return tuple(reader(item) for reader, item in zip(readers, value, strict=True))
 
     return read
 
