@@ -169,7 +169,7 @@ async def _mcp_stdio(sizes: Sizes) -> list[Rate]:
             first = StdioServerParameters(command=sys.executable, args=[*words, "--local", "1"])
             other = StdioServerParameters(command=sys.executable, args=words)
             async with Client(_stdio(first, log)) as one, await Fleet.open(url) as fleet:
-                await one.call_tool("submit_plan", {"file": plan_file()})
+                await one.call_tool("submit_plan", {"text": plan_file()})
                 await _running(fleet)
                 async with Client(_stdio(other, log)) as two:
                     return await _rates("MCP, stdio", [partial(_edit, one), partial(_edit, two)], sizes.seconds)

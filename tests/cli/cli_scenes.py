@@ -30,8 +30,14 @@ def asterism(*words: str) -> Result:
 
 
 def write(folder: Path, text: str, name: str = "plan.yaml") -> str:
+    """A plan file. It has an id, so that its plan has the same name at each start."""
     path = folder / name
-    path.write_text(f"asterism: 1\n{text}", encoding="utf-8")
+    named = (
+        text
+        if text.startswith("id:") or "\nid:" in text or "tasks:" not in text
+        else f"{text.rstrip()}\nid: {path.stem}\n"
+    )
+    path.write_text(f"asterism: 1\n{named}", encoding="utf-8")
     return str(path)
 
 

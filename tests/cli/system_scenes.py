@@ -10,7 +10,7 @@ import re
 import shlex
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 from asterism.api.credentials import Credentials
 from asterism.api.local import run_handlers, workflow_handlers  # noqa: F401 - an event loop would load them for long
 from asterism.base.listen_address import ListenAddress
+from asterism.durable.plan_runner import runs_plans
 from asterism.fleet.fleet import Fleet
 from asterism.server.http_service import http_service
 from tests.cli.command_scenes import Scene, Value
@@ -63,8 +64,9 @@ async def _answer(question: Callable[[Fleet], Awaitable[Value]], fleet: Fleet) -
 class ServerThread:
     """A server of a store. Commands of the test process have event loops of their own, so it runs in a thread."""
 
-    def __init__(self, store: str) -> None:
+    def __init__(self, store: str, *, plans: bool = False) -> None:
         self._store, self.port, self.url, self.token = store, 0, "", ""
+        self._plans = plans
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -80,7 +82,10 @@ class ServerThread:
             async with (
                 await Fleet.open(self._store, by="server") as fleet,
                 http_service(fleet, ListenAddress("127.0.0.1", self.port)) as service,
+                runs_plans(fleet) if self._plans else nullcontext() as runner,
             ):
+                if runner is not None:
+                    service.state.submitted = runner.wake
                 self.url, self.port = service.url, int(service.url.rpartition(":")[2])
                 self.token = self.token or await _token(fleet)
                 ready.set()
@@ -101,8 +106,8 @@ async def _token(fleet: Fleet) -> str:
 
 
 @contextmanager
-def system_scene(system: str, folder: Path, postgres_url: str) -> Iterator[SystemScene]:
-    """The scene of one of ``SYSTEMS``, with an empty store."""
+def system_scene(system: str, folder: Path, postgres_url: str, *, plans: bool = False) -> Iterator[SystemScene]:
+    """The scene of one of ``SYSTEMS``, with an empty store. With ``plans`` the server runs plans."""
     folder.mkdir()
     scene = SystemScene(folder, postgres_url if system == "postgresql" else None)
     if system == "postgresql":
@@ -113,7 +118,7 @@ def system_scene(system: str, folder: Path, postgres_url: str) -> Iterator[Syste
     if system == "sqlite":
         yield scene
         return
-    scene.server = ServerThread(scene.url)
+    scene.server = ServerThread(scene.url, plans=plans)
     scene.server.start()
     scene.env |= {"ASTERISM_STORE": scene.server.url, "ASTERISM_TOKEN": scene.server.token}
     try:
@@ -168,6 +173,10 @@ class Row:
 
 _MASKS = (
     (r"(\"(took|waited|rank|due_in)\": )[\d.e-]+", r"\1TIME"),
+    (r"(\"(makespan|lower_bound|critical_path|work|parallelism)\": )[\d.e-]+", r"\1TIME"),
+    (r"(?m)^ +\d+\.\d\d  ", "TIME "),
+    (r"\b\d+\.\d\d ×", "RATIO"),
+    (r"-\d{8}-\d{4}(-\d+)?\b", "-START"),
     (r"(\"clock_ahead\": )-?[\d.e-]+", r"\1TIME"),
     (r"\b[0-9a-f]{24}\b", "RUN"),
     (r"\b[0-9a-f]{8}\b", "RUN"),
@@ -177,6 +186,7 @@ _MASKS = (
     (r"\bast_[a-z2-7]{10}_[\w-]{43}", "TOKEN"),
     (r"(?m)(^|\brevoke |\bRevoked |\"id\": \")[a-z2-7]{10}\b", r"\1ID"),
     (r"\bcode=[\w-]+", "code=CODE"),
+    (r"\bastc_[\w-]{32}", "CODE"),
     (r"\b\d+(\.\d+)? (ms|s|min)\b", "AGE"),
     (r"-{2,}|─+", "--"),
     (r" +", " "),

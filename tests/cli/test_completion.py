@@ -12,6 +12,7 @@ import click
 import pytest
 from click.shell_completion import CompletionItem, ShellComplete
 
+from asterism.api.server_logins import ServerLogin, ServerLogins
 from asterism.cli import name_completion
 from asterism.cli.main import COMMANDS, commands
 from asterism.core.plan.constellation import Constellation
@@ -96,6 +97,17 @@ def filled(scene: Scene) -> Scene:
 )
 def test_names_come_from_the_store(words: tuple[str, ...], names: list[str], filled: Scene) -> None:
     assert sorted(offered(*words)) == names
+
+
+def test_logout_offers_the_servers_that_are_known(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(scene.folder))
+    assert offered("logout", "") == []
+    for name in ("lab", "office"):
+        ServerLogins().put(ServerLogin(name, f"https://{name}.example", "token"))
+    assert offered("logout", "") == ["lab", "office"]
+    assert offered("logout", "o") == ["office"]
+    ServerLogins().path.write_text("{")
+    assert offered("logout", "") == []
 
 
 def test_tasks_come_from_the_plan_file(tmp_path: Path) -> None:
@@ -207,7 +219,7 @@ def test_every_argument_that_names_something_is_completed() -> None:
         if "shell_complete" not in vars(argument) and type(argument.type) is type(click.STRING)
     }
     free = {("monitor", "name"), ("plan new", "request"), ("peer accept", "invitation"), ("peer sync", "words")}
-    free |= {("login", "url"), ("logout", "name")}  # servers, not names in a store
+    free |= {("login", "url")}  # a new server
     assert without <= free
 
 

@@ -13,10 +13,12 @@ from asterism.api.credentials import Credentials
 from asterism.api.local import device_handlers, fleet_handlers, schedule_handlers, token_handlers  # noqa: F401
 from asterism.core.plan.constellation import Constellation
 from asterism.fleet.fleet import Fleet
+from asterism.fleet.joinable_devices import CODES
+from asterism.gateway import enrolment
 from asterism.store.protocol import Notice
 from tests.cli.cli_scenes import read_until
 from tests.cli.command_scenes import a_few, started, taken_by
-from tests.cli.system_scenes import Names, Row, SystemScene, run_everywhere, system_scene
+from tests.cli.system_scenes import Names, Row, SystemScene, nothing, run_everywhere, system_scene
 
 PLAN = "asterism: 1\ninclude: parts/more.yaml\nparams: {day: {default: monday}}\ntasks:\n  a: {shell: 'true'}\n"
 MORE = "asterism: 1\ntasks:\n  b: {argv: [echo, '{params.day}'], after: a}\n"
@@ -93,6 +95,17 @@ def tokens(scene: SystemScene) -> Names:
     return {"token": scene.ask(create)}
 
 
+def enrolled(scene: SystemScene) -> Names:
+    """A device that has joined through a server."""
+
+    async def enter(fleet: Fleet) -> None:
+        code = await enrolment.invite(fleet.store, name="lab-1")
+        await enrolment.enrol(fleet.store, code, "lab-1", "key")
+
+    scene.ask(enter)
+    return {}
+
+
 # -- facts -------------------------------------------------------------------------------------------------------------
 
 State = Callable[[SystemScene, Names], Any]
@@ -138,6 +151,15 @@ def setting(name: str) -> State:
         return getattr(await fleet.settings(), name)
 
     return lambda scene, names: scene.ask(read)
+
+
+def codes(scene: SystemScene, names: Names) -> Any:
+    """For whom codes were made, and why."""
+
+    async def read(fleet: Fleet) -> list[Any]:
+        return [(one.value["name"], one.value["can"]) for one in await fleet.store.registers(CODES)]
+
+    return scene.ask(read), changed(scene, names)
 
 
 def token_state(scene: SystemScene, names: Names) -> Any:
@@ -293,6 +315,28 @@ TOKENS = (
     Row("token revoke nothing", "no token has the id 'nothing'", tokens, code=64),
     Row("token login --scope observe --url https://host.example", "https://host.example/login?code=", tokens),
 )
+LAB = ([("lab-1", ["gpu"])], ["ann invited device 'lab-1': new"])
+INVITE = "device invite --name lab-1 --can gpu --server https://host:7400"
+ENROLMENT = (
+    Row(
+        f"{INVITE} --reason new",
+        "device join lab-1 --can gpu --server https://host:7400 --code astc_",
+        nothing,
+        codes,
+        LAB,
+    ),
+    Row(f"{INVITE} --json", '"seconds": 600.0', nothing, codes, ([("lab-1", ["gpu"])], [])),
+    Row("device invite --name plan@host", "the name 'plan@host' is reserved", nothing, codes, ([], []), code=64),
+    Row(
+        "device revoke lab-1 --reason stolen",
+        "Revoked lab-1.",
+        enrolled,
+        changed,
+        ["ann revoked device 'lab-1': stolen"],
+    ),
+    Row("device revoke lab-1 --json", '"revoked_at": ', enrolled, changed, []),
+    Row("device revoke nobody", "no device 'nobody' is enrolled", enrolled, changed, [], code=64),
+)
 STORE = (
     Row("store info", "completed", notices),
     Row("store info --json", '"workflows": 1', workflow),
@@ -309,7 +353,9 @@ def plan_of_schedule(scene: SystemScene) -> Any:
     return scene.ask(_plan_of_schedule)
 
 
-@pytest.mark.parametrize("row", [*DEVICES, *WORKFLOWS, *SCHEDULES, *NOTICES, *FLEET, *TOKENS, *STORE], ids=str)
+@pytest.mark.parametrize(
+    "row", [*DEVICES, *WORKFLOWS, *SCHEDULES, *NOTICES, *FLEET, *TOKENS, *ENROLMENT, *STORE], ids=str
+)
 def test_fleet(row: Row, tmp_path: Path, emptied_postgres_url: str) -> None:
     run_everywhere(row, tmp_path, emptied_postgres_url)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,14 @@ import pytest
 
 from asterism.api.local import edit_handlers, plan_handlers  # noqa: F401 - an event loop would load them for long
 from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.editor_cost import EditorCost
 from asterism.durable import admin
 from asterism.durable.approval_store import list_approvals
 from asterism.durable.journal_store import load, read_head
 from asterism.durable.plan_history import versions
 from asterism.fleet.fleet import Fleet
+from asterism.models.cassette import Exchange, StoreCassette
+from asterism.models.model_messages import ModelAnswer, ToolCall
 from asterism.store.protocol import PutRegister, Query
 from tests.cli.stored_plan_scenes import keeping
 from tests.cli.system_scenes import Names, Row, SystemScene, run_everywhere, system_scene
@@ -78,6 +82,16 @@ def waiting(scene: SystemScene) -> Names:
     ruled(scene)
     words = ("plan", "edit", "nightly", "--remove", "test", "--reason", "slow", "--store", scene.url)
     assert scene.run(*words).exit_code == 3
+    return {}
+
+
+def asked(scene: SystemScene) -> Names:
+    """A model has answered a question about the plan."""
+    keeping(scene)
+    answer = ModelAnswer("", (ToolCall("1", "answer", "{}"),), model="test:model")
+    question = json.dumps({"messages": [{"user": "what now?"}]})
+    exchange = Exchange(0, "build", question, answer.to_json(), EditorCost("test:model", calls=1))
+    scene.ask(lambda fleet: StoreCassette(fleet.store).change("nightly", lambda account: account, exchange))
     return {}
 
 
@@ -181,6 +195,11 @@ PLANS = (
     Row("plan approve nightly 1 --reason fine", "0 -> 1", waiting, decision, "approved ann fine"),
     Row("plan approve nightly 9", "9", waiting, decision, "waiting", code=64),
     Row("plan refuse nightly 1 --reason no", "is refused", waiting, decision, "refused ann no"),
+    Row("plan exchanges nightly", "No model has been asked to edit plan 'nightly'.", stored),
+    Row("plan exchanges nightly", "answer: {{}}", asked),
+    Row("plan exchanges nightly --json", '"calls": [["1", "answer", "{{}}"]]', asked),
+    Row("plan exchanges nightly 1", "> what now?", asked),
+    Row("plan exchanges nightly 7", "plan 'nightly' has no exchange 7", asked, code=64),
     Row("plan budget nightly", "has no budget: no model has been asked to edit it.", stored),
 )
 

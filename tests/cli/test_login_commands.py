@@ -135,6 +135,15 @@ def test_whoami_of_a_store(scene: Scene) -> None:
     assert scene.ok("whoami") == "ann, on a store that this machine opens itself: everything is allowed.\n"
 
 
+def test_whoami_at_a_server_that_nobody_knows(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(scene.folder)
+    unknown = scene.run("whoami", "--store", "labb")
+    assert unknown.exit_code == 64
+    assert "no server is called 'labb' here: none is known; log in with: asterism login URL" in unknown.stderr
+    Path("labb").touch()  # the file of a store
+    assert "on a store that this machine opens itself" in scene.ok("whoami", "--store", "labb")
+
+
 # -- repeats -----------------------------------------------------------------------------------------------------------
 
 

@@ -53,7 +53,7 @@ async def test_two_clients_of_two_processes_plan_watch_and_edit(tmp_path: Path) 
             Client(server(scene, log, "--local", "2", "--by", "ann")) as one,
             Client(server(scene, log, *BOB), mode="legacy") as two,
         ):
-            done = await call(one, "submit_plan", file=PLAN, follow=True)
+            done = await call(one, "submit_plan", text=PLAN, follow=True)
             assert (done["ended"], done["counts"]) == (True, {"completed": 2})
             lines = (await call(one, "read_task_logs", plan="nightly", task="a"))["items"]
             assert [line["text"] for line in lines] == ["hello"]
@@ -71,7 +71,7 @@ async def test_two_clients_of_two_processes_plan_watch_and_edit(tmp_path: Path) 
 async def edit_at_once(one: Client, two: Client) -> None:
     """Two batches for one version: one is applied, the other one learns why not. Both clients have the scope of an
     editor, also the one that may do everything."""
-    await call(one, "submit_plan", file=HELD_PLAN, scopes=["edits=update_task"])
+    await call(one, "submit_plan", text=HELD_PLAN, scopes=["edits=update_task"])
     batches = [[{"op": "update_task", "task_id": "b", "changes": {"timeout": seconds}}] for seconds in (60, 90)]
     answers = await asyncio.gather(
         *(

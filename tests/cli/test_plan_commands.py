@@ -442,7 +442,7 @@ def test_a_taken_name_is_reported_with_the_differences(scene: Scene) -> None:
     assert same.exit_code == 64
     assert "plan 'nightly' exists in " in same.stderr
     assert "(completed). The plan file has not changed since its start." in same.stderr
-    assert f"Show its result with: asterism resume nightly --store {scene.url}\n" in same.stderr
+    assert f"Show its result with: asterism plan watch nightly --store {scene.url}\n" in same.stderr
     write(scene.folder, "tasks:\n  build: {shell: echo 9}\n  lint: {shell: echo 3}\n", "nightly.yaml")
     other = scene.run(*words)
     assert "has changed since its start: lint new; test gone; build changed." in other.stderr

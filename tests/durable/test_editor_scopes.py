@@ -15,7 +15,7 @@ from asterism.core.plan.edits import AddTask, CancelTask, EditBatch, RemoveTaint
 from asterism.core.plan.task import Task
 from asterism.durable import approval_store
 from asterism.durable.approval_requests import approve_edit, refuse_edit
-from asterism.durable.approval_store import list_approvals
+from asterism.durable.approval_store import approval_terms, list_approvals
 from asterism.durable.cycle_requests import answer_cycle, list_cycles
 from asterism.durable.journal_store import read_head
 from asterism.durable.plan_requests import edit_plan, undo_edit
@@ -86,7 +86,7 @@ async def test_the_edits_of_an_editor_have_a_scope_wherever_they_come_from(stage
 
 
 async def test_scopes_hold_at_rest_and_for_the_next_owner(stage: Stage) -> None:
-    await submit_plan(stage.fleet(), chain("a", "b", call="wait"), scopes=SCOPES)
+    await submit_plan(stage.fleet(), chain("a", "b", call="wait"), terms=approval_terms((), scopes=SCOPES))
     assert await rules(edit_plan(stage.fleet(), "nightly", adding("x"), editor="robot")) == ["scope"]
     await edit_plan(stage.fleet(), "nightly", adding("fix-1"), editor="robot")
     stage.spawn(stage.orchestrator(host="there").run_stored("nightly"))

@@ -108,7 +108,7 @@ async def untrusted_plan(*credential: str) -> AsyncIterator[tuple[Client, Client
     """A person's client and that of a robot, and the plan ``nightly``, whose first task is untrusted and runs."""
     async with plan_client() as (ann, scene, stage), Client(server_of(scene, *credential, name="robot")) as robot:
         text = plan_text("a", "b", "c", call="wait").replace("  a:\n", "  a:\n    untrusted: true\n")
-        await call(ann, "submit_plan", file=text)
+        await call(ann, "submit_plan", text=text)
         await gate("a begun").wait()
         yield ann, robot
         await cancel(stage.fleet(), "nightly")
@@ -268,7 +268,7 @@ async def test_a_plan_that_limits_its_editors_is_retried_by_a_person(
 ) -> None:
     async with plan_client() as (ann, _, _):
         text = plan_text("a", "b").replace("  a:\n", f"  a:\n{mark}")
-        await call(ann, "submit_plan", file=text, **terms)
+        await call(ann, "submit_plan", text=text, **terms)
         assert (await ended(ann))["counts"] == {"completed": 2}
         if why is not None:
             with pytest.raises(Refused, match=f"has {why}.*asterism plan retry nightly"):

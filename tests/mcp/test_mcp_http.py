@@ -97,7 +97,7 @@ async def http_scene() -> AsyncIterator[HttpScene]:
 
 
 async def submit(client: Client, *names: str, **terms: Any) -> None:
-    await call(client, "submit_plan", file=plan_text(*names), **terms)
+    await call(client, "submit_plan", text=plan_text(*names), **terms)
 
 
 # -- what clients do ---------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ async def text_of(client: Client, uri: str) -> tuple[str | None, str]:
 @pytest.mark.parametrize("mode", MODES)
 async def test_plan_story_and_report_are_resources(mode: str) -> None:
     async with plan_client(mode=mode) as (client, _, _):
-        await call(client, "submit_plan", file=plan_text("a", "b"), name="night <ly>")
+        await call(client, "submit_plan", text=plan_text("a", "b"), name="night <ly>")
         await ended(client, "night <ly>")
         found = (await client.list_resources()).resources
         assert [one.name for one in found] == [f"{kind} of night <ly>" for kind in ("plan", "story", "report")]

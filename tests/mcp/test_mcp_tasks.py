@@ -32,14 +32,14 @@ pytestmark = pytest.mark.virtual_time
 async def test_a_followed_plan_is_a_task_that_ends_with_the_plan() -> None:
     tasks = TasksExtension()
     async with plan_client(extensions=[tasks]) as (client, _, _):
-        found = await call(client, "submit_plan", file=plan_text("a", "b"), follow=True)
+        found = await call(client, "submit_plan", text=plan_text("a", "b"), follow=True)
         assert (found["ended"], found["counts"]) == (True, {"completed": 2})
         assert [one.status for one in tasks.handles] == ["working"]
         assert tasks.states[-1] == "completed"
         again = await call(client, "follow_plan", plan="nightly")  # it has ended: no task is needed
         assert again["ended"]
         assert len(tasks.handles) == 1
-        await call(client, "submit_plan", file=plan_text("a"), name="other")  # not followed: neither
+        await call(client, "submit_plan", text=plan_text("a"), name="other")  # not followed: neither
         assert len(tasks.handles) == 1
 
 
@@ -97,7 +97,7 @@ async def test_to_cancel_a_task_cancels_what_its_call_began_and_nothing_else() -
         assert state.result is not None
         assert state.result.structured_content["status"] == "cancelled"
         await ask_task(client.session, "cancel", created)  # it has ended: nothing happens
-        submitted = await task("submit_plan", file=plan_text("a", call="wait"), follow=True)
+        submitted = await task("submit_plan", text=plan_text("a", call="wait"), follow=True)
         await gate("a begun").wait()
         await ask_task(client.session, "cancel", submitted)
         assert (await ended(client))["state"] == "cancelled"
@@ -139,7 +139,7 @@ async def test_a_plan_that_cannot_be_submitted_becomes_no_task() -> None:
     tasks = TasksExtension()
     async with plan_client(extensions=[tasks]) as (client, _, _):
         with pytest.raises(Refused) as refused:
-            await call(client, "submit_plan", file="asterism: 1\ntasks: {a: {shell: x, after: y}}", follow=True)
+            await call(client, "submit_plan", text="asterism: 1\ntasks: {a: {shell: x, after: y}}", follow=True)
         assert refused.value.kind == "invalid-plan"
         assert tasks.handles == []
 

@@ -44,7 +44,7 @@ OUTSIDE: dict[str, Any] = {"external": True, "claim_timeout": float("inf"), "edi
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_client_submits_a_plan_and_reads_everything_about_it(mode: str) -> None:
     async with plan_client(mode=mode) as (client, _, _):
-        submitted = await call(client, "submit_plan", file=plan_text("a", "b"))
+        submitted = await call(client, "submit_plan", text=plan_text("a", "b"))
         assert (submitted["name"], submitted["ended"]) == ("nightly", False)
         found = await ended(client)
         assert [one["status"] for one in found["tasks"]] == ["completed", "completed"]
@@ -61,7 +61,7 @@ async def test_a_client_submits_a_plan_and_reads_everything_about_it(mode: str) 
 
 async def test_changes_are_read_since_a_position_or_a_version() -> None:
     async with plan_client() as (client, _, _):
-        await call(client, "submit_plan", file=plan_text("a"))
+        await call(client, "submit_plan", text=plan_text("a"))
         before = await ended(client)
         await call(client, "edit_plan", plan="nightly", edits=[ADD], reason="more")
         changes = await call(client, "read_changes", plan="nightly", since=before["position"])
@@ -236,7 +236,7 @@ async def test_a_machine_does_not_speak_to_a_client_with_its_name_or_its_capabil
         assert [one["can"] for one in texts[-1]["items"] if one["name"] == alias] == [["gpu"]]
         found = (await call(client, "list_runs", device=alias))["items"]
         assert [one["id"] for one in found] == [run["id"]]
-        await call(client, "submit_plan", file=f"{plan_text('a')}\n    device: {alias}\n", follow=True)
+        await call(client, "submit_plan", text=f"{plan_text('a')}\n    device: {alias}\n", follow=True)
         add = {"op": "add_task", "task": {**ADD["task"], "device": alias, "needs": ["spade"]}}
         for dry_run in (True, False):
             edited = await call(client, "edit_plan", plan="nightly", edits=[add], dry_run=dry_run)

@@ -198,9 +198,9 @@ async def test_the_answers_fit_their_documents() -> None:
 async def test_a_submitted_plan_has_its_rules() -> None:
     async with plan_server() as (scene, _), scene.client("operate") as ann:
         text = plan_text("a", "b", call="wait")
-        wrong = await ann.post("/api/v1/plans", json={"file": text, "approvals": ["edits=fly"]})
+        wrong = await ann.post("/api/v1/plans", json={"text": text, "approvals": ["edits=fly"]})
         assert "edits of an approval rule are among" in problem(wrong, 422)
-        await ann.post("/api/v1/plans", json={"file": text, "approvals": ["destructive", "tasks=deploy-*"]})
+        await ann.post("/api/v1/plans", json={"text": text, "approvals": ["destructive", "tasks=deploy-*"]})
         await gate("a begun").wait()
         waits = await ann.post(f"{PLAN}/edits", json={"edits": [REMOVE]})
         assert waits.json()["approval"] == 1
@@ -216,9 +216,9 @@ async def test_a_submitted_plan_has_its_rules() -> None:
 async def test_a_credential_for_edits_alone_is_an_editor_with_a_scope() -> None:
     async with plan_server() as (scene, _), scene.client("operate") as ann, scene.client("edit:nightly") as robot:
         text = plan_text("a", "b", "c", call="wait")
-        bad = await ann.post("/api/v1/plans", json={"file": text, "scopes": ["nonsense"]})
+        bad = await ann.post("/api/v1/plans", json={"text": text, "scopes": ["nonsense"]})
         assert "is not a scope" in problem(bad, 422)
-        await ann.post("/api/v1/plans", json={"file": text, "scopes": ["edits=cancel_task"]})
+        await ann.post("/api/v1/plans", json={"text": text, "scopes": ["edits=cancel_task"]})
         await gate("a begun").wait()
         outside = await robot.post(f"{PLAN}/edits", json={"edits": [REMOVE]})
         assert [one["rule"] for one in outside.json()["violations"]] == ["scope"]
@@ -342,7 +342,7 @@ async def test_a_dry_run_says_that_an_edit_would_wait_and_an_approval_keeps_its_
 
 async def test_a_retry_with_edits_that_need_approval_is_rejected() -> None:
     async with plan_server() as (scene, _), scene.client("operate") as ann:
-        await ann.post("/api/v1/plans", json={"file": plan_text("a", call="fail"), "approvals": ["all"]})
+        await ann.post("/api/v1/plans", json={"text": plan_text("a", call="fail"), "approvals": ["all"]})
         await ended(ann)
         answer = await ann.post(f"{PLAN}/retry", json={"edits": [ADD]})
         assert (answer.status_code, [one["rule"] for one in answer.json()["violations"]]) == (422, ["approval"])

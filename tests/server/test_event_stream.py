@@ -32,7 +32,7 @@ async def all_events(stage: Stage) -> list[str]:
 
 async def started(scene: ServerScene, *tasks: str, call: str = "work") -> None:
     async with scene.client() as client:
-        answer = await client.post("/api/v1/plans", json={"file": plan_text(*tasks, call=call)})
+        answer = await client.post("/api/v1/plans", json={"text": plan_text(*tasks, call=call)})
         assert answer.status_code == 201
 
 

@@ -153,7 +153,7 @@ async def test_a_device_is_drained() -> None:
 
 async def test_a_schedule_creates_a_plan_that_the_server_runs() -> None:
     async with plan_server() as (scene, _), scene.client() as client:
-        body = {"name": "s", "file": plan_text("a"), "every": 3600}
+        body = {"name": "s", "text": plan_text("a"), "every": 3600}
         assert (await client.post(f"{API}/schedules", json=body)).status_code == 201
         tick = (await client.post(f"{API}/schedules/s/run")).json()
         [plan] = (await client.get(f"{API}/schedules/s")).json()["open"]
@@ -171,9 +171,9 @@ async def test_a_schedule_creates_a_plan_that_the_server_runs() -> None:
     [
         {"name": "s", "every": 60},
         {"name": "s", "workflow": "w"},
-        {"name": "s", "workflow": "w", "file": "x", "every": 60},
+        {"name": "s", "workflow": "w", "text": "x", "every": 60},
         {"name": "s", "workflow": "w", "cron": "61 * * * *"},
-        {"name": "s", "file": "tasks: 1", "every": 60},
+        {"name": "s", "text": "tasks: 1", "every": 60},
         {"name": "a/b", "workflow": "w", "every": 60},
     ],
 )

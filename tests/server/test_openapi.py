@@ -87,8 +87,8 @@ async def test_real_answers_are_as_the_document_says() -> None:
         ask = Checked(scene, document, client)
         for path in ("/health", "/me", "/openapi.json", "/plans", "/devices", "/workflows", "/notices", "/series"):
             await ask("GET", path)
-        await ask("POST", "/plans", {"file": plan_text("a", "b")})
-        await ask("POST", "/plans", {"file": "tasks: 1"})
+        await ask("POST", "/plans", {"text": plan_text("a", "b")})
+        await ask("POST", "/plans", {"text": "tasks: 1"})
         await ask("GET", "/plans/{plan}", plan="nothing")
         plan = {"plan": "nightly"}
         await ended(client)
@@ -102,11 +102,13 @@ async def test_real_answers_are_as_the_document_says() -> None:
             "/cycles",
             "/approvals",
             "/budget",
+            "/exchanges",
             "/layout",
             "/tasks/{task}",
             "/tasks/{task}/why",
             "/logs",
             "/drawing",
+            "/copy",
             "/cancel",
         ):
             await ask("GET", f"/plans/{{plan}}{path}", **plan, task="a", version="0")
@@ -173,6 +175,9 @@ async def test_real_answers_are_as_the_document_says() -> None:
         await ask("GET", "/workflows/{workflow}", workflow="v")
         await ask("DELETE", "/workflows/{workflow}", workflow="v")
         await ask("POST", "/devices/{device}/drain", {}, device="lab")
+        await ask("POST", "/devices/invitations", {"name": "lab-*", "can": ["gpu"]})
+        await ask("POST", "/devices/invitations", {"name": "plan@host"})
+        await ask("POST", "/devices/{device}/revoke", {}, device="lab")
         await ask("POST", "/logout")
         json_paths = {(one.method, one.full_path) for one in endpoints() if one.media == "application/json"}
         assert json_paths - ask.seen == {("GET", "/login")}

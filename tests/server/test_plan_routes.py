@@ -26,7 +26,7 @@ ADD = {"op": "add_task", "task": {"id": "mail", "shell": "true"}}
 
 
 async def submitted(client: httpx.AsyncClient, text: str, **more: Any) -> dict[str, Any]:
-    answer = await client.post("/api/v1/plans", json={"file": text, **more})
+    answer = await client.post("/api/v1/plans", json={"text": text, **more})
     assert answer.status_code == 201, answer.text
     return dict(answer.json())
 
@@ -59,7 +59,7 @@ async def test_a_submission_is_forgotten_when_the_plan_has_ended() -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [{"name": "x/y", "file": plan_text("a")}, {"file": plan_text("a").replace("id: nightly", "id: x/y")}]
+    "body", [{"name": "x/y", "text": plan_text("a")}, {"text": plan_text("a").replace("id: nightly", "id: x/y")}]
 )
 async def test_a_plan_with_an_invalid_name_is_an_invalid_request(body: dict[str, Any]) -> None:
     async with plan_server() as (scene, _), scene.client() as client:
@@ -70,23 +70,23 @@ async def test_a_plan_with_an_invalid_name_is_an_invalid_request(body: dict[str,
 async def test_a_plan_file_with_mistakes_tells_all_of_them_and_reads_no_other_file() -> None:
     async with plan_server() as (scene, _), scene.client() as client:
         text = "asterism: 1\ninclude: /etc/passwd\ntasks:\n  a: {shell: x, after: nothing}\n"
-        answer = await client.post("/api/v1/plans", json={"file": text})
+        answer = await client.post("/api/v1/plans", json={"text": text})
         assert problem(answer, 422) == "the plan file has mistakes"
         messages = [one["message"] for one in answer.json()["violations"]]
         assert len(messages) == 2
         assert "cannot include files" in messages[0]
         assert not any("root" in one for one in messages)
-        answer = await client.post("/api/v1/plans", json={"file": plan_text("a"), "name": "../x"})
+        answer = await client.post("/api/v1/plans", json={"text": plan_text("a"), "name": "../x"})
         assert "without '/'" in problem(answer, 422)
         await submitted(client, plan_text("a"))
-        answer = await client.post("/api/v1/plans", json={"file": plan_text("a")})
+        answer = await client.post("/api/v1/plans", json={"text": plan_text("a")})
         assert answer.json()["type"] == "urn:asterism:problem:plan-exists"
 
 
 async def test_parameters_fill_a_submitted_plan() -> None:
     text = "asterism: 1\nparams: {who: {type: text}}\ntasks:\n  a: {argv: [echo, '{params.who}']}\n"
     async with plan_server() as (scene, _), scene.client() as client:
-        answer = await client.post("/api/v1/plans", json={"name": "p", "file": text})
+        answer = await client.post("/api/v1/plans", json={"name": "p", "text": text})
         assert answer.status_code == 422
         found = await submitted(client, text, name="p", params={"who": "ann"})
         assert found["params"] == {"who": "ann"}

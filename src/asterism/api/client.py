@@ -48,6 +48,9 @@ from asterism.base.path_names import path_part
 from asterism.base.text import masked_url
 from asterism.core.errors import AsterismError
 
+OnCut = Callable[[Exception], None]
+"""Called with the error when a stream is cut, before it connects again."""
+
 Given = ParamSpec("Given")
 Answer = TypeVar("Answer")
 Request = TypeVar("Request")
@@ -138,10 +141,13 @@ class Client(_Connection, ServerOperations, Operations, Blocking):
                 return _read(operation, answer, tries)
             time.sleep(pause)
 
-    def follow_plan(self, name: str, after: str | None = None) -> Generator[documents.PlanEvent, None, None]:
+    def follow_plan(
+        self, name: str, after: str | None = None, *, on_cut: OnCut | None = None
+    ) -> Generator[documents.PlanEvent, None, None]:
         """The events of a plan as they happen, after a position or from now on, until the plan is gone. A stream that
-        breaks continues after its last event. After a ``reset``, read the plan again."""
-        return self._follow(_events_path(name), after, _plan_event)
+        breaks continues after its last event; ``on_cut`` is called each time. After a ``reset``, read the plan
+        again."""
+        return self._follow(_events_path(name), after, _plan_event, on_cut)
 
     def follow_fleet(self, after: str | None = None) -> Generator[documents.FleetEvent, None, None]:
         """The runs, devices and notices that change, as it happens, after the position of an earlier event or from now
@@ -150,7 +156,7 @@ class Client(_Connection, ServerOperations, Operations, Blocking):
         return self._follow(f"{API}/events", after, _fleet_event)
 
     def _follow(
-        self, path: str, after: str | None, read: Callable[[ReceivedEvent], Event]
+        self, path: str, after: str | None, read: Callable[[ReceivedEvent], Event], on_cut: OnCut | None = None
     ) -> Generator[Event, None, None]:
         lines, pause = EventLines(after), RECONNECT[0]
         while True:
@@ -167,8 +173,11 @@ class Client(_Connection, ServerOperations, Operations, Blocking):
                             yield event
                             if event.kind == GONE:
                                 return
-            except (httpx.HTTPError, AnswerRefused):  # a long stream goes on with the next connection
+            except AnswerRefused:  # a long stream goes on with the next connection
                 pass
+            except httpx.HTTPError as error:
+                if on_cut is not None:
+                    on_cut(error)
             lines.reset()
             time.sleep(pause)
             pause = min(2 * pause, RECONNECT[1])
@@ -220,16 +229,18 @@ class AsyncClient(_Connection, ServerOperations, Operations):
                 return _read(operation, answer, tries)
             await asyncio.sleep(pause)
 
-    def follow_plan(self, name: str, after: str | None = None) -> AsyncGenerator[documents.PlanEvent, None]:
+    def follow_plan(
+        self, name: str, after: str | None = None, *, on_cut: OnCut | None = None
+    ) -> AsyncGenerator[documents.PlanEvent, None]:
         """See ``Client.follow_plan``."""
-        return self._follow(_events_path(name), after, _plan_event)
+        return self._follow(_events_path(name), after, _plan_event, on_cut)
 
     def follow_fleet(self, after: str | None = None) -> AsyncGenerator[documents.FleetEvent, None]:
         """See ``Client.follow_fleet``."""
         return self._follow(f"{API}/events", after, _fleet_event)
 
     async def _follow(
-        self, path: str, after: str | None, read: Callable[[ReceivedEvent], Event]
+        self, path: str, after: str | None, read: Callable[[ReceivedEvent], Event], on_cut: OnCut | None = None
     ) -> AsyncGenerator[Event, None]:
         lines, pause = EventLines(after), RECONNECT[0]
         while True:
@@ -246,8 +257,11 @@ class AsyncClient(_Connection, ServerOperations, Operations):
                             yield event
                             if event.kind == GONE:
                                 return
-            except (httpx.HTTPError, AnswerRefused):  # a long stream goes on with the next connection
+            except AnswerRefused:  # a long stream goes on with the next connection
                 pass
+            except httpx.HTTPError as error:
+                if on_cut is not None:
+                    on_cut(error)
             lines.reset()
             await asyncio.sleep(pause)
             pause = min(2 * pause, RECONNECT[1])

@@ -1,12 +1,13 @@
-"""Operations on devices: list, show, drain, and the scores by which one is chosen for a run."""
+"""Operations on devices: list, show, invite, drain, revoke, and the scores by which one is chosen for a run."""
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import Annotated
 
 from asterism.api import documents
 from asterism.api.documents import Doc
-from asterism.api.operation import Name, Operation, Reason
+from asterism.api.operation import Limit, Name, Operation, Reason
 from asterism.api.quick_dataclass import dataclass
 
 
@@ -21,8 +22,17 @@ class OneDevice:
 
 
 @dataclass(frozen=True)
-class DrainDevice:
+class ChangeDevice:
     device: Name
+    reason: Reason = ""
+
+
+@dataclass(frozen=True)
+class InviteDevice:
+    name: Annotated[str, Limit(min_length=1, max_length=100), Doc("Its name, or a pattern of names such as lab-*.")]
+    can: Annotated[list[str], Limit(max_length=1000), Doc("What it may declare; by default any capability.")] = field(
+        default_factory=list
+    )
     reason: Reason = ""
 
 
@@ -37,11 +47,29 @@ show_device = Operation(
 )
 drain_device = Operation(
     "drain_device",
-    DrainDevice,
+    ChangeDevice,
     documents.Device,
     "Ask a device to finish its runs, take no more, and leave.",
     "POST /devices/{device}/drain",
     needs="operate",
+)
+invite_device = Operation(
+    "invite_device",
+    InviteDevice,
+    documents.DeviceInvitation,
+    "Make a code with which one device joins through the server, once.",
+    "POST /devices/invitations",
+    needs="admin",
+    status=201,
+    secret=True,
+)
+revoke_device = Operation(
+    "revoke_device",
+    ChangeDevice,
+    documents.RevokedDevice,
+    "Revoke the key of a device that joined through the server.",
+    "POST /devices/{device}/revoke",
+    needs="admin",
 )
 score_devices = Operation(
     "score_devices", ScoreDevices, documents.DeviceScores, "Which device would get a run, and why.", "GET /scores"

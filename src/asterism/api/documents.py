@@ -185,6 +185,32 @@ class EditorCost(Document):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ModelReply(Document):
+    """What a model answered. Each call is its id, the name of the tool and the arguments as text. ``refused``: the
+    model or its provider declined to answer."""
+
+    text: str
+    calls: list[tuple[str, str, str]]
+    refused: bool
+    model: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exchange(Document):
+    """A question to the model that edits a plan, and its answer. ``about`` names the ends that it is about, ``entries``
+    is how much of the story had been shown with it, ``editor`` the name of the editor that asked."""
+
+    number: int
+    at: float
+    about: str
+    question: str
+    answer: ModelReply
+    cost: EditorCost
+    entries: int
+    editor: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ClosedCycle(Document):
     """An edit cycle that is closed: ``tasks`` are those whose ends it reviewed. ``version`` is the version that its
     answer made, null if it made none. ``cost`` is null if its editor tells nothing."""
@@ -341,6 +367,31 @@ class Plan(Document):
     budget_spent: bool
     approvals: list[WaitingEdit] = field(default_factory=list)
     budget: EditorBudget | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutedTask(Document):
+    """Which device executes a task, and since when."""
+
+    device: str
+    begun_at: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanCopy(Document):
+    """A plan in the form in which Asterism writes plans, with secrets masked: ``plan`` has its tasks and its story,
+    ``lock`` its open edit cycles, ``closed_cycles`` the others. ``executing`` are the tasks that
+    devices execute; ``queued`` is how many wait for one. ``position`` as for ``Plan``."""
+
+    position: str
+    now: float
+    paused: str | None
+    policy: str
+    plan: dict[str, Any]
+    lock: dict[str, Any]
+    closed_cycles: list[dict[str, Any]]
+    executing: dict[str, ExecutedTask]
+    queued: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -828,6 +879,26 @@ class Device(Document):
 
 
 @dataclass(frozen=True, kw_only=True)
+class DeviceInvitation(Document):
+    """A code with which one device enrols once. ``name`` is its name, or a pattern of names; ``can`` are the
+    capabilities that it may declare, null for any; ``seconds`` is how long the code is valid."""
+
+    code: str
+    name: str
+    can: list[str] | None
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class RevokedDevice(Document):
+    """A device whose key is refused from now on."""
+
+    name: str
+    enrolled_at: float
+    revoked_at: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class FleetView(Document):
     """A fleet as it is now. ``counts`` are the numbers of runs by status; ``cancelled`` is how many of the failed ones
     were cancelled, null if there are too many to count. ``devices`` are those that can be reached. ``owned`` and
@@ -930,14 +1001,14 @@ class ChangedSchedule(Schedule):
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleDetails(Schedule):
-    """A schedule with its next times and its history. ``params`` are the parameters of its plan file, ``file`` the
-    text of that if it was asked for; ``unowned`` is the oldest open plan, if no process runs it."""
+    """A schedule with its next times and its history. ``params`` are the parameters of its plan file, ``text`` is
+    that of the file if it was asked for; ``unowned`` is the oldest open plan, if no process runs it."""
 
     next_times: list[float]
     history: list[Tick]
     coordinator: str | None
     params: dict[str, Any]
-    file: str | None
+    text: str | None
     unowned: str | None
 
 

@@ -128,6 +128,12 @@ class RefuseEdit:
 
 
 @dataclass(frozen=True)
+class ListExchanges:
+    plan: PlanName
+    number: Annotated[int | None, Limit(ge=1, le=999_999_999), Doc("Only the exchange of this number.")] = None
+
+
+@dataclass(frozen=True)
 class DecideBudget:
     """``limits`` as text, such as ``$5 80calls``; or ``without_editor``."""
 
@@ -206,6 +212,14 @@ show_budget = Operation(
     documents.EditorBudget,
     "What the model that edits a plan may spend, and has spent.",
     "GET /plans/{plan}/budget",
+    needs=READ,
+)
+list_exchanges = Operation(
+    "list_exchanges",
+    ListExchanges,
+    documents.Page[documents.Exchange],
+    "The exchanges with the model that edits a plan, or one of them.",
+    "GET /plans/{plan}/exchanges",
     needs=READ,
 )
 decide_budget = Operation(

@@ -22,6 +22,7 @@ class Operations:
     list_plans = plan_operations.list_plans
     submit_plan = plan_operations.submit_plan
     show_plan = plan_operations.show_plan
+    copy_plan = plan_operations.copy_plan
     read_changes = plan_operations.read_changes
     list_versions = plan_operations.list_versions
     show_version = plan_operations.show_version
@@ -47,6 +48,7 @@ class Operations:
     approve_edit = edit_operations.approve_edit
     refuse_edit = edit_operations.refuse_edit
     show_budget = edit_operations.show_budget
+    list_exchanges = edit_operations.list_exchanges
     decide_budget = edit_operations.decide_budget
     list_runs = run_operations.list_runs
     create_run = run_operations.create_run
@@ -83,6 +85,8 @@ class Operations:
     list_devices = device_operations.list_devices
     show_device = device_operations.show_device
     drain_device = device_operations.drain_device
+    invite_device = device_operations.invite_device
+    revoke_device = device_operations.revoke_device
     score_devices = device_operations.score_devices
     list_schedules = schedule_operations.list_schedules
     add_schedule = schedule_operations.add_schedule

@@ -22,6 +22,10 @@ Position = Annotated[str | None, Limit(max_length=60_000), Doc("The `next` of an
 Attempt = Annotated[int | None, Limit(ge=1, le=1_000_000)]
 Wait = Annotated[float, Limit(ge=0, le=60), Doc("How long the answer may wait for something new, in seconds.")]
 Rules = Annotated[list[str], Limit(max_length=50)]
+Includes = Annotated[dict[str, str], Doc("The texts of files that it includes, by path from its folder.")]
+LockPolicy = Literal["scoped", "global", "speculative"]
+Strategy = Literal["score", "round_robin", "capability_match", "load_balance"]
+Seconds = Annotated[float, Limit(ge=0, le=1e10)]
 
 
 @dataclass(frozen=True)
@@ -31,13 +35,29 @@ class ListPlans:
 
 @dataclass(frozen=True)
 class SubmitPlan:
-    """``file`` is the text of a plan file; it cannot include others."""
+    """``text`` is that of a plan file. Without a ``name`` the plan has the id in it, or if it has none, a name for each
+    start, such as ``nightly-20261117-0300``."""
 
-    file: Annotated[str, Limit(max_length=2_000_000)]
-    name: Annotated[str | None, Limit(min_length=1, max_length=100), Doc("Default: the id in the plan file.")] = None
+    text: Annotated[str, Limit(max_length=2_000_000), Doc("The text of a plan file.")]
+    name: Annotated[
+        str | None,
+        Limit(min_length=1, max_length=100),
+        Doc("May have the placeholders {name}, {date}, {time}, {seconds}."),
+    ] = None
     params: Mapping[str, Any] = field(default_factory=dict)
     approvals: Annotated[Rules, Doc("Rules: which edits wait for a person.")] = field(default_factory=list)
     scopes: Annotated[Rules, Doc("What the editors of the plan may do.")] = field(default_factory=list)
+    file: Annotated[str, Limit(max_length=500), Doc("The name of the plan file, such as nightly.yaml.")] = ""
+    includes: Includes = field(default_factory=dict)
+    only: Annotated[list[str], Limit(max_length=10_000), Doc("Only these tasks and what they need.")] = field(
+        default_factory=list
+    )
+    policy: Annotated[LockPolicy | None, Doc("The lock policy; default: that of the plan file, or `scoped`.")] = None
+    edit_timeout: Annotated[Seconds, Doc("After so long, an edit cycle without an answer is closed.")] = 600.0
+    approval_timeout: Annotated[Seconds, Doc("After so long, an edit that waits for a person is refused.")] = 86_400.0
+    approval_escalation: Annotated[Seconds | None, Doc("After so long, people are told again of such an edit.")] = None
+    no_device_timeout: Annotated[Seconds, Doc("How long a task waits for a device that can execute it.")] = 300.0
+    strategy: Annotated[Strategy, Doc("How the fleet chooses a device.")] = "score"
     reason: Reason = ""
 
 
@@ -53,6 +73,12 @@ class ShowPlan:
 @dataclass(frozen=True)
 class OnePlan:
     plan: PlanName
+
+
+@dataclass(frozen=True)
+class CopyPlan:
+    plan: PlanName
+    results: Annotated[bool, Doc("Also what the tasks returned.")] = False
 
 
 @dataclass(frozen=True)
@@ -147,6 +173,14 @@ submit_plan = Operation(
     "submit_plan", SubmitPlan, documents.Plan, "Submit a plan.", "POST /plans", needs="operate", status=201
 )
 show_plan = Operation("show_plan", ShowPlan, documents.Plan, "A plan as it is now.", "GET /plans/{plan}", needs=READ)
+copy_plan = Operation(
+    "copy_plan",
+    CopyPlan,
+    documents.PlanCopy,
+    "A plan as Asterism writes it, for a program that shows it.",
+    "GET /plans/{plan}/copy",
+    needs=READ,
+)
 read_changes = Operation(
     "read_changes",
     ReadChanges,

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from asterism.api import documents
 from asterism.api.documents import Doc
 from asterism.api.operation import Limit, Name, Operation, Reason
+from asterism.api.plan_operations import Includes
 from asterism.api.quick_dataclass import dataclass
 
 CatchUp = Literal["none", "last", "all"]
@@ -27,20 +28,18 @@ class ListSchedules:
 class ShowSchedule:
     schedule: ScheduleName
     times: Annotated[int, Limit(ge=0, le=MOST_TIMES), Doc("How many of the next times to answer.")] = 5
-    file: Annotated[bool, Doc("Whether to answer the text of its plan file.")] = False
+    text: Annotated[bool, Doc("Whether to answer the text of its plan file.")] = False
 
 
 @dataclass(frozen=True)
 class AddSchedule:
-    """A schedule of runs of a workflow, or of plans: ``file`` is the text of a plan file."""
+    """A schedule of runs of a workflow, or of plans: ``text`` is that of a plan file."""
 
     name: ScheduleName
     workflow: Name | None = None
-    file: Annotated[str | None, Limit(max_length=LARGEST_FILE), Doc("The text of a plan file.")] = None
-    file_name: Annotated[Name | None, Doc("The id of a plan whose file has none; by default `name`.")] = None
-    includes: Annotated[dict[str, str], Doc("The texts of files that it includes, by path from its folder.")] = field(
-        default_factory=dict
-    )
+    text: Annotated[str | None, Limit(max_length=LARGEST_FILE), Doc("The text of a plan file.")] = None
+    file: Annotated[str, Limit(max_length=500), Doc("The name of the plan file, such as nightly.yaml.")] = ""
+    includes: Includes = field(default_factory=dict)
     params: Annotated[dict[str, Any], Doc("The parameters of the plan file.")] = field(default_factory=dict)
     input: Annotated[dict[str, Any], Doc("The input of each run.")] = field(default_factory=dict)
     priority: Annotated[int | None, Limit(ge=-1_000_000, le=1_000_000)] = None

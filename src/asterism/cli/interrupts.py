@@ -32,12 +32,17 @@ async def run_until_interrupted(orchestrator: Orchestrator, plan: Constellation)
         return await orchestrator.run(plan)
 
 
-async def work_until_interrupted(work: Coroutine[Any, Any, Value], farewell: Callable[[], str]) -> Value | None:
+STOPPING = "Stopping; press Ctrl-C again to stop at once."
+
+
+async def work_until_interrupted(
+    work: Coroutine[Any, Any, Value], farewell: Callable[[], str], *, asked: str = STOPPING
+) -> Value | None:
     """The result of some work; None if a signal stopped it. Waits until the work has cleaned up.
 
-    A second signal ends the process at once, after printing ``farewell``."""
+    The first signal prints ``asked``. A second one ends the process at once, after printing ``farewell``."""
     job: asyncio.Task[Value] = asyncio.ensure_future(work)
-    stopper = _WorkStopper(job, farewell)
+    stopper = _WorkStopper(job, farewell, asked)
     with _on_signals(stopper.interrupt):
         try:
             return await job
@@ -77,15 +82,16 @@ class _PlanCanceller:
 
 
 class _WorkStopper:
-    def __init__(self, job: asyncio.Task[Any], farewell: Callable[[], str]) -> None:
-        self._job, self._farewell = job, farewell
+    def __init__(self, job: asyncio.Task[Any], farewell: Callable[[], str], asked: str) -> None:
+        self._job, self._farewell, self._text = job, farewell, asked
         self.asked = False
 
     def interrupt(self) -> None:
         if self.asked:
             self._exit()
         self.asked = True
-        print("Stopping; press Ctrl-C again to stop at once.", file=sys.stderr, flush=True)
+        if self._text:
+            print(self._text, file=sys.stderr, flush=True)
         self._job.cancel()
 
     def _exit(self) -> None:

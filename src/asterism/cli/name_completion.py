@@ -51,6 +51,9 @@ def complete_names(command: click.Command, context: click.Context) -> None:
         if takes_file and parameter.metavar == "TASK":
             parameter.shell_complete = partial(_complete_file_tasks)  # type: ignore[method-assign]
             continue
+        if group is None and command.name == "logout" and parameter.name == "name":
+            parameter.shell_complete = partial(_complete_logins)  # type: ignore[method-assign]
+            continue
         read = _kind_of(command, group, parameter)
         if read is not None:
             parameter.shell_complete = partial(_complete, read)  # type: ignore[method-assign]
@@ -112,6 +115,16 @@ def _complete_file_tasks(context: click.Context, incomplete: str) -> list[Comple
     except Exception:  # the shell shows no names, whatever is wrong
         return []
     return _items({node.id: node.task.description or "" for node in found.nodes.values()}, incomplete)
+
+
+def _complete_logins(context: click.Context, incomplete: str) -> list[CompletionItem[str]]:
+    """The servers that the user has logged in to; nothing if the file cannot be read."""
+    from asterism.api.server_logins import ServerLogins
+
+    try:
+        return _items({login.name: login.url for login in ServerLogins().all()}, incomplete)
+    except Exception:  # the shell shows no names, whatever is wrong
+        return []
 
 
 def _argument(context: click.Context, name: str) -> str | None:

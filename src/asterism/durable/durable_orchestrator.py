@@ -143,8 +143,10 @@ class DurableOrchestrator(PlanCommands):
         *,
         assignments: Mapping[str, str] | None = None,
         params: Mapping[str, Any] | None = None,
+        file: str = "",
     ) -> Result:
-        """Store a plan under its id, and run it. ``params`` are recorded with it: the parameters of its plan file.
+        """Store a plan under its id, and run it. ``params`` and ``file`` are recorded with it: the parameters and the
+        name of its plan file.
         Raises ConstellationExists, NotJson if another process could not execute a task, and what ``run_stored``
         raises."""
         check_storable(plan)
@@ -158,7 +160,7 @@ class DurableOrchestrator(PlanCommands):
         terms |= approval_terms(
             options.approvals, options.approval_timeout, options.scopes, options.approval_escalation
         )
-        stored = await insert(self.fleet.store, recorded, lock, terms, given)
+        stored = await insert(self.fleet.store, recorded, lock, terms, given, file=file)
         async with FleetMembership(self._agent(plan.id)) as member:
             return await self.own(stored, member)
 

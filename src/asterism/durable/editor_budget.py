@@ -344,6 +344,11 @@ def _word(name: str, value: float) -> str:
 # -- the account in a store --------------------------------------------------------------------------------------------
 
 
+def exchange_prefix(plan: str) -> str:
+    """The prefix of the registers with the exchanges of a plan with a model (``models/cassette.py``)."""
+    return f"exchange/{plan}/"
+
+
 def account_key(plan: str) -> str:
     return f"budget/{plan}"
 

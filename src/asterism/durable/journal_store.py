@@ -124,6 +124,9 @@ class Head:
     traceparent: str | None = None
     """The span of the plan, if the process that ran it first traces."""
 
+    file: str = ""
+    """The name of the plan file that the plan was started with, without its folder."""
+
     @property
     def ended(self) -> bool:
         return self.state in ENDED
@@ -134,6 +137,8 @@ class Head:
             del data["params"]
         if self.traceparent is None:
             del data["traceparent"]
+        if not self.file:
+            del data["file"]
         return data
 
     def changed(self, **changes: Any) -> Head:
@@ -248,9 +253,11 @@ async def insert(
     lock: RecordedLock,
     terms: Mapping[str, Any],
     params: Mapping[str, Any] = NOTHING,
+    *,
+    file: str = "",
 ) -> StoredConstellation:
     """Store a new plan, in one commit. Raises ConstellationExists."""
-    new, writes = insertion(store, plan, lock, terms, params)
+    new, writes = insertion(store, plan, lock, terms, params, file=file)
     try:
         await store.commit(writes)
     except Conflict:
@@ -266,13 +273,16 @@ def insertion(
     lock: RecordedLock,
     terms: Mapping[str, Any],
     params: Mapping[str, Any] = NOTHING,
+    *,
+    file: str = "",
 ) -> tuple[Head, list[PutRegister]]:
-    """The head of a new plan, and the writes that store the plan; the first is that of the head."""
+    """The head of a new plan, and the writes that store the plan; the first is that of the head. ``params`` and
+    ``file`` are those of its plan file."""
     check_name(plan.id)
     now = store.clock()
     number = int(now * NUMBERS_PER_SECOND)
     created = str(ConstellationState.CREATED)
-    new = Head(plan.id, created, now, terms, first=number, began=number, params=dict(params))
+    new = Head(plan.id, created, now, terms, first=number, began=number, params=dict(params), file=file)
     return new, [PutRegister(head_key(plan.id), new.to_json(), None), *snapshot_records(plan, lock, new.first)]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from asterism.base.openmetrics import Family
 from asterism.core.errors import AsterismError
-from asterism.core.schedule.ticks import without_tick
+from asterism.core.schedule.ticks import without_time
 from asterism.durable.admin import cancel_key, live_sessions
 from asterism.durable.editor_budget import LIMITS, Spent, read_account
 from asterism.durable.journal_store import Head, StoredConstellation, load, read_heads
@@ -44,7 +44,7 @@ async def plan_families(store: Store, window: float) -> list[Family]:
         cancelling = head.cancelling or cancel_key(head.name) in requests
         states[(state_name(state, live.get(head.owner or ""), cancelling=cancelling),)] += 1
     accounts = [(name, await read_account(store, name)) for name in plans]
-    spent = [(without_tick(name), account.spent) for name, account in accounts if account is not None]
+    spent = [(without_time(name), account.spent) for name, account in accounts if account is not None]
     return [
         Family("asterism_plans", "Plans in the store.", ("state",), states),
         *_task_families(plans.values()),
@@ -81,7 +81,7 @@ def _task_families(plans: Iterable[StoredPlan]) -> list[Family]:
     tasks: defaultdict[tuple[str, ...], float] = defaultdict(float)
     for stored in plans:
         for status, count in stored.counts.items():
-            tasks[without_tick(stored.record.head.name), status] += count
+            tasks[without_time(stored.record.head.name), status] += count
     return [Family("asterism_plan_tasks", "Tasks of the plan.", ("plan", "status"), tasks)] if tasks else []
 
 
@@ -92,7 +92,7 @@ def _families(plans: Iterable[StoredConstellation]) -> list[Family]:
     holds: defaultdict[tuple[str, ...], float] = defaultdict(float)
     seconds: defaultdict[tuple[str, ...], float] = defaultdict(float)
     for stored in plans:
-        name = without_tick(stored.head.name)
+        name = without_time(stored.head.name)
         result = Result(stored.plan, stored.lock.history, None, stored.lock.policy)
         edits[name, "accepted"] += stored.plan.version
         edits[name, "rejected"] += sum(cycle.rejections for cycle in stored.lock.history)

@@ -12,16 +12,13 @@ runs can say whether one will (``is_to_be_run``).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from asterism.core.json_values import NOTHING, plain_json
-from asterism.core.plan.approval import ApprovalRule
 from asterism.core.plan.constellation import Constellation
-from asterism.core.plan.edit_scope import EditScope
 from asterism.core.schedule.schedule import InvalidSchedule, Schedule
 from asterism.durable.admin import SUBMITTED, submission
-from asterism.durable.approval_store import approval_terms
 from asterism.durable.journal_store import (
     ConstellationExists,
     UnknownConstellation,
@@ -41,15 +38,16 @@ async def submit_plan(
     *,
     policy: str = "scoped",
     params: Mapping[str, Any] = NOTHING,
-    approvals: Sequence[ApprovalRule] = (),
-    scopes: Sequence[EditScope] = (),
+    terms: Mapping[str, Any] = NOTHING,
+    names: Iterable[str] = (),
+    file: str = "",
 ) -> None:
-    """Store a plan under its id, to be run by a plan runner. ``approvals`` say which edits wait for a person,
-    ``scopes`` what its editors may do. Raises ConstellationExists, PlanError for a name that cannot be stored, and
-    NotJson if another process could not execute a task."""
+    """Store a plan under its id, or under the first of ``names`` that is free, to be run by a plan runner.
+    ``terms`` are those of its edits and runs, ``file`` is the name of its plan file. Raises ConstellationExists,
+    PlanError for a name that cannot be stored, and NotJson if another process could not execute a task."""
     store = fleet.store
-    document = {**plan_document(plan, policy, fleet.by), "params": plain_json(dict(params), "params")}
-    document["terms"] = approval_terms(approvals, scopes=scopes)
+    document = {**plan_document(plan, policy, fleet.by), "params": plain_json(dict(params), "params"), "file": file}
+    document["terms"] = dict(terms)
 
     async def attempt() -> None:
         if await store.register(head_key(plan.id)) is not None:
@@ -57,7 +55,11 @@ async def submit_plan(
         writes = plan_writes(store, plan.id, document)  # checks the name
         await store.commit([*writes, await submission(fleet, plan.id)])
 
-    await retry_on_conflict(attempt)
+    for name in names or [plan.id]:
+        plan.id = name
+        with contextlib.suppress(ConstellationExists):
+            return await retry_on_conflict(attempt)
+    await retry_on_conflict(attempt)  # raises
 
 
 async def submit_again(fleet: Fleet, name: str) -> None:

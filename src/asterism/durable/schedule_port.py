@@ -37,7 +37,7 @@ def plan_writes(store: Store, name: str, document: Mapping[str, Any]) -> Sequenc
     plan = Constellation.from_json(document["plan"])
     plan.id = name
     recorded, lock, terms = unstarted(plan, {"policy": document["policy"], **document.get("terms", {})})
-    return insertion(store, recorded, lock, terms, document.get("params", {}))[1]
+    return insertion(store, recorded, lock, terms, document.get("params", {}), file=document.get("file", ""))[1]
 
 
 async def plan_ended(store: Store, name: str) -> bool:

@@ -13,11 +13,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple
 
 from asterism.base.clock import new_id
 from asterism.core.errors import RunRefused
+from asterism.core.plan.plan_name import EACH_TICK
+from asterism.core.plan.plan_name import plan_name as patterned_name
 from asterism.core.run import transitions
 from asterism.core.schedule.schedule import InvalidSchedule, Schedule
 from asterism.core.schedule.ticks import (
@@ -74,7 +77,9 @@ def plan_key(name: str) -> str:
 
 def plan_name(name: str, tick: int | None, chance: str) -> str:
     """The name of the plan that a tick creates, or, with letters of ``chance``, a person's request."""
-    return f"{name}-{tick_text(tick)}" if tick is not None else f"{name}-{chance[-6:]}"
+    if tick is None:
+        return f"{name}-{chance[-6:]}"
+    return patterned_name(EACH_TICK, name, datetime.fromtimestamp(tick, UTC))
 
 
 def decode(register: Register | None, *, removed: bool = False) -> StoredSchedule | None:

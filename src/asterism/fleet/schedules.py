@@ -69,6 +69,7 @@ class Schedules:
         workflow: str | None = None,
         plan: Constellation | None = None,
         plan_text: str = "",
+        file: str = "",
         policy: str = "scoped",
         params: Mapping[str, Any] | None = None,
         given: Mapping[str, Any] | None = None,
@@ -86,10 +87,9 @@ class Schedules:
 
         :param workflow: the workflow whose runs are created; each tick uses its latest version.
         :param plan: the plan that is created at each tick, instead of runs of a workflow; the store keeps it.
-        :param plan_text: the text of the plan file, kept for people.
+        :param plan_text: the text of the plan file, kept for people; ``file`` is its name, recorded with each plan.
         :param policy: the lock policy of the plans; ``params`` are the parameters of their file, recorded with them.
-        :param given: the input of each run.
-        :param priority: the priority of each run; ``device`` is the only device that may execute it.
+        :param given: the input of each run; ``priority`` is its priority, ``device`` the only one that may execute it.
         :param cron: a cron expression with five fields, in the time zone ``timezone``.
         :param every: an interval in whole seconds, instead of ``cron``.
         :param catch_up: ticks that were missed: ``none`` is created, only the ``last``, or ``all`` (100 at most).
@@ -119,15 +119,15 @@ class Schedules:
         )
         self._check_fires(schedule, now)
         if plan is not None:
-            return await self._put(schedule, replace, self._document(name, plan, plan_text, policy, params))
+            return await self._put(schedule, replace, self._document(name, plan, plan_text, file, policy, params))
         await self._fleet.workflows.latest(workflow or "")
         return await self._put(schedule, replace, None)
 
     def _document(
-        self, name: str, plan: Constellation, text: str, policy: str, params: Mapping[str, Any] | None
+        self, name: str, plan: Constellation, text: str, file: str, policy: str, params: Mapping[str, Any] | None
     ) -> dict[str, Any]:
         """A plan as the store keeps it for a schedule."""
-        document = {**plan_port().plan_document(plan, policy, self._fleet.by), "text": text}
+        document = {**plan_port().plan_document(plan, policy, self._fleet.by), "text": text, "file": file}
         if params:
             document["params"] = plain_json(dict(params), f"the parameters of schedule {name!r}")
         size = len(json.dumps(document))

@@ -14,7 +14,7 @@ from asterism.base.openmetrics import Family, Histogram
 from asterism.core.run.outcomes import declines, outcomes, waiting_time, work_time
 from asterism.core.run.run import COMPLETED, Run, RunStatus
 from asterism.core.run.session import REACHABLE_STATES
-from asterism.core.schedule.ticks import without_tick
+from asterism.core.schedule.ticks import without_time
 from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import Query, Store
 
@@ -47,7 +47,7 @@ class SelectionMetrics:
 
     def add(self, run: Run) -> None:
         self.runs += 1
-        flow = without_tick(run.workflow)  # a series of metrics for each tick would never end
+        flow = without_time(run.workflow)  # a series of metrics for each tick would never end
         last = (flow, run.device or "")
         if run.ended:
             self.ends[(*last, run.reported_status)] += 1
@@ -148,7 +148,7 @@ async def _waiting(store: Store) -> list[Family]:
     numbers: Counter[tuple[str, ...]] = Counter()
     ages: dict[tuple[str, ...], float] = {}
     for one in await store.waiting():
-        key = (without_tick(one.workflow), one.pinned or "")
+        key = (without_time(one.workflow), one.pinned or "")
         numbers[key] += one.number
         ages[key] = max(ages.get(key, 0.0), now - one.since)
     return [

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol
 
 from asterism.core.plan.editor_cost import EditorCost
-from asterism.durable.editor_budget import account_key, read_account
+from asterism.durable.editor_budget import account_key, exchange_prefix, read_account
 from asterism.models.budget import Account, Budget
 from asterism.models.model_calls import ModelFailed
 from asterism.models.model_messages import ModelAnswer
@@ -132,10 +132,6 @@ class MemoryCassette:
                 await self._changed.wait()
         except TimeoutError:
             pass
-
-
-def exchange_prefix(plan: str) -> str:
-    return f"exchange/{plan}/"
 
 
 LOOK_INTERVAL = 1.0

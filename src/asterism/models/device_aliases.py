@@ -136,7 +136,7 @@ class DeviceAliases:
     def in_arguments(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """The arguments of a tool of MCP, with the names of devices in place of aliases. Raises ValueError."""
         changed = {**self.in_edits(arguments)}
-        for name, read in (("device", self.meant), ("file", self.in_file), ("reason", self.named)):
+        for name, read in (("device", self.meant), ("text", self.in_file), ("reason", self.named)):
             if isinstance(value := arguments.get(name), str):
                 changed[name] = read(value)
         return changed

@@ -29,7 +29,7 @@ from asterism.orchestrator.execution import Execution
 from asterism.orchestrator.options import Options
 from asterism.orchestrator.plan_trace import PlanTrace
 from asterism.orchestrator.result import Result
-from asterism.orchestrator.roster import Roster, missing
+from asterism.orchestrator.roster import Member, Roster, missing
 from asterism.orchestrator.scheduler import DeviceScheduler
 from asterism.orchestrator.unchanged_tasks import ResultRecords
 from asterism.orchestrator.waiting_edits import WaitingEdits
@@ -46,6 +46,14 @@ class PlanCommands:
     def now(self) -> float:
         """The orchestrator's clock: seconds since 1970."""
         return self.scheduler.now()
+
+    def runs(self, plan: Constellation) -> bool:
+        """Whether it runs a plan. It stays the owner of one that it leaves until all observers know."""
+        return plan.owner is self and self.scheduler.has_plan(plan.id)
+
+    def places(self) -> list[Member]:
+        """The devices, each with its load."""
+        return list(self.scheduler.roster)
 
     def pause(self, plan_id: str) -> None:
         """Start no more tasks; running tasks continue."""

@@ -12,6 +12,7 @@ import platform
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
@@ -25,6 +26,7 @@ from asterism.base.yaml_lines import Mistake, YamlMapping, line_of, parse_yaml, 
 from asterism.core.errors import PlanError
 from asterism.core.json_values import NOTHING, plain_json
 from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.plan_name import EACH_START, plan_names
 from asterism.core.plan.task import Task
 from asterism.execution.foreach_expansion import NotExpandable
 from asterism.execution.placeholders import UnknownPlaceholder, fill_task
@@ -53,13 +55,21 @@ class DeviceLine:
 @dataclass(frozen=True, slots=True)
 class PlanFile:
     """The content of a plan file. ``policy`` is the lock policy, if the file has one; ``params`` are the values of its
-    parameters."""
+    parameters; ``named`` says whether it has an id of its own."""
 
     constellation: Constellation
     devices: tuple[DeviceLine, ...]
     policy: str | None
     warnings: tuple[Mistake, ...]
     params: Mapping[str, Any] = field(default_factory=dict)
+    named: bool = False
+
+    def names(self, pattern: str | None) -> Iterator[str]:
+        """The names to try for a plan that starts now, until one is free. Without a pattern it has the id of the file,
+        or a name for each start if the file has none. Raises PlanError for an unknown placeholder."""
+        if pattern is None and self.named:
+            return iter([self.constellation.id])
+        return plan_names(pattern or EACH_START, self.constellation.id, datetime.now())
 
 
 class BadPlan(PlanError):
@@ -185,17 +195,18 @@ class _PlanReader:
             self._add_raw_tasks(source, head.defaults)
         if not self.raw and not self.mistakes:
             self.mistakes.append(Mistake(1, "the plan has no tasks"))
-        named = dict.fromkeys(name for source in self.sources for name in _keys(source.data.get("params")))
+        mentioned = dict.fromkeys(name for source in self.sources for name in _keys(source.data.get("params")))
         line = line_of(self.sources[0].data, ("params",))
-        params = resolve(declared, self.given, line, self.mistakes, named=named.keys())
+        params = resolve(declared, self.given, line, self.mistakes, named=mentioned.keys())
         devices = _devices([head for head, _ in heads])
         unknown = terms.fleet or any("devices" in faulty for _, faulty in heads)
         known = None if unknown else {one.id: one.can for one in devices}
-        context = PlanContext(self.raw.keys(), known, terms.imports, terms.places, tuple({**declared, **named}))
+        context = PlanContext(self.raw.keys(), known, terms.imports, terms.places, tuple({**declared, **mentioned}))
         plan = self._plan(heads[0][0].id or name, context, {"params": params}, terms.only)
         if plan is None or not all(mistake.warning for mistake in self.mistakes):
             return None
-        return PlanFile(plan, devices, heads[0][0].policy, tuple(in_order(self.mistakes)), params)
+        named = heads[0][0].id is not None
+        return PlanFile(plan, devices, heads[0][0].policy, tuple(in_order(self.mistakes)), params, named)
 
     def _plan(
         self, name: str, context: PlanContext, scope: Mapping[str, Any], only: tuple[str, ...]

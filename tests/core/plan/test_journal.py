@@ -14,11 +14,14 @@ from asterism.core.errors import EditRejected, InvalidTransition, NotJson, Viola
 from asterism.core.plan import edits, journal
 from asterism.core.plan.assignment_lock import AssignmentLock, edit_on_all
 from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.editor_cost import EditorCost
 from asterism.core.plan.edits import EditBatch, RemoveTask
 from asterism.core.plan.journal import (
     RecordedConstellation,
     RecordedLock,
     UnreadableJournal,
+    cycle_from_json,
+    cycle_to_json,
     lock_from_json,
     lock_to_json,
     replay,
@@ -388,3 +391,18 @@ def test_an_edit_that_is_rejected_from_outside_is_told_and_not_recorded() -> Non
     with pytest.raises(EditRejected, match="not within its scope"):
         plan.reject(batch, violations)
     assert (told, steps) == ([(0, batch, violations)], [])
+
+
+@pytest.mark.parametrize("cost", [None, EditorCost(calls=2)])
+def test_a_closed_cycle_is_written_and_read(cost: EditorCost | None) -> None:
+    plan, lock, _ = recorded("a")
+    plan.begin(1.0)
+    plan.start(plan.queue.pop(next(iter(plan.queue.lanes))), "kitchen", 2.0)
+    lock.finish(plan.node("a"), COMPLETED, 2.0)
+    cycle = lock.open(3.0)
+    assert cycle is not None
+    assert "outcome" not in cycle_to_json(cycle)
+    cycle.cost = cost
+    lock.close(cycle, 4.0, "accepted")
+    again = cycle_from_json(json.loads(json.dumps(cycle_to_json(cycle))))
+    assert (again.ends, again.closed_at, again.outcome, again.cost) == (cycle.ends, 4.0, "accepted", cost)

@@ -34,7 +34,7 @@ from asterism.core.schedule.ticks import (
     tick_text,
     with_entries,
     with_work,
-    without_tick,
+    without_time,
 )
 
 START = 1_000_000
@@ -316,5 +316,5 @@ def test_ticks_have_different_keys(one: int, other: int) -> None:
 
 
 def test_the_name_of_a_plan_without_its_tick() -> None:
-    assert without_tick(f"nightly-{tick_text(0)}") == "nightly"
-    assert without_tick("nightly") == "nightly"
+    assert without_time(f"nightly-{tick_text(0)}") == "nightly"
+    assert without_time("nightly") == "nightly"

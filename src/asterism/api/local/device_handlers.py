@@ -20,6 +20,7 @@ from asterism.fleet.fleet import Fleet, UnknownDevice
 from asterism.fleet.joinable_devices import state_of
 from asterism.fleet.run_queries import AmbiguousRun, find_run, list_runs
 from asterism.fleet.workflows import UnknownWorkflow
+from asterism.gateway import enrolment
 from asterism.store.protocol import Query
 
 LATEST_RUNS = 20
@@ -91,7 +92,7 @@ async def show_device(system: LocalSystem, request: declared.OneDevice) -> docum
 
 
 @implements(declared.drain_device)
-async def drain_device(system: LocalSystem, request: declared.DrainDevice) -> documents.Device:
+async def drain_device(system: LocalSystem, request: declared.ChangeDevice) -> documents.Device:
     fleet = system.fleet
     session = await fleet.drain(request.device)
     await leave_reason(fleet, f"asked device {session.device} to leave", request.reason, session.device)
@@ -100,6 +101,24 @@ async def drain_device(system: LocalSystem, request: declared.DrainDevice) -> do
 
 
 # -- scores ------------------------------------------------------------------------------------------------------------
+
+
+@implements(declared.invite_device)
+async def invite_device(system: LocalSystem, request: declared.InviteDevice) -> documents.DeviceInvitation:
+    fleet = system.fleet
+    code = await enrolment.invite(fleet.store, name=request.name, can=request.can or None)
+    await leave_reason(fleet, f"invited device {request.name!r}", request.reason)
+    can = sorted(request.can) or None
+    return documents.DeviceInvitation(code=code, name=request.name, can=can, seconds=enrolment.CODE_TIME)
+
+
+@implements(declared.revoke_device)
+async def revoke_device(system: LocalSystem, request: declared.ChangeDevice) -> documents.RevokedDevice:
+    fleet = system.fleet
+    revoked = await enrolment.revoke(fleet.store, request.device)
+    await leave_reason(fleet, f"revoked device {revoked.name!r}", request.reason, revoked.name)
+    revoked_at = revoked.revoked_at or fleet.store.clock()
+    return documents.RevokedDevice(name=revoked.name, enrolled_at=revoked.enrolled_at, revoked_at=revoked_at)
 
 
 @implements(declared.score_devices)

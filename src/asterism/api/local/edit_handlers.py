@@ -20,10 +20,19 @@ from asterism.core.errors import AsterismError, InvalidTask
 from asterism.core.plan.approval import WAITING, WaitingEdit
 from asterism.core.plan.edits import Edit, EditBatch, edit_from_json
 from asterism.durable import approval_requests, approval_store, cycle_requests, plan_requests
-from asterism.durable.editor_budget import Budget, InvalidBudget, go_on_without_editor, raise_budget, read_account
+from asterism.durable.editor_budget import (
+    Budget,
+    InvalidBudget,
+    exchange_prefix,
+    go_on_without_editor,
+    raise_budget,
+    read_account,
+)
 from asterism.durable.journal_store import load
-from asterism.durable.stored_plans import find_plan
+from asterism.durable.stored_plans import find_plan, read_plan
 from asterism.fleet.fleet import Fleet
+from asterism.orchestrator.plan_mask import PlanMask
+from asterism.store.store_errors import reading_register
 
 
 class InvalidEdits(AsterismError):
@@ -193,6 +202,20 @@ async def show_budget(system: LocalSystem, request: declared.EditorsOf) -> docum
     if account is None:
         raise RequestRefused(404, f"plan {request.plan!r} has no budget: no model has been asked to edit it")
     return plan_documents.budget_document(account)
+
+
+@implements(declared.list_exchanges)
+async def list_exchanges(system: LocalSystem, request: declared.ListExchanges) -> documents.Page[documents.Exchange]:
+    fleet, items = system.fleet, []
+    mask = PlanMask((await read_plan(fleet, request.plan)).record.plan)
+    for register in await fleet.store.registers(exchange_prefix(request.plan)):
+        with reading_register(register.key):
+            exchange = read_document(documents.Exchange, register.value)
+        if request.number in (None, exchange.number):
+            items.append(read_document(documents.Exchange, mask.shown(register.value)))
+    if request.number is not None and not items:
+        raise RequestRefused(404, f"plan {request.plan!r} has no exchange {request.number}")
+    return documents.Page(items=items)
 
 
 @implements(declared.decide_budget)

@@ -16,10 +16,12 @@ from asterism.core.history import Entry
 from asterism.core.json_values import plain_json
 from asterism.core.plan.approval import WAITING, WaitingEdit, batch_cost, effects_of
 from asterism.core.plan.assignment_lock import EditCycle
+from asterism.core.plan.attempt_times import RUNNING as RUNNING_PHASE
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edit_trial import trial
 from asterism.core.plan.editor_cost import EditorCost
 from asterism.core.plan.group_elements import work_of
+from asterism.core.plan.journal import cycle_to_json, lock_to_json
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import COMPLETED, FAILED, PENDING, RUNNING
 from asterism.core.plan.teardowns import is_due
@@ -89,6 +91,42 @@ def view(
         approvals=list(approvals),
         budget=None if stored.account is None else budget_document(stored.account),
     )
+
+
+def plan_copy(stored: StoredPlan, now: float, results: bool) -> documents.PlanCopy:
+    """A plan as Asterism writes it, with secrets masked; the results of its tasks only with ``results``."""
+    plan, lock = stored.record.plan, stored.record.lock
+    mask = PlanMask(plan)
+    values = mask.results() if results else {}
+    phases = {node: stored.phase(node) for node in plan.nodes.values() if node.status is RUNNING}
+    began = {node: (stored.times(node), stored.runs.get(node.id)) for node in phases if phases[node] == RUNNING_PHASE}
+    return documents.PlanCopy(
+        position=str(stored.record.number),
+        now=now,
+        paused=stored.paused,
+        policy=lock.policy,
+        plan=copied_plan(plan, mask, values),
+        lock=lock_to_json(lock),
+        closed_cycles=[cycle_to_json(cycle) for cycle in lock.history if cycle.closed_at is not None],
+        executing={
+            node.id: documents.ExecutedTask(device=run.device or "", begun_at=times.begun or now)
+            for node, (times, run) in began.items()
+            if times is not None and run is not None
+        },
+        queued=sum(phase != RUNNING_PHASE for phase in phases.values()),
+    )
+
+
+def copied_plan(plan: Constellation, mask: PlanMask, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON form of a plan, masked; ``values`` are the masked results."""
+    copied = plan.to_json()
+    for item in copied["tasks"]:
+        item.pop("value", None)
+    masked: dict[str, Any] = mask.shown(copied)
+    for item in masked["tasks"]:
+        if item["task"]["id"] in values:
+            item["value"] = plain_json(values[item["task"]["id"]], "a result")
+    return masked
 
 
 def structure(plan: Constellation, stored: StoredPlan | None = None, *, results: bool = False) -> dict[str, Any]:

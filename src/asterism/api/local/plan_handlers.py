@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection
 from functools import partial
-from itertools import count
+from itertools import count, islice
+from pathlib import PurePath
 from typing import Any, TypeVar
 
 from asterism.api import documents
@@ -26,7 +27,7 @@ from asterism.core.errors import PlanError
 from asterism.core.plan.approval import ApprovalRule
 from asterism.core.plan.edit_scope import EditScope
 from asterism.durable import admin, plan_requests, stored_plans
-from asterism.durable.approval_store import list_approvals
+from asterism.durable.approval_store import approval_terms, list_approvals
 from asterism.durable.journal_store import check_name, read_head
 from asterism.durable.plan_history import (
     PlanEvents,
@@ -57,6 +58,9 @@ EVENT_INTERVAL = 0.2
 
 END_INTERVAL = 0.5
 """Seconds between two looks whether a plan has ended."""
+
+MOST_NAMES = 100
+"""How many names a plan may get that is started several times within a minute."""
 
 MAX_EVENTS = 5_000
 """How many events one answer has."""
@@ -92,6 +96,13 @@ async def watch_plan(system: LocalSystem, request: declared.WatchPlan) -> docume
             break
         await system.fleet.clock.sleep(END_INTERVAL)
     return await show_plan(system, declared.ShowPlan(request.plan, tasks=False))
+
+
+@implements(declared.copy_plan)
+async def copy_plan(system: LocalSystem, request: declared.CopyPlan) -> documents.PlanCopy:
+    stored = await read_plan(system.fleet, request.plan)
+    copy = partial(plan_documents.plan_copy, stored, system.fleet.store.clock(), request.results)
+    return copy() if system.own else await asyncio.to_thread(copy)
 
 
 @implements(declared.draw_plan)
@@ -242,16 +253,20 @@ async def submit_plan(system: LocalSystem, request: declared.SubmitPlan) -> docu
     rules, scopes = _rules(ApprovalRule.parse, request.approvals), _rules(EditScope.parse, request.scopes)
     from asterism.api.local.plan_texts import read_plan_text  # with YAML, which other operations do not need
 
-    file = await read_plan_text(request.file, request.name or "plan", request.params)
-    plan = file.constellation
+    name = PurePath(request.file).stem or "plan"
+    plan_file = await read_plan_text(request.text, name, request.params, request.includes, request.only)
+    plan = plan_file.constellation
     edited_plans.check_tasks(len(plan))
-    plan.id = request.name or plan.id
     try:
-        check_name(plan.id)
+        first, *_ = names = list(islice(plan_file.names(request.name), MOST_NAMES))
+        check_name(first)
     except PlanError as error:
         raise RequestRefused(422, str(error)) from None
-    policy = file.policy or "scoped"
-    await store_plan(system.fleet, plan, policy=policy, params=file.params, approvals=rules, scopes=scopes)
+    terms = {name: getattr(request, name) for name in ("edit_timeout", "no_device_timeout", "strategy")}
+    terms |= approval_terms(rules, request.approval_timeout, scopes, request.approval_escalation)
+    policy = request.policy or plan_file.policy or "scoped"
+    file = PurePath(request.file).name
+    await store_plan(system.fleet, plan, policy=policy, params=plan_file.params, terms=terms, names=names, file=file)
     system.submitted()
     return plan_documents.view(await read_plan(system.fleet, plan.id), now=system.fleet.store.clock(), tasks=False)
 

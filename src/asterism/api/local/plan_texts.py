@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,11 +14,12 @@ SMALL_FILE = 50_000
 
 
 async def read_plan_text(
-    text: str, name: str, params: Mapping[str, Any], includes: Mapping[str, str] | None = None
+    text: str, name: str, params: Mapping[str, Any], includes: Mapping[str, str], only: Sequence[str] = ()
 ) -> loader.PlanFile:
-    """A plan file. ``includes`` are the texts of the files that it includes, by their paths from its folder. A large
-    one takes seconds, and is read in a thread. Raises BadPlan."""
-    read = partial(loader.examine, text, name, params=params, texts=includes or {})
+    """A plan file. ``includes`` are the texts of the files that it includes, by their paths from its folder; with
+    ``only`` the plan has these tasks and what they need. A large one takes seconds, and is read in a thread. Raises
+    BadPlan."""
+    read = partial(loader.examine, text, name, params=params, texts=includes, only=only, fleet=True)
     plan_file, mistakes = await asyncio.to_thread(read) if len(text) > SMALL_FILE else read()
     if plan_file is None:
         raise loader.BadPlan("the plan file", mistakes)

@@ -43,6 +43,7 @@ from asterism.fleet.run_queries import AmbiguousRun, NoSuchRun
 from asterism.fleet.schedules import ScheduleExists, UnknownSchedule
 from asterism.fleet.settings import InvalidSettings
 from asterism.fleet.workflows import MissingInput, UnknownWorkflow, WorkflowInUse
+from asterism.gateway.enrolment import ReservedName, UnknownEnrolment
 from asterism.planfile.loader import BadPlan
 from asterism.series.compare_and_swap import Contended
 from asterism.series.register import BadSeriesName, NotClaimable, OutcomeUnknown, RegisterUnavailable, UnknownSeries
@@ -68,6 +69,8 @@ STATUSES: tuple[tuple[type[AsterismError], int, str], ...] = (
     (UnknownWorkflow, 404, "unknown-workflow"),
     (WorkflowInUse, 409, "workflow-in-use"),
     (UnknownCredential, 404, "unknown-token"),
+    (UnknownEnrolment, 404, "unknown-device"),
+    (ReservedName, 422, "invalid-name"),
     (BadPlan, 422, "invalid-plan"),
     (InvalidSchedule, 422, "invalid-schedule"),
     (InvalidWorkflow, 422, "invalid-workflow"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import Any
 
 from asterism.api import documents
@@ -70,7 +71,7 @@ async def show_schedule(system: LocalSystem, request: declared.ShowSchedule) -> 
         history=[_tick(entry) for entry in await fleet.schedules.history(name)],
         coordinator=await fleet.coordinator(),
         params={} if kept is None else dict(kept.value.get("params", {})),
-        file=await fleet.schedules.plan_text(name) or None if request.file else None,
+        text=await fleet.schedules.plan_text(name) or None if request.text else None,
         unowned=await _unowned(fleet, fields["open"][0]) if schedule.plan is not None and fields["open"] else None,
     )
 
@@ -87,17 +88,17 @@ async def _unowned(fleet: Fleet, plan: str) -> str | None:
 @implements(declared.add_schedule)
 async def add_schedule(system: LocalSystem, request: declared.AddSchedule) -> documents.ChangedSchedule:
     fleet = system.fleet
-    if (request.workflow is None) == (request.file is None):
+    if (request.workflow is None) == (request.text is None):
         raise RequestRefused(422, "a schedule has either a workflow or a plan file")
     if (request.cron is None) == (request.every is None):
         raise RequestRefused(422, "a schedule has either a cron expression or an interval")
     names = ("workflow", "priority", "device", "cron", "every", "timezone", "catch_up", "overlap", "jitter", "replace")
     options: dict[str, Any] = {name: getattr(request, name) for name in names}
-    if request.file is not None:
-        name = request.file_name or request.name
-        plan_file = await read_plan_text(request.file, name, request.params, request.includes)
-        options |= {"plan": plan_file.constellation, "plan_text": request.file, "params": plan_file.params}
-        options |= {"policy": plan_file.policy or "scoped"}
+    if request.text is not None:
+        file = PurePath(request.file)
+        plan_file = await read_plan_text(request.text, file.stem or request.name, request.params, request.includes)
+        options |= {"plan": plan_file.constellation, "plan_text": request.text, "params": plan_file.params}
+        options |= {"policy": plan_file.policy or "scoped", "file": file.name}
     schedule = await fleet.schedules.add(request.name, given=request.input or None, **options)
     await leave_reason(fleet, f"added schedule {schedule.name!r}", request.reason)
     advice = [] if schedule.plan is None else ["Its plans are run by: asterism monitor"]

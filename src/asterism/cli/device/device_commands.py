@@ -18,15 +18,17 @@ from asterism.cli.cli_context import (
     reason_option,
     refuse_options,
     refuse_server,
+    server_of,
     store_wait_option,
-    with_fleet,
     with_system,
 )
 from asterism.cli.option_types import capabilities, duration, pair, positive_duration
 
 if TYPE_CHECKING:
     from asterism.api.system import System
-    from asterism.fleet.fleet import Fleet
+
+
+DEFAULT_SERVER = "http://127.0.0.1:7400"
 
 
 @click.group(cls=CommandGroup)
@@ -284,13 +286,18 @@ def scores(subject: str, store: str | None, as_json: bool) -> None:
     metavar="WORD",
     help="A capability that it may declare; separate several with commas.  [default: any]",
 )
-@click.option(
-    "--server", default="http://127.0.0.1:7400", show_default=True, metavar="URL", help="Address of the server."
-)
+@click.option("--server", metavar="URL", help=f"Address of the server; default: that of --store, or {DEFAULT_SERVER}.")
 @click.option("--tls-cert", type=click.Path(exists=True), metavar="FILE", help="Own certificate of the server, to pin.")
+@reason_option
 @fleet_options
 def invite(
-    pattern: str, can: tuple[str, ...], server: str, tls_cert: str | None, store: str | None, as_json: bool
+    pattern: str,
+    can: tuple[str, ...],
+    server: str | None,
+    tls_cert: str | None,
+    reason: str,
+    store: str | None,
+    as_json: bool,
 ) -> None:
     """Print the command with which one machine can join through the server.
 
@@ -301,16 +308,16 @@ def invite(
     key of its own and gets no access to the store. With --tls-cert the machine trusts exactly this certificate, for a
     server whose certificate nobody else signed."""
 
-    async def write(fleet: Fleet) -> None:
+    async def write(system: System) -> None:
         import shlex
 
         from asterism.fleet.policy.rule_patterns import is_pattern
-        from asterism.gateway.enrolment import CODE_TIME
-        from asterism.gateway.enrolment import invite as make_code
         from asterism.gateway.gateway_transport import server_url
 
-        url, pin = server_url(server), None if tls_cert is None else _fingerprint(tls_cert)
-        code = await make_code(fleet.store, name=pattern, can=can or None)
+        url = server_url(server or server_of(store) or DEFAULT_SERVER)
+        pin = None if tls_cert is None else _fingerprint(tls_cert)
+        invitation = await system.invite_device(pattern, list(can), reason)
+        code = invitation.code
         name = "NAME" if is_pattern(pattern) else pattern
         pinned = "" if pin is None else f" --fingerprint {pin}"
         able = f" --can {shlex.quote(','.join(sorted(can)))}" if can else ""
@@ -318,14 +325,14 @@ def invite(
         if as_json:
             print_json(
                 {"code": code, "server": url, "name": pattern, "can": sorted(can) or None, "fingerprint": pin}
-                | {"seconds": CODE_TIME, "command": line}
+                | {"seconds": invitation.seconds, "command": line}
             )
         else:
             click.echo(line)
             named = f", with a name like {pattern} for NAME" if name == "NAME" else ""
             note(f"Run this on the machine within 10 minutes{named}; the code works once.")
 
-    with_fleet(store, write, create=True)
+    with_system(store, write, create=True)
 
 
 def _fingerprint(path: str) -> str:
@@ -345,23 +352,22 @@ def _fingerprint(path: str) -> str:
 
 @device.command()
 @click.argument("name")
+@reason_option
 @fleet_options
-def revoke(name: str, store: str | None, as_json: bool) -> None:
+def revoke(name: str, reason: str, store: str | None, as_json: bool) -> None:
     """Revoke the key of a device that joined through the server.
 
     It is refused from now on and stops its work with its next heartbeat. Its runs go to other devices when its time has
     run out. The name can be enrolled again with a new code."""
 
-    async def write(fleet: Fleet) -> None:
-        from asterism.gateway.enrolment import revoke as revoke_device
-
-        revoked = await revoke_device(fleet.store, name)
+    async def write(system: System) -> None:
+        revoked = await system.revoke_device(name, reason)
         if as_json:
-            print_json({"name": revoked.name, "enrolled_at": revoked.enrolled_at, "revoked_at": revoked.revoked_at})
+            print_json(revoked)
         else:
             click.echo(f"Revoked {clean(name)}.")
 
-    with_fleet(store, write)
+    with_system(store, write)
 
 
 @click.command()

@@ -22,10 +22,15 @@ from asterism.cli.cli_context import (
 from asterism.cli.option_types import duration
 from asterism.cli.plan.edit_batches import edit_batch, edit_options
 from asterism.cli.plan.plan_context import (
+    OutputOptions,
     check_drawing_options,
+    check_result_option,
     draw_stored,
     drawing_options,
+    plain_option,
     quiet_log,
+    report_option,
+    result_options,
 )
 from asterism.cli.plan.plan_draft_commands import new
 from asterism.cli.plan.plan_review_commands import (
@@ -315,6 +320,27 @@ def remove(name: str, reason: str, store: str | None, as_json: bool) -> None:
             click.echo(clean(f"Plan {name!r} is removed, with {plural(removed.runs, 'run')}."))
 
     with_system(store, forget)
+
+
+@plan.command()
+@name_argument
+@report_option
+@result_options
+@plain_option
+@fleet_options
+def watch(name: str, store: str | None, as_json: bool, **chosen: Any) -> int:
+    """Follow a plan that another process or a server runs, until it ends.
+
+    What is printed, and the exit code, are those of `asterism run`. If the plan has ended, the command prints its
+    result. Ctrl-C ends the following, and the plan goes on."""
+    check_result_option(chosen["result"], as_json)
+
+    async def follow(system: System) -> int:
+        from asterism.cli.plan.plan_watch import watch_plan
+
+        return await watch_plan(system, name, OutputOptions(as_json=as_json, **chosen))
+
+    return with_system(store, follow)
 
 
 @plan.command(short_help="Print what the tasks of a plan have printed.")

@@ -5,16 +5,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import shlex
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any
 
 import click
 
+from asterism.api.system import LocalSystem
 from asterism.base.startup import tune_gc
 from asterism.base.text import join_names
 from asterism.cli.cli_context import note, print_json, same_store
@@ -23,17 +25,17 @@ from asterism.cli.interrupts import INTERRUPTED, work_until_interrupted
 from asterism.cli.model_options import editor_words
 from asterism.cli.plan.plan_context import LocalWork, OutputOptions, print_result, prints_beside
 from asterism.cli.plan.plan_live_view import watched
-from asterism.cli.plan.plan_views import resume_command
+from asterism.cli.plan.plan_views import resume_command, retry_command
+from asterism.cli.plan.plan_watch import absent_devices, logs_to_show, taken_text
 from asterism.cli.screen import Screen
 from asterism.cli.user_files import find_device_policy
 from asterism.core.errors import AlreadyRunning
 from asterism.core.plan.constellation import Constellation
-from asterism.core.plan.status import PENDING, ConstellationState
+from asterism.core.plan.status import ConstellationState
 from asterism.core.run.session import Session
 from asterism.durable import admin
 from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.durable.journal_store import (
-    ENDED,
     ConstellationExists,
     StoredConstellation,
     UnknownConstellation,
@@ -42,17 +44,12 @@ from asterism.durable.journal_store import (
     read_heads,
 )
 from asterism.durable.ownership import FleetMembership
-from asterism.durable.task_logs import logs_of_tasks
 from asterism.execution.foreach_expansion import template_of
 from asterism.fleet.device.membership import DeviceNameTaken
 from asterism.fleet.fleet import Fleet
 from asterism.orchestrator.options import Options
 from asterism.orchestrator.result import Result
-from asterism.report.log_text import LogsOf, failed_tasks
 from asterism.report.result_report import Recording
-
-MOST_LOGS = 500
-"""The logs of how many tasks a report shows."""
 
 MOST_NAMES = 5
 """How many tasks or devices a message names."""
@@ -83,9 +80,10 @@ class WatchedOrchestrator(DurableOrchestrator):
         *,
         assignments: Mapping[str, str] | None = None,
         params: Mapping[str, Any] | None = None,
+        file: str = "",
     ) -> Result:
         await self._choose_local_work(plan.id)
-        return await super().run(plan, assignments=assignments, params=params)
+        return await super().run(plan, assignments=assignments, params=params, file=file)
 
     async def run_stored(self, name: str) -> Result:
         await self._choose_local_work(name)
@@ -142,33 +140,29 @@ class WatchedOrchestrator(DurableOrchestrator):
         return watched(self, kept.plan, self.screen, plain=self.output.plain, output=output)
 
     def _warn_of_absent_devices(self, kept: StoredConstellation) -> None:
-        joined = {session.device for session in self._joined_devices}
-        pending = [node.task for node in kept.plan.nodes.values() if node.status is PENDING]
-        absent = sorted({device for task in pending if (device := task.device)} - joined)
-        if absent:
-            note(f"Some tasks need devices that have not joined: {join_names(absent, MOST_NAMES)}.")
-        able = any("agent" in session.can for session in self._joined_devices)
-        if not able and any(task.agent is not None for task in pending):
-            note("Some tasks are for an agent, and no joined device has one: asterism device join NAME --agent COMMAND")
+        for line in absent_devices(kept.plan, {session.device: session.can for session in self._joined_devices}):
+            note(line)
 
 
 async def follow(
     orchestrator: WatchedOrchestrator,
-    name: str,
+    plan: Constellation | str,
     begin: Callable[[], Coroutine[Any, Any, Result]],
     *,
     standby: bool = False,
 ) -> int:
-    """Run a plan until it has ended or Ctrl-C stops this process. Returns the exit code."""
+    """Run a plan until it has ended or Ctrl-C stops this process. ``plan`` is its name; or the plan, which gets its
+    name when it is stored. Returns the exit code."""
     fleet, output = orchestrator.fleet, orchestrator.output
     tune_gc()
     with prints_beside(output):
-        result = await work_until_interrupted(begin(), lambda: _stopped(fleet, name))
+        result = await work_until_interrupted(begin(), lambda: _stopped(fleet, _name_of(plan)))
+    name = _name_of(plan)
     if result is not None:
-        logs = await _logs(fleet, name, result, everything=output.report is not None)
+        logs = await logs_to_show(LocalSystem(fleet), result, everything=output.report is not None)
         code = print_result(result, orchestrator.recording, output, orchestrator.screen, logs)
         if result.state in (ConstellationState.FAILED, ConstellationState.PARTIALLY_FAILED):
-            note(f"Run what failed again with: {_with_editor(retry_command(fleet, name))}")
+            note(f"Run what failed again with: {_with_editor(retry_command(fleet.store.url, name))}")
         return code
     try:
         found, _ = await read_head(fleet.store, name)
@@ -184,11 +178,8 @@ async def follow(
     return INTERRUPTED
 
 
-async def _logs(fleet: Fleet, name: str, result: Result, *, everything: bool) -> LogsOf:
-    """Read the logs that are shown at the end: of the failed tasks, or of all for a report."""
-    tasks = [node.id for node in result.plan.nodes.values()] if everything else failed_tasks(result)
-    logs = await logs_of_tasks(fleet, name, tasks[:MOST_LOGS]) if tasks else {}
-    return lambda task: logs.get(task, ())
+def _name_of(plan: Constellation | str) -> str:
+    return plan if isinstance(plan, str) else plan.id
 
 
 def _stopped(fleet: Fleet, name: str) -> str:
@@ -200,16 +191,16 @@ def _with_editor(command: str) -> str:
     return shlex.join([*shlex.split(command), *editor_words()])
 
 
-def retry_command(fleet: Fleet, name: str) -> str:
-    return shlex.join(["asterism", "plan", "retry", name, "--store", fleet.store.url])
-
-
-async def begin(orchestrator: WatchedOrchestrator, plan: Constellation, params: Mapping[str, Any]) -> Result:
-    """Store a plan and run it. If the name is taken, nothing changes and the error describes the existing plan."""
-    try:
-        return await orchestrator.run(plan, params=params)
-    except ConstellationExists:
-        raise click.ClickException(await _name_is_taken(orchestrator.fleet, plan)) from None
+async def begin(
+    orchestrator: WatchedOrchestrator, plan: Constellation, params: Mapping[str, Any], names: Iterable[str], file: str
+) -> Result:
+    """Store a plan under the first of ``names`` that is free, and run it. If all are taken, nothing changes and the
+    error describes the existing plan."""
+    for name in names:
+        plan.id = name
+        with contextlib.suppress(ConstellationExists):
+            return await orchestrator.run(plan, params=params, file=file)
+    raise click.ClickException(await _name_is_taken(orchestrator.fleet, plan))
 
 
 async def _name_is_taken(fleet: Fleet, plan: Constellation) -> str:
@@ -221,17 +212,10 @@ async def _name_is_taken(fleet: Fleet, plan: Constellation) -> str:
         compared = f"The plan file has changed since its start: {changes}"
     else:
         compared = "The plan file has not changed since its start"
-    resume = resume_command(fleet.store.url, plan.id)
-    ended = kept.plan.state in ENDED
-    action = f"Show its result with: {resume}" if ended else f"Resume it as stored with: {_with_editor(resume)}"
-    failed = kept.plan.state in (ConstellationState.FAILED, ConstellationState.PARTIALLY_FAILED)
-    again = f"  Run what failed again with: {_with_editor(retry_command(fleet, plan.id))}\n" if failed else ""
-    version = f", version {kept.plan.version}" if kept.plan.version else ""
-    return (
-        f"plan {plan.id!r} exists in {fleet.store.url} ({kept.plan.state}{version}). {compared}.\n"
-        f"  {action}\n"
-        f"{again}  Start a new plan with another name: --id NAME"
-    )
+    url = fleet.store.url
+    resume = f"Resume it as stored with: {_with_editor(resume_command(url, plan.id))}"
+    retry = _with_editor(retry_command(url, plan.id))
+    return taken_text(url, plan.id, str(kept.plan.state), kept.plan.version, compared, resume, retry)
 
 
 def differences(old: Constellation, new: Constellation) -> str:

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from asterism.base.text import clean, suggestion
-from asterism.cli.cli_context import current_user, json_option, options, print_json, refuse_options, with_fleet
+from asterism.cli.cli_context import (
+    current_user,
+    json_option,
+    options,
+    print_json,
+    refuse_options,
+    server_of,
+    with_fleet,
+    with_system,
+)
 from asterism.cli.model_options import MODEL, resolve_editor
 from asterism.cli.option_types import approval_rule, duration, edit_scope, named_values, positive_duration, size
 from asterism.cli.plan.plan_context import (
@@ -33,8 +42,10 @@ from asterism.cli.plan.plan_context import (
 )
 from asterism.cli.user_files import OUTSIDE, allow_imports, editor_terms
 from asterism.core.plan.assignment_lock import POLICIES
+from asterism.core.plan.plan_name import EACH_START
 
 if TYPE_CHECKING:
+    from asterism.api.system import System
     from asterism.fleet.fleet import Fleet
     from asterism.orchestrator.unchanged_tasks import ResultRecords
     from asterism.planfile import GivenParameters, Mistake, PlanFile
@@ -50,6 +61,22 @@ STORE_OPTIONS = (
     *("approvals", "approval_timeout", "approval_escalation"),
 )
 """The options of ``run`` that need ``--store``."""
+
+SUBMITTED_OPTIONS = (
+    *("name", "policy", "only", "edit_timeout", "strategy", "no_device_timeout"),
+    *("approval_timeout", "approval_escalation"),
+)
+"""The options of ``run`` that are fields of a submission to a server."""
+
+NOT_AT_A_SERVER = (
+    "has no effect at a server: the server runs the plan, and its devices execute the tasks.",
+    *("local", "no_local", "takeover_after", "concurrency", "serve"),
+)
+NO_EDITOR_AT_A_SERVER = (
+    "cannot be used at a server: the server runs the plan without an editor; edit it with: asterism plan edit NAME",
+    "editor",
+)
+"""Why options of ``run`` are refused at a server."""
 
 EDITOR_OPTIONS = ("edit_timeout", "policy", "scopes")
 """The options of ``run`` that need ``--editor``, unless the plan is stored: a later editor goes by them."""
@@ -149,8 +176,21 @@ class UnusablePlanFile(click.ClickException):
     metavar="SIZE",
     help="Without --store: a larger result fails its task. In a store, `asterism fleet set --most` is the limit.",
 )
-@click.option("--store", metavar="URL", help="Store the plan and run it on the devices of this store's fleet.")
-@click.option("--id", "name", metavar="NAME", help="With --store: the name of the plan in the store; default: its id.")
+@click.option(
+    "--store",
+    metavar="URL",
+    envvar="ASTERISM_STORE",
+    help="Store the plan and run it on the devices of this store's fleet, or of a server: sqlite:///file.db, "
+    "postgresql://…, https://… or the name of a server; memory: runs it in this process alone. Default: "
+    "$ASTERISM_STORE.",
+)
+@click.option(
+    "--id",
+    "name",
+    metavar="NAME",
+    help="With --store: the name of the plan. {name}, {date}, {time} and {seconds} stand for the id of the plan file "
+    "and the time of the start. Default: the id in the plan file; a file without one: '{name}-{date}-{time}'.",
+)
 @local_options
 @click.option(
     "--serve", is_flag=True, help="Print a link to watch and change the plan in a browser while it runs; stores it."
@@ -186,8 +226,39 @@ def run(
     With --store the plan is stored, and its tasks are runs of a fleet. Ctrl-C then stops only this process: tasks on
     other devices continue, tasks in this process are handed back, and `asterism resume` continues the plan, as after a
     crash. --serve without --store uses the default store, and adds the time to the name of the plan; so does --editor
-    model, because the exchanges and the budget of the model are kept in a store."""
+    model, because the exchanges and the budget of the model are kept in a store.
+
+    At a server, the server runs the plan: the plan file, its includes and parameters are read here, functions, secrets
+    and files of tasks are those of the devices. Ctrl-C only ends the following; `asterism plan watch` follows it
+    again."""
+    if store is not None and store.lower().startswith("memory:"):
+        store = None
     stored = store is not None or serve or editor == MODEL
+    _check_place_options(server_of(store) is not None, stored, editor)
+    check_result_option(result, as_json)
+    output = OutputOptions(report, as_json, plain, stats, result)
+    allow_imports(plan)
+    found = load_plan_file(plan, given_parameters(settings, params_file), only, fleet=stored)
+    if not stored:
+        _check_secrets(found)
+    if result is not None and result not in found.constellation and not _may_grow(found, editor):
+        hint = suggestion(result, list(found.constellation.nodes)) or "."
+        raise click.BadParameter(f"the plan has no task {result!r}{hint}", param_hint="--result")
+    if server_of(store) is not None:
+        return _run_at_server(store, plan, found, {**terms, "policy": policy, "only": list(only)}, output)
+    store_terms = {name: terms.pop(name) for name in STORE_OPTIONS}
+    terms |= {"policy": policy or found.policy or "scoped", **editor_terms(editor, edit_on, terms)}
+    terms["rank"] = any(node.task.estimate is not None for node in found.constellation.nodes.values())
+    if stored:
+        return _run_in_store(store, plan, found, {**terms, **store_terms}, output, serve)
+    return _run_here(found, terms, output, result_limit)
+
+
+def _check_place_options(at_server: bool, stored: bool, editor: str | None) -> None:
+    """Raise UsageError for options that have no effect where the plan runs."""
+    if at_server:
+        refuse_options(*NOT_AT_A_SERVER)
+        refuse_options(*NO_EDITOR_AT_A_SERVER)
     if stored:
         refuse_options("has no effect with --store: use `asterism fleet set --most SIZE`.", "result_limit")
     else:
@@ -196,21 +267,6 @@ def run(
         refuse_options(NO_EDITOR, "edit_on", *(() if stored else EDITOR_OPTIONS))
     if editor == OUTSIDE and not stored:
         raise click.UsageError("--editor outside needs --store: editors reach the plan through the store.")
-    check_result_option(result, as_json)
-    allow_imports(plan)
-    found = load_plan_file(plan, given_parameters(settings, params_file), only, fleet=stored)
-    if not stored:
-        _check_secrets(found)
-    if result is not None and result not in found.constellation and not _may_grow(found, editor):
-        hint = suggestion(result, list(found.constellation.nodes)) or "."
-        raise click.BadParameter(f"the plan has no task {result!r}{hint}", param_hint="--result")
-    store_terms = {name: terms.pop(name) for name in STORE_OPTIONS}
-    terms |= {"policy": policy or found.policy or "scoped", **editor_terms(editor, edit_on, terms)}
-    terms["rank"] = any(node.task.estimate is not None for node in found.constellation.nodes.values())
-    output = OutputOptions(report, as_json, plain, stats, result)
-    if stored:
-        return _run_in_store(store, found, {**terms, **store_terms}, output, serve)
-    return _run_here(found, terms, output, result_limit)
 
 
 def _may_grow(found: PlanFile, editor: str | None) -> bool:
@@ -286,14 +342,37 @@ async def _with_records(found: PlanFile, run: Callable[[ResultRecords | None], A
         await store.close()
 
 
+def _run_at_server(store: str | None, path: str, found: PlanFile, terms: dict[str, Any], output: OutputOptions) -> int:
+    """Submit a plan to a server, and follow it."""
+    from asterism.planfile.include import included_texts
+
+    fields: dict[str, Any] = {
+        "text": Path(path).read_text("utf-8-sig"),
+        "file": Path(path).name,
+        "includes": included_texts(path),
+        "params": dict(found.params),
+        "approvals": [str(rule) for rule in terms["approvals"]],
+        "scopes": [str(scope) for scope in terms["scopes"]],
+        **{name: terms[name] for name in SUBMITTED_OPTIONS},
+    }
+
+    async def work(system: System) -> int:
+        from asterism.cli.plan.plan_watch import run_at_server
+
+        name = next(found.names(terms["name"]))
+        return await run_at_server(system, lambda: system.submit_plan(**fields), name, output)
+
+    return with_system(store, work)
+
+
 def _run_in_store(
-    store: str | None, found: PlanFile, terms: dict[str, Any], output: OutputOptions, serve: bool = False
+    store: str | None, path: str, found: PlanFile, terms: dict[str, Any], output: OutputOptions, serve: bool = False
 ) -> int:
     from asterism.cli.plan.plan_context import quiet_log
     from asterism.cli.plan.plan_execution import WatchedOrchestrator, begin, follow
 
-    plan = found.constellation
-    plan.id = terms.pop("name") or (plan.id if store is not None else _name_with_time(plan.id))
+    plan, file = found.constellation, Path(path).name
+    names = found.names(terms.pop("name") or (EACH_START if store is None else None))
     can = frozenset(word for line in found.devices for word in line.can)
     local = local_work(terms.pop("local"), terms.pop("no_local"), can)
 
@@ -301,7 +380,7 @@ def _run_in_store(
         orchestrator = WatchedOrchestrator(fleet, local, output, **await resolve_editor(fleet, terms))
 
         async def run() -> int:
-            return await follow(orchestrator, plan.id, lambda: begin(orchestrator, plan, found.params))
+            return await follow(orchestrator, plan, lambda: begin(orchestrator, plan, found.params, names, file))
 
         if not serve:
             return await run()
@@ -311,13 +390,6 @@ def _run_in_store(
 
     with quiet_log(but=("asterism.journal", "asterism.device", "asterism.unchanged")):
         return with_fleet(store, work, create=True)
-
-
-def _name_with_time(name: str) -> str:
-    """The name of a plan in the default store, where an earlier run of the same file may have its own."""
-    import time
-
-    return f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
 @click.command()

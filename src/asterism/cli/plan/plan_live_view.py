@@ -21,7 +21,15 @@ from rich.text import Text
 
 from asterism.base.durations import format_duration
 from asterism.base.text import clean, plural, shorten, shorten_middle
-from asterism.cli.plan.plan_progress import OUTPUT_LINES, NewestOutput, OutputSource, OutputTail, PendingGroup, Progress
+from asterism.cli.plan.plan_progress import (
+    OUTPUT_LINES,
+    NewestOutput,
+    OutputSource,
+    OutputTail,
+    PendingGroup,
+    PlanSource,
+    Progress,
+)
 from asterism.cli.screen import Screen, forget_output
 from asterism.core.errors import truncate
 from asterism.core.plan.constellation import Constellation
@@ -29,7 +37,6 @@ from asterism.core.plan.node import Node
 from asterism.core.plan.plan_end import opened_at
 from asterism.core.plan.status import PENDING, RUNNING, TaskStatus
 from asterism.orchestrator.events import Event, TaskEvent
-from asterism.orchestrator.orchestrator import PlanCommands
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.report.event_text import names, reason, sentence
 from asterism.report.log_text import LONGEST_LINE
@@ -45,7 +52,7 @@ SLOWEST = 0.5
 
 @contextlib.asynccontextmanager
 async def watched(
-    orchestrator: PlanCommands,
+    orchestrator: PlanSource,
     plan: Constellation,
     console: Screen,
     *,
@@ -121,7 +128,7 @@ class _View:
 
     def __init__(
         self,
-        orchestrator: PlanCommands,
+        orchestrator: PlanSource,
         plan: Constellation,
         console: Screen,
         secrets: PlanMask,
@@ -309,7 +316,7 @@ def _seconds(seconds: float) -> str:
 
 def _devices(progress: Progress, width: int) -> list[Text]:
     """One line for each device: its slots, and its running tasks."""
-    places = list(progress.orchestrator.scheduler.roster)
+    places = progress.orchestrator.places()
     wide = max((len(shorten(place.id, WIDEST_DEVICE)) for place in places[:MOST_DEVICES]), default=0)
     most = max((place.slots or 0 for place in places[:MOST_DEVICES]), default=0)
     lines = []

@@ -11,14 +11,16 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import NamedTuple, Protocol
 
+from asterism.core.attempt_log import TaskLog
+from asterism.core.plan.approval import WaitingEdit
+from asterism.core.plan.assignment_lock import EditCycle
 from asterism.core.plan.constellation import Constellation
-from asterism.core.plan.explain import Holder
+from asterism.core.plan.explain import Holder, Why
 from asterism.core.plan.node import Node
 from asterism.core.plan.plan_end import opened_at
 from asterism.core.plan.status import PENDING, RUNNING, ConstellationState
 from asterism.core.plan.task import Lane, lane_of, needs_of
-from asterism.orchestrator.events import ConstellationEvent, DeviceEvent, EditEvent, Event, TaskEvent
-from asterism.orchestrator.orchestrator import PlanCommands
+from asterism.orchestrator.events import ConstellationEvent, DeviceEvent, EditEvent, Event, EventBus, TaskEvent
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.report.event_text import names, sentence
 
@@ -84,6 +86,45 @@ class FleetState:
     queued: int
 
 
+class Place(Protocol):
+    """A device, or all devices of a fleet as one."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def slots(self) -> int | None: ...
+    @property
+    def running(self) -> int: ...
+
+
+class PlanSource(Protocol):
+    """What the view asks while it shows a plan: an orchestrator, or the copy of a plan that another process runs."""
+
+    @property
+    def events(self) -> EventBus: ...
+
+    def now(self) -> float:
+        """The clock of the plan: seconds since 1970."""
+
+    def runs(self, plan: Constellation) -> bool:
+        """Whether the plan runs, and the other questions may be asked."""
+
+    def places(self) -> Sequence[Place]:
+        """Where its tasks are executed."""
+
+    def why(self, task_id: str, plan_id: str, /) -> Why:
+        """What holds a task."""
+
+    def cycles(self, plan_id: str, /) -> Sequence[EditCycle]:
+        """The open edit cycles."""
+
+    def approvals(self, plan_id: str, /) -> Sequence[WaitingEdit]:
+        """The edits that wait for a person."""
+
+    def logs(self, task_id: str, plan_id: str, /) -> Sequence[TaskLog]:
+        """What each attempt at a task has printed so far, if this process executes it."""
+
+
 class OutputSource(Protocol):
     """The newest output of a plan. Each frame asks for it, so it answers with what it has."""
 
@@ -129,7 +170,7 @@ class NewestOutput:
 class Progress:
     """The running and recently ended tasks, the activity of the plan, and the last action of an editor."""
 
-    def __init__(self, orchestrator: PlanCommands, plan: Constellation, secrets: PlanMask) -> None:
+    def __init__(self, orchestrator: PlanSource, plan: Constellation, secrets: PlanMask) -> None:
         self.orchestrator, self.plan, self.secrets = orchestrator, plan, secrets
         self.running: dict[str, None] = {}
         self.on_device: dict[str, dict[str, None]] = {}
@@ -153,9 +194,8 @@ class Progress:
 
     @property
     def executing(self) -> bool:
-        """Whether the orchestrator runs the plan. It stays the owner of one that it leaves until all observers know."""
-        running, ours = self.plan.state is ConstellationState.EXECUTING, self.plan.owner is self.orchestrator
-        return running and ours and self.orchestrator.scheduler.has_plan(self.plan.id)
+        """Whether the plan runs, so that its source can be asked."""
+        return self.plan.state is ConstellationState.EXECUTING and self.orchestrator.runs(self.plan)
 
     def observe(self, event: Event) -> None:
         if event.constellation != self.plan.id:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from asterism.cli.cli_context import fleet_options, note, options, print_json, same_system, with_fleet, with_system
+from asterism.cli.cli_context import fleet_options, note, options, print_json, same_system, with_system
 from asterism.cli.model_options import budget_limits
 from asterism.cli.option_types import duration
 from asterism.cli.plan.edit_batches import edit_batch, edit_options
@@ -16,7 +16,6 @@ from asterism.cli.plan.plan_context import check_drawing_options, draw_stored, d
 if TYPE_CHECKING:
     from asterism.api.documents import EditOutcome
     from asterism.api.system import System
-    from asterism.fleet.fleet import Fleet
 
 REJECTED, WAITS = 1, 3
 """Exit codes: the edit was rejected; the edit waits for the approval of a person."""
@@ -393,24 +392,17 @@ def exchanges(name: str, number: int | None, store: str | None, as_json: bool) -
 
     They can be repeated without a model: `asterism run PLAN.YAML --editor model --replay NAME`."""
 
-    async def read(fleet: Fleet) -> None:
+    async def read(system: System) -> None:
         from asterism.cli.plan.plan_review_views import exchange_lines, exchange_text
-        from asterism.durable.stored_plans import find_plan
-        from asterism.models.cassette import StoreCassette
 
-        await find_plan(fleet, name)
-        found = await StoreCassette(fleet.store).exchanges(name)
-        if number is not None:
-            found = [one for one in found if one.number == number]
-            if not found:
-                raise click.ClickException(f"Plan {name!r} has no exchange {number}.")
+        exchanges = (await system.list_exchanges(name, number)).items
         if as_json:
-            print_json([one.to_json() for one in found] if number is None else found[0].to_json())
+            print_json(exchanges if number is None else exchanges[0])
         elif number is not None:
-            click.echo(exchange_text(found[0]))
-        elif found:
-            click.echo("\n".join(exchange_lines(found)))
+            click.echo(exchange_text(exchanges[0]))
+        elif exchanges:
+            click.echo("\n".join(exchange_lines(exchanges)))
         else:
             note(f"No model has been asked to edit plan {name!r}.")
 
-    with_fleet(store, read)
+    with_system(store, read)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.text import Text
 
@@ -13,6 +13,7 @@ from asterism.api.documents import (
     Cycles,
     EditorBudget,
     EditOutcome,
+    Exchange,
     PastPlan,
     PlanVersion,
     RejectedEdit,
@@ -25,10 +26,8 @@ from asterism.base.text import clean, join_names, shorten
 from asterism.cli.cli_context import format_time
 from asterism.cli.plan.plan_views import MOST_NAMES, applied_lines
 from asterism.core.errors import InvalidTask
+from asterism.core.plan.editor_cost import EditorCost
 from asterism.core.plan.edits import edit_from_json
-
-if TYPE_CHECKING:
-    from asterism.models.cassette import Exchange
 
 WAITING = "waiting"
 
@@ -187,16 +186,19 @@ def budget_lines(name: str, budget: EditorBudget, store: str = "") -> list[str]:
     return lines
 
 
-def exchange_lines(found: Sequence[Exchange]) -> list[str]:
+def exchange_lines(exchanges: Sequence[Exchange]) -> list[str]:
     return [
-        f"{one.number:>4}  {format_time(one.at)}  {clean(_answer_words(one))}  ({clean(str(one.cost))})"
-        for one in found
+        f"{one.number:>4}  {format_time(one.at)}  {clean(_answer_words(one))}  ({_cost_text(one)})" for one in exchanges
     ]
 
 
+def _cost_text(exchange: Exchange) -> str:
+    return clean(str(EditorCost(**vars(exchange.cost))))
+
+
 def _answer_words(exchange: Exchange) -> str:
-    calls = [f"{name}: {arguments}" for _, name, arguments in exchange.answer["calls"]]
-    return shorten("; ".join(calls) or exchange.answer["text"] or "nothing", 100)
+    calls = [f"{name}: {arguments}" for _, name, arguments in exchange.answer.calls]
+    return shorten("; ".join(calls) or exchange.answer.text or "nothing", 100)
 
 
 def exchange_text(exchange: Exchange) -> str:
@@ -208,11 +210,11 @@ def exchange_text(exchange: Exchange) -> str:
         asked = exchange.question  # not as this version asks
     return "\n".join(
         [
-            f"exchange {exchange.number}, {format_time(exchange.at)}, {clean(str(exchange.cost))}",
+            f"exchange {exchange.number}, {format_time(exchange.at)}, {_cost_text(exchange)}",
             "",
             *(f"> {clean(line)}" for line in asked.splitlines()),
             "",
-            *(f"< {clean(name)} {clean(arguments)}" for _, name, arguments in exchange.answer["calls"]),
-            *(f"< {clean(line)}" for line in exchange.answer["text"].splitlines()),
+            *(f"< {clean(name)} {clean(arguments)}" for _, name, arguments in exchange.answer.calls),
+            *(f"< {clean(line)}" for line in exchange.answer.text.splitlines()),
         ]
     )

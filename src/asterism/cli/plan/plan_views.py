@@ -129,6 +129,18 @@ def resume_command(url: str, name: str) -> str:
     return shlex.join(["asterism", "resume", name, "--store", url])
 
 
+def retry_command(url: str, name: str) -> str:
+    return shlex.join(["asterism", "plan", "retry", name, "--store", url])
+
+
+def list_command(url: str) -> str:
+    return shlex.join(["asterism", "plan", "list", "--store", url])
+
+
+def watch_command(url: str, name: str) -> str:
+    return shlex.join(["asterism", "plan", "watch", name, "--store", url])
+
+
 def explanation_lines(why: TaskWhy, width: int | None) -> Iterator[Text]:
     run = f", as run {why.run}" if why.run is not None else ""
     yield Text(f"Task {why.task!r} of plan {why.name!r} is {why.status}{run}:")

@@ -140,8 +140,8 @@ def _plan_terms(path: str, settings: dict[str, str]) -> dict[str, Any]:
     allow_imports(path)
     plan_file = load_plan_file(path, given_parameters(settings, None), fleet=True)
     return {
-        "file": Path(path).read_text("utf-8-sig"),
-        "file_name": Path(path).stem,
+        "text": Path(path).read_text("utf-8-sig"),
+        "file": Path(path).name,
         "includes": included_texts(path),
         "params": dict(plan_file.params),
     }
@@ -185,9 +185,9 @@ def show(name: str, plan_file: bool, store: str | None, as_json: bool) -> None:
 
         details = await system.show_schedule(name, NEXT_SHOWN, plan_file)
         if plan_file:
-            if details.file is None:
+            if details.text is None:
                 raise click.UsageError(f"Schedule {name!r} keeps no plan file.")
-            click.echo(details.file, nl=False)
+            click.echo(details.text, nl=False)
         elif as_json:
             print_json(details)
         else:

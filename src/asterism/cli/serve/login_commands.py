@@ -135,7 +135,13 @@ def whoami(store: str | None, as_json: bool) -> None:
     """Show which server commands reach, as whom, and until when.
 
     It also shows what you may do there."""
+    from pathlib import Path
+
+    from asterism.api.server_logins import ServerLogins, is_login_name
+
     url = server_of(store)
+    if url is None and store is not None and is_login_name(store) and not Path(store).exists():
+        ServerLogins().get(store)  # raises
     if url is None:
         shown: dict[str, Any] = {"server": None, "name": current_user(), "scopes": None, "expires_at": None}
         if as_json:

@@ -391,21 +391,38 @@ def lock_to_json(lock: AssignmentLock) -> dict[str, Any]:
     """The state of a lock: the open cycles, and the ends that wait for the next one."""
     return {
         "waiting": [list(end) for end in lock.waiting],
-        "cycles": [
-            {
-                "id": cycle.id,
-                "version": cycle.version,
-                "opened_at": cycle.opened_at,
-                "ends": [list(end) for end in cycle.ends],
-                "stuck": cycle.stuck,
-                "rejections": cycle.rejections,
-                "edits": cycle.edits,
-            }
-            for cycle in lock.cycles.values()
-        ],
+        "cycles": [cycle_to_json(cycle) for cycle in lock.cycles.values()],
         "opened": lock.opened,
         "progress_at_stuck": lock.progress_at_stuck,
     }
+
+
+def cycle_to_json(cycle: EditCycle) -> dict[str, Any]:
+    """A cycle, without the claim of an editor."""
+    data = {
+        "id": cycle.id,
+        "version": cycle.version,
+        "opened_at": cycle.opened_at,
+        "ends": [list(end) for end in cycle.ends],
+        "stuck": cycle.stuck,
+        "rejections": cycle.rejections,
+        "edits": cycle.edits,
+    }
+    if cycle.closed_at is not None:
+        data |= {"closed_at": cycle.closed_at, "outcome": cycle.outcome}
+        data["cost"] = None if cycle.cost is None else cycle.cost.to_json()
+    return data
+
+
+def cycle_from_json(item: Mapping[str, Any]) -> EditCycle:
+    """The cycle that ``cycle_to_json`` wrote."""
+    ends = tuple((task, epoch) for task, epoch in item["ends"])
+    cycle = EditCycle(item["id"], item["version"], item["opened_at"], ends, item["stuck"])
+    cycle.rejections, cycle.edits = item["rejections"], item["edits"]
+    if "closed_at" in item:
+        cycle.closed_at, cycle.outcome = item["closed_at"], item["outcome"]
+        cycle.cost = None if item["cost"] is None else EditorCost.from_json(item["cost"])
+    return cycle
 
 
 def lock_from_json(lock: AssignmentLock, data: Mapping[str, Any]) -> None:
@@ -413,7 +430,4 @@ def lock_from_json(lock: AssignmentLock, data: Mapping[str, Any]) -> None:
     lock.waiting = [(task, epoch) for task, epoch in data["waiting"]]
     lock.opened, lock.progress_at_stuck = data["opened"], data["progress_at_stuck"]
     for item in data["cycles"]:
-        ends = tuple((task, epoch) for task, epoch in item["ends"])
-        cycle = EditCycle(item["id"], item["version"], item["opened_at"], ends, item["stuck"])
-        cycle.rejections, cycle.edits = item["rejections"], item["edits"]
-        lock.add_cycle(cycle)
+        lock.add_cycle(cycle_from_json(item))

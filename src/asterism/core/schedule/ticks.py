@@ -36,7 +36,7 @@ HISTORY_LENGTH = 100
 CREATED, SKIPPED, MISSED, FAILED, EXISTS = OUTCOMES = ("created", "skipped", "missed", "failed", "exists")
 
 
-_TICK_AT_END = re.compile(r"(?<=.)-[0-9]{8}T[0-9]{6}Z\Z")
+_TIME_AT_END = re.compile(r"(?<=.)-[0-9]{8}(T[0-9]{6}Z|-[0-9]{4}(-[0-9]{1,3})?)\Z")
 
 
 class DueTick(NamedTuple):
@@ -81,9 +81,10 @@ def tick_text(tick: int) -> str:
     return datetime.fromtimestamp(tick, UTC).strftime("%Y%m%dT%H%M%SZ")
 
 
-def without_tick(name: str) -> str:
-    """The name of a plan without the tick that created it, so that the plans of a schedule can be counted together."""
-    return _TICK_AT_END.sub("", name)
+def without_time(name: str) -> str:
+    """The name of a plan without the tick or the start that it is named after (``core/plan/plan_name.py``), so that the
+    plans of a schedule or of a plan file can be counted together."""
+    return _TIME_AT_END.sub("", name)
 
 
 def tick_key(name: str, tick: int) -> str:
