@@ -306,17 +306,17 @@ def test_a_lost_answer_creates_no_run_twice(done: bool, tmp_path: Path, monkeypa
     with system_scene("server", tmp_path / "server", "") as scene:
         workflow(scene)
         lost = []
-        send = AsyncClient.send
+        call = AsyncClient.call
 
-        async def lose(self: AsyncClient, request: Any) -> Any:
-            if request.method == "POST" and not lost:
+        async def lose(self: AsyncClient, operation: Any, request: Any) -> Any:
+            if operation.method == "POST" and not lost:
                 lost.append(request)
                 if done:
-                    await send(self, request)
+                    await call(self, operation, request)
                 raise ServerUnreachable("the cable was cut")
-            return await send(self, request)
+            return await call(self, operation, request)
 
-        monkeypatch.setattr(AsyncClient, "send", lose)
+        monkeypatch.setattr(AsyncClient, "call", lose)
         given = "a\nb\nc"
         result = scene.run("runs", "create", "transcode", "--each", "-", "--as", "file", given=given)
         assert result.exit_code == 0, result.output
