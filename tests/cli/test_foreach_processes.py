@@ -94,11 +94,12 @@ def test_unchanged_tasks_are_skipped_with_and_without_a_store(scene: Scene) -> N
     )
     (scene.folder / "in.txt").write_text("1")
     log = scene.folder / "log"
-    for words, executions in (((), 2), ((), 2), (("--store", scene.url), 2)):
+    memory = ("--store", "memory:")
+    for words, executions in ((memory, 2), (memory, 2), (("--store", scene.url), 2)):
         told = scene.json("run", path, *words)
         assert told["tasks"]["copy"]["value"] == ["a", "b"]
         assert log.read_text().count("x") == executions
     (scene.folder / "a.txt").write_text("changed")
-    assert "copy[b] is unchanged: its recorded result is used" in scene.ok("run", path, "--plain")
+    assert "copy[b] is unchanged: its recorded result is used" in scene.ok("run", path, "--plain", *memory)
     assert log.read_text().count("x") == 3
     assert "unchanged" in scene.ok("plan", "story", "plan")

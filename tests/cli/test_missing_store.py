@@ -90,7 +90,7 @@ def test_a_long_command_that_the_message_names_creates_a_store(tmp_path: Path, w
 
 def test_a_plain_run_needs_no_store_and_creates_none(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
-    scene.ok("run", write(tmp_path, "tasks: {a: {shell: 'true'}}\n"))
+    scene.ok("run", write(tmp_path, "tasks: {a: {shell: 'true'}}\n"), ASTERISM_STORE="")
     assert not scene.file.exists()
     result = scene.run("plan", "list")
     assert (result.exit_code, HINT in result.stderr) == (69, True)

@@ -146,7 +146,7 @@ def test_an_edit_is_approved_with_other_edits(scene: Scene) -> None:
 
 def test_rules_on_the_command_line(scene: Scene) -> None:
     path = write(scene.folder, "tasks: {a: {shell: 'true'}}\n", "plan.yaml")
-    alone = scene.run("run", path, "--approve", "all")
+    alone = scene.run("run", path, "--store", "memory:", "--approve", "all")
     assert (alone.exit_code, "--approve needs --store" in alone.stderr) == (64, True)
     wrong = scene.run("run", path, "--store", scene.url, "--approve", "edits=fly")
     assert (wrong.exit_code, "edits of an approval rule are among" in wrong.stderr) == (64, True)

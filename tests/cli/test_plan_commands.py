@@ -410,22 +410,21 @@ def test_a_plan_owned_elsewhere_is_not_resumed_but_its_pause_ends(scene: Scene) 
 # -- running: what is refused, and what is there already ---------------------------------------------------------------
 
 
-def test_a_store_in_the_environment_makes_no_run_durable(scene: Scene) -> None:
-    scene.ok("run", write(scene.folder, PLAN))
+def test_a_run_in_memory_makes_no_store(scene: Scene) -> None:
+    scene.ok("run", write(scene.folder, PLAN), "--store", "memory:")
     assert not scene.file.exists()
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--id", "x"], "--id needs --store"),
-        (["--local"], "--local needs --store"),
-        (["--no-local"], "--no-local needs --store"),
+        (["--store", "memory:", "--id", "x"], "--id needs --store"),
+        (["--store", "memory:", "--local"], "--local needs --store"),
+        (["--store", "memory:", "--no-local"], "--no-local needs --store"),
         (["--store", "sqlite:///x.db", "--local", "--no-local"], "exclude each other"),
         (["--store", "sqlite:///x.db", "--local=none"], "is not a number of slots"),
         (["--store", "sqlite:///x.db", "--id", "a/b"], "without '/'"),
         (["--store", "sqlite:///x.db", "--result-limit", "1M"], "--result-limit has no effect with --store: use"),
-        (["--store", "memory:"], "A store in memory ends with its process"),
     ],
 )
 def test_options_that_make_no_sense_together_are_refused(scene: Scene, words: list[str], message: str) -> None:

@@ -205,6 +205,17 @@ def test_a_store_in_the_environment_counts_and_memory_ends_that(tmp_path: Path) 
     assert [head.name for head in heads(scene)] == ["tonight"]
 
 
+def test_a_run_in_memory_keeps_its_records_here_though_the_environment_names_a_server(
+    idle_server: SystemScene,
+) -> None:
+    plan, log = idle_server.folder / "skipped.yaml", idle_server.folder / "log"
+    task = f"{{shell: 'echo x >> {log}', skip_if_unchanged: {{outputs: [{log}]}}}}"
+    plan.write_text(f"asterism: 1\ntasks:\n  a: {task}\n")
+    for _ in range(2):
+        idle_server.ok("run", str(plan), "--store", "memory:")
+    assert log.read_text() == "x\n"
+
+
 def waiting_plan(scene: SystemScene) -> str:
     path = scene.folder / "waiting.yaml"
     path.write_text(WAITING.replace("FOLDER", str(scene.folder)))
@@ -315,7 +326,7 @@ def test_a_name_that_is_taken_at_a_server_is_explained(idle_server: SystemScene)
     assert result.exit_code == 64
     url = idle_server.address
     assert result.stderr == (
-        f"Error: plan 'taken' exists in {url} (created). A change of the plan file does not change it.\n"
+        f"Error: plan 'taken' exists in {url} (ready). A change of the plan file does not change it.\n"
         f"  Follow it with: asterism plan watch taken --store {url}\n"
         "  Start a new plan with another name: --id NAME\n"
     )

@@ -332,10 +332,13 @@ async def _with_records(found: PlanFile, run: Callable[[ResultRecords | None], A
     tasks = (template_of(node.task) or node.task for node in found.constellation.nodes.values())
     if all(task.skip_if_unchanged is None for task in tasks):
         return await run(None)
-    from asterism.orchestrator.result_records import StoreRecords
-    from asterism.store.url import open_store
+    import os
 
-    store = await open_store()
+    from asterism.orchestrator.result_records import StoreRecords
+    from asterism.store.url import VARIABLE, default_file, open_store
+
+    at_server = server_of(os.environ.get(VARIABLE) or None) is not None
+    store = await open_store(f"sqlite:///{default_file(make=True)}" if at_server else None)
     try:
         return await run(StoreRecords(store))
     finally:
