@@ -7,9 +7,11 @@ import asyncio
 import pytest
 
 from asterism import Constellation
+from asterism.core.plan.edits import CancelTask, EditBatch
 from asterism.core.plan.status import ConstellationState
 from asterism.core.run.run import Run
 from asterism.durable import admin, schedule_port
+from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.durable.plan_metrics import plan_families
 from asterism.durable.stored_plans import explain_task, read_plan
 from asterism.store.protocol import Query
@@ -61,6 +63,79 @@ async def test_a_cancellation_of_a_plan_that_no_process_runs_tears_down_what_was
     result = await stage.orchestrator().run_stored("nightly")
     assert result.state is ConstellationState.CANCELLED
     assert DONE == {"create": 1, "drop": 1}
+
+
+# -- set-ups that no device has begun ----------------------------------------------------------------------------------
+
+
+def unreachable() -> Constellation:
+    """As above, but only a device with a GPU can create."""
+    plan = Constellation("nightly")
+    plan.add(task("create", needs=["gpu"]))
+    plan.add(task("load"), "create")
+    plan.add(task("drop"), teardown="create")
+    return plan
+
+
+async def queued(stage: Stage) -> DurableOrchestrator:
+    """A process runs the plan above, and create waits for a device."""
+    orchestrator = stage.orchestrator(no_device_timeout=7200.0)
+    stage.spawn(orchestrator.run(unreachable()))
+    await asyncio.sleep(5.0)
+    assert (await stage.load()).plan["create"].status == "running"
+    return orchestrator
+
+
+async def test_a_set_up_that_no_device_could_take_is_not_torn_down(stage: Stage) -> None:
+    result = await stage.orchestrator(no_device_timeout=50.0).run(unreachable())
+    assert [result[name].status for name in ("create", "drop")] == ["failed", "cancelled"]
+    assert result["drop"].reason == "not needed: its set-up 'create' never started"
+    assert DONE == {}
+
+
+async def test_ablation_a_set_up_that_no_device_could_take_is_torn_down(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("asterism.durable.fleet_device.was_executed", lambda run: True)
+    await stage.orchestrator(no_device_timeout=50.0).run(unreachable())
+    assert DONE == {"drop": 1}
+
+
+async def test_the_cancellation_of_a_plan_does_not_wait_for_the_teardown_of_a_queued_set_up(stage: Stage) -> None:
+    await stage.device("bystander")
+    first = stage.orchestrator(host="there", no_device_timeout=7200.0)
+    running = asyncio.ensure_future(first.run(unreachable()))
+    await asyncio.sleep(5.0)
+    running.cancel()
+    await asyncio.wait([running])
+    await admin.cancel(stage.fleet(), "nightly")
+    found = await read_plan(stage.fleet(), "nightly")
+    assert not found.is_due(found.record.plan.node("drop"))
+    result = await stage.orchestrator(local=0).run_stored("nightly")
+    assert (result.state, result["drop"].status) == (ConstellationState.CANCELLED, "cancelled")
+    assert DONE == {}
+    [run] = await stage.store.find(Query())
+    assert run.cancelled, "the run of the earlier process is cancelled before the plan counts it as such"
+
+
+async def test_a_queued_set_up_that_an_edit_cancels_is_not_torn_down(stage: Stage) -> None:
+    orchestrator = await queued(stage)
+    await orchestrator.edit("nightly", EditBatch((CancelTask("create"),)))
+    await asyncio.sleep(30.0)
+    assert (await stage.load()).plan["drop"].reason == "not needed: its set-up 'create' never started"
+    assert DONE == {}
+
+
+async def test_a_queued_set_up_that_an_edit_at_rest_cancels_is_not_torn_down(stage: Stage) -> None:
+    first = stage.orchestrator(host="there", no_device_timeout=7200.0)
+    running = asyncio.ensure_future(first.run(unreachable()))
+    await asyncio.sleep(5.0)
+    running.cancel()
+    await asyncio.wait([running])
+    await admin.edit(stage.fleet(), "nightly", EditBatch((CancelTask("create"),)))
+    result = await stage.orchestrator().run_stored("nightly")
+    assert result["drop"].reason == "not needed: its set-up 'create' never started"
+    assert DONE == {}
 
 
 async def test_a_teardown_has_a_time_limit_of_its_own_in_the_fleet(stage: Stage) -> None:

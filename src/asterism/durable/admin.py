@@ -19,10 +19,13 @@ from asterism.base.clock import new_id
 from asterism.core.errors import AlreadyRunning, EditRejected, PlanError, RunRefused, Violation
 from asterism.core.plan.apply import Applied
 from asterism.core.plan.approval import ApprovalGone, EditWaits
+from asterism.core.plan.attempt_times import AttemptTimes
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import EditBatch
-from asterism.core.plan.journal import Step
+from asterism.core.plan.journal import RecordedConstellation, Step
 from asterism.core.plan.status import ConstellationState
+from asterism.core.run.outcomes import was_executed
+from asterism.core.run.run import Run
 from asterism.core.run.session import ABROAD, Session
 from asterism.durable.approval_store import terms_with_approvals, waiting_edits_at_rest
 from asterism.durable.journal_store import (
@@ -134,7 +137,7 @@ async def try_edit(
 
 
 async def change_once(
-    fleet: Fleet, name: str, change: Callable[[WaitingEdits, Constellation], Value], also: Sequence[Write] = ()
+    fleet: Fleet, name: str, change: Callable[[WaitingEdits, RecordedConstellation], Value], also: Sequence[Write] = ()
 ) -> Value:
     """Change a plan that no process runs, in one commit with other writes. ``change`` gets the edits that wait for a
     person, and the plan. Raises what it raises, Conflict if another process was faster,
@@ -187,11 +190,25 @@ async def _check_at_rest(fleet: Fleet, stored: StoredConstellation, *, dry_run: 
 
 
 async def _cancel_stopped(fleet: Fleet, name: str, applied: Applied) -> None:
-    """Cancel the runs that an edit has stopped: no owner is there to do it."""
+    """Cancel the runs that an edit has stopped: no owner is there to do it. The plan learns which of them no device had
+    begun; if a process has taken it up meanwhile, they count as begun."""
+    never: list[tuple[str, int, Run]] = []
     for task, epoch in applied.stopped:
         for run in await fleet.store.find(Query(key=f"{PREFIX}{name}/{task}/{epoch}")):
             with contextlib.suppress(RunRefused):  # it has ended
-                await fleet.cancel(run.id)
+                run = await fleet.cancel(run.id)
+            if run.ended and not was_executed(run):
+                never.append((task, epoch, run))
+    if not never:
+        return
+
+    def record(waiting: WaitingEdits, plan: RecordedConstellation) -> None:
+        for task, epoch, run in never:
+            times = AttemptTimes(run.created_at, ended=run.ended_at, executed=False)
+            plan.record_run(task, epoch, fleet.store.clock(), times, f"run {run.id}, {times}")
+
+    with contextlib.suppress(AlreadyRunning, EditRejected, PlanError):
+        await retry_on_conflict(lambda: change_once(fleet, name, record))
 
 
 def of_rules(waiting: WaitingEdits, name: str) -> WaitingEdits:

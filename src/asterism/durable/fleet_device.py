@@ -11,6 +11,8 @@ of a run is final.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import json
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
@@ -27,6 +29,7 @@ from asterism.core.plan.node import Node
 from asterism.core.plan.status import RUNNING, ConstellationState
 from asterism.core.plan.task import ACTIONS, Lane, Task
 from asterism.core.run import transitions
+from asterism.core.run.outcomes import was_executed
 from asterism.core.run.placement import mismatch_reason
 from asterism.core.run.run import COMPLETED, Run
 from asterism.core.run.workflow import Workflow
@@ -248,8 +251,7 @@ class FleetDevice:
             run = await self._run_of(work, plan)
             ended = await self._end_of(run, plan.journal)
         except asyncio.CancelledError:
-            if run is not None:
-                await self._cancel(work, run, plan)
+            await self._cancel(work, run, plan)
             raise
         except OwnershipLost:
             # the next owner says how it ended; the execution that waits for this one is about to be abandoned
@@ -290,11 +292,8 @@ class FleetDevice:
 
     async def _run_of(self, work: Work, plan: PlanRuns) -> Run:
         """The run of an execution: found by its key after a takeover, else created."""
-        key = f"{PREFIX}{work.constellation}/{work.task.id}/{work.epoch}"
-        if (work.task.id, work.epoch) in plan.resumed:
-            runs = await until_available(self.fleet.clock, lambda: self.fleet.store.find(Query(key=key)))
-            if runs and runs[0].workflow == plan.workflows.name:
-                return runs[0]
+        if (work.task.id, work.epoch) in plan.resumed and (stored := await self._stored_run(work, plan)) is not None:
+            return stored
         flow = await plan.workflows.of(work.task, plan.journal)
         what = f"the input of task {work.task.id!r}"
         try:
@@ -305,11 +304,7 @@ class FleetDevice:
         async def add(run: Run, assign: Callable[[Run], Run]) -> Run:
             run = assign(run.changed(priority=_urgency(plan.journal.plan, work)))
             _record_device(plan.journal.plan, work, run)
-            try:
-                await plan.journal.commit(PutRun(run, None))
-            except asyncio.CancelledError:
-                await self._cancel(work, run, plan)  # it is written all the same
-                raise
+            await plan.journal.commit(PutRun(run, None))
             return run
 
         run: Run | None = None
@@ -321,25 +316,41 @@ class FleetDevice:
                     run_id, by, device = new_id(now, self.fleet.chance), work.constellation, work.task.device
                     span = current_traceparent()
                     run = transitions.create(
-                        run_id, flow, stored, by=by, now=now, key=key, device=device, traceparent=span
+                        run_id, flow, stored, by=by, now=now, key=_key(work), device=device, traceparent=span
                     )
                 return await self.fleet.place(run, flow, add)
             except StoreUnavailable:
                 await self.fleet.clock.sleep(REQUEST_RETRY_PAUSE)
 
-    async def _cancel(self, work: Work, run: Run, plan: PlanRuns) -> None:
+    async def _stored_run(self, work: Work, plan: PlanRuns) -> Run | None:
+        runs = await until_available(self.fleet.clock, lambda: self.fleet.store.find(Query(key=_key(work))))
+        return runs[0] if runs and runs[0].workflow == plan.workflows.name else None
+
+    async def _cancel(self, work: Work, run: Run | None, plan: PlanRuns) -> None:
         """Stop a run wherever it is, and wait until it has stopped; the caller bounds the wait. The step that stops the
-        task is committed first: if this process no longer owns the plan, it must not cancel the run either."""
+        task is committed first: if this process no longer owns the plan, it must not cancel the run either. ``run`` is
+        None if this process has not read it yet, or has not created it; a commit under way may have written it.
+
+        The plan learns whether a device had begun it: the teardown of a set-up runs only then."""
         if plan.leaving:
             return
+        now = self.fleet.store.clock
         try:
             await plan.journal.commit()
-            await until_available(self.fleet.clock, lambda: self.fleet.cancel(run.id))
+            run = run or await self._stored_run(work, plan)
+            if run is None:
+                times = AttemptTimes(now(), ended=now(), executed=False)
+                plan.journal.plan.record_run(work.task.id, work.epoch, now(), times, f"no run was created, {times}")
+                return
+            with contextlib.suppress(RunRefused):  # it has ended
+                await until_available(self.fleet.clock, functools.partial(self.fleet.cancel, run.id))
         except OwnershipLost:
             return
-        except RunRefused:
-            return  # it has ended
-        _record_run(plan.journal.plan, work, await self.fleet.wait(run.id), self.fleet.store.clock())
+        _record_run(plan.journal.plan, work, await self.fleet.wait(run.id), now())
+
+
+def _key(work: Work) -> str:
+    return f"{PREFIX}{work.constellation}/{work.task.id}/{work.epoch}"
 
 
 def _must_run(plan: RecordedConstellation, work: Work) -> bool:
@@ -377,7 +388,7 @@ def _record_end(plan: RecordedConstellation, work: Work, run: Run, now: float) -
 
 def _record_run(plan: RecordedConstellation, work: Work, run: Run, now: float) -> None:
     """Record when the run was created, assigned, begun and ended. The report reads the story."""
-    times = AttemptTimes(run.created_at, run.assigned_at, run.started_at, run.ended_at)
+    times = AttemptTimes(run.created_at, run.assigned_at, run.started_at, run.ended_at, was_executed(run))
     where = f"run {run.id}, epoch {run.epoch}, on {run.device or 'no device'}"
     plan.record_run(work.task.id, work.epoch, now, times, f"{where}, {times}")
 

@@ -20,6 +20,7 @@ from asterism.core.plan.explain import Holder, why
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import RUNNING, TERMINAL, ConstellationState
 from asterism.core.plan.teardowns import is_due
+from asterism.core.run.outcomes import was_executed
 from asterism.core.run.run import OWNED, Run, RunStatus
 from asterism.core.run.run import TERMINAL as ENDED_RUNS
 from asterism.core.run.session import Session
@@ -87,6 +88,11 @@ class StoredPlan:
         """The times of the last attempt at a task, as far as they are known."""
         run = self.runs.get(node.id)
         return node.times if run is None else times_of(run)
+
+    def is_due(self, teardown: Node) -> bool:
+        """Whether a device has begun the set-up of this teardown, also if the plan has not learned it yet."""
+        run = None if teardown.setup is None else self.runs.get(teardown.setup.id)
+        return is_due(teardown) and (run is None or was_executed(run))
 
     @property
     def counts(self) -> dict[str, int]:
@@ -169,7 +175,7 @@ PHASES = (QUEUED, STARTING, RUNNING_PHASE)
 def times_of(run: Run) -> AttemptTimes:
     """The times of the last attempt of a run."""
     assigned = run.assigned_at if run.device is not None else None
-    return AttemptTimes(run.created_at, assigned, run.started_at, run.ended_at)
+    return AttemptTimes(run.created_at, assigned, run.started_at, run.ended_at, was_executed(run))
 
 
 async def open_runs(store: Store, plan: Constellation) -> dict[str, Run]:
@@ -324,7 +330,7 @@ async def _run_of(fleet: Fleet, plan: str, node: Node) -> Run | None:
 def _plan_holder(stored: StoredPlan, node: Node) -> Holder | None:
     """What keeps the plan from starting a task that is ready."""
     name = stored.record.head.name
-    if stored.cancelling and not is_due(node):
+    if stored.cancelling and not stored.is_due(node):
         return Holder("cancel", name, "the plan is being cancelled")
     if stored.paused is not None and not stored.cancelling:
         return Holder("pause", name, f"the plan is paused {stored.paused}")

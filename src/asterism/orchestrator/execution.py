@@ -192,8 +192,10 @@ class Execution:
                 self.events.task_changed("task_started", node)
         return True
 
-    def _still_stopping(self, node: Node) -> bool:  # a task is executed once at a time
-        return any(active.node.id == node.id for active in self.stopping.values())
+    def _still_stopping(self, node: Node) -> bool:
+        """Whether an execution of a task has not stopped yet: a task is executed once at a time. A teardown waits for
+        that of its set-up, which tells when it has stopped whether it had begun at all."""
+        return any(active.node.id == node.id or active.node is node.setup for active in self.stopping.values())
 
     def _work_on(self, node: Node, member: Member, resumed: bool = False) -> None:
         plan, task, epoch = self.plan, timed(node), node.epoch
@@ -213,6 +215,8 @@ class Execution:
         error: BaseException | None = None
         status = COMPLETED
         active.begun = True
+        if active.stops and active.job is not None:
+            active.job.cancel()  # at the first await
         if work.logs is not None:
             log_source.set(work)
         try:
@@ -263,6 +267,8 @@ class Execution:
                 self._scheduler.task_ended(self)
                 return
         elif self._stops(node):
+            if not active.begun and not node.provisional:
+                self.plan.release(node, self._now(), "it was cancelled before it began")
             self._cancel_task(node, self._cancelled())
         elif isinstance(error, DeviceUnavailable):
             self._release(node, active.member, error)
@@ -376,6 +382,9 @@ class Execution:
 
     def _ask_to_stop(self, active: Active, epoch: int) -> None:
         assert active.job is not None
+        if active.resumed and not active.begun:  # an earlier owner created its run: only the device can stop that
+            active.stops = True
+            return
         active.job.cancel()
         if not active.begun:  # its coroutine will never run, and so never report its end
             active.job.add_done_callback(lambda job: self._ended(active, epoch, CANCELLED, None, None))

@@ -169,6 +169,7 @@ class Active:
     member: Member
     resumed: bool = False  # an earlier process started it, and it may be under way
     begun: bool = False
+    stops: bool = False  # it was asked to stop before it began here
     delay: float | None = None  # after a timeout: seconds until the next attempt
     job: asyncio.Task[None] | None = None
     timer: asyncio.TimerHandle | None = None

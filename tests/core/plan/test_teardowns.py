@@ -11,6 +11,7 @@ import pytest
 from asterism.core.errors import EditRejected, PlanError
 from asterism.core.plan import apply, graph, joins
 from asterism.core.plan.assignment_lock import AssignmentLock
+from asterism.core.plan.attempt_times import AttemptTimes
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.diff import diff
 from asterism.core.plan.edits import (
@@ -27,6 +28,7 @@ from asterism.core.plan.edits import (
 from asterism.core.plan.explain import why
 from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.journal import RecordedConstellation, RecordedLock, replay
+from asterism.core.plan.node import Node
 from asterism.core.plan.status import (
     CANCELLED,
     COMPLETED,
@@ -662,6 +664,85 @@ def test_an_edit_of_a_large_plan_renews_only_the_scopes_that_change(monkeypatch:
     assert plan.node("create").below == 501
 
 
+# -- set-ups that a fleet has only queued ------------------------------------------------------------------------------
+
+
+def queued() -> tuple[RecordedConstellation, list[Any]]:
+    """The plan of a fleet, with its steps: create has started, and waits for a device."""
+    plan = RecordedConstellation.of(database())
+    steps: list[Any] = []
+    plan.record = steps.append
+    begin(plan)
+    start(plan, "create")
+    return plan, steps
+
+
+def ran(plan: RecordedConstellation, epoch: int, *executed: bool | None) -> None:
+    plan.record_run("create", epoch, 5.0, AttemptTimes(1.0, None, None, 5.0, *executed), "never began")
+    check_invariants(plan)
+
+
+def replayed(steps: list[Any]) -> RecordedConstellation:
+    plan = RecordedConstellation.of(database())
+    replay(plan, RecordedLock(plan, "scoped"), json.loads(json.dumps(steps)))
+    return plan
+
+
+def test_a_set_up_that_no_device_has_begun_needs_no_teardown() -> None:
+    plan, steps = queued()
+    create = plan.node("create")
+    assert create.has_begun, "nobody knows"
+    ran(plan, create.epoch, False)
+    plan.finish(create, FAILED, 6.0)
+    assert not create.has_begun
+    assert not plan.queue.has_ready()
+    held = why(plan, AssignmentLock(plan), plan.node("drop"), None, 6.0)
+    assert held.holders[0].text == "it tears down 'create', which never started"
+    plan.close(7.0)
+    assert plan["drop"].reason == "not needed: its set-up 'create' never started"
+    assert replayed(steps).to_json() == plan.to_json()
+
+
+@pytest.mark.parametrize("executed", [(True,), (None,), ()], ids=["begun", "unknown", "journal of an earlier version"])
+def test_a_set_up_that_may_have_begun_is_torn_down(executed: tuple[bool | None, ...]) -> None:
+    plan, steps = queued()
+    ran(plan, plan.node("create").epoch, *executed)
+    plan.finish(plan.node("create"), FAILED, 6.0)
+    assert ready(plan) == ["drop"]
+    start(plan, "drop")
+    assert replayed(steps).to_json() == plan.to_json()
+
+
+def test_a_cancelled_set_up_needs_no_teardown_from_the_moment_that_it_is_known_not_to_have_begun() -> None:
+    plan, steps = queued()
+    epoch = plan.node("create").epoch
+    plan.begin_cancel(4.0)
+    plan.cancel(plan.node("create"), 4.0, "enough")
+    assert ready(plan) == ["drop"]
+    ran(plan, epoch, False)
+    assert not plan.queue.has_ready()
+    assert plan.close(6.0, cancelled=True) is ConstellationState.CANCELLED
+    assert plan["drop"].status is CANCELLED
+    assert replayed(steps).to_json() == plan.to_json()
+
+
+def test_a_set_up_that_began_in_an_earlier_attempt_is_torn_down() -> None:
+    plan, _ = queued()
+    plan.retry(plan.node("create"), 2.0, "it failed")
+    plan.start(plan.node("create"), "laptop", 3.0)
+    ran(plan, plan.node("create").epoch, False)
+    plan.finish(plan.node("create"), FAILED, 6.0)
+    assert ready(plan) == ["drop"]
+
+
+def test_ablation_a_set_up_that_was_only_queued_would_be_torn_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Node, "has_begun", property(lambda node: node.started_at is not None))
+    plan, _ = queued()
+    ran(plan, plan.node("create").epoch, False)
+    plan.finish(plan.node("create"), FAILED, 6.0)
+    assert ready(plan) == ["drop"]
+
+
 # -- ablations ---------------------------------------------------------------------------------------------------------
 
 
@@ -710,6 +791,7 @@ class World:
         policy = self.chance.choice(["scoped", "speculative", "global"])
         self.lock = RecordedLock(self.plan, policy, edit_on=lambda *end: self.chance.random() < 0.3)
         self.now, self.by_hand = 0.0, set[str]()
+        self.too_early = set[str]()  # teardowns that started before the plan learned that their set-ups never began
 
     def _add(self, plan: Constellation, name: str) -> None:
         known = [task.id for task in plan]
@@ -780,7 +862,15 @@ class World:
         if self.chance.random() < 0.1:
             self.plan.release(node, self.tick(), "given back")
         else:
+            self.ran(node, node.epoch)
             self.lock.finish(node, COMPLETED if self.chance.random() < 0.6 else FAILED, self.tick())
+
+    def ran(self, node: Any, epoch: int) -> None:
+        """The run of a fleet has ended: it tells whether a device had begun it, unless that is not known."""
+        if self.chance.random() < 0.7:
+            executed = self.chance.choice([True, False, None])
+            self.plan.record_run(node.id, epoch, self.tick(), AttemptTimes(0.0, executed=executed), "")
+            self.too_early |= {one.id for one in teardowns_of(node) if one.started_at is not None}
 
     def review(self) -> None:
         cycle = self.lock.open(self.tick()) or next(iter(self.lock.cycles.values()), None)
@@ -812,13 +902,17 @@ class World:
         self.lock.waiting.clear()
         for node in list(self.plan.nodes.values()):
             if node.status is RUNNING and node.setup is None:
+                epoch = node.epoch
                 self.plan.cancel(node, self.tick(), "the constellation was cancelled")
+                self.ran(node, epoch)
 
     def check_end(self) -> None:
         for setup in self.plan.setups:
-            if setup.started_at is None:
-                continue
             for teardown in teardowns_of(setup):
+                if not setup.has_begun:
+                    needed = teardown.started_at is not None and teardown.id not in self.too_early
+                    assert not needed, "a teardown ran, and its set-up had not begun"
+                    continue
                 waited = "wait for it" in teardown.reason
                 assert teardown.started_at is not None or teardown.id in self.by_hand or waited, (
                     "a teardown was skipped"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 
 from asterism.core.run import transitions
-from asterism.core.run.outcomes import Outcome, declines, outcomes, waiting_time, work_time
+from asterism.core.run.outcomes import Outcome, declines, outcomes, waiting_time, was_executed, work_time
 from asterism.core.run.run import COMPLETED, REASONS
 from tests.core.run.merge_scenes import Peers, histories
 from tests.core.run.run_scenes import FLOW, KITCHEN, LAPTOP, completed, grant_of, new
@@ -45,3 +45,18 @@ def test_an_offer_that_is_not_taken_is_a_decline() -> None:
 
 def test_a_record_of_an_earlier_version_has_no_scores() -> None:
     assert list(outcomes(completed())) == [Outcome("kitchen", "completed", None)]
+
+
+def test_a_run_was_executed_if_a_device_began_it_or_nobody_knows() -> None:
+    run = new()
+    assert not was_executed(transitions.give_up(run, 9.0, "no device could take it"))
+    assert not was_executed(transitions.cancel(run, 9.0, "ann"))
+    assigned = transitions.assign(run, KITCHEN, FLOW, by="kitchen", now=2.0)
+    lost = transitions.lose(assigned, FLOW, 5.0, "no heartbeat")
+    assert not was_executed(lost), "it was assigned, and never started"
+    begun = transitions.start(transitions.claim(assigned, grant_of(assigned), FLOW, 3.0), grant_of(assigned), 4.0)
+    lost = transitions.lose(begun, FLOW, 5.0, "no heartbeat")
+    assert was_executed(begun)
+    assert lost.started_at is None
+    assert was_executed(lost)
+    assert was_executed(transitions.mark_forgotten(assigned, 9.0, "its store is gone"))

@@ -24,7 +24,6 @@ from asterism.core.plan.group_elements import work_of
 from asterism.core.plan.journal import cycle_to_json, lock_to_json
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import COMPLETED, FAILED, PENDING, RUNNING
-from asterism.core.plan.teardowns import is_due
 from asterism.durable.approval_store import escalation_of
 from asterism.durable.editor_budget import Account, Spent
 from asterism.durable.journal_store import StoredConstellation
@@ -351,7 +350,9 @@ def cancellation(stored: StoredPlan, stuck: Sequence[TaskExplanation] = ()) -> d
         ended=stored.record.head.ended,
         owner=None if owner is None else owner.device,
         cancelled=stored.cancel_request,
-        teardowns=[one.id for one in teardowns if one.status is RUNNING or (one.status is PENDING and is_due(one))],
+        teardowns=[
+            one.id for one in teardowns if one.status is RUNNING or (one.status is PENDING and stored.is_due(one))
+        ],
         waiting_teardowns={why.task: "; ".join(reason.text for reason in why.reasons) for why in stuck},
         failed_teardowns={node.id: str(mask.shown(event_text.reason(node.error))) for node in failed},
     )

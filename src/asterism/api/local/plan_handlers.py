@@ -326,8 +326,14 @@ async def remove_plan(system: LocalSystem, request: declared.ChangePlan) -> docu
     fleet, name = system.fleet, request.plan
     head = await find_plan(fleet, name)
     if not head.ended:
-        cancel = f"cancel it first with: asterism plan cancel {name}"
-        raise PlanError(f"plan {name!r} has not ended ({head.state}), and is not removed; {cancel}")
+        action = f"cancel it first with: asterism plan cancel {name}"
+        stored = await read_plan(fleet, name)
+        if stored.cancelling and (teardowns := plan_documents.cancellation(stored).teardowns):
+            left = f"its teardowns run first ({', '.join(teardowns)})"
+            action = (
+                f"{left}; join a device that can execute them, or execute them here: asterism resume {name} --local"
+            )
+        raise PlanError(f"plan {name!r} has not ended ({stored.state_name}), and is not removed; {action}")
     message = f"plan {name!r} was removed by {fleet.by_whom(request.reason)}"
     runs = await retention.remove_plan(fleet.store, name, Notice(fleet.store.clock(), "removed", message))
     if runs is None:

@@ -23,6 +23,8 @@ class AttemptTimes(NamedTuple):
     assigned: float | None = None
     begun: float | None = None
     ended: float | None = None
+    executed: bool | None = None
+    """Whether a device has begun to execute the task, in this attempt or an earlier one."""
 
     @property
     def phase(self) -> str:
@@ -32,7 +34,7 @@ class AttemptTimes(NamedTuple):
         return QUEUED if self.assigned is None else STARTING
 
     def to_json(self) -> dict[str, float | None]:
-        return {f"{name}_at": at for name, at in self._asdict().items()}
+        return {f"{name}_at": at for name, at in zip(self._fields[:4], self[:4], strict=True)}
 
     def __str__(self) -> str:
         """How long it waited and ran, for the story; ``read_seconds`` reads it."""

@@ -127,7 +127,7 @@ def _not_due(graph: Graph, setup: Node) -> str:
     """What a teardown waits for."""
     if setup.status not in TERMINAL:
         return f"it tears down {setup.id!r}, which is {setup.status}"
-    if setup.started_at is None:
+    if not setup.has_begun:
         return f"it tears down {setup.id!r}, which never started"
     left = between(graph, setup)
     named = ", ".join(f"{node.id!r} ({node.status})" for node in left[:MOST_NAMED])

@@ -367,7 +367,7 @@ class Graph:
             joins.requeue(self)
 
     def begin_cancel(self, now: float, reason: str = "") -> list[Node]:
-        """Cancel the plan: nothing starts any more but the teardowns of set-ups that have started, and no end is
+        """Cancel the plan: nothing starts any more but the teardowns of set-ups that have begun, and no end is
         reviewed. ``reason`` says who cancelled it and why. Returns the tasks that this cancels. Those that run must be
         stopped; then ``close`` ends the plan."""
         if self.state is not ConstellationState.EXECUTING:

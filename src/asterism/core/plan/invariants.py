@@ -94,7 +94,7 @@ def _verify_pair(graph: Graph, node: Node, setups: list[tuple[Node, Dependency]]
             assert not any(other.status is RUNNING for other in inside), f"a task runs below {node.id}, torn down"
         assert not node.provisional, f"{node.id} is a set-up and provisional"
     if graph.state is ConstellationState.CANCELLING and node.status is PENDING:
-        assert is_due(node), f"{node.id} is pending in a plan that is being cancelled"
+        assert is_due(node) or node.doomed, f"{node.id} is pending in a plan that is being cancelled"
 
 
 def _set_ups_around(graph: Graph, node: Node) -> set[Node]:

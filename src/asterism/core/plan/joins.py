@@ -48,7 +48,7 @@ def counters(node: Node) -> tuple[int, bool]:
 def is_lost(source: Node, dependency: Dependency, target: Node) -> bool:
     """Whether a dependency can no longer hold."""
     if dependency.on == "teardown":
-        return is_over(source) and source.started_at is None
+        return is_over(source) and not source.has_begun
     if source.doomed:
         return dependency.on != "always"
     return is_over(source) and not source.satisfies(dependency, target)

@@ -39,6 +39,7 @@ from typing import Any, NoReturn
 
 from asterism.core.errors import AsterismError, EditRejected, InvalidTask, NotJson, RecordedError, Violation
 from asterism.core.json_values import plain_json
+from asterism.core.plan import joins
 from asterism.core.plan.apply import Applied, apply
 from asterism.core.plan.assignment_lock import AssignmentLock, EditCycle
 from asterism.core.plan.attempt_times import AttemptTimes
@@ -48,9 +49,10 @@ from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.node import Node, provisional_below
 from asterism.core.plan.plan_codec import PlanSnapshot, StoredValue, clone
 from asterism.core.plan.status import CANCELLED, ENDED_STATES, RUNNING, ConstellationState, TaskStatus
+from asterism.core.plan.teardowns import teardowns_of
 from asterism.core.plan.undo_stack import UndoStack
 
-SCHEMA = 4
+SCHEMA = 5
 """The version of steps and snapshots. Every version reads all earlier ones."""
 
 Step = list[Any]
@@ -160,6 +162,9 @@ class RecordedConstellation(Constellation):
             self.records.mark(node)
             if times.begun is not None and times.ended is not None:
                 node.worked += max(0.0, times.ended - times.begun)
+            if node.teardowns:  # it may have ended before it was known that no device has begun it
+                joins.refresh(self, teardowns_of(node))
+                joins.requeue(self)
         self.add_entry(now, "run ended", task_id, why)
         self.record(["ran", task_id, epoch, now, list(times), why])
 

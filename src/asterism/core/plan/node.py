@@ -110,11 +110,18 @@ class Node:
             return None if self.times.begun is None else (self.times.begun, self.times.ended)
         return None if self.started_at is None else (self.started_at, self.ended_at)
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether a device has begun to execute it. A task that a fleet has only queued has started, and not begun.
+        While that is unknown, since no device has told it or an earlier version wrote the journal, it counts as begun."""
+        never = self.times is not None and self.times.executed is False and self.attempts - self.spent <= 1
+        return self.started_at is not None and not never
+
     def satisfies(self, dependency: Dependency, child: Node) -> bool:
         """Whether the end of this task, if it has ended, satisfies ``dependency`` of ``child``."""
         status = self.tentative or self.status
         if dependency.on == "teardown":
-            return status in TERMINAL and self.started_at is not None and not self.below
+            return status in TERMINAL and self.has_begun and not self.below
         return holds(dependency, status, child)
 
 

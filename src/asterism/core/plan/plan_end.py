@@ -82,7 +82,7 @@ def _edge_reason(graph: Graph, node: Node, dependency: Dependency) -> tuple[str,
     if verdict is False:
         return f"{dependency.when!r} does not hold for {source!r}", False
     if dependency.on == "teardown":
-        if parent.started_at is None:
+        if not parent.has_begun:
             return f"its set-up {source!r} never started", False
         return "tasks between it and its set-up wait for it", True
     if dependency.on == "failure" and parent.status is COMPLETED:

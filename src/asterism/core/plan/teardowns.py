@@ -1,9 +1,9 @@
 """Teardowns: which tasks lie between a set-up and its teardown, and when the teardown is due.
 
-A dependency with ``on="teardown"`` pairs a set-up with a teardown: ``create -> drop``. Once the set-up has started, the
-teardown runs as soon as the set-up has ended and everything *between* the two is over, also in a plan that is being
-cancelled. A task is over when it has ended, and its end is settled, or when it can never run. If the set-up never
-starts, its teardown is not needed.
+A dependency with ``on="teardown"`` pairs a set-up with a teardown: ``create -> drop``. Once a device has begun
+the set-up, the teardown runs as soon as the set-up has ended and everything *between* the two is over, also in a plan
+that is being cancelled. A task is over when it has ended, and its end is settled, or when it can never run. If the set-up never
+begins, its teardown is not needed (``Node.has_begun``).
 
 Between a set-up and its teardowns are all tasks below the set-up, except
 
@@ -50,8 +50,8 @@ def is_torn_down(setup: Node) -> bool:
 
 
 def is_due(teardown: Node) -> bool:
-    """Whether a task is a teardown whose set-up has started."""
-    return teardown.setup is not None and teardown.setup.started_at is not None
+    """Whether a task is a teardown whose set-up has begun."""
+    return teardown.setup is not None and teardown.setup.has_begun
 
 
 def between(graph: Graph, setup: Node) -> list[Node]:

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from math import inf
 from typing import NamedTuple
 
-from asterism.core.run.run import COMPLETED, Run
-from asterism.core.run.transitions import DECLINED
+from asterism.core.run.run import COMPLETED, PROCESSING, Run
+from asterism.core.run.transitions import DECLINED, FORGOTTEN
 
 
 class Outcome(NamedTuple):
@@ -38,6 +38,15 @@ def declines(run: Run) -> Iterator[str]:
     for entry in run.story:
         if entry.what == DECLINED:
             yield entry.why.removeprefix("by ").partition(": ")[0]
+
+
+_EXECUTED = frozenset({str(PROCESSING), FORGOTTEN})
+
+
+def was_executed(run: Run) -> bool:
+    """Whether a device has begun to execute a run, now or in an earlier assignment. If nobody knows how it ended, a
+    device may have."""
+    return run.started_at is not None or any(entry.what in _EXECUTED for entry in run.story)
 
 
 def waiting_time(run: Run) -> float | None:

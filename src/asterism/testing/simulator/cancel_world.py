@@ -4,7 +4,8 @@ Everything of a plan world happens. At some moment a person on another machine c
 away at that moment, for longer than ``no_device_timeout``, and some orchestrators execute nothing themselves.
 
 The plan ends ``cancelled``, unless it had ended before. It must not end before a device has executed the teardowns of
-all set-ups that have started: until then it is ``cancelling``.
+all set-ups that a device has begun: until then it is ``cancelling``. The teardown of a set-up that no device has begun
+is not executed, unless the plan could not know it: the process that cancelled the set-up died.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from asterism.base import expressions
 from asterism.core.errors import PlanError
 from asterism.core.plan.status import COMPLETED, FAILED
 from asterism.core.plan.teardowns import teardowns_of
+from asterism.core.run.outcomes import was_executed
+from asterism.core.run.run import Run
 from asterism.durable import admin
 from asterism.durable.journal_store import load
 from asterism.fleet.fleet import Fleet
@@ -93,11 +96,18 @@ class CancelWorld(PlanWorld):
         if not self.cancelled or not stored.head.ended:
             return
         runs = await self.store.find(Query())
+
+        def runs_of(task: str) -> list[Run]:
+            return [run for run in runs if str(run.key).startswith(f"plan:{PLAN}/{task}/")]
+
         for setup in stored.plan.setups:
+            begun = any(was_executed(run) for run in runs_of(setup.id))
             for teardown in teardowns_of(setup):
-                if setup.started_at is None:
+                own = runs_of(teardown.id)
+                if not begun:
+                    if setup.times is not None and any(was_executed(run) for run in own):
+                        self.checker.broken(f"no device has begun {setup.id}, and a device has executed {teardown.id}")
                     continue
-                own = [run for run in runs if str(run.key).startswith(f"plan:{PLAN}/{teardown.id}/")]
                 executed = any(run.ended and not run.given_up and not run.cancelled for run in own)
                 if teardown.status not in (COMPLETED, FAILED) or not executed:
                     self.checker.broken(f"{setup.id} was set up, and no device has executed {teardown.id}")

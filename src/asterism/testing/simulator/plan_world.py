@@ -265,7 +265,7 @@ class PlanWorld(FleetWorld):
                 broken(f"task {node.id} is {node.status} in a plan that has ended")
         for setup in stored.plan.setups:
             for teardown in teardowns_of(setup):
-                if setup.started_at is not None and teardown.started_at is None:
+                if setup.has_begun and teardown.started_at is None:
                     broken(f"{setup.id} was set up, and {teardown.id} never tore it down: {teardown.reason}")
         for name in self.acknowledged:
             if name not in stored.plan:
