@@ -55,12 +55,11 @@ if TYPE_CHECKING:
     )
     from asterism.core.plan import edits
     from asterism.core.plan.apply import Applied
-    from asterism.core.plan.approval import ApprovalGone, ApprovalRule, EditWaits, WaitingEdit
     from asterism.core.plan.assignment_lock import CycleClaimed, CycleGone, EditCycle
     from asterism.core.plan.constellation import Constellation, ConstellationView, TaskView
     from asterism.core.plan.diff import diff, merge
-    from asterism.core.plan.edit_scope import EditScope
-    from asterism.core.plan.edits import EditBatch
+    from asterism.core.plan.edit_rules import ApprovalRule, EditScope
+    from asterism.core.plan.edits import ApprovalGone, EditBatch, EditWaits, WaitingEdit
     from asterism.core.plan.status import ConstellationState, TaskStatus
     from asterism.core.plan.task import Dependency, Priority, Task
     from asterism.core.run.run import Progress, Run, RunStatus
@@ -212,9 +211,8 @@ __getattr__, __dir__ = lazy_names(
         "asterism.core.plan.apply": ["Applied"],
         "asterism.core.plan.constellation": ["Constellation", "ConstellationView", "TaskView"],
         "asterism.core.plan.diff": ["diff", "merge"],
-        "asterism.core.plan.edit_scope": ["EditScope"],
-        "asterism.core.plan.edits": ["EditBatch"],
-        "asterism.core.plan.approval": ["ApprovalGone", "ApprovalRule", "EditWaits", "WaitingEdit"],
+        "asterism.core.plan.edit_rules": ["ApprovalRule", "EditScope"],
+        "asterism.core.plan.edits": ["ApprovalGone", "EditBatch", "EditWaits", "WaitingEdit"],
         "asterism.core.plan.assignment_lock": ["CycleClaimed", "CycleGone", "EditCycle"],
         "asterism.core.plan.status": ["ConstellationState", "TaskStatus"],
         "asterism.core.plan.task": ["Dependency", "Priority", "Task"],

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from asterism.core.errors import EditRejected, PlanError
-from asterism.core.plan.approval import ApprovalGone, ApprovalRule, EditWaits, WaitingEdit
 from asterism.core.plan.constellation import Constellation
-from asterism.core.plan.edits import AddTask, EditBatch, RemoveTask
+from asterism.core.plan.edit_rules import ApprovalRule
+from asterism.core.plan.edits import AddTask, ApprovalGone, EditBatch, EditWaits, RemoveTask, WaitingEdit
 from asterism.durable import admin, approval_store
 from asterism.durable.approval_requests import approve_edit, refuse_edit
 from asterism.durable.approval_store import ApprovalRecords, list_approvals

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from asterism.core.errors import EditRejected
-from asterism.core.plan.approval import EditWaits
 from asterism.core.plan.constellation import Constellation
-from asterism.core.plan.edit_scope import EditScope
-from asterism.core.plan.edits import AddTask, CancelTask, EditBatch, RemoveTaint, RemoveTask
+from asterism.core.plan.edit_rules import EditScope
+from asterism.core.plan.edits import AddTask, CancelTask, EditBatch, EditWaits, RemoveTaint, RemoveTask
 from asterism.core.plan.task import Task
 from asterism.durable import approval_store
 from asterism.durable.approval_requests import approve_edit, refuse_edit

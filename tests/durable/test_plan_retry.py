@@ -10,9 +10,8 @@ import pytest
 
 from asterism.core.errors import AlreadyRunning, EditRejected, PlanError
 from asterism.core.plan import edits, plan_end
-from asterism.core.plan.approval import ApprovalRule
 from asterism.core.plan.constellation import Constellation
-from asterism.core.plan.edit_scope import EditScope
+from asterism.core.plan.edit_rules import ApprovalRule, EditScope
 from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.task import Task

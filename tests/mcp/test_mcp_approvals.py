@@ -10,7 +10,7 @@ import pytest
 from mcp import Client, MCPError
 
 from asterism.api.system import LocalSystem
-from asterism.core.plan.approval import ApprovalRule
+from asterism.core.plan.edit_rules import ApprovalRule
 from asterism.durable.approval_requests import ApprovalGone, refuse_edit
 from asterism.mcp.mcp_approvals import Decision, decide
 from asterism.mcp.mcp_tools import TOOLS

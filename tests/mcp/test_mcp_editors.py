@@ -16,8 +16,7 @@ from mcp import Client, MCPError
 from asterism.api.local import editor_limits
 from asterism.api.local.editor_limits import cancel_obstacle
 from asterism.api.system import LocalSystem
-from asterism.core.plan.approval import ApprovalRule
-from asterism.core.plan.edit_scope import EditScope
+from asterism.core.plan.edit_rules import ApprovalRule, EditScope
 from asterism.core.plan.edits import AddTask, EditBatch, RemoveTask
 from asterism.core.plan.task import Task
 from asterism.durable.admin import cancel

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from asterism import Constellation, EditEvent, Task, TaskEvent
-from asterism.core.plan.approval import ApprovalRule
+from asterism.core.plan.edit_rules import ApprovalRule
 from asterism.durable import go_on_without_editor, raise_budget, read_account
 from asterism.durable.approval_requests import refuse_edit
 from asterism.durable.plan_metrics import plan_families

@@ -14,7 +14,7 @@ import httpx2
 import pytest
 
 from asterism.core.plan.constellation import Constellation
-from asterism.core.plan.edit_scope import EditScope
+from asterism.core.plan.edit_rules import EditScope
 from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.task import Task
 from asterism.models import ModelCaller, ModelEditor, plan_prompt

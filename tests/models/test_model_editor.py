@@ -8,9 +8,9 @@ import json
 import pytest
 
 from asterism import Constellation, EditEvent, Task
+from asterism.core.errors import PlanError
 from asterism.models import Budget, ModelEditor
 from asterism.models.budget import InvalidBudget
-from asterism.models.edit_filter import InvalidFilter
 from tests.models.editor_scenes import CHAT, REPAIR, add, editor, ok, orchestrator, pipeline, scripted, served
 from tests.models.model_server import Failure, Reply
 
@@ -315,7 +315,7 @@ async def other() -> str:
 
 def test_a_filter_that_cannot_be_read_is_refused():
     for bad in ("sometimes", "tasks=", "when=(", "when="):
-        with pytest.raises(InvalidFilter):
+        with pytest.raises(PlanError):
             ModelEditor("test:scripted", ask=bad, replay=[])
 
 

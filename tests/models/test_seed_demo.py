@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from asterism import Constellation
-from asterism.core.plan.approval import WAITING, ApprovalRule
+from asterism.core.plan.edit_rules import ApprovalRule
+from asterism.core.plan.edits import WAITING
 from asterism.durable.approval_requests import approve_edit
 from asterism.durable.approval_store import list_approvals
 from asterism.models import Budget, ModelEditor, StoreCassette

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from asterism.core.errors import EditRejected
-from asterism.core.plan.approval import ApprovalRule, EditWaits
 from asterism.core.plan.constellation import Constellation
-from asterism.core.plan.edit_scope import EditScope
-from asterism.core.plan.edits import AddDependency, AddTask, CancelTask, EditBatch, RemoveTask, UpdateTask
+from asterism.core.plan.edit_rules import ApprovalRule, EditScope
+from asterism.core.plan.edits import AddDependency, AddTask, CancelTask, EditBatch, EditWaits, RemoveTask, UpdateTask
 from asterism.core.plan.task import Task
 from asterism.orchestrator import waiting_edits
 from asterism.orchestrator.devices import LocalDevice

@@ -19,7 +19,7 @@ from asterism import Constellation, LocalDevice, Orchestrator, Task
 from asterism.base import file_hashes
 from asterism.base.file_hashes import UnsuitableFiles, hash_files
 from asterism.core.plan.assignment_lock import AssignmentLock
-from asterism.core.plan.edit_scope import EditScope
+from asterism.core.plan.edit_rules import EditScope
 from asterism.core.plan.edits import AddDependency, AddTask, EditBatch
 from asterism.core.plan.status import RUNNING
 from asterism.core.plan.task import ANY_DEVICE

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from asterism.core.errors import EditRejected
-from asterism.core.plan.approval import ApprovalGone, ApprovalRule, EditWaits
 from asterism.core.plan.constellation import Constellation
-from asterism.core.plan.edits import AddDependency, AddTask, EditBatch, RemoveTask, UpdateTask
+from asterism.core.plan.edit_rules import ApprovalRule
+from asterism.core.plan.edits import AddDependency, AddTask, ApprovalGone, EditBatch, EditWaits, RemoveTask, UpdateTask
 from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.task import Task
 from asterism.orchestrator.devices import LocalDevice

@@ -13,7 +13,7 @@ import pytest
 from asterism import AsyncClient
 from asterism.api import documents
 from asterism.api.document_codec import read_document
-from asterism.core.plan.approval import ApprovalRule
+from asterism.core.plan.edit_rules import ApprovalRule
 from asterism.core.plan.edits import RemoveTask
 from asterism.models import Budget, ModelEditor
 from tests.durable.durable_scenes import DONE, Stage, chain

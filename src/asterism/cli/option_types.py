@@ -10,16 +10,19 @@ import os
 import re
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from asterism.base.durations import InvalidDuration, parse_duration
 
 if TYPE_CHECKING:
-    from asterism.core.plan.approval import ApprovalRule
-    from asterism.core.plan.edit_scope import EditScope
+    from asterism.core.plan.edit_rules import ApprovalRule, EditScope
+
+Given = TypeVar("Given")
+Rule = TypeVar("Rule")
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([kmg])?(?:i?b)?", re.ASCII | re.IGNORECASE)
 _BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -43,35 +46,33 @@ def positive_duration(text: str) -> float:
 
 def approval_rule(text: str) -> ApprovalRule:
     """``all``, ``destructive``, or ``edits=remove_task tasks=deploy-*``."""
-    from asterism.core.errors import PlanError
-    from asterism.core.plan.approval import ApprovalRule
+    from asterism.core.plan.edit_rules import ApprovalRule
 
-    try:
-        return ApprovalRule.parse(text)
-    except PlanError as error:
-        raise click.BadParameter(f"{error}.") from None
+    return _edit_rule(ApprovalRule.parse, text)
 
 
 def edit_scope(text: str) -> EditScope:
     """``any``, or ``edits=add_task,cancel_task tasks=fix-* executors=argv adds=3``."""
-    from asterism.core.errors import PlanError
-    from asterism.core.plan.edit_scope import EditScope
+    from asterism.core.plan.edit_rules import EditScope
 
-    try:
-        return EditScope.parse(text)
-    except PlanError as error:
-        raise click.BadParameter(f"{error}.") from None
+    return _edit_rule(EditScope.parse, text)
 
 
 def edit_filter(context: click.Context, option: click.Parameter, given: tuple[str, ...]) -> Any:
     """Which ends an editor reviews: ``all``, ``failure``, or a function of the task; None if nothing is given."""
     if given in ((), ("all",), ("failure",)):
         return given[0] if given else None
-    from asterism.models.edit_filter import EditFilter, InvalidFilter
+    from asterism.models.edit_filter import EditFilter
+
+    return _edit_rule(EditFilter.parse_all, given)
+
+
+def _edit_rule(parse: Callable[[Given], Rule], given: Given) -> Rule:
+    from asterism.core.errors import PlanError
 
     try:
-        return EditFilter.parse(given)
-    except InvalidFilter as error:
+        return parse(given)
+    except PlanError as error:
         raise click.BadParameter(f"{error}.") from None
 
 

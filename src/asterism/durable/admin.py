@@ -18,10 +18,9 @@ from typing import Any, TypeVar
 from asterism.base.clock import new_id
 from asterism.core.errors import AlreadyRunning, EditRejected, PlanError, RunRefused, Violation
 from asterism.core.plan.apply import Applied
-from asterism.core.plan.approval import ApprovalGone, EditWaits
 from asterism.core.plan.attempt_times import AttemptTimes
 from asterism.core.plan.constellation import Constellation
-from asterism.core.plan.edits import EditBatch
+from asterism.core.plan.edits import ApprovalGone, EditBatch, EditWaits
 from asterism.core.plan.journal import RecordedConstellation, Step
 from asterism.core.plan.status import ConstellationState
 from asterism.core.run.outcomes import was_executed

@@ -11,8 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from asterism.core.errors import AlreadyRunning, PlanError
-from asterism.core.plan.approval import ApprovalGone, WaitingEdit
-from asterism.core.plan.edits import EditBatch
+from asterism.core.plan.edits import ApprovalGone, EditBatch, WaitingEdit
 from asterism.durable import admin
 from asterism.durable.journal_store import read_head
 from asterism.durable.plan_requests import (

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from asterism.core.plan.approval import APPROVAL_TIMEOUT, WAITING, ApprovalRule, WaitingEdit
-from asterism.core.plan.edit_scope import EditScope
+from asterism.core.plan.edit_rules import ApprovalRule, EditScope
+from asterism.core.plan.edits import APPROVAL_TIMEOUT, WAITING, WaitingEdit
 from asterism.durable.journal_store import Head, StoredConstellation, read_head
 from asterism.fleet.joinable_devices import known_devices
 from asterism.orchestrator.waiting_edits import WaitingEdits

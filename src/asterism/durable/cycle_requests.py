@@ -17,10 +17,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from asterism.core.errors import AsterismError, PlanError, error_text
-from asterism.core.plan.approval import WaitingEdit
 from asterism.core.plan.assignment_lock import AssignmentLock, CycleClaimed, CycleGone, EditCycle
 from asterism.core.plan.constellation import Constellation
-from asterism.core.plan.edits import EditBatch
+from asterism.core.plan.edits import EditBatch, WaitingEdit
 from asterism.durable.journal_store import load, read_head
 from asterism.durable.plan_requests import (
     ANSWER_TIMEOUT,

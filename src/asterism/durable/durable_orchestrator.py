@@ -23,9 +23,8 @@ from typing import Any, TypeVar
 from asterism.core.errors import AlreadyRunning
 from asterism.core.json_values import plain_json
 from asterism.core.plan.apply import Applied
-from asterism.core.plan.approval import EditWaits, WaitingEdit
 from asterism.core.plan.constellation import Constellation
-from asterism.core.plan.edits import Edit, EditBatch
+from asterism.core.plan.edits import Edit, EditBatch, EditWaits, WaitingEdit
 from asterism.core.plan.journal import RecordedConstellation, RecordedLock
 from asterism.core.run.session import PLAN
 from asterism.core.run.workflow import Workflow

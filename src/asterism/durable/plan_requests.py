@@ -28,8 +28,7 @@ from asterism.base.durations import format_age, format_duration
 from asterism.core.errors import AlreadyRunning, EditRejected, PlanError, Violation
 from asterism.core.json_values import NOTHING
 from asterism.core.plan.apply import Applied
-from asterism.core.plan.approval import EditWaits, WaitingEdit
-from asterism.core.plan.edits import EditBatch
+from asterism.core.plan.edits import EditBatch, EditWaits, WaitingEdit
 from asterism.core.plan.explain import Holder, Why
 from asterism.core.run.session import Session
 from asterism.durable import admin

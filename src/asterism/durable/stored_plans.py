@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from asterism.base.durations import format_age
 from asterism.base.text import join_names, plural, suggestion
 from asterism.core.errors import AsterismError, UnknownTask, error_text
-from asterism.core.plan.approval import WaitingEdit
 from asterism.core.plan.attempt_times import QUEUED, STARTING, AttemptTimes
 from asterism.core.plan.attempt_times import RUNNING as RUNNING_PHASE
 from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.edits import WaitingEdit
 from asterism.core.plan.explain import Holder, why
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import RUNNING, TERMINAL, ConstellationState

@@ -29,7 +29,7 @@ from asterism.api.edit_operations import ApprovalNumber, PlanName
 from asterism.api.operation import Operation
 from asterism.api.system import LocalSystem
 from asterism.base.text import clean, join_names
-from asterism.core.plan.approval import ApprovalGone
+from asterism.core.plan.edits import ApprovalGone
 
 Context: TypeAlias = ServerRequestContext[Any, Any]
 

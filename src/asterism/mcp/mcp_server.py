@@ -29,7 +29,7 @@ from asterism import __version__
 from asterism.api.credentials import Credential
 from asterism.api.local.problem_documents import error_detail, error_json, problem_json, request_violations
 from asterism.core.errors import AsterismError
-from asterism.core.plan.approval import EditWaits
+from asterism.core.plan.edits import EditWaits
 from asterism.mcp import mcp_approvals, mcp_resources, mcp_tasks
 from asterism.mcp.mcp_approvals import Context, Decision, Question
 from asterism.mcp.mcp_prompts import PROMPTS

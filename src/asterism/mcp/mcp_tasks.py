@@ -28,7 +28,7 @@ from asterism.api.credentials import Credential
 from asterism.api.local.problem_documents import error_detail
 from asterism.api.system import LocalSystem
 from asterism.core.errors import AsterismError
-from asterism.core.plan.approval import ApprovalGone
+from asterism.core.plan.edits import ApprovalGone
 from asterism.mcp import mcp_approvals
 from asterism.mcp.mcp_approvals import Context, Question
 from asterism.mcp.mcp_tools import TOOLS, McpHost, check_call

@@ -8,41 +8,42 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
+from typing import ClassVar, Self
 
 from asterism.base import expressions
 from asterism.core.errors import PlanError, error_text
 from asterism.core.plan.constellation import TaskView
+from asterism.core.plan.edit_rules import EditRule, fits
 from asterism.core.plan.status import FAILED
 
 
-class InvalidFilter(PlanError):
-    """A filter that cannot be read."""
-
-
 @dataclass(slots=True)
-class EditFilter:
+class EditFilter(EditRule):
     """An end is asked about if it matches one of these: every failure (``failure``), the tasks whose ids fit one of the
     patterns ``tasks``, the ends for which the CEL condition ``when`` holds; it may use ``task``, ``status``, ``result``
     and ``error``. A condition that cannot be evaluated asks. ``asked`` and ``avoided`` count the ends."""
 
-    failure: bool = True
+    what = "a filter"
+    shorthands: ClassVar = {"failure": {"failure": True}, "all": {"everything": True}}
+    examples = "all, failure, tasks=deploy-*, when=result.ok"
+
+    failure: bool = False
     tasks: tuple[str, ...] = ()
     when: str | None = None
     everything: bool = False
-    asked: int = field(default=0, compare=False)
-    avoided: int = field(default=0, compare=False)
+    asked: int = field(default=0, init=False, compare=False)
+    avoided: int = field(default=0, init=False, compare=False)
 
     def __post_init__(self) -> None:
-        self.tasks = tuple(self.tasks)
+        EditRule.__post_init__(self)
         problem = None if self.when is None else expressions.check(self.when)
         if problem is not None:
-            raise InvalidFilter(f"the condition {self.when!r} is not valid: {problem}")
+            raise PlanError(f"the condition {self.when!r} is not valid: {problem}")
 
     def words(self) -> list[str]:
-        """The texts from which ``parse`` makes this filter."""
+        """The texts from which ``parse_all`` makes this filter."""
         named = [("all", self.everything), ("failure", self.failure), (f"tasks={','.join(self.tasks)}", self.tasks)]
-        return [text for text, given in [*named, (f"when={self.when}", self.when)] if given]
+        return [text for text, is_set in [*named, (f"when={self.when}", self.when)] if is_set]
 
     def __call__(self, task: TaskView) -> bool:
         asks = self.matches(task)
@@ -55,7 +56,7 @@ class EditFilter:
     def matches(self, task: TaskView) -> bool:
         if self.everything or (self.failure and task.status is FAILED):
             return True
-        if any(fnmatchcase(task.id, pattern) for pattern in self.tasks):
+        if fits(task.id, self.tasks):
             return True
         return self.when is not None and self._holds(self.when, task)
 
@@ -70,24 +71,14 @@ class EditFilter:
         return expressions.holds(when, names, expressions.CONDITION_STEPS) is not False
 
     @classmethod
-    def parse(cls, words: str | Iterable[str]) -> EditFilter:
+    def parse_all(cls, words: str | Iterable[str]) -> Self:
         """A filter as a person writes it: ``all``, ``failure``, ``tasks=deploy-*,test``, ``when=result.score < 0.5``;
-        or several of these. Raises InvalidFilter."""
-        given = [words] if isinstance(words, str) else list(words)
-        found = cls(failure=False)
-        for word in given or ["failure"]:
-            name, equals, value = word.partition("=")
-            if word == "all":
-                found.everything = True
-            elif word == "failure":
-                found.failure = True
-            elif name == "tasks" and equals and value:
-                found.tasks = (*found.tasks, *filter(None, value.split(",")))
-            elif name == "when" and equals and value.strip():
-                found.when = value if found.when is None else f"({found.when}) || ({value})"
-            else:
-                raise InvalidFilter(
-                    f"{word!r} is not a filter (examples: all, failure, tasks=deploy-*, when=result.ok)"
-                )
-        found.__post_init__()
-        return found
+        or several of these. Raises PlanError."""
+        filters = list(map(cls.parse, [words] if isinstance(words, str) else words)) or [cls(failure=True)]
+        conditions = [part.when for part in filters if part.when is not None]
+        return cls(
+            any(part.failure for part in filters),
+            tuple(pattern for part in filters for pattern in part.tasks),
+            " || ".join(conditions if len(conditions) < 2 else map("({})".format, conditions)) or None,
+            any(part.everything for part in filters),
+        )

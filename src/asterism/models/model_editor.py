@@ -143,7 +143,7 @@ class ModelEditor:
         self.budget = self._defaults.raised(self._given)
         self.goal = goal
         self.starts_plans = bool(goal)
-        self.edit_on: Callable[[TaskView], bool] = ask if callable(ask) else EditFilter.parse(ask)
+        self.edit_on: Callable[[TaskView], bool] = ask if callable(ask) else EditFilter.parse_all(ask)
         self.replay = None if replay is None else Replay(replay)
         if self.replay is None and caller is None:
             require_extra()

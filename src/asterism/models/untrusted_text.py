@@ -5,7 +5,7 @@ puts it between two lines that carry a digest of the label and the text, so a te
 reader does not see, and what a chat template would act upon, is made visible.
 
 The mark helps a model, and is no safeguard: a model may obey the text all the same. What an editor may do is decided
-outside of it (``core/plan/edit_scope.py``, ``core/plan/taint.py``).
+outside of it (``core/plan/edit_rules.py``, ``core/plan/taint.py``).
 """
 
 from __future__ import annotations

@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from asterism.core.attempt_log import TaskLog
 from asterism.core.errors import AsterismError, EditRejected, Violation, error_text, safe_repr
 from asterism.core.plan.apply import Applied
-from asterism.core.plan.approval import REFUSED, EditWaits, WaitingEdit
 from asterism.core.plan.assignment_lock import AssignmentLock, CycleClaimed, EditCycle
 from asterism.core.plan.constellation import Constellation, ConstellationView
 from asterism.core.plan.diff import merge
 from asterism.core.plan.editor_cost import EditorCost
-from asterism.core.plan.edits import EDITS, Edit, EditBatch, edit_from_json
+from asterism.core.plan.edits import EDITS, REFUSED, Edit, EditBatch, EditWaits, WaitingEdit, edit_from_json
 from asterism.core.plan.status import RUNNING
 from asterism.orchestrator.events import EditEvent, Event, PlanEvents
 from asterism.orchestrator.plan_mask import PlanMask

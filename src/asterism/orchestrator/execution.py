@@ -17,9 +17,9 @@ from typing import Any
 from asterism.core.errors import DeviceLost, DeviceUnavailable, NoDevice, error_text
 from asterism.core.json_values import NOTHING
 from asterism.core.plan.apply import Applied
-from asterism.core.plan.approval import WaitingEdit
 from asterism.core.plan.assignment_lock import AssignmentLock
 from asterism.core.plan.constellation import Constellation, Upstream
+from asterism.core.plan.edits import WaitingEdit
 from asterism.core.plan.graph import plan_cancelled
 from asterism.core.plan.node import Node
 from asterism.core.plan.ready_queue import Entry

@@ -10,10 +10,10 @@ from asterism.base import expressions
 from asterism.base.expressions import Conditions
 from asterism.core.attempt_log import DEFAULT_LIMIT
 from asterism.core.errors import PlanError
-from asterism.core.plan.approval import APPROVAL_TIMEOUT, ApprovalRule
 from asterism.core.plan.assignment_lock import AssignmentLock, EditOn, edit_on_all, edit_on_failure
 from asterism.core.plan.constellation import Constellation, EndView, TaskView
-from asterism.core.plan.edit_scope import EditScope
+from asterism.core.plan.edit_rules import ApprovalRule, EditScope
+from asterism.core.plan.edits import APPROVAL_TIMEOUT
 from asterism.core.plan.node import Node
 from asterism.core.plan.ready_queue import CriticalPathRanks
 from asterism.core.plan.status import ConstellationState, TaskStatus

@@ -11,11 +11,10 @@ from asterism.base.expressions import Conditions
 from asterism.core.attempt_log import DEFAULT_LIMIT, TaskLog
 from asterism.core.errors import AlreadyRunning, PlanError
 from asterism.core.plan.apply import Applied
-from asterism.core.plan.approval import APPROVAL_TIMEOUT, ApprovalRule, WaitingEdit
 from asterism.core.plan.assignment_lock import AssignmentLock, EditCycle
 from asterism.core.plan.constellation import Constellation, TaskView
-from asterism.core.plan.edit_scope import EditScope
-from asterism.core.plan.edits import Edit, EditBatch
+from asterism.core.plan.edit_rules import ApprovalRule, EditScope
+from asterism.core.plan.edits import APPROVAL_TIMEOUT, Edit, EditBatch, WaitingEdit
 from asterism.core.plan.explain import Holder, Why, approval_holder
 from asterism.core.plan.explain import why as explain
 from asterism.core.plan.node import Node

@@ -1,7 +1,7 @@
 """Waiting edits of a plan that runs here: which batches wait for a person, and which tasks they hold.
 
 ``submit`` is the way of every edit of an editor or a person into the plan. An edit of an editor that is outside its
-scope is rejected (``core/plan/edit_scope.py``). An edit that a rule names (``core/plan/approval.py``), or whose editor
+scope is rejected (``core/plan/edit_rules.py``). An edit that a rule names, or whose editor
 may have read untrusted data (``core/plan/taint.py``), waits. All others are applied.
 
 A held task that is ready is set aside when its turn comes, and queued again when no waiting edit holds it. The plan
@@ -18,22 +18,19 @@ from typing import NoReturn
 
 from asterism.core.errors import Violation
 from asterism.core.plan.apply import Applied
-from asterism.core.plan.approval import (
+from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.edit_rules import ApprovalRule, EditScope, approval_reasons, scope_violations
+from asterism.core.plan.edit_trial import Trial, touched_tasks, trial
+from asterism.core.plan.edits import (
     APPROVED,
     EXPIRED,
     REFUSED,
     WAITING,
     ApprovalGone,
-    ApprovalRule,
+    EditBatch,
     EditWaits,
     WaitingEdit,
-    approval_reasons,
-    touched_tasks,
 )
-from asterism.core.plan.constellation import Constellation
-from asterism.core.plan.edit_scope import EditScope, scope_violations
-from asterism.core.plan.edit_trial import Trial, trial
-from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.known_devices import KnownDevices, device_violations
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import ENDED_STATES, PENDING

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asterism.core.errors import InvalidTask
-from asterism.core.plan.approval import ApprovalRule
 from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.edit_rules import ApprovalRule
 from asterism.core.plan.edits import AddTask, EditBatch, UpdateTask
 from asterism.core.plan.task import Task, lane_of, needs_of
 from asterism.core.run.workflow import Workflow

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from asterism.core.plan.approval import WaitingEdit
 from asterism.core.plan.assignment_lock import AssignmentLock, EditCycle, edit_on_all
 from asterism.core.plan.constellation import Constellation
-from asterism.core.plan.edits import CancelTask, EditBatch, UpdateTask
+from asterism.core.plan.edits import CancelTask, EditBatch, UpdateTask, WaitingEdit
 from asterism.core.plan.explain import Holder, Why, why
 from asterism.core.plan.status import COMPLETED, FAILED, TaskStatus
 from asterism.core.plan.task import Task

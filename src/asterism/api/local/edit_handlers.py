@@ -17,8 +17,7 @@ from asterism.api.operation import implements
 from asterism.api.system import LocalSystem
 from asterism.base.http_limits import RequestRefused
 from asterism.core.errors import AsterismError, InvalidTask
-from asterism.core.plan.approval import WAITING, WaitingEdit
-from asterism.core.plan.edits import Edit, EditBatch, edit_from_json
+from asterism.core.plan.edits import WAITING, Edit, EditBatch, WaitingEdit, edit_from_json
 from asterism.durable import approval_requests, approval_store, cycle_requests, plan_requests
 from asterism.durable.editor_budget import (
     Budget,

@@ -20,10 +20,8 @@ from collections.abc import Sequence
 from asterism.api.plan_operations import RetryPlan
 from asterism.api.system import LocalSystem
 from asterism.base.http_limits import RequestRefused
-from asterism.core.plan.approval import ApprovalRule
-from asterism.core.plan.edit_scope import EditScope
+from asterism.core.plan.edit_rules import ApprovalRule, EditScope, fits
 from asterism.core.plan.edits import CancelTask
-from asterism.core.plan.rule_fields import fits
 from asterism.core.run.run import Run
 from asterism.core.run.run_label import PLAN_PREFIX
 from asterism.durable.approval_store import rules_of, scopes_of

@@ -24,8 +24,7 @@ from asterism.api.operation import implements
 from asterism.api.system import LocalSystem
 from asterism.base.http_limits import RequestRefused
 from asterism.core.errors import PlanError
-from asterism.core.plan.approval import ApprovalRule
-from asterism.core.plan.edit_scope import EditScope
+from asterism.core.plan.edit_rules import ApprovalRule, EditScope
 from asterism.durable import admin, plan_requests, stored_plans
 from asterism.durable.approval_store import approval_terms, list_approvals
 from asterism.durable.journal_store import check_name, read_head

@@ -28,8 +28,8 @@ from asterism.core.errors import (
     RunRefused,
     UnknownTask,
 )
-from asterism.core.plan.approval import ApprovalGone, EditWaits
 from asterism.core.plan.assignment_lock import CycleClaimed, CycleGone
+from asterism.core.plan.edits import ApprovalGone, EditWaits
 from asterism.core.run.run_label import InvalidTemplate
 from asterism.core.schedule.schedule import InvalidSchedule
 from asterism.core.series.document import UnreadableSeries

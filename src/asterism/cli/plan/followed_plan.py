@@ -24,11 +24,10 @@ from asterism.cli.plan.plan_live_view import UNCOUNTED
 from asterism.cli.plan.plan_progress import OUTPUT_LINES, Begun, FleetState, OutputTail, Progress
 from asterism.core.attempt_log import TaskLog
 from asterism.core.errors import AsterismError, PlanError, RecordedError
-from asterism.core.plan.approval import WaitingEdit
 from asterism.core.plan.assignment_lock import EditCycle
 from asterism.core.plan.attempt_times import AttemptTimes
 from asterism.core.plan.constellation import Constellation
-from asterism.core.plan.edits import edit_from_json
+from asterism.core.plan.edits import WaitingEdit, edit_from_json
 from asterism.core.plan.explain import Holder, Why
 from asterism.core.plan.explain import why as explain
 from asterism.core.plan.journal import RecordedConstellation, RecordedLock, cycle_from_json, lock_from_json

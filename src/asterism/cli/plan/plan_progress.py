@@ -12,9 +12,9 @@ from itertools import chain, islice
 from typing import NamedTuple, Protocol
 
 from asterism.core.attempt_log import TaskLog
-from asterism.core.plan.approval import WaitingEdit
 from asterism.core.plan.assignment_lock import EditCycle
 from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.edits import WaitingEdit
 from asterism.core.plan.explain import Holder, Why
 from asterism.core.plan.node import Node
 from asterism.core.plan.plan_end import opened_at

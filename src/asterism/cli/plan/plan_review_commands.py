@@ -82,7 +82,7 @@ async def attempt_edit(
     code."""
     from asterism.api.client_errors import ApiError
     from asterism.core.errors import EditRejected
-    from asterism.core.plan.approval import EditWaits
+    from asterism.core.plan.edits import EditWaits
 
     try:
         outcome = await edit()

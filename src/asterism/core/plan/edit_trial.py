@@ -1,6 +1,6 @@
 """Try a batch of edits: what each edit would change, and why the batch would be rejected. Nothing changes.
 
-The rules about edits (approval.py, edit_scope.py, taint.py) judge what a batch *does*, not what it says. A batch is
+The rules about edits (edit_rules.py, taint.py) judge what a batch *does*, not what it says. A batch is
 carried out in order, so an edit may reach tasks that it does not name: through a dependency that an earlier edit of the
 batch has added, or in two steps that are harmless one by one. So the batch is carried out on the live plan as ``apply``
 does, every change is written down, and all of it is undone, in one synchronous call.
@@ -8,17 +8,28 @@ does, every change is written down, and all of it is undone, in one synchronous 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 
-from asterism.core.errors import EditRejected, Violation
+from asterism.core.errors import EditRejected, InvalidTask, Violation
 from asterism.core.plan.apply import Attempt, carried_out
-from asterism.core.plan.edits import Edit, EditBatch
+from asterism.core.plan.edits import (
+    AddDependency,
+    AddTask,
+    CancelTask,
+    Edit,
+    EditBatch,
+    RemoveDependency,
+    RemoveTask,
+    UpdateDependency,
+    UpdateTask,
+)
 from asterism.core.plan.graph import Graph
 from asterism.core.plan.inherited_priority import raised_by
 from asterism.core.plan.node import Node
+from asterism.core.plan.status import PENDING
 from asterism.core.plan.task import Dependency, Priority, Task
 
 ADDED, REMOVED, REPLACED, CANCELLED, LINKED, UNLINKED = (
@@ -134,3 +145,52 @@ class _WatchedAttempt(Attempt):
         target = self.graph.nodes[dependency.target].task
         super()._unlink(dependency)
         self._note(UNLINKED, target, target, dependency)
+
+
+# -- what a batch names ------------------------------------------------------------------------------------------------
+
+
+def named_tasks(edit: Edit, graph: Graph, added: Mapping[str, Task]) -> Iterator[Task]:
+    """The tasks that an edit names or implies, as they are and as they will be; ``added`` are those of its batch."""
+    if isinstance(edit, AddTask):
+        yield edit.task
+        return
+    for task_id in (*_subjects(edit), *(node.id for node in _implied(edit, graph))):
+        for task in (added.get(task_id), graph.nodes[task_id].task if task_id in graph.nodes else None):
+            if task is not None:
+                yield task
+                if isinstance(edit, UpdateTask):
+                    try:
+                        yield task.changed(edit.changes)
+                    except (InvalidTask, TypeError, ValueError):  # it will be rejected
+                        continue
+
+
+def touched_tasks(batch: EditBatch, graph: Graph, tried: Trial | None = None) -> tuple[str, ...]:
+    """The pending tasks that a batch would change or cancel, or whose dependencies it would change."""
+    tried = trial(graph, batch) if tried is None else tried
+    named = [edit for edit in batch.edits if not isinstance(edit, AddTask)]
+    ids = [task_id for edit in named for task_id in (*_subjects(edit), *(node.id for node in _implied(edit, graph)))]
+    nodes = (graph.nodes.get(task_id) for task_id in dict.fromkeys([*ids, *(one.task_id for one in tried.changes)]))
+    return tuple(node.id for node in nodes if node is not None and (node.status is PENDING or node.provisional))
+
+
+def _subjects(edit: Edit) -> tuple[str, ...]:
+    if isinstance(edit, AddDependency | UpdateDependency | RemoveDependency):
+        return (edit.target,)
+    return (edit.task_id,) if isinstance(edit, RemoveTask | UpdateTask | CancelTask) else ()
+
+
+def _implied(edit: Edit, graph: Graph) -> list[Node]:
+    """The tasks that an edit changes without naming them: those below a task that it removes."""
+    node = graph.nodes.get(edit.task_id) if isinstance(edit, RemoveTask) else None
+    if node is None:
+        return []
+    found: dict[Node, None] = dict.fromkeys(node.children.values())
+    if isinstance(edit, RemoveTask) and edit.dependents == "remove":
+        stack = list(found)
+        while stack:
+            new = [child for child in stack.pop().children.values() if child not in found]
+            found.update(dict.fromkeys(new))
+            stack += new
+    return list(found)

@@ -1,4 +1,4 @@
-"""Edits of a plan as data: add, remove, update, cancel, remove the taint; and batches of edits.
+"""Edits of a plan as data: add, remove, update, cancel, remove the taint; batches of edits, and those that wait.
 
 A batch is applied completely or not at all (apply.py). Each edit has a JSON form ``{"op": "add_task", …}``, so an
 editor may be a function, a person or a language model.
@@ -7,10 +7,10 @@ editor may be a function, a person or a language model.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
-from asterism.core.errors import InvalidTask
+from asterism.core.errors import AsterismError, InvalidTask
 from asterism.core.plan.task import Dependency, Task
 
 Key = str | tuple[str, str]
@@ -289,3 +289,58 @@ def edit_from_json(data: Any) -> Edit:
 def _no_more_fields() -> dict[str, Any]:
     """Called with the remaining fields of an edit: a TypeError names the first unknown one."""
     return {}
+
+
+# -- edits that wait for a person -------------------------------------------------------------------------------------
+
+WAITING, APPROVED, REFUSED, EXPIRED = "waiting", "approved", "refused", "expired"
+
+APPROVAL_TIMEOUT = 86_400.0
+"""Seconds that an edit waits for a person, by default."""
+
+
+class EditWaits(AsterismError):
+    """An edit was not applied: it waits until a person approves it. ``approval`` is the WaitingEdit."""
+
+    def __init__(self, approval: WaitingEdit) -> None:
+        self.approval = approval
+        super().__init__(f"the edit waits for approval {approval.id}: {'; '.join(approval.reasons)}")
+
+
+class ApprovalGone(AsterismError):
+    """No edit waits under this number: it was approved, refused, its time was up, or it never existed."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingEdit:
+    """A batch that waits for a person, or waited. ``reasons`` say which edits match which rules. It holds ``tasks``.
+    ``state`` is ``waiting``, ``approved``, ``refused`` or ``expired``. ``decided_by``, ``decided_at`` and ``why`` are
+    those of the decision, ``version`` is that of the plan with the edit. At ``escalated_at`` it had waited too long."""
+
+    id: int
+    batch: EditBatch
+    at: float
+    expires_at: float
+    reasons: tuple[str, ...]
+    tasks: tuple[str, ...]
+    cycle: int | None = None
+    state: str = WAITING
+    decided_by: str = ""
+    decided_at: float | None = None
+    why: str = ""
+    version: int | None = None
+    escalated_at: float | None = None
+
+    def decided(self, state: str, by: str, at: float, why: str = "", version: int | None = None) -> WaitingEdit:
+        return replace(self, state=state, decided_by=by, decided_at=at, why=why, version=version)
+
+    def to_json(self) -> dict[str, Any]:
+        data = {field.name: getattr(self, field.name) for field in fields(self)}
+        if self.escalated_at is None:  # so that an earlier version can read it
+            del data["escalated_at"]
+        return {**data, "batch": self.batch.to_json(), "reasons": list(self.reasons), "tasks": list(self.tasks)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> WaitingEdit:
+        lists = {"reasons": tuple(data["reasons"]), "tasks": tuple(data["tasks"])}
+        return cls(**{**data, "batch": EditBatch.from_json(data["batch"]), **lists})

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from asterism.core.errors import error_text
-from asterism.core.plan.approval import WaitingEdit
 from asterism.core.plan.assignment_lock import AssignmentLock, EditCycle
+from asterism.core.plan.edits import WaitingEdit
 from asterism.core.plan.graph import Graph
 from asterism.core.plan.inherited_priority import lender
 from asterism.core.plan.joins import is_lost

@@ -9,8 +9,8 @@ tainted input an editor may only
 * **retry** a task that has failed: add one copy of it, under the id ``NAME-retry``, ``NAME-2``, ``NAME-3`` …, with the
   same dependencies, and let the tasks that wait for the failed one wait for the copy.
 
-Every other batch waits until a person approves it (approval.py). Only a person may remove the mark ``untrusted``, or a
-task that has it: under its id a task without the mark could be added later. An editor cancels it.
+Every other batch waits until a person approves it (edit_rules.py). Only a person may remove the mark ``untrusted``, or
+a task that has it: under its id a task without the mark could be added later. An editor cancels it.
 
 The taint is a fact of the plan (``Graph.tainted``), which the step that makes an untrusted task ready writes. It is not
 derived from the tasks: a person may remove them, and a retry removes the elements of a group, but what an editor has

@@ -83,7 +83,7 @@ class Task:
     The result of an ``untrusted`` task, and everything derived from it, may contain instructions of strangers: an
     editor that has seen it may do little without a person (taint.py). ``cost`` is what one execution costs, in a unit
     of your choice, and ``effects`` are among ``spends`` and ``deletes``: rules for approvals refer to both
-    (approval.py).
+    (edit_rules.py).
     """
 
     id: str

@@ -1,4 +1,4 @@
-"""Patterns of work: ``make``, ``./tools/*``, ``reports:*``, ``https://*.example.org/issues/*``.
+"""Patterns of work: ``make``, ``./tools/*``, ``reports:*``, ``https://*.example.org/issues/*``; what work deletes.
 
 A pattern is compared part by part, never with the text as a whole, so a wildcard in one part does not match text that
 another part begins: the name of a function has no dots that the pattern does not have, a program no directories, and a
@@ -85,3 +85,61 @@ def _names_host(task: Task) -> bool:
 
 def _parts_fit(parts: list[str], patterns: list[str]) -> bool:
     return len(parts) == len(patterns) and all(map(fnmatchcase, parts, patterns))
+
+
+# -- effects -----------------------------------------------------------------------------------------------------------
+
+DELETE_WORDS = frozenset(
+    {
+        *("rm", "rmdir", "unlink", "shred", "wipefs", "mkfs", "truncate", "delete", "-delete", "--delete", "destroy"),
+        *("drop", "prune", "purge", "uninstall"),
+    }
+)
+"""Words of commands that delete: ``rm``, ``kubectl delete``, ``terraform destroy``, ``find -delete``."""
+
+RUNS_ANOTHER = frozenset(
+    {
+        *("sh", "bash", "dash", "zsh", "ksh", "busybox", "eval", "exec", "command", "env", "sudo", "doas", "su"),
+        *("xargs", "nice", "nohup", "timeout", "time", "setsid", "ssh", "find"),
+    }
+)
+"""Words of commands that execute another program, which one of their words names."""
+
+
+def effects_of(task: Task) -> frozenset[str]:
+    """What a task does, as it says; and ``deletes`` if its command or its request says so plainly, or leaves open which
+    program or method it is. A function, a script or an agent may do anything: only its ``effects`` tell."""
+    if "deletes" in task.effects:
+        return task.effects
+    method = _filled(str(task.http.get("method", "GET")), task) if task.http is not None else ""
+    command = _filled(task.shell if task.shell is not None else " ".join(task.argv or ()), task)
+    words = frozenset(re.split(r"[\s;&|()`\"'$/=\\]+", command.lower()))
+    deletes = method.upper() == "DELETE" or "{" in method or not DELETE_WORDS.isdisjoint(words)
+    if deletes or _open_program(command, task.shell is not None, words):
+        return task.effects | {"deletes"}
+    return task.effects
+
+
+def _filled(text: str, task: Task) -> str:
+    """A text with the inputs (``{name}``) and the variables (``$name``, ``${name}``) that are known. A value may have
+    placeholders again, of the elements of a group."""
+
+    def fill(match: re.Match[str]) -> str:
+        value = task.inputs.get(match[1]) if match[1] else task.env.get(match[2] or match[3])
+        return value if isinstance(value, str) else match[0]
+
+    return _NAMED.sub(fill, text)
+
+
+def _open_program(command: str, shell: bool, words: frozenset[str]) -> bool:
+    """Whether a placeholder or a variable decides which program is executed."""
+    wrapped = not RUNS_ANOTHER.isdisjoint(words)
+    if wrapped and _OPEN.search(command):
+        return True
+    parts = re.split(r"[;&|(`\n]+", command) if shell else [command]
+    return any(_OPEN.match(_BEFORE_PROGRAM.sub("", part)) for part in parts)
+
+
+_NAMED = re.compile(r"\{(\w+)\}|\$(\w+)|\$\{(\w+)\}")
+_OPEN = re.compile(r"[^\s\"']*(?:\{\w|\$[\w{@*])")
+_BEFORE_PROGRAM = re.compile(r"^(?:\s|[\"'\\]|\w+=\S*\s)+")

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asterism.core.errors import EditRejected, PlanError
-from asterism.core.plan import edit_scope
+from asterism.core.plan import edit_rules
 from asterism.core.plan.apply import apply
 from asterism.core.plan.constellation import Constellation
-from asterism.core.plan.edit_scope import EditScope, scope_violations
+from asterism.core.plan.edit_rules import EditScope, fits, scope_violations
 from asterism.core.plan.edit_trial import trial
 from asterism.core.plan.edits import (
     EDITS,
@@ -27,7 +27,6 @@ from asterism.core.plan.edits import (
     UpdateTask,
 )
 from asterism.core.plan.group_elements import most_tasks, tasks_added, work_of
-from asterism.core.plan.rule_fields import fits
 from asterism.core.plan.task import ACTIONS, Task
 from asterism.core.plan.work_patterns import work_name
 from asterism.execution.foreach_expansion import expansion, template_of
@@ -358,7 +357,7 @@ def test_no_batch_within_a_scope_changes_what_is_outside(some: list[Any]) -> Non
 
 def test_without_the_trial_an_edit_reaches_what_it_does_not_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """The ablation: judged by the names in it, a removal with all that depends on it looks harmless."""
-    monkeypatch.setattr(edit_scope, "_names", lambda change: (n for n in [change.task_id] if n == "fix-1"))
+    monkeypatch.setattr(edit_rules, "_names", lambda change: (n for n in [change.task_id] if n == "fix-1"))
     assert outside("tasks=fix-*", RemoveTask("fix-1", dependents="remove")) == []
 
 
@@ -406,19 +405,19 @@ def test_a_group_never_becomes_more_tasks_than_it_counts_for(template: dict[str,
 
 def test_without_all_levels_a_group_in_a_group_executes_anything(monkeypatch: pytest.MonkeyPatch) -> None:
     assert outside("executors=argv adds=1", AddTask(NESTED))
-    monkeypatch.setattr(edit_scope, "work_of", lambda task: islice(work_of(task), 2))
+    monkeypatch.setattr(edit_rules, "work_of", lambda task: islice(work_of(task), 2))
     assert outside("executors=argv", AddTask(NESTED)) == []
-    monkeypatch.setattr(edit_scope, "most_tasks", lambda task: 1)
+    monkeypatch.setattr(edit_rules, "most_tasks", lambda task: 1)
     assert outside("executors=argv adds=1", AddTask(NESTED)) == []
 
 
 def test_without_the_comparison_of_the_work_a_secret_goes_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(edit_scope, "_same_work", lambda change: change.before is not None)
+    monkeypatch.setattr(edit_rules, "_same_work", lambda change: change.before is not None)
     assert outside("any", UpdateTask("deploy", shell="send $TOKEN")) == []
 
 
 def test_without_parts_a_pattern_of_work_fits_anything(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(edit_scope, "work_fits", lambda task, patterns: fits(str(work_name(task)), patterns))
+    monkeypatch.setattr(edit_rules, "work_fits", lambda task, patterns: fits(str(work_name(task)), patterns))
     sh = Task("x", argv=("./tools/../../../../bin/sh",))
     assert outside("work=./tools/*", AddTask(sh)) == []
 

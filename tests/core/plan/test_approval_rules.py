@@ -11,24 +11,21 @@ from hypothesis import strategies as st
 
 from asterism.core.errors import EditRejected, PlanError
 from asterism.core.plan.apply import check
-from asterism.core.plan.approval import (
-    ApprovalRule,
-    EditWaits,
-    WaitingEdit,
-    approval_reasons,
-    touched_tasks,
-)
 from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.edit_rules import ApprovalRule, approval_reasons
+from asterism.core.plan.edit_trial import touched_tasks
 from asterism.core.plan.edits import (
     EDITS,
     AddDependency,
     AddTask,
     CancelTask,
     EditBatch,
+    EditWaits,
     RemoveDependency,
     RemoveTask,
     UpdateDependency,
     UpdateTask,
+    WaitingEdit,
 )
 from asterism.core.plan.task import ACTIONS, Task
 

@@ -1,0 +1,457 @@
+"""Rules about edits: which edits wait for a person (``ApprovalRule``), and what an editor may do (``EditScope``).
+
+A rule is a dataclass: the same rule is data in a store, one line in a terminal (``edits=add_task tasks=fix-*``), and
+fields in Python (``EditRule``). Patterns are those of file names: ``deploy-*``.
+
+*Approval.* A batch waits as a whole if one of its edits matches one of the rules of the plan. A waiting batch changes
+nothing. It *holds* the tasks that it would change (``touched_tasks``): they do not start before a person has approved
+or refused it, or its time is up. All other tasks go on. An approved batch is applied like any other, with all checks,
+completely or not at all.
+
+*Scope.* An *editor* answers edit cycles, or edits a plan through MCP or with a credential for edits alone. It may be a
+language model that obeys whatever it reads. A plan may have scopes. Then each edit of an editor must lie within one of
+the scopes for that editor, or the whole batch is rejected, with every reason, before anything changes. Edits of people
+are not limited. The name of an editor comes from the process that asks it or from its credential, never from the
+answer.
+
+Both judge what an edit *does* (edit_trial.py): every task that it adds, changes, removes or cancels, and every task
+whose dependencies it changes, whether it names them or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from fnmatch import fnmatchcase
+from typing import Any, ClassVar, Self
+
+from asterism.core.errors import PlanError, Violation
+from asterism.core.json_values import NOTHING
+from asterism.core.plan.edit_trial import ADDED, LINKED, REPLACED, UNLINKED, Change, Trial, named_tasks, trial
+from asterism.core.plan.edits import EDITS, AddTask, Edit, EditBatch
+from asterism.core.plan.graph import Graph
+from asterism.core.plan.group_elements import UNBOUNDED, most_elements, most_tasks, work_of
+from asterism.core.plan.status import PENDING
+from asterism.core.plan.task import ACTIONS, EFFECTS, Priority, Task
+from asterism.core.plan.work_patterns import effects_of, work_fits, work_name
+
+DESTRUCTIVE = ("remove_task", "cancel_task", "remove_dependency")
+"""The edits that ``destructive`` stands for: they take work or an order away."""
+
+_PRIORITIES = {priority.name.lower(): priority for priority in Priority}
+_NAMELESS = {"shell": "a shell line", "agent": "work for an agent"}
+_WORK_FIELDS = (*ACTIONS, "inputs", "env", "cwd", "data", "device", "needs", "foreach", "skip_if_unchanged")
+"""The fields that decide what is executed, where, and with what."""
+
+
+def fits(name: str, patterns: Iterable[str]) -> bool:
+    """Whether a name matches one of the patterns."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+class EditRule:
+    """A dataclass that is a rule. The annotation of a field says what it holds: words (``tuple[str, ...]``), a whole
+    number (``int | None``), a number (``float | None``), one word or a text (``str | None``), or a flag (``bool``)."""
+
+    __slots__ = ()
+
+    what: ClassVar[str]
+    """What the rule is called in messages."""
+    shorthands: ClassVar[Mapping[str, Mapping[str, Any]]]
+    """The fields that a word stands for."""
+    examples: ClassVar[str]
+    known_words: ClassVar[Mapping[str, Iterable[str]]] = NOTHING
+    """The words that some fields may have; another field of one word is any text, up to the end of the line."""
+
+    def __post_init__(self) -> None:
+        for name, kind in self.kinds().items():
+            value = getattr(self, name)
+            if kind == _WORDS:
+                if isinstance(value, str) or not all(isinstance(word, str) and word for word in value):
+                    raise PlanError(f"{name} of {self.what} is a list of words, not {value!r}")
+                object.__setattr__(self, name, tuple(value))
+            elif value is not None and not _is_valid(kind, value):
+                raise PlanError(f"{name} of {self.what} is {_DESCRIPTIONS[kind]}, not {value!r}")
+        for name, words in self.known_words.items():
+            value = getattr(self, name) or ()
+            unknown = sorted(({value} if isinstance(value, str) else {*value}) - {*words})
+            if unknown:
+                raise PlanError(f"{name} of {self.what} cannot be {', '.join(unknown)} (known: {', '.join(words)})")
+
+    @classmethod
+    def kinds(cls) -> dict[str, str]:
+        """The fields of the rule, and the annotation of each."""
+        return {field.name: str(field.type) for field in fields(cls) if field.init}  # type: ignore[arg-type]
+
+    def to_json(self) -> dict[str, Any]:
+        values = ((name, getattr(self, name)) for name in self.kinds())
+        return {
+            name: list(value) if type(value) is tuple else value
+            for name, value in values
+            if value not in ((), None) and value is not False
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """Raises PlanError."""
+        allowed = cls.kinds()
+        unknown = sorted(set(data) - set(allowed))
+        if unknown:
+            raise PlanError(f"{cls.what} has no {', '.join(unknown)}; its fields are {', '.join(allowed)}")
+        return cls(**data)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The rule as a person writes it. Raises PlanError."""
+        if text in cls.shorthands:
+            return cls(**cls.shorthands[text])
+        kinds, data, rest = cls.kinds(), dict[str, Any](), text.strip()
+        while rest or not data:
+            name, _, rest = rest.partition("=")
+            if kinds.get(name) == _WORD and name not in cls.known_words:
+                value, rest = rest.strip(), ""
+            else:
+                value, rest = [*rest.split(None, 1), "", ""][:2]
+            if not name.isidentifier() or not value:
+                raise PlanError(f"{text!r} is not {cls.what} (examples: {cls.examples})")
+            data[name] = cls._value(name, kinds.get(name), value)
+        return cls.from_json(data)
+
+    @classmethod
+    def _value(cls, name: str, kind: str | None, text: str) -> Any:
+        try:
+            if kind == _NUMBER:
+                return float(text)
+            if kind == _WHOLE_NUMBER and text.isascii() and text.isdecimal():
+                return int(text)
+        except ValueError:
+            pass
+        if kind in (_NUMBER, _WHOLE_NUMBER):
+            raise PlanError(f"{name} of {cls.what} is {_DESCRIPTIONS[kind]}, not {text!r}")
+        return text if kind == _WORD else tuple(filter(None, text.split(",")))
+
+    def __str__(self) -> str:
+        parts = [f"{name}={_text(value)}" for name, value in self.to_json().items()]
+        return " ".join(parts) or next((word for word, stands_for in self.shorthands.items() if not stands_for), "")
+
+
+_WORDS, _WORD, _FLAG, _NUMBER, _WHOLE_NUMBER = "tuple[str, ...]", "str | None", "bool", "float | None", "int | None"
+_DESCRIPTIONS = {
+    _WORD: "a word",
+    _FLAG: "true or false",
+    _NUMBER: "a number, 0 or more",
+    _WHOLE_NUMBER: "a whole number, 0 or more",
+}
+
+
+def _is_valid(kind: str, value: Any) -> bool:
+    if kind == _WHOLE_NUMBER:
+        return type(value) is int and value >= 0
+    if kind == _NUMBER:
+        return type(value) in (int, float) and 0 <= value < float("inf")
+    return type(value) is (bool if kind == _FLAG else str)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+# -- approval ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalRule(EditRule):
+    """An edit matches a rule if it matches each of the fields that are given, one of the values each.
+
+    ``edits`` are kinds of edits, ``tasks`` patterns of the ids of the tasks that it changes, ``executors`` what these
+    tasks execute (``call``, ``argv``, ``shell``, ``http``, ``agent``), ``devices`` patterns of the devices that they
+    name, ``authors`` patterns of the author of the batch, or of the editor that it comes from. ``effects`` are what
+    these tasks do: ``spends``, ``deletes`` (``effects_of``). ``cost`` matches if the tasks that the batch adds or
+    changes cost more than that together. A rule without fields matches every edit."""
+
+    what = "an approval rule"
+    shorthands: ClassVar = {"all": {}, "destructive": {"edits": DESTRUCTIVE}}
+    examples = "all, destructive, edits=add_task tasks=deploy-*, effects=spends,deletes, cost=5"
+    known_words: ClassVar = {"edits": EDITS, "executors": ACTIONS, "effects": EFFECTS}
+
+    edits: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
+    executors: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    authors: tuple[str, ...] = ()
+    effects: tuple[str, ...] = ()
+    cost: float | None = None
+
+    def matches(self, edit: Edit, authors: Iterable[str], tasks: Sequence[Task], cost: float = 0.0) -> bool:
+        """``authors`` are who the batch is from, ``tasks`` the tasks that the edit changes, as they are and as they
+        will be, ``cost`` is what the batch costs."""
+        if self.edits and edit.op not in self.edits:
+            return False
+        if self.authors and not any(fits(author, self.authors) for author in authors):
+            return False
+        if self.cost is not None and not (cost > self.cost and edit.op in ("add_task", "update_task")):
+            return False
+        by_task = self.tasks or self.executors or self.devices or self.effects
+        return not by_task or any(self._matches_task(work, task) for task in tasks for work in work_of(task))
+
+    def _matches_task(self, work: Task, task: Task) -> bool:
+        return (
+            (not self.tasks or fits(task.id, self.tasks))
+            and (not self.executors or any(getattr(work, name) is not None for name in self.executors))
+            and (not self.devices or (work.device is not None and _fits_device(work.device, self.devices)))
+            and (not self.effects or not effects_of(work).isdisjoint(self.effects))
+        )
+
+
+def _fits_device(device: str, patterns: Sequence[str]) -> bool:
+    """Whether a task may name such a device. What a placeholder becomes is not known yet, so it may be any."""
+    return "{" in device or fits(device, patterns)
+
+
+def approval_reasons(
+    rules: Sequence[ApprovalRule], batch: EditBatch, graph: Graph, tried: Trial | None = None, editor: str | None = None
+) -> tuple[str, ...]:
+    """Which edits of a batch match which rules; empty if none waits for a person. ``editor`` is who it comes from,
+    whatever author it names."""
+    if not rules:
+        return ()
+    tried = trial(graph, batch) if tried is None else tried
+    added = {edit.task.id: edit.task for edit in batch.edits if isinstance(edit, AddTask)}
+    cost, authors = batch_cost(tried), [batch.author, *([editor] if editor is not None else [])]
+    reasons = []
+    for index, edit in enumerate(batch.edits):
+        if type(edit) not in EDITS.values():
+            continue  # apply rejects it
+        tasks = [*named_tasks(edit, graph, added), *(task for change in tried.of(index) for task in change.tasks)]
+        reasons += [f"{edit} ({rule})" for rule in rules if rule.matches(edit, authors, tasks, cost)][:1]
+    return tuple(reasons)
+
+
+def batch_cost(tried: Trial) -> float:
+    """What one execution of each task that a batch adds or changes costs in all, as far as the tasks say. A group whose
+    list is not known yet counts with as many elements as it may have. A task that is made cheaper counts with its cost
+    before: the edit may change its work as well."""
+    costs = {change.task_id: 0.0 for change in tried.changes if change.kind in (ADDED, REPLACED)}
+    for change in tried.changes:
+        if change.task_id in costs:
+            costs[change.task_id] = max(costs[change.task_id], *map(_cost, change.tasks))
+    return sum(costs.values())
+
+
+def _cost(task: Task) -> float:
+    total, each = 0.0, 1
+    for work in work_of(task):
+        total += each * (work.cost or 0.0)
+        each = min(each * most_elements(work.foreach or {}), UNBOUNDED)
+    return total
+
+
+# -- scope -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class EditScope(EditRule):
+    """What some editors may do. A field that is not given allows everything, except ``secrets`` and ``files``, which
+    allow none.
+
+    ``editors``    patterns of the names of the editors; a scope without them is for every editor
+    ``edits``      the kinds of edits
+    ``tasks``      patterns of the ids of the tasks that are added, changed, removed or cancelled
+    ``executors``  what a task that is added or changed may execute: ``call``, ``argv``, ``shell``, ``http``,
+                   ``agent``
+    ``work``       patterns of the function of ``call``, of the first word of ``argv``, of the URL of ``http``
+                   (work_patterns.py); a shell line and work for an agent have no name, so they fit none. The
+                   environment and the directory of a command stay as they are.
+    ``devices``    patterns of the device that a task that is added or changed must name
+    ``secrets``    patterns of the secrets that such a task may use; a task whose work stays as it is keeps its own
+    ``files``      patterns of the files that ``skip_if_unchanged`` of such a task may name, with its directory: the
+                   process that runs the plan reads them
+    ``priority``   the highest priority that such a task may have, and so lend to the tasks that it waits for; a task
+                   may keep the one that it has. It is also the highest that work of the editor may get from tasks
+                   that wait for it, through a dependency that the editor adds.
+    ``adds``       how many tasks one batch may add
+    ``size``       how many tasks the plan may have with those that it adds
+    ``retries``    how many retries a task that is added or changed may have; a task may keep those that it has
+
+    A group whose list is not known yet counts with as many elements as it may have, in ``adds`` and in ``size``.
+    """
+
+    what = "a scope"
+    shorthands: ClassVar = {"any": {}}
+    examples = "any, edits=cancel_task, tasks=fix-* executors=argv work=make adds=3"
+    known_words: ClassVar = {"edits": EDITS, "executors": ACTIONS, "priority": _PRIORITIES}
+
+    editors: tuple[str, ...] = ()
+    edits: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
+    executors: tuple[str, ...] = ()
+    work: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    adds: int | None = None
+    size: int | None = None
+    retries: int | None = None
+    priority: str | None = None
+
+    def is_for(self, editor: str) -> bool:
+        return not self.editors or fits(editor, self.editors)
+
+
+def scope_violations(
+    scopes: Sequence[EditScope], editor: str, batch: EditBatch, tried: Trial, graph: Graph
+) -> list[Violation]:
+    """Why the edits of an editor are outside its scopes; empty if they are within, or the plan has none."""
+    if not scopes or not batch.edits:
+        return []
+    own = [scope for scope in scopes if scope.is_for(editor)]
+    if not own:
+        return [Violation(None, "scope", f"no scope of the plan is for the editor {editor!r}: it may change nothing")]
+    added = sum(map(_growth, tried.changes))
+    size = _planned_size(graph) if added and any(scope.size is not None for scope in own) else 0
+    found = []
+    written = _written(editor, tried, graph)
+    for index, edit in enumerate(batch.edits):
+        if type(edit) not in EDITS.values():
+            continue  # it is rejected as malformed
+        changes = tried.of(index)
+        problems = [next(_problems(scope, edit.op, changes, added, size, written), None) for scope in own]
+        if None not in problems:
+            why = "; or ".join(dict.fromkeys(str(problem) for problem in problems))
+            found.append(Violation(index, "scope", f"{edit} is outside the scope of the editor {editor!r}: {why}"))
+    return found
+
+
+def _problems(
+    scope: EditScope, op: str, changes: Sequence[Change], added: int, size: int, written: Mapping[str, Priority]
+) -> Iterator[str]:
+    """Why an edit is outside a scope; nothing if it is within. ``written`` see _written."""
+    if scope.edits and op not in scope.edits:
+        yield f"its edits are {', '.join(scope.edits)}"
+    if scope.tasks:
+        outside = next((name for change in changes for name in _names(change) if not fits(name, scope.tasks)), None)
+        if outside is not None:
+            yield f"it changes the task {outside!r}, and its tasks are {', '.join(scope.tasks)}"
+    for change in changes:
+        yield from _lending_problems(scope, change, written)
+        if change.kind in (ADDED, REPLACED):
+            for task in work_of(change.after or change.tasks[0]):
+                yield from _priority_problems(scope, change, task)
+                yield from _work_problems(scope, change, task)
+        if _growth(change) and scope.adds is not None and added > scope.adds:
+            yield f"the batch adds {added:,} tasks, and {scope.adds:,} are allowed"
+        if _growth(change) and scope.size is not None and size + added > scope.size:
+            yield f"the plan would have {size + added:,} tasks, and {scope.size:,} are allowed"
+
+
+def _growth(change: Change) -> int:
+    """How many tasks a change adds, elements of groups among them."""
+    if change.after is None or change.kind not in (ADDED, REPLACED):
+        return 0
+    return max(0, most_tasks(change.after) - (0 if change.before is None else most_tasks(change.before)))
+
+
+def _planned_size(graph: Graph) -> int:
+    """How many tasks a plan has, with the elements that its groups may still get."""
+    groups = (node for node in graph.nodes.values() if node.task.foreach is not None and node.status is PENDING)
+    return len(graph.nodes) + sum(most_tasks(node.task) - 1 for node in groups)
+
+
+def _names(change: Change) -> Iterator[str]:
+    """The tasks that a change is about: of a dependency the target, and the source if it handles its failure or tears
+    it down, since that changes how the plan ends, and what may still be added below the source."""
+    yield change.task_id
+    edge = change.dependency
+    if change.kind in (LINKED, UNLINKED) and edge is not None and (edge.handled or edge.on == "teardown"):
+        yield edge.source
+
+
+def _work_problems(scope: EditScope, change: Change, task: Task) -> Iterator[str]:
+    """Why the work of a task, or of the elements of a group, is outside a scope."""
+    if task.foreach is not None:  # no device executes a group; its elements are judged by themselves
+        return
+    before, same = change.before, _same_work(change)
+    action = next((name for name in ACTIONS if getattr(task, name) is not None), None)
+    if scope.executors and action not in scope.executors:
+        what = "nothing that has a name" if action is None else action
+        yield f"{task.id!r} executes {what}, and its executors are {', '.join(scope.executors)}"
+    if scope.work:
+        if not work_fits(task, scope.work):
+            what = _NAMELESS.get(action or "", repr(work_name(task)))
+            yield f"{task.id!r} executes {what}, and its work is {', '.join(scope.work)}"
+        if (task.env, task.cwd) != ((before.env, before.cwd) if before is not None else ({}, None)) and not same:
+            yield f"the environment and the directory of {task.id!r} may not be set"
+    if scope.devices and (task.device is None or "{" in task.device or not fits(task.device, scope.devices)):
+        where = "any device" if task.device is None else repr(task.device)
+        yield f"{task.id!r} runs on {where}, and its devices are {', '.join(scope.devices)}"
+    if scope.retries is not None and task.retries > max(scope.retries, _retries_before(change)):
+        yield f"{task.id!r} has {task.retries:,} retries, and {scope.retries:,} are allowed"
+    for secret in () if same else secrets_of(task):
+        if not fits(secret, scope.secrets):
+            allowed = ", ".join(scope.secrets) or "none"
+            yield f"{task.id!r} uses the secret {secret!r}, and its secrets are {allowed}"
+    for path in () if same else _files_of(task):
+        if ".." in path.split("/") or "{" in path or not fits(path, scope.files):
+            allowed = ", ".join(scope.files) or "none"
+            yield f"{task.id!r} compares the file {path!r}, and its files are {allowed}"
+
+
+def _priority_problems(scope: EditScope, change: Change, task: Task) -> Iterator[str]:
+    """Why the priority of a task, which it lends to the tasks that it waits for, is outside a scope."""
+    had = Priority.LOW if change.before is None else max(work.priority for work in work_of(change.before))
+    if scope.priority is not None and task.priority > max(_PRIORITIES[scope.priority], had):
+        words = f"{task.id!r} has the priority {task.priority.name.lower()}"
+        yield f"{words}, and {scope.priority} is the highest that is allowed"
+
+
+def _written(editor: str, tried: Trial, graph: Graph) -> dict[str, Priority]:
+    """The tasks whose work is the editor's, and the priority with which each counts before the batch."""
+    names = [name for name, by in graph.edited.items() if by == editor]
+    names += [change.task_id for change in tried.changes if change.kind in (ADDED, REPLACED)]
+    return {name: graph.nodes[name].urgency if name in graph.nodes else Priority.LOW for name in names}
+
+
+def _lending_problems(scope: EditScope, change: Change, written: Mapping[str, Priority]) -> Iterator[str]:
+    """Why the priority that a dependency lends to work of the editor is outside a scope."""
+    for name, priority in change.raises:
+        if scope.priority is None or name not in written:
+            continue
+        if priority > max(_PRIORITIES[scope.priority], written[name]):
+            words = f"{name!r} would get the priority {priority.name.lower()} from tasks that wait for it"
+            yield f"{words}, and {scope.priority} is the highest that is allowed"
+
+
+def _same_work(change: Change) -> bool:
+    """Whether a task executes the same as before, in the same place and with the same values, secrets among them."""
+    before, after = change.before, change.after
+    return (
+        before is not None
+        and after is not None
+        and all(getattr(before, name) == getattr(after, name) for name in _WORK_FIELDS)
+    )
+
+
+def _retries_before(change: Change) -> int:
+    return 0 if change.before is None else max(work.retries for work in work_of(change.before))
+
+
+def _files_of(task: Task) -> Iterator[str]:
+    """The files that decide whether a task is skipped, as far as its directory is known."""
+    named = task.skip_if_unchanged or {}
+    for path in (*named.get("inputs", ()), *named.get("outputs", ())):
+        yield path if task.cwd is None or path.startswith("/") else f"{task.cwd.rstrip('/')}/{path}"
+
+
+def secrets_of(task: Task) -> Iterator[str]:
+    """The secrets that a task refers to, wherever they stand."""
+    stack: list[Any] = [task.inputs, task.env, task.http, task.data]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, Mapping):
+            if isinstance(value.get("secret"), str):
+                yield value["secret"]
+            stack.extend(value.values())
+        elif isinstance(value, list | tuple):
+            stack.extend(value)
