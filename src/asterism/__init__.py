@@ -88,7 +88,7 @@ if TYPE_CHECKING:
     from asterism.store.store_errors import StoreError, StoreUnavailable
 
 _register_fleet_extension("asterism.peers.fleet_extension")
-_register_plans("asterism.durable.schedule_port")
+_register_plans("asterism.durable.plan_submissions")
 
 __version__ = VERSION
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from asterism.base.json_count import JsonCount
+from asterism.base.strict_json import JsonCount
 
 texts = st.text(alphabet='ab"\\,[{\n é', max_size=8)
 values = st.recursive(

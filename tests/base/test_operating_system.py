@@ -36,7 +36,7 @@ ALLOWED = {
     "base/operating_system.py": "this is the place for them",
     "base/clock.py": "asks for CLOCK_BOOTTIME with getattr",
     "base/http_limits.py": "catches the ImportError of resource",
-    "fleet/device/profile.py": "asks for sched_getaffinity with hasattr",
+    "fleet/device/membership.py": "asks for sched_getaffinity with hasattr",
     "series/github/assignment.py": "asks for CLOCK_BOOTTIME with hasattr",
     "base/private_file.py": "asks for geteuid with hasattr",
     "store/sqlite/connection.py": "catches the ImportError of fcntl",

@@ -8,7 +8,7 @@ import httpx
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from asterism.base.path_names import path_part, plain_name
+from asterism.base.text import path_part, plain_name
 
 NAMES = st.text(st.characters(exclude_categories=("Cs",)), min_size=1) | st.text("~./%2E", min_size=1)
 

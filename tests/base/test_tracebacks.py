@@ -14,8 +14,8 @@ import pytest
 from asterism.base.log_recorder import LogRecorder
 from asterism.base.secret_mask import Mask
 from asterism.core.attempt_log import lines_of
-from asterism.execution import function_calls, tracebacks
-from asterism.execution.tracebacks import LONGEST_LINE, MOST_FRAMES, MOST_LINES, record_traceback, traceback_lines
+from asterism.execution import function_calls
+from asterism.execution.function_calls import LONGEST_LINE, MOST_FRAMES, MOST_LINES, record_traceback, traceback_lines
 
 SECRET = "correct-horse-battery"
 NO_SECRETS = Mask()
@@ -135,7 +135,7 @@ def test_an_error_that_cannot_be_printed_stops_nothing(monkeypatch: pytest.Monke
     def broken(error: BaseException, mask: Mask) -> list[str]:
         raise RecursionError("it contains itself")
 
-    monkeypatch.setattr(tracebacks, "traceback_lines", broken)
+    monkeypatch.setattr(function_calls, "traceback_lines", broken)
     log = recorder()
     record_traceback(Source(log), caught(divide))
     record_traceback(Source(None), caught(divide))

@@ -10,7 +10,7 @@ from asterism import Constellation
 from asterism.core.plan.edits import CancelTask, EditBatch
 from asterism.core.plan.status import ConstellationState
 from asterism.core.run.run import Run
-from asterism.durable import admin, schedule_port
+from asterism.durable import admin, plan_submissions
 from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.durable.plan_metrics import plan_families
 from asterism.durable.stored_plans import explain_task, read_plan
@@ -208,7 +208,7 @@ async def test_ablation_a_monitor_that_does_not_know_of_the_cancellation_loses_t
     async def not_cancelling(store: object, name: str) -> bool:
         return False
 
-    monkeypatch.setattr(schedule_port, "plan_cancelling", not_cancelling)
+    monkeypatch.setattr(plan_submissions, "plan_cancelling", not_cancelling)
     monkeypatch.setattr(Run, "given_up", False)
     await cancelled_while_torn_down(stage)
     result = await stage.orchestrator(local=0).run_stored("nightly")

@@ -14,7 +14,7 @@ from asterism.core.plan.apply import Applied
 from asterism.core.plan.edits import AddDependency, AddTask, EditBatch, RemoveTask
 from asterism.core.plan.journal import RecordedConstellation
 from asterism.core.plan.step_changes import Change
-from asterism.durable import compaction, journal_archive, journal_store, plan_history
+from asterism.durable import compaction, journal_store, plan_history
 from asterism.durable.compaction import Compaction
 from asterism.durable.journal_store import UnknownConstellation, insert_plan, record_key
 from asterism.durable.plan_history import (
@@ -44,7 +44,7 @@ def compacted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "TASKS_PER_PIECE", 10)
     monkeypatch.setattr(plan_codec, "TASKS_PER_CHUNK", 20)
     monkeypatch.setattr(journal_store, "PART_LENGTH", 4000)
-    monkeypatch.setattr(journal_archive, "PACK_LENGTH", 1500)
+    monkeypatch.setattr(compaction, "PACK_LENGTH", 1500)
 
 
 def as_json(events: list[PlanEvent]) -> list[Any]:
@@ -283,13 +283,13 @@ async def test_two_processes_that_archive_the_same_records_lose_none(stage: Stag
     monkeypatch.setattr(Compaction, "_remove", nothing)
     monkeypatch.setattr(compaction, "LONG_JOURNAL", 40)
     monkeypatch.setattr(compaction, "STEPS_PER_TASK", 0)
-    monkeypatch.setattr(journal_archive, "PACK_LENGTH", 700)
+    monkeypatch.setattr(compaction, "PACK_LENGTH", 700)
     await stage.orchestrator().run(chain(*(f"t{number}" for number in range(30))))
     whole = as_json((await plan_events(stage.store, "nightly")).events)
     head = (await stage.load()).head
     numbers = range(head.began, head.first)
     some = [numbers, numbers[5:], numbers[: len(numbers) // 2]]
-    await asyncio.gather(*(journal_archive.archive_records(stage.store, "nightly", one, turn) for one in some))
+    await asyncio.gather(*(compaction.archive_records(stage.store, "nightly", one, turn) for one in some))
     assert await stage.store.register(record_key("nightly", head.began)) is None
     assert (await stage.load()).garbage == [one for one in (await stage.load()).garbage if one.startswith("snapshot/")]
     assert as_json((await plan_events(stage.store, "nightly")).events) == whole

@@ -16,7 +16,7 @@ from asterism.durable.journal_store import read_heads
 from asterism.durable.plan_metrics import plan_families
 from asterism.durable.plan_runner import PlanRunner
 from asterism.fleet import schedules as schedules_module
-from asterism.fleet.schedule_pass import SchedulePass
+from asterism.fleet.scheduled_work import SchedulePass
 from asterism.fleet.schedules import ScheduleExists
 from asterism.fleet.selection_metrics import fleet_families
 from asterism.store.protocol import PutRegister

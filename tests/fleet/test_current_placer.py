@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from asterism.core.run.run import Run
-from asterism.fleet import current_placer
+from asterism.fleet import fleet as fleet_module
 from asterism.fleet.device.executor import RunWork
 from asterism.fleet.device.worker import Worker
 from tests.fleet.fleet_scenes import WORK, Hands, Line, Stage
@@ -102,15 +102,15 @@ async def test_a_slot_is_kept_for_a_run_while_it_is_written_and_the_devices_are_
     flow = await person.workflows.add(WORK)
     line.late["commit"] = 5.0
     first = asyncio.create_task(person.create(flow))
-    await asyncio.sleep(2 * current_placer.PLACER_AGE)
+    await asyncio.sleep(2 * fleet_module.PLACER_AGE)
     second = await person.create(flow)
     assert (second.status, (await first).device) == ("created", "kitchen")
-    monkeypatch.setattr(current_placer.CurrentPlacer, "choose", choose_without_reservation)
+    monkeypatch.setattr(fleet_module.CurrentPlacer, "choose", choose_without_reservation)
     other = stage.fleet("eve", line)
     await stage.device("attic")
     line.late["commit"] = 5.0
     third = asyncio.create_task(other.create(flow))
-    await asyncio.sleep(2 * current_placer.PLACER_AGE)
+    await asyncio.sleep(2 * fleet_module.PLACER_AGE)
     assert ((await other.create(flow)).device, (await third).device) == ("attic", "attic"), "two runs for one slot"
 
 

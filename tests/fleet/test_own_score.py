@@ -9,9 +9,9 @@ import pytest
 
 from asterism.core.run.run import Run
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.device import own_score
-from asterism.fleet.device.own_score import REFRESH_INTERVAL, OwnScore
+from asterism.fleet.device import take_order
 from asterism.fleet.device.store_connection import StoreConnection
+from asterism.fleet.device.take_order import REFRESH_INTERVAL, OwnScore
 from asterism.store.protocol import PutSession
 from asterism.store.store_errors import StoreUnavailable
 from tests.fleet.fleet_scenes import WORK, Device, Stage
@@ -112,7 +112,7 @@ async def test_a_large_fleet_is_read_less_often(stage: Stage) -> None:
     await stage.store.commit([PutSession(one, None) for one in others])
     score = OwnScore(StoreConnection(stage.person, session.owner), session)
     await score.refresh()
-    assert score._interval == len(others) + 1 > own_score.REFRESH_INTERVAL
+    assert score._interval == len(others) + 1 > take_order.REFRESH_INTERVAL
 
 
 async def test_a_monitor_reads_no_rank(stage: Stage) -> None:

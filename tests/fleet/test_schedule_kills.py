@@ -16,8 +16,7 @@ import pytest
 from asterism.core.run.workflow import Workflow
 from asterism.core.schedule.ticks import moved_to
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.schedule_pass import SchedulePass
-from asterism.fleet.scheduled_work import read_schedule, schedule_key, ticks_of
+from asterism.fleet.scheduled_work import SchedulePass, read_schedule, schedule_key, ticks_of
 from asterism.store.protocol import PutRegister, Query
 
 HOUR = 3600

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from asterism.core.schedule import ticks
-from asterism.fleet import schedule_pass, scheduled_work
-from asterism.fleet.schedule_pass import SchedulePass
-from asterism.fleet.scheduled_work import ScheduledWork, schedule_key
+from asterism.fleet import scheduled_work
+from asterism.fleet.scheduled_work import ScheduledWork, SchedulePass, schedule_key
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutRegister, Query
 from asterism.store.store_errors import StoreUnavailable
@@ -235,7 +234,7 @@ async def test_a_schedule_goes_on_after_the_clock_was_a_year_ahead(stage: Stage)
 
 
 async def test_without_rewinding_it_stands_still(stage: Stage, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(schedule_pass, "rewound", lambda schedule, now, next_tick: schedule)
+    monkeypatch.setattr(scheduled_work, "rewound", lambda schedule, now, next_tick: schedule)
     await added(stage)
     decide, _ = coordinator(stage)
     stage.jump = 366 * 86_400.0

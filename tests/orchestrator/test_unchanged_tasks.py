@@ -16,8 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asterism import Constellation, LocalDevice, Orchestrator, Task
-from asterism.base import file_hashes
-from asterism.base.file_hashes import UnsuitableFiles, hash_files
 from asterism.core.plan.assignment_lock import AssignmentLock
 from asterism.core.plan.edit_rules import EditScope
 from asterism.core.plan.edits import AddDependency, AddTask, EditBatch
@@ -28,6 +26,7 @@ from asterism.orchestrator import StoreRecords, unchanged_tasks
 from asterism.orchestrator import execution as execution_module
 from asterism.orchestrator.execution import Execution
 from asterism.orchestrator.roster import Active, Roster
+from asterism.orchestrator.unchanged_tasks import UnsuitableFiles, hash_files
 from asterism.store.memory import MemoryStore
 from asterism.store.store_errors import StoreUnavailable
 
@@ -356,20 +355,20 @@ def test_number_and_size_are_bounded(
 ) -> None:
     for name in "ab":
         (tmp_path / name).write_text("xx")
-    monkeypatch.setattr(file_hashes, limit, value)
+    monkeypatch.setattr(unchanged_tasks, limit, value)
     with pytest.raises(UnsuitableFiles, match=words):
         hash_files(["*"], str(tmp_path))
 
 
 def test_the_time_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_hashes, "MAX_SECONDS", -1.0)
+    monkeypatch.setattr(unchanged_tasks, "MAX_SECONDS", -1.0)
     with pytest.raises(UnsuitableFiles, match="takes more than"):
         hash_files(["*"], str(tmp_path))
 
 
 def test_hashing_stops_with_the_plan(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sparse file of a terabyte takes no room, and hours to read."""
-    monkeypatch.setattr(file_hashes, "MAX_BYTES", 2**50)
+    monkeypatch.setattr(unchanged_tasks, "MAX_BYTES", 2**50)
     with (workshop.folder / "in.txt").open("wb") as file:
         file.truncate(2**40)
 

@@ -10,9 +10,9 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
+from asterism.base.clock import ServerClock
 from asterism.store.postgres import connection
 from asterism.store.postgres.connection import Address, ConnectionFactory
-from asterism.store.server_clock import ServerClock
 from asterism.store.store_errors import StoreError, StoreMissing
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from asterism.base.clock import DRIFT, ServerClock
 from asterism.core.run.run import Progress
 from asterism.store.protocol import ExpectSession, ProgressReport, PutRun
-from asterism.store.server_clock import DRIFT, ServerClock
 from asterism.store.store_errors import Conflict
 from asterism.testing.store_conformance.sample_records import (
     a_run,

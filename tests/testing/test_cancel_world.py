@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from asterism.durable import schedule_port
+from asterism.durable import plan_submissions
 from asterism.testing.simulator import simulate
 from asterism.testing.simulator.cancel_world import CancelWorld
 from asterism.testing.simulator.checker import Violation
@@ -22,7 +22,7 @@ def test_ablation_a_teardown_that_is_given_up_is_noticed(monkeypatch: pytest.Mon
     async def not_cancelling(store: object, name: str) -> bool:
         return False
 
-    monkeypatch.setattr(schedule_port, "plan_cancelling", not_cancelling)
+    monkeypatch.setattr(plan_submissions, "plan_cancelling", not_cancelling)
     monkeypatch.setattr("asterism.durable.fleet_device._must_run", lambda plan, work: False)
 
     def look() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from asterism.core.schedule import ticks
-from asterism.fleet import schedule_pass, scheduled_work
+from asterism.fleet import scheduled_work
 from asterism.fleet.scheduled_work import ScheduledWork, schedule_key
 from asterism.testing.simulator import Violation, simulate
 from asterism.testing.simulator.schedule_world import ScheduleWorld
@@ -50,7 +50,7 @@ def no_revision(patch: pytest.MonkeyPatch) -> None:
 
 def no_rewinding(patch: pytest.MonkeyPatch) -> None:
     """A schedule whose cursor is in the future waits until the clock has caught up."""
-    patch.setattr(schedule_pass, "rewound", lambda schedule, now, next_tick: schedule)
+    patch.setattr(scheduled_work, "rewound", lambda schedule, now, next_tick: schedule)
     patch.setattr(ticks, "LATE", float("inf"))  # so that nothing seems to be due
 
 

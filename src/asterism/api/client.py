@@ -44,8 +44,7 @@ from asterism.api.request_tries import RequestTries
 from asterism.api.server_logins import token_for
 from asterism.api.server_operations import ServerOperations
 from asterism.base.http_answers import ACCEPTED, LARGEST_SERVER_ANSWER, AnswerRefused, bound_answer, bound_hook
-from asterism.base.path_names import path_part
-from asterism.base.text import masked_url
+from asterism.base.text import masked_url, path_part
 from asterism.core.errors import AsterismError
 
 OnCut = Callable[[Exception], None]

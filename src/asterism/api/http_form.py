@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from asterism.api.edit_operations import edits_json
 from asterism.api.operation import Operation
-from asterism.base.path_names import path_part
+from asterism.base.text import path_part
 from asterism.core.errors import AsterismError
 
 API = "/api/v1"

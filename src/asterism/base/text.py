@@ -14,6 +14,11 @@ terminal, hide or reorder text, or forge lines. Three rules hold for everything 
 A malformed URL is likely to appear in an error message, so ``masked_url`` does not rely on the syntax of a URL:
 everything from the scheme to the last ``@`` may be part of a login. It may hide a part of a path, but never shows a
 part of a password.
+
+Names as parts of the path of a URL.
+
+Percent-encoding is not enough: clients and proxies remove the parts ``.`` and ``..`` from a path, also if they are
+encoded. Such a name gets a ``~`` in front, and so does a name that looks like the result.
 """
 
 from __future__ import annotations
@@ -25,6 +30,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, Any
+from urllib.parse import quote
 
 from asterism.core.errors import NotJson
 
@@ -295,3 +301,19 @@ def clean_streams() -> Iterator[None]:
         yield
     finally:
         sys.stdout, sys.stderr = before
+
+
+# -- path names --------------------------------------------------------------------------------------------------------
+
+
+_DOTS = re.compile(r"~*\.{1,2}")
+
+
+def path_part(name: str) -> str:
+    """A name as one part of a path."""
+    return quote(f"~{name}" if _DOTS.fullmatch(name) else name, safe="")
+
+
+def plain_name(part: str) -> str:
+    """The name that ``path_part`` has written. The percent-encoding of ``part`` is removed already."""
+    return part[1:] if part.startswith("~") and _DOTS.fullmatch(part) else part

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from asterism.api.documents import LogEntry, TaskLogEntry
 from asterism.api.system import System
+from asterism.base.status_colours import DIM
 from asterism.base.text import clean, echo_data, json_text, short
 from asterism.cli.cli_context import ask_again, format_clock, note
 from asterism.cli.screen import Screen
@@ -20,7 +21,6 @@ from asterism.core.attempt_log import LogLine, LogReader
 from asterism.core.run.run import Run
 from asterism.fleet.fleet import Fleet, attempt_number
 from asterism.report.log_text import log_text
-from asterism.report.status_style import DIM
 
 FOLLOW_TIMEOUT = 20.0
 """How long an answer may wait for a line, in seconds."""

@@ -28,7 +28,7 @@ An error with a file name in this list is defined there::
     ├── NotTheSameRun             (core/run/merge.py) two records with one id differ in fields that never change
     ├── UnknownPlaceholder        (execution/placeholders.py) a placeholder names nothing, or what cannot stand there
     ├── NotExpandable             (execution/foreach_expansion.py) the list of a group is not a list, or too long
-    ├── ElementsFailed            (orchestrator/foreach_groups.py) some tasks of a group failed
+    ├── ElementsFailed            (orchestrator/execution.py) some tasks of a group failed
     ├── MissingInput              (execution/task_inputs.py) an input has no value
     ├── CommandFailed             (execution/processes.py) a command exited with another code than 0
     ├── RequestFailed             (execution/http_requests.py) the answer has an unexpected status

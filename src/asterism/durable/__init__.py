@@ -13,16 +13,14 @@
 ``fleet_device``          the fleet as the only device of the orchestrator: one run for each execution of a task
 ``journal_store``         where a plan is in the store: head, journal, snapshot; insert and load
 ``journal_writer``        ``JournalWriter``: commits the steps of a plan together with the runs that follow from them
-``compaction``            replaces a long journal by a snapshot while the plan runs
-``journal_archive``       the records that compaction has replaced, packed
+``compaction``            replaces a long journal by a snapshot while the plan runs, and packs the records it replaced
 ``plan_history``          versions of a plan, the plan as it was at one of them, events with positions
 ``cycle_requests``        edit cycles for editors in other processes: list, claim, answer
 ``approval_store``        the edits that wait for a person, and the rules for that
 ``approval_requests``     approve or refuse one of them, whether a process runs the plan or not
 ``editor_budget``         what an editor may spend on a plan, what it has spent, and who decides if that is all
 ``rejected_edits``        the newest rejected edits of a plan
-``schedule_port``         the plans of schedules: how a tick stores one, whether it has ended
-``plan_submissions``      plans that any plan runner runs, until they have ended
+``plan_submissions``      plans that any plan runner runs, until they have ended; those of schedules among them
 ``plan_runner``           ``PlanRunner``: runs submitted plans, and those of schedules
 ``plan_retry``            reopens a plan that has ended, to run again what failed
 ``admin``                 edit, pause and cancel a stored plan from any process; find its owner

@@ -18,14 +18,14 @@ from typing import Any, TypeVar
 from asterism.base.clock import new_id
 from asterism.core.errors import AlreadyRunning, EditRejected, PlanError, RunRefused, Violation
 from asterism.core.plan.apply import Applied
-from asterism.core.plan.attempt_times import AttemptTimes
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import ApprovalGone, EditBatch, EditWaits
 from asterism.core.plan.journal import RecordedConstellation, Step
+from asterism.core.plan.node import AttemptTimes
 from asterism.core.plan.status import ConstellationState
-from asterism.core.run.outcomes import was_executed
 from asterism.core.run.run import Run
 from asterism.core.run.session import ABROAD, Session
+from asterism.core.run.transitions import was_executed
 from asterism.durable.approval_store import terms_with_approvals, waiting_edits_at_rest
 from asterism.durable.journal_store import (
     ENDED,

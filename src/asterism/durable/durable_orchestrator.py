@@ -44,16 +44,14 @@ from asterism.durable.journal_store import (
 from asterism.durable.ownership import FleetMembership, Ownership, cancel_runs
 from asterism.durable.plan_retry import reopen_plan
 from asterism.fleet.device.agent import DeviceAgent
-from asterism.fleet.device.membership import DeviceNameTaken
-from asterism.fleet.device.profile import measure
+from asterism.fleet.device.membership import DeviceNameTaken, measure
 from asterism.fleet.fleet import Fleet, orchestrator_device
 from asterism.fleet.policy.device_policy import DevicePolicy
 from asterism.fleet.retention import PREFIX
 from asterism.orchestrator.edit_cycles import Answer
 from asterism.orchestrator.options import Options
 from asterism.orchestrator.orchestrator import PlanCommands
-from asterism.orchestrator.result import Result
-from asterism.orchestrator.result_records import StoreRecords
+from asterism.orchestrator.result import Result, StoreRecords
 from asterism.orchestrator.scheduler import DeviceScheduler
 from asterism.store.store_errors import StoreUnavailable
 

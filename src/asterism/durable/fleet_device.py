@@ -22,16 +22,15 @@ from asterism.base.expressions import Selections, holds
 from asterism.base.trace_context import current_traceparent
 from asterism.core.errors import DeviceUnavailable, RecordedError, RunRefused
 from asterism.core.json_values import NOTHING, plain_json
-from asterism.core.plan.attempt_times import AttemptTimes
 from asterism.core.plan.journal import RecordedConstellation
 from asterism.core.plan.known_devices import KnownDevices
-from asterism.core.plan.node import Node
+from asterism.core.plan.node import AttemptTimes, Node
 from asterism.core.plan.status import RUNNING, ConstellationState
 from asterism.core.plan.task import ACTIONS, Lane, Task
 from asterism.core.run import transitions
-from asterism.core.run.outcomes import was_executed
 from asterism.core.run.placement import mismatch_reason
 from asterism.core.run.run import COMPLETED, Run
+from asterism.core.run.transitions import was_executed
 from asterism.core.run.workflow import Workflow
 from asterism.durable.journal_store import OwnershipLost
 from asterism.durable.journal_writer import JournalWriter

@@ -1,7 +1,7 @@
 """History of a stored plan: its versions, the plan as it was at one of them, and its events with their positions.
 
 Everything comes from the journal, replayed step by step (``core/plan/step_changes.py``): the records that are there,
-and those that compaction has archived (``journal_archive.py``). So the history covers the whole life of a plan. Only a
+and those that compaction has archived (``compaction.py``). So the history covers the whole life of a plan. Only a
 journal that an earlier version of Asterism has compacted begins later, with the oldest snapshot that is left.
 
 A *position* names an event: the number of its record, and its number within that record. A position without the latter
@@ -26,7 +26,7 @@ from asterism.core.plan.assignment_lock import EditCycle
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.journal import RecordedConstellation, RecordedLock, Step, UnreadableJournal
 from asterism.core.plan.step_changes import Change, replay_step
-from asterism.durable.journal_archive import read_archive
+from asterism.durable.compaction import read_archive
 from asterism.durable.journal_store import (
     LOAD_ATTEMPTS,
     Head,

@@ -26,10 +26,10 @@ from asterism.durable.plan_submissions import (
     RUNNER_RENEWAL,
     announce_runner,
     open_submissions,
+    plan_ended,
     plan_schedules,
     withdraw_runner,
 )
-from asterism.durable.schedule_port import plan_ended
 from asterism.fleet.device.membership import DeviceNameTaken
 from asterism.fleet.fleet import Fleet
 from asterism.store.store_errors import StoreUnavailable

@@ -7,25 +7,35 @@ with the end of the plan that it read: if the plan was reopened meanwhile, it st
 
 Each plan runner has a register, too, which it renews while it lives: so the answer to an edit of a plan that no process
 runs can say whether one will (``is_to_be_run``).
+
+What durable plans plug into fleets: how the plan of a tick is stored, whether it has ended, how it is cancelled.
+
+A schedule keeps a plan as a document: the plan as JSON, and its lock policy. A tick stores a copy of it under a name of
+its own, in the commit that moves the schedule on. A process that runs plans takes it up (plan_runner.py).
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from asterism.core.errors import PlanError
 from asterism.core.json_values import NOTHING, plain_json
 from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.journal import UnreadableJournal
 from asterism.core.schedule.schedule import InvalidSchedule, Schedule
+from asterism.durable import admin
 from asterism.durable.admin import SUBMITTED, submission
 from asterism.durable.journal_store import (
     ConstellationExists,
     UnknownConstellation,
+    check_storable,
     head_key,
+    insertion,
     read_head,
+    unstarted,
 )
-from asterism.durable.schedule_port import plan_document, plan_writes
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.scheduled_work import SCHEDULES, decode
 from asterism.store.optimistic_update import retry_on_conflict, try_commit
@@ -140,3 +150,45 @@ async def _is_open(store: Store, register: Register, name: str) -> bool:
     if head.ended:  # if it is reopened meanwhile, nothing is removed
         await try_commit(store, [*removal, ExpectRegister(head_key(name), revision)])
     return not head.ended
+
+
+# -- schedule port -----------------------------------------------------------------------------------------------------
+
+
+def plan_document(plan: Constellation, policy: str, by: str) -> dict[str, Any]:
+    """A plan as a schedule keeps it. ``by`` is its author. Raises NotJson if another process could not execute a task
+    of it."""
+    check_storable(plan)
+    return {"plan": {**plan.to_json(), "source": plan.source or plan.id, "author": by}, "policy": policy}
+
+
+def plan_writes(store: Store, name: str, document: Mapping[str, Any]) -> Sequence[PutRegister]:
+    """The writes that store the plan of a document under a name; the first is the head of the plan."""
+    plan = Constellation.from_json(document["plan"])
+    plan.id = name
+    recorded, lock, terms = unstarted(plan, {"policy": document["policy"], **document.get("terms", {})})
+    return insertion(store, recorded, lock, terms, document.get("params", {}), file=document.get("file", ""))[1]
+
+
+async def plan_ended(store: Store, name: str) -> bool:
+    """Whether a stored plan has ended, or was removed."""
+    try:
+        head, _ = await read_head(store, name)
+    except UnknownConstellation:
+        return True
+    return head.ended
+
+
+async def plan_cancelling(store: Store, name: str) -> bool:
+    """Whether a stored plan is being cancelled, or is to be: a request for that is stored."""
+    try:
+        head, _ = await read_head(store, name)
+    except (UnknownConstellation, UnreadableJournal):
+        return False
+    return not head.ended and (head.cancelling or await admin.cancel_reason(store, name) is not None)
+
+
+async def cancel_plan(fleet: Fleet, name: str, reason: str) -> None:
+    """Ask the owner of a plan to cancel it. Does nothing if it has ended."""
+    with contextlib.suppress(PlanError):  # it has ended
+        await admin.cancel(fleet, name, reason)

@@ -12,18 +12,17 @@ from dataclasses import dataclass, field
 from asterism.base.durations import format_age
 from asterism.base.text import join_names, plural, suggestion
 from asterism.core.errors import AsterismError, UnknownTask, error_text
-from asterism.core.plan.attempt_times import QUEUED, STARTING, AttemptTimes
-from asterism.core.plan.attempt_times import RUNNING as RUNNING_PHASE
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import WaitingEdit
 from asterism.core.plan.explain import Holder, why
-from asterism.core.plan.node import Node
+from asterism.core.plan.node import QUEUED, STARTING, AttemptTimes, Node
+from asterism.core.plan.node import RUNNING as RUNNING_PHASE
 from asterism.core.plan.status import RUNNING, TERMINAL, ConstellationState
 from asterism.core.plan.teardowns import is_due
-from asterism.core.run.outcomes import was_executed
 from asterism.core.run.run import OWNED, Run, RunStatus
 from asterism.core.run.run import TERMINAL as ENDED_RUNS
 from asterism.core.run.session import Session
+from asterism.core.run.transitions import was_executed
 from asterism.durable.admin import cancel_reason, last_owner, live_owner, live_sessions, pause_reason
 from asterism.durable.approval_store import waiting_approvals
 from asterism.durable.editor_budget import Account, read_account

@@ -1,13 +1,11 @@
 """How work is executed anywhere: processes, functions, HTTP requests, their inputs and their output.
 
-``task_inputs``        the inputs of a task: values, placeholders, and what goes into them
-``command_inputs``     inputs of a command: its environment, its words and its files
+``task_inputs``        the inputs of a task: values and placeholders; for a command its environment, words and files
 ``processes``          commands as child processes; ``process_guard`` kills those of a process that dies or is frozen
 ``placeholders``       placeholders of plan files (``{item}``), filled when a task is made
 ``foreach_expansion``  the tasks of a ``foreach``, from a list
-``function_calls``     Python functions by their path
+``function_calls``     Python functions by their path, and the traceback of one that failed
 ``print_capture``      what a function prints, as its log
-``tracebacks``         the traceback of a function, masked, its own frames first
 ``http_requests``      HTTP requests as tasks
 ``large_values``       results that are stored as blobs
 

@@ -13,8 +13,7 @@ writing and waiting around it.
 ``waiters``               waiting for the ends of runs
 ``run_explanation``       why a run is not running
 ``schedules``             ``Schedules``: add, pause, resume and remove schedules; their next times and histories
-``schedule_pass``         the coordinator's pass over schedules: decides about due ticks
-``scheduled_work``        creates the run of a tick in the commit that moves the schedule on
+``scheduled_work``        the coordinator's pass over schedules, which decides about due ticks and creates their runs
 ``retention``             removal of old runs and plans
 ``coordinator``           the elected device that monitors the others, its deputy, and their election
 ``monitor``               takes runs from lost devices, assigns waiting runs, gives up what no device can execute

@@ -38,7 +38,7 @@ from asterism.core.run.workflow import Workflow
 from asterism.fleet import retention
 from asterism.fleet.extensions import extensions, plan_port
 from asterism.fleet.fleet import Fleet, executes_own_plan, time_to_answer
-from asterism.fleet.schedule_pass import SchedulePass
+from asterism.fleet.scheduled_work import SchedulePass
 from asterism.fleet.workflows import UnknownWorkflow
 from asterism.store.optimistic_update import try_commit
 from asterism.store.protocol import ExpectSession, Notice, PutRun, PutSession, Query, WaitingRuns

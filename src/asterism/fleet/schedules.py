@@ -5,7 +5,7 @@
     await fleet.schedules.add("nightly", workflow="report", cron="0 3 * * *", timezone="Europe/Berlin")
     await fleet.schedules.next_times("nightly", 5)
 
-The coordinator of the fleet creates the runs (schedule_pass.py), so a device or a monitor must have joined.
+The coordinator of the fleet creates the runs (scheduled_work.py), so a device or a monitor must have joined.
 """
 
 from __future__ import annotations

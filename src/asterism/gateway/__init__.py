@@ -4,13 +4,12 @@ The device's half:
 
 ``gateway_connection``  what a device asks of its fleet, through a server instead of a store
 ``gateway_transport``   its HTTP requests; ``gateway_messages``: their form
-``step_queue``          steps that wait for the server; ``outbox``: those that outlive the process
+``outbox``              steps that wait for the server, and results that outlive the process
 ``device_key``          the key by which the server knows the device
 
 The server's half:
 
 ``gateway``             what devices ask; ``gateway_order`` takes runs for them, ``gateway_runs`` makes their steps
-``gateway_standings``   what the server knows of each device
 ``device_storage``      how much a device may store
 ``enrolment``           one-time codes for devices, their keys and their credentials
 

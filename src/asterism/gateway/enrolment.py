@@ -25,9 +25,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from asterism.core.errors import AsterismError
-from asterism.core.run.device_name import RULE, device_name_problem, is_reserved, skeleton
 from asterism.core.run.run import Grant, Owner
-from asterism.core.run.session import ABROAD, OPEN, REVOKED
+from asterism.core.run.session import ABROAD, OPEN, REVOKED, RULE, device_name_problem, is_reserved, skeleton
 from asterism.fleet.device.membership import JOINED
 from asterism.fleet.joinable_devices import CODES, DEVICES
 from asterism.fleet.policy.rule_patterns import compile_pattern, is_pattern

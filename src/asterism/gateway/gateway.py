@@ -36,9 +36,9 @@ from asterism.core.run.run import ASSIGNED, Grant
 from asterism.core.run.session import OPEN, VIA, Session
 from asterism.core.run.workflow import SHORTEST_HEARTBEAT
 from asterism.fleet.device import membership
-from asterism.fleet.device.acceptance import LOOK_INTERVAL
 from asterism.fleet.device.membership import DeviceNameTaken
 from asterism.fleet.device.store_connection import StoreConnection
+from asterism.fleet.device.take_order import LOOK_INTERVAL
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.ledger import blob_of
 from asterism.fleet.workflows import UnknownWorkflow
@@ -59,9 +59,8 @@ from asterism.gateway.gateway_messages import (
     text_in,
     texts_in,
 )
-from asterism.gateway.gateway_order import DeviceWatch, EnoughUnseen, GatewayOrder
+from asterism.gateway.gateway_order import DeviceWatch, EnoughUnseen, GatewayOrder, Standings
 from asterism.gateway.gateway_runs import GrantedRuns, checked_object
-from asterism.gateway.gateway_standings import Standings
 from asterism.store.protocol import (
     OFFERED,
     HeartbeatReply,

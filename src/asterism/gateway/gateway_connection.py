@@ -19,7 +19,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from asterism.base.clock import BootClock, Clock
+from asterism.base.clock import BootClock, Clock, ServerClock
 from asterism.core.errors import AsterismError, InvalidWorkflow, NotJson
 from asterism.core.json_values import SizeLimit
 from asterism.core.run.circuit_breaker import Completion
@@ -50,12 +50,10 @@ from asterism.gateway.gateway_messages import (
     report_json,
     step_json,
 )
-from asterism.gateway.outbox import Outbox
-from asterism.gateway.step_queue import StepQueue
+from asterism.gateway.outbox import Outbox, StepQueue
 from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.protocol import HeartbeatReply, ProgressReport, PutLog, Watch
 from asterism.store.row_codec import run_of
-from asterism.store.server_clock import ServerClock
 from asterism.store.store_errors import StoreError, StoreUnavailable
 
 if TYPE_CHECKING:

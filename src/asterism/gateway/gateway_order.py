@@ -1,4 +1,10 @@
-"""Orders of devices for offered runs, as a gateway executes them; and the watch of a device that waits for work."""
+"""Orders of devices for offered runs, as a gateway executes them; and the watch of a device that waits for work.
+
+Election ranks for the devices of a gateway: read once for all of them.
+
+Each device asks for its rank when it joins and from time to time. The ranks depend on all sessions, so to read them for
+each device would cost the square of their number.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +14,12 @@ from typing import Any
 
 from asterism.base.expressions import holds
 from asterism.core.run import transitions
-from asterism.core.run.placement import mismatch_reason, unmet_reason
+from asterism.core.run.placement import Weights, mismatch_reason, unmet_reason
 from asterism.core.run.run import Run
 from asterism.core.run.session import Session
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.device.acceptance import LOOK_INTERVAL
-from asterism.fleet.device.take_order import SAME_TIME
+from asterism.fleet.device.store_connection import election_standings
+from asterism.fleet.device.take_order import LOOK_INTERVAL, SAME_TIME
 from asterism.fleet.fleet import Fleet
 from asterism.gateway.enrolment import Identity
 from asterism.gateway.gateway_messages import MOST_TAKEN, count_in, object_in, texts_in
@@ -105,3 +111,37 @@ class DeviceWatch:
 
     def close(self) -> None:
         self._watch.close()
+
+
+# -- gateway standings -------------------------------------------------------------------------------------------------
+
+
+KNOWN_FOR = 5.0
+"""How long ranks are used after they were read, in seconds."""
+
+PAUSE = 9.0
+"""How long after that they are not read again for a device that is new: so many times as long as the reading took."""
+
+
+class Standings:
+    """The ranks of all devices, and the weights of scores."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet, self._clock = fleet, fleet.clock
+        self._read_at = self._next_read = float("-inf")
+        self._known: tuple[Mapping[str, float], Weights] | None = None
+        self._reading = asyncio.Lock()
+
+    async def of(self, device: str) -> tuple[Mapping[str, float], Weights]:
+        """The ranks, with that of this device if it can be reached. Raises StoreError."""
+        async with self._reading:
+            known, began = self._known, self._clock.time()
+            if known is not None and began - self._read_at < KNOWN_FOR and device in known[0]:
+                return known
+            if began < self._next_read:
+                await self._clock.sleep(self._next_read - began)
+                began = self._clock.time()
+            self._known = known = await election_standings(self._fleet)
+            self._read_at = self._clock.time()
+            self._next_read = self._read_at + PAUSE * (self._read_at - began)
+            return known

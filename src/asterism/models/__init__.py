@@ -4,9 +4,8 @@
 ``planner``             a plan file from a request in words: ``draft_plan``
 ``budget``              what a call may cost at most: prices, estimates (the budget: ``durable/editor_budget.py``)
 ``plan_prompt``         the compact view of a plan that it reads
-``edit_schema``         its tools, and the schema of its answer
 ``edit_filter``         which ends it is asked about at all: ``EditFilter``
-``conversation``        the messages about the ends of one cycle, and what the answers mean
+``conversation``        its tools, the messages about the ends of one cycle, and what the answers mean
 ``model_calls``         requests to models: streams, timeouts, rate limits, fallback, prices
 ``model_messages``      a question and its answer, as plain data
 ``cassette``            its exchanges, in memory or in a store, and their replay

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from asterism.core.run.device_name import is_reserved
-from asterism.core.run.session import ABROAD
+from asterism.core.run.session import ABROAD, is_reserved
 from asterism.fleet.joinable_devices import DEVICES
 from asterism.fleet.retention import PREFIX
 from asterism.models.device_aliases import DeviceAliases

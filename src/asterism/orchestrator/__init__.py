@@ -12,16 +12,15 @@
 ``options``             ``Options``: the frozen options of an orchestrator, and how they prepare a plan and its lock;
                         ``Scheduler`` and ``PlanJournal``, the ports of an execution
 ``scheduler``           ``DeviceScheduler``: one step of the loop for all changes; shares devices among plans
-``execution``           ``Execution``: one running plan: starts tasks, records ends, retries, stops, cancels
+``execution``           ``Execution``: one running plan: starts tasks, records ends, retries, stops, cancels;
+                        expands groups into tasks when their list is known
 ``edit_cycles``         calls the editor for tasks that ended, applies or rejects its answer, closes cycles in time
-``foreach_groups``      groups: expands them into tasks when their list is known, and gathers the results of these
 ``unchanged_tasks``     tasks whose files have not changed since their last execution get their recorded result
-``result_records``      these records in a store
 ``roster``              the devices that have joined, the choice of one for a task, and the tasks that none can run
 ``devices``             the ``Device`` protocol, ``Work``, and ``LocalDevice``, which is this process
 ``events``              typed events, the bus, and ``PlanEvents``, the publisher of one plan's events
 ``plan_mask``           masks the secrets of a whole plan in everything that is recorded or shown about it
-``result``              the result of a plan: states, values, holds, summary
+``result``              the result of a plan: states, values, holds, summary; records of results in a store
 ======================  ================================================================================================
 
 The life of a task::
@@ -64,8 +63,7 @@ if TYPE_CHECKING:
         TaskEvent,
     )
     from asterism.orchestrator.orchestrator import Orchestrator
-    from asterism.orchestrator.result import Result, Summary
-    from asterism.orchestrator.result_records import StoreRecords
+    from asterism.orchestrator.result import Result, StoreRecords, Summary
 
 __all__ = [
     "Answer",
@@ -95,7 +93,6 @@ __getattr__, __dir__ = lazy_names(
             *("ConstellationEvent", "DeviceEvent", "EditEvent", "Event", "EventBus", "Subscription", "TaskEvent"),
         ],
         "asterism.orchestrator.orchestrator": ["Orchestrator"],
-        "asterism.orchestrator.result": ["Result", "Summary"],
-        "asterism.orchestrator.result_records": ["StoreRecords"],
+        "asterism.orchestrator.result": ["Result", "StoreRecords", "Summary"],
     },
 )

@@ -19,13 +19,13 @@ from asterism.base.trace_context import HEADER, VARIABLE, current_traceparent
 from asterism.core.errors import AsterismError
 from asterism.core.json_values import NOTHING, RESULT_LIMIT, SizeLimit, plain_json
 from asterism.core.plan.task import Task
-from asterism.execution import command_inputs, function_calls, task_inputs
+from asterism.execution import function_calls, task_inputs
+from asterism.execution.function_calls import record_traceback
 from asterism.execution.http_requests import send_request
 from asterism.execution.large_values import call_apart
 from asterism.execution.print_capture import attempt_logger
 from asterism.execution.processes import Commands, own_part
 from asterism.execution.task_inputs import ResolvedInputs
-from asterism.execution.tracebacks import record_traceback
 from asterism.orchestrator.plan_logs import PlanLogs
 
 log = logging.getLogger("asterism.device")
@@ -164,15 +164,15 @@ class LocalDevice:
         return value
 
     async def _command(self, argv: list[str], work: Work, resolved: ResolvedInputs) -> Any:
-        texts = await call_apart(command_inputs.input_texts, resolved.inputs)
-        environment = command_inputs.passable(argv, _environment(work, resolved, texts))
+        texts = await call_apart(task_inputs.input_texts, resolved.inputs)
+        environment = task_inputs.passable(argv, _environment(work, resolved, texts))
         run = partial(self._commands.run, argv, cwd=work.task.cwd, heard=work.heard, result_limit=self._limit)
         if not texts:
             return await run(environment=environment)
         with ExitStack() as undo:
             with own_part("the inputs of the command could not be written"):
-                folder = undo.enter_context(command_inputs.private_folder())
-                environment |= await call_apart(command_inputs.write_inputs, texts, folder)
+                folder = undo.enter_context(task_inputs.private_folder())
+                environment |= await call_apart(task_inputs.write_inputs, texts, folder)
             return await run(environment=environment, folder=str(folder))
 
     def _warn(self, mask: Mask) -> None:
@@ -217,7 +217,7 @@ async def _finished(value: Any) -> Any:
 
 def _environment(
     work: Work, resolved: ResolvedInputs, texts: Mapping[str, str]
-) -> dict[str, str | command_inputs.InputVariable]:
+) -> dict[str, str | task_inputs.InputVariable]:
     """The environment of a command: that of this process, its own variables, its inputs, and its identity."""
     own = {
         "ASTERISM_CONSTELLATION": work.constellation,
@@ -231,8 +231,8 @@ def _environment(
     text = line or " ".join(work.task.argv or ())
     return {
         **os.environ,
-        **command_inputs.bare_variables(texts, text, lambda name: task_inputs.mentions_name(line, name)),
+        **task_inputs.bare_variables(texts, text, lambda name: task_inputs.mentions_name(line, name)),
         **resolved.environment,
-        **command_inputs.prefixed_variables(texts, text),
+        **task_inputs.prefixed_variables(texts, text),
         **own,
     }

@@ -4,6 +4,11 @@ Nothing here polls. When a task's coroutine returns, its end is recorded and its
 (``_ended``). One step of the scheduler for all changes opens an edit cycle (``open_cycles``) and starts ready tasks.
 The result of an execution counts while its epoch is in ``active``. A timeout, a cancellation or a revocation moves the
 epoch to ``stopping``: its result is then refused. Its slot is free when it has really stopped, or after ``grace``.
+
+Groups of a running plan: expand one into tasks when its list is known, and gather the results of its tasks.
+
+No device executes a group. When it is ready, the orchestrator either applies the edit that expands it, or records its
+start and its end in one step of the loop, so a stored plan has both or none of them.
 """
 
 from __future__ import annotations
@@ -11,10 +16,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from asterism.core.errors import DeviceLost, DeviceUnavailable, NoDevice, error_text
+from asterism.core.errors import AsterismError, DeviceLost, DeviceUnavailable, NoDevice, error_text
 from asterism.core.json_values import NOTHING
 from asterism.core.plan.apply import Applied
 from asterism.core.plan.assignment_lock import AssignmentLock
@@ -34,11 +40,11 @@ from asterism.core.plan.status import (
     TaskStatus,
 )
 from asterism.core.plan.task import GROUP_LANE, Lane, Task
+from asterism.execution.foreach_expansion import expansion
 from asterism.execution.print_capture import log_source
 from asterism.orchestrator.devices import Work
 from asterism.orchestrator.edit_cycles import EditCycles, EditorContext
 from asterism.orchestrator.events import DeviceEvent, EventBus, PlanEvents
-from asterism.orchestrator.foreach_groups import advance_group
 from asterism.orchestrator.options import MAX_BACKOFF, Options, PlanJournal, Scheduler
 from asterism.orchestrator.plan_logs import PlanLogs
 from asterism.orchestrator.plan_mask import PlanMask
@@ -567,3 +573,51 @@ class Execution:
         self.waiting.close()
         if self._trace is not None:
             self._trace.left()
+
+
+# -- foreach groups ----------------------------------------------------------------------------------------------------
+
+
+HERE = "orchestrator"
+"""The device of a group in the story."""
+
+MOST_NAMES = 5
+"""How many failed elements an error names."""
+
+
+class ElementsFailed(AsterismError):
+    """Some tasks of a group failed."""
+
+
+def advance_group(execution: Execution, node: Node, now: float) -> bool:
+    """Expand a group that is ready, or end it. Returns True: one task has made its step."""
+    plan = execution.plan
+    value: Any = None
+    error: AsterismError | None = None
+    try:
+        foreach = node.task.foreach or {}
+        if "of" not in foreach:
+            source = plan.nodes.get(foreach["from"])
+            result = None if source is None else source.value
+            batch = expansion(node.task, tuple(node.parents.values()), result)
+            plan.apply(replace(batch, editor=plan.edited.get(node.id)), now)
+            return True
+        value = _gathered(execution, foreach["of"])
+    except AsterismError as failure:  # an edit that was rejected, too: an element has the id of another task
+        error = failure
+    plan.start(node, HERE, now)
+    if error is None:
+        execution.end(node, COMPLETED, value)
+    else:
+        execution.fail(node, PlanMask(plan)().error(error))
+    return True
+
+
+def _gathered(execution: Execution, ids: list[str]) -> list[Any]:
+    """The results of the elements that are in the plan. Raises ElementsFailed."""
+    nodes = [execution.plan.nodes[one] for one in ids if one in execution.plan.nodes]
+    failed = [node.id for node in nodes if node.status is FAILED]
+    if failed:
+        more = f" and {len(failed) - MOST_NAMES:,} more" if len(failed) > MOST_NAMES else ""
+        raise ElementsFailed(f"{len(failed)} of {len(nodes)} elements failed: {', '.join(failed[:MOST_NAMES])}{more}")
+    return [node.value for node in nodes]

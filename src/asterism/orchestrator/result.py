@@ -1,8 +1,11 @@
-"""Result of a plan: the states and values of its tasks, its edit cycles, its figures."""
+"""Result of a plan: the states and values of its tasks, its edit cycles, its figures.
+
+Records of unchanged tasks in a store.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +18,8 @@ from asterism.core.plan.parallelism import Parallelism, parallelism
 from asterism.core.plan.plan_end import time_at_rest
 from asterism.core.plan.status import EXIT_CODES, ConstellationState
 from asterism.orchestrator.plan_logs import PlanLogs
+from asterism.store.optimistic_update import try_commit
+from asterism.store.protocol import PutRegister, Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,3 +140,28 @@ def covered(intervals: Iterable[tuple[float, float]]) -> float:
         total += max(0.0, end - max(start, reached))
         reached = max(reached, end)
     return total
+
+
+# -- result records ----------------------------------------------------------------------------------------------------
+
+
+PREFIX = "unchanged/"
+"""Prefix of the registers with records. Retention knows it too."""
+
+
+class StoreRecords:
+    """Where an orchestrator keeps the results of tasks with ``skip_if_unchanged``. Retention removes those that were
+    not used for long."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def get(self, key: str) -> Mapping[str, Any] | None:
+        register = await self._store.register(PREFIX + key)
+        return register.value if register is not None and isinstance(register.value, Mapping) else None
+
+    async def put(self, key: str, record: Mapping[str, Any]) -> None:
+        """If another process writes the same record just now, one of them is kept."""
+        known = await self._store.register(PREFIX + key)
+        value = {**record, "at": self._store.clock()}
+        await try_commit(self._store, [PutRegister(PREFIX + key, value, None if known is None else known.revision)])

@@ -11,7 +11,7 @@ without a rollback in between.
 
 A closed copy is sent on, since other stores may have such a copy. Stores without one ignore it, above all the peer that
 has forgotten the run. A store that knows how the run ended sends that record in return, and it is accepted although the
-first peer was the one to say (trust.py).
+first peer was the one to say (record_decisions.py).
 """
 
 from __future__ import annotations

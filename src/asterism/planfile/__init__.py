@@ -15,7 +15,7 @@
 ``loader`` turns the text of a plan file into a ``PlanFile``: the constellation, its devices and its lock policy. It
 reads YAML with line numbers (``base/yaml_lines``), checks the shape with the pydantic models in ``models``, whose
 errors ``validation_messages`` turns into sentences, and checks everything else (names, conditions, inputs, functions)
-with ``checks`` and ``placeholder_checks``. ``include`` finds the files of a plan, and ``parameters`` the values of its
+with ``checks``. ``include`` finds the files of a plan, and ``parameters`` the values of its
 parameters, which ``base/placeholders`` puts into the tasks; ``foreach`` makes tasks of lists. ``workflow_file`` reads
 workflows for a fleet.
 

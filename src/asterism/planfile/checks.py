@@ -1,4 +1,7 @@
-"""Checks of a task beyond its shape: names exist, expressions parse, every ``{name}`` has an input."""
+"""Checks of a task beyond its shape: names exist, expressions parse, every ``{name}`` has an input.
+
+Checks of the placeholders and names in a task: every ``{params.day}`` and every ``params.day`` exists.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from asterism.base import expressions
+from asterism.base.cel import InvalidExpression
+from asterism.base.cel.cel_constants import NAMESPACES, with_constants
 from asterism.base.schema_patterns import UnsupportedPattern, check_patterns
 from asterism.base.secret_mask import short_secret_warning
 from asterism.base.startup import install_hint
@@ -24,8 +29,7 @@ from asterism.execution.task_inputs import MissingInput, fill_template, is_refer
 from asterism.planfile import models
 from asterism.planfile.foreach import element_names, foreach_findings
 from asterism.planfile.models import Part
-from asterism.planfile.placeholder_checks import constants_problem, unknown_placeholders
-from asterism.planfile.shell_variables import unset_variables
+from asterism.planfile.shell_reader import unset_variables
 from asterism.planfile.validation_messages import format_path
 
 ACTIONS = ("argv", "shell", "call", "http", "agent")
@@ -282,3 +286,76 @@ def _deep(path: tuple[Part, ...], value: Any) -> Iterator[tuple[tuple[Part, ...]
         inner = value.items() if isinstance(value, dict) else enumerate(value)
         for key, item in inner:
             yield from _deep((*path, key), item)
+
+
+# -- placeholder checks ------------------------------------------------------------------------------------------------
+
+
+Found = tuple[tuple[Part, ...], str]
+
+
+def constants_problem(text: str, scope: Mapping[str, Any]) -> str | None:
+    """The unknown name in a valid expression; None if there is none."""
+    try:
+        with_constants(text, scope)
+    except InvalidExpression as error:
+        return str(error)
+    return None
+
+
+def unknown_placeholders(task: models.Task, scope: Mapping[str, Any]) -> Iterator[tuple[tuple[Part, ...], str, bool]]:
+    """Every placeholder that names nothing in ``scope``, and every one in a shell line."""
+    for path, text in _texts(task):
+        template = path[0] == "argv" or path == ("http", "url")
+        for name in placeholders(text, template=template):
+            first, _, rest = name.partition(".")
+            known = scope.get(first)
+            if first in NAMESPACES and first in scope and rest.partition(".")[0] not in (known or {}):
+                what = f"there is no {_noun(first)} {rest!r}" if rest else f"{{{first}}} needs a name"
+                hint = suggestion(rest, list(known or {})) or f"; there is {', '.join(known or {})}"
+                yield path, f"{{{name}}}: {what}{hint}", False
+    if task.shell is not None:
+        for name in placeholders(task.shell):
+            if name.partition(".")[0] in scope:
+                variable = name.rpartition(".")[2]
+                words = f'a shell line takes values as variables: write "${variable}" instead of {{{name}}}'
+                yield ("shell",), words, False
+
+
+def _noun(namespace: str) -> str:
+    return "parameter" if namespace == "params" else "matrix variable"
+
+
+def _texts(task: models.Task) -> Iterator[Found]:
+    """Every text of a task that may have placeholders, with its path."""
+    for index, word in enumerate(task.argv or ()):
+        yield ("argv", index), word
+    for key in ("inputs", "env"):
+        for name, value in (getattr(task, key) or {}).items():
+            yield from _texts_in((key, name), value)
+    for key in ("cwd", "description"):
+        if getattr(task, key):
+            yield (key,), getattr(task, key)
+    for text in (task.wanted.id, *(task.wanted.needs or ())):
+        if text is not None:
+            yield ("device",), text
+    if task.skip_if_unchanged is not None:
+        yield from _texts_in(("skip_if_unchanged",), task.skip_if_unchanged.model_dump(exclude_none=True))
+    if isinstance(task.agent, str):
+        yield ("agent",), task.agent
+    elif task.agent is not None:
+        yield ("agent", "description"), task.agent.description
+        yield from _texts_in(("agent", "tips"), task.agent.tips)
+    if task.http is not None:
+        yield ("http", "url"), task.http.url
+        for key, value in (("headers", task.http.headers), ("params", task.http.params), ("json", task.http.content)):
+            yield from _texts_in(("http", key), value)
+        yield from _texts_in(("http", "body"), task.http.body)
+
+
+def _texts_in(path: tuple[Part, ...], value: Any) -> Iterator[Found]:
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, dict | list):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _texts_in((*path, key), item)

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from rich.text import Text
 
+from asterism.base.status_colours import DIM
 from asterism.base.text import clean
 from asterism.core.attempt_log import GAP, STDERR, TRACEBACK, LogLine, TaskLog
 from asterism.core.errors import truncate
 from asterism.core.plan.status import FAILED
 from asterism.orchestrator.result import Result
-from asterism.report.status_style import DIM
 
 LAST_LINES = 10
 """How many lines of each failed task are shown."""

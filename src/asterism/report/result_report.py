@@ -14,9 +14,8 @@ from pathlib import Path
 
 from asterism.core.errors import error_text
 from asterism.core.history import Entry
-from asterism.core.plan.attempt_times import NEVER_BEGAN, read_seconds
 from asterism.core.plan.constellation import Constellation
-from asterism.core.plan.node import Node
+from asterism.core.plan.node import NEVER_BEGAN, Node, read_seconds
 from asterism.core.plan.status import FAILED
 from asterism.core.plan.task import Dependency
 from asterism.orchestrator.events import EditEvent, EventBus, Subscription

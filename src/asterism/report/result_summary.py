@@ -10,6 +10,7 @@ from rich.style import Style
 from rich.text import Text
 
 from asterism.base.durations import format_duration
+from asterism.base.status_colours import DIM, tone
 from asterism.base.text import clean, json_text, plural, shorten
 from asterism.core.errors import error_text, truncate
 from asterism.core.json_values import plain_json
@@ -21,7 +22,6 @@ from asterism.orchestrator.plan_mask import PlanMask
 from asterism.orchestrator.result import Result
 from asterism.report.event_text import reason
 from asterism.report.log_text import LONGEST_LINE
-from asterism.report.status_style import DIM, tone
 
 MOST_NAMES = 8
 WIDEST_FIGURE = len("Makespan over bound")

@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Match, Route
 
-from asterism.base.path_names import plain_name
+from asterism.base.text import plain_name
 from asterism.server import (
     fleet_routes,
     health_routes,

@@ -24,7 +24,7 @@ from asterism.base.error_log import RecurringError
 from asterism.base.http_limits import PROXY, Bodies, RequestRefused, network_of, place_of, read_body
 from asterism.base.rate_limit import RecentEvents
 from asterism.base.strict_json import NotStrictJson, parse_strict
-from asterism.core.run.device_name import plain_device_name
+from asterism.core.run.session import plain_device_name
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.policy.device_policy import DevicePolicy

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from asterism.core.plan.constellation import Constellation
-from asterism.report.incremental_layout import Dependency, PlanLayout, fresh, updated
-from asterism.report.layout import Place
+from asterism.report.layout import Dependency, Place, PlanLayout, fresh, updated
 
 COLUMN = 244
 ROW = 64

@@ -22,7 +22,7 @@ writes, each with the revision it replaces, and writes all of them or none: ther
 ``row_codec``               records as rows of a table, and back; on the way of every write
 ``dump_format``             a whole store as lines of JSON; backup and restore
 ``watches``                 waking waiters after a commit, within one process; the topics of a commit
-``memory``                  the reference engine; ``memory_change_feed`` is its feed
+``memory``                  the reference engine
 ``sqlite``                  the engine for one machine: any number of processes share a file
 ``postgres``                the engine for many machines
 ==========================  ============================================================================================

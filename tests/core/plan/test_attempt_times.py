@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from asterism.core.plan.attempt_times import AttemptTimes, read_seconds
 from asterism.core.plan.journal import RecordedConstellation, RecordedLock, Step, replay
+from asterism.core.plan.node import AttemptTimes, read_seconds
 from asterism.core.plan.status import COMPLETED
 from asterism.core.plan.step_changes import task_progress
 from asterism.core.plan.task import Task

@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 
 from asterism.core.errors import AsterismError, EditRejected
 from asterism.core.plan import edits, plan_codec
-from asterism.core.plan.attempt_times import AttemptTimes
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.diff import Outline, diff, merge
 from asterism.core.plan.edits import AddDependency, AddTask, UpdateTask
 from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.journal import RecordedConstellation
-from asterism.core.plan.node import Node
+from asterism.core.plan.node import AttemptTimes, Node
 from asterism.core.plan.node_records import NodeRecords, SharedNodes
 from asterism.core.plan.status import COMPLETED, FAILED, PENDING, RUNNING, TERMINAL, TaskStatus
 from asterism.core.plan.task import Task

@@ -11,7 +11,6 @@ import pytest
 from asterism.core.errors import EditRejected, PlanError
 from asterism.core.plan import apply, graph, joins
 from asterism.core.plan.assignment_lock import AssignmentLock
-from asterism.core.plan.attempt_times import AttemptTimes
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.diff import diff
 from asterism.core.plan.edits import (
@@ -28,7 +27,7 @@ from asterism.core.plan.edits import (
 from asterism.core.plan.explain import why
 from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.journal import RecordedConstellation, RecordedLock, replay
-from asterism.core.plan.node import Node
+from asterism.core.plan.node import AttemptTimes, Node
 from asterism.core.plan.status import (
     CANCELLED,
     COMPLETED,

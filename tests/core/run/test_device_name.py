@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from asterism.core.run.device_name import device_name_problem, is_reserved, plain_device_name, skeleton
+from asterism.core.run.session import device_name_problem, is_reserved, plain_device_name, skeleton
 
 
 @pytest.mark.parametrize("name", ["lab-1", "a", "7", "Kitchen_PC.local", "x" * 100])

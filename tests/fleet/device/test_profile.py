@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from asterism.fleet.device.profile import measure
+from asterism.fleet.device.membership import measure
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from asterism.base.secret_mask import Mask
 from asterism.core.errors import DeviceUnavailable
 from asterism.core.run.workflow import Workflow
 from asterism.execution import function_calls
-from asterism.execution.command_inputs import input_texts
+from asterism.execution.task_inputs import input_texts
 from asterism.fleet.device.run_inputs import command_of, fill
 from asterism.fleet.policy.device_policy import ORDINARY, DevicePolicy, PolicyForbids, Rules
 from tests.fleet.device.device_scenes import Reports, check, command, execute, executors, shell

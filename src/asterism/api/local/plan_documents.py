@@ -15,7 +15,6 @@ from asterism.core.errors import UnknownTask, error_text
 from asterism.core.history import Entry
 from asterism.core.json_values import plain_json
 from asterism.core.plan.assignment_lock import EditCycle
-from asterism.core.plan.attempt_times import RUNNING as RUNNING_PHASE
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edit_rules import batch_cost
 from asterism.core.plan.edit_trial import trial
@@ -23,6 +22,7 @@ from asterism.core.plan.editor_cost import EditorCost
 from asterism.core.plan.edits import WAITING, WaitingEdit
 from asterism.core.plan.group_elements import work_of
 from asterism.core.plan.journal import cycle_to_json, lock_to_json
+from asterism.core.plan.node import RUNNING as RUNNING_PHASE
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import COMPLETED, FAILED, PENDING, RUNNING
 from asterism.core.plan.work_patterns import effects_of

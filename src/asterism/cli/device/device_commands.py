@@ -430,7 +430,7 @@ def monitor(
 
     from asterism.base.listen_address import parse_listen_address
     from asterism.cli.device.device_process import DeviceOptions, join_fleet
-    from asterism.core.run.device_name import plain_device_name
+    from asterism.core.run.session import plain_device_name
 
     given = name or plain_device_name(f"monitor-{platform.node() or 'local'}")
     address = None if listen is None else parse_listen_address(listen, None, None, behind_proxy=True)

@@ -25,13 +25,12 @@ from asterism.cli.plan.plan_progress import OUTPUT_LINES, Begun, FleetState, Out
 from asterism.core.attempt_log import TaskLog
 from asterism.core.errors import AsterismError, PlanError, RecordedError
 from asterism.core.plan.assignment_lock import EditCycle
-from asterism.core.plan.attempt_times import AttemptTimes
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import WaitingEdit, edit_from_json
 from asterism.core.plan.explain import Holder, Why
 from asterism.core.plan.explain import why as explain
 from asterism.core.plan.journal import RecordedConstellation, RecordedLock, cycle_from_json, lock_from_json
-from asterism.core.plan.node import Node
+from asterism.core.plan.node import AttemptTimes, Node
 from asterism.core.plan.status import ENDED_STATES, FAILED, RUNNING, ConstellationState, TaskStatus
 from asterism.durable.plan_history import PlanFollower, Position
 from asterism.orchestrator.events import ConstellationEvent, EditEvent, Event, EventBus, TaskEvent

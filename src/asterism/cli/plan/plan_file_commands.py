@@ -334,7 +334,7 @@ async def _with_records(found: PlanFile, run: Callable[[ResultRecords | None], A
         return await run(None)
     import os
 
-    from asterism.orchestrator.result_records import StoreRecords
+    from asterism.orchestrator.result import StoreRecords
     from asterism.store.url import VARIABLE, default_file, open_store
 
     at_server = server_of(os.environ.get(VARIABLE) or None) is not None

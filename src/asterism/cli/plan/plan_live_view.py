@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from asterism.base.durations import format_duration
+from asterism.base.status_colours import BOLD, DIM, mark, tone
 from asterism.base.text import clean, plural, shorten, shorten_middle
 from asterism.cli.plan.plan_progress import (
     OUTPUT_LINES,
@@ -41,7 +42,6 @@ from asterism.orchestrator.plan_mask import PlanMask
 from asterism.report.event_text import names, reason, sentence
 from asterism.report.log_text import LONGEST_LINE
 from asterism.report.result_summary import state_tone
-from asterism.report.status_style import BOLD, DIM, mark, tone
 
 FASTEST = 1 / 8
 """The shortest time between two frames, in seconds."""

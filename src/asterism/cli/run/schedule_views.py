@@ -11,13 +11,13 @@ from rich.text import Text
 from asterism.api.documents import Schedule, ScheduleDetails, Tick
 from asterism.base.cron import InvalidCron, time_zone
 from asterism.base.durations import format_delay
+from asterism.base.status_colours import BOLD, DIM, mark, tone
 from asterism.base.text import short
 from asterism.cli.cli_context import format_time
 from asterism.cli.screen import Cell, Column, fact_lines, table
 from asterism.core.run.run_label import value_text
 from asterism.core.schedule.schedule import interval_text
 from asterism.core.schedule.ticks import CREATED, EXISTS, FAILED, MISSED, SKIPPED
-from asterism.report.status_style import BOLD, DIM, mark, tone
 
 _LOOKS = {CREATED: "completed", EXISTS: "completed", SKIPPED: "waiting", MISSED: "failed", FAILED: "failed"}
 """The task status whose mark and colour an outcome shares."""

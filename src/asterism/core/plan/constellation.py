@@ -11,9 +11,8 @@ from asterism.core.history import Entry
 from asterism.core.plan import plan_codec, plan_end
 from asterism.core.plan.apply import Applied, apply
 from asterism.core.plan.diff import Outline
-from asterism.core.plan.edits import AddTask, Edit, EditBatch, addition_of
+from asterism.core.plan.edits import AddTask, Edit, EditBatch, RemoveDependency, RemoveTask, UpdateTask, addition_of
 from asterism.core.plan.graph import Graph, is_modifiable
-from asterism.core.plan.groups import collapse
 from asterism.core.plan.node import Node, handler_of
 from asterism.core.plan.status import FAILED, PENDING, TERMINAL, ConstellationState, TaskStatus
 from asterism.core.plan.task import (
@@ -391,3 +390,28 @@ class ConstellationView:
     def frozen(self) -> Constellation:
         """A copy of the plan as it is now. The editor may change it."""
         return self._plan.copy()
+
+
+def collapse(graph: Graph, again: Collection[str]) -> list[Edit]:
+    """The edits that make groups as they were before they were expanded. ``again`` are the tasks that run again.
+
+    A group (``Task.foreach``) that was expanded while the plan ran keeps its template. If the task whose result it was
+    made of runs again, its elements are removed, and the next result decides which elements it has. A group stays as it
+    is if another task depends on one of its elements."""
+    edits: list[Edit] = []
+    chosen = set(again)
+    for task_id in again:
+        foreach = graph.nodes[task_id].task.foreach
+        if foreach is None or "of" not in foreach or foreach.get("from") not in chosen:
+            continue
+        elements = [graph.nodes[one] for one in foreach["of"] if one in graph.nodes]
+        if all(_belongs_to(element, task_id) for element in elements):
+            for element in elements:
+                edits += [RemoveDependency(element.id, task_id), RemoveTask(element.id)]
+            template = {name: value for name, value in foreach.items() if name != "of"}
+            edits.append(UpdateTask(task_id, foreach=template))
+    return edits
+
+
+def _belongs_to(element: Node, group: str) -> bool:
+    return list(element.children) == [group]

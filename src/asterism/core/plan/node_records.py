@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from asterism.core.plan.attempt_times import AttemptTimes
-from asterism.core.plan.node import Node, holds
+from asterism.core.plan.node import AttemptTimes, Node, holds
 from asterism.core.plan.status import TERMINAL, TaskStatus
 from asterism.core.plan.task import Dependency, Priority, Task
 

@@ -21,11 +21,10 @@ from typing import Any, NamedTuple, TypeVar
 
 from asterism.core.errors import DuplicateTask, NotJson, PlanError, RecordedError
 from asterism.core.json_values import NOTHING, plain_json
-from asterism.core.plan.attempt_times import AttemptTimes
 from asterism.core.plan.edits import Key
 from asterism.core.plan.graph import Graph
 from asterism.core.plan.joins import is_over
-from asterism.core.plan.node import Node
+from asterism.core.plan.node import AttemptTimes, Node
 from asterism.core.plan.node_records import NodeRecords, NodeState, SharedNodes, state_of
 from asterism.core.plan.status import PENDING, ConstellationState, TaskStatus
 from asterism.core.plan.task import Dependency, Task

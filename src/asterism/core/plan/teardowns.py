@@ -2,8 +2,8 @@
 
 A dependency with ``on="teardown"`` pairs a set-up with a teardown: ``create -> drop``. Once a device has begun
 the set-up, the teardown runs as soon as the set-up has ended and everything *between* the two is over, also in a plan
-that is being cancelled. A task is over when it has ended, and its end is settled, or when it can never run. If the set-up never
-begins, its teardown is not needed (``Node.has_begun``).
+that is being cancelled. A task is over when it has ended, and its end is settled, or when it can never run. If the
+set-up never begins, its teardown is not needed (``Node.has_begun``).
 
 Between a set-up and its teardowns are all tasks below the set-up, except
 

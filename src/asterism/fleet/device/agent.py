@@ -19,12 +19,10 @@ from asterism.base import expressions
 from asterism.base.clock import new_id
 from asterism.core.errors import AsterismError
 from asterism.core.plan.task import AGENT_NEEDS
-from asterism.core.run.device_name import device_name_problem
-from asterism.core.run.session import Session
+from asterism.core.run.session import Session, device_name_problem
 from asterism.core.run.workflow import SHORTEST_HEARTBEAT
 from asterism.execution.print_capture import start_capture, stop_capture
 from asterism.fleet.coordinator import Coordinator
-from asterism.fleet.device.acceptance import Acceptance
 from asterism.fleet.device.agent_work import AgentRunner
 from asterism.fleet.device.claimer import Claimer
 from asterism.fleet.device.device_connection import DeviceAccess, DeviceConnection
@@ -32,10 +30,9 @@ from asterism.fleet.device.executor import DeviceExecutor, Executor
 from asterism.fleet.device.health import DeviceHealth
 from asterism.fleet.device.heartbeat import Heartbeat
 from asterism.fleet.device.lease import Lease
-from asterism.fleet.device.membership import DeviceHost, LocalHost
-from asterism.fleet.device.own_score import OwnScore
-from asterism.fleet.device.profile import measure
+from asterism.fleet.device.membership import DeviceHost, LocalHost, measure
 from asterism.fleet.device.store_connection import StoreConnection
+from asterism.fleet.device.take_order import Acceptance, OwnScore
 from asterism.fleet.device.worker import Worker
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.policy.device_policy import DevicePolicy

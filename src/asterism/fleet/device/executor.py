@@ -9,9 +9,11 @@ none); the input as JSON in the file ``$ASTERISM_INPUT``, and each named value o
 ``run`` if it has one.
 
 Inputs are variables, too: ``ASTERISM_INPUT_<name>``, and under their bare names where the author of the work or the
-device policy asks for it (execution/command_inputs.py).
+device policy asks for it (execution/task_inputs.py).
 
 A result is data and leaves as it is. Any text about an execution is masked: secrets do not leave the device in it.
+
+The span of a run on a device: below the span that created the run, and current while the work is done.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ import logging
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -32,11 +36,11 @@ from typing import Any, NamedTuple, Protocol
 from asterism.base import operating_system, trace_context
 from asterism.base.secret_mask import Mask, environment_mask, environment_secrets, short_secret_warning
 from asterism.base.startup import install_hint
-from asterism.core.errors import AsterismError, DeviceTrouble, DeviceUnavailable, NotJson, TooLarge
+from asterism.core.errors import AsterismError, DeviceTrouble, DeviceUnavailable, NotJson, TooLarge, error_text
 from asterism.core.json_values import SizeLimit, plain_json
 from asterism.core.run.run import Progress, Run
 from asterism.core.run.workflow import Workflow
-from asterism.execution import command_inputs, task_inputs
+from asterism.execution import task_inputs
 from asterism.execution.large_values import call_apart
 from asterism.execution.processes import EXHAUSTED, OUTPUT_LIMIT, CommandFailed, Commands, own_part
 from asterism.execution.task_inputs import ResolvedInputs
@@ -56,7 +60,6 @@ from asterism.fleet.device.run_inputs import (
     secrets_of,
     stands_for_itself,
 )
-from asterism.fleet.device.run_trace import is_traced, run_span
 from asterism.fleet.ledger import blob_of
 from asterism.fleet.policy.device_policy import DevicePolicy, PolicyForbids
 from asterism.fleet.policy.judged_requests import request
@@ -294,7 +297,7 @@ class DeviceExecutor:
             return await request(terms, headers, self.policy, resolved.mask, limit)
         if work.workflow.agent is not None:
             return await self._run_agent(work, resolved)
-        texts = await call_apart(command_inputs.input_texts, resolved.inputs)
+        texts = await call_apart(task_inputs.input_texts, resolved.inputs)
         with own_part("its command could not be prepared", EXHAUSTED):
             command = command_of(work.run, work.workflow, resolved, texts, self.policy, self._records.marks())
         return await self._run(work, command, resolved.mask, texts)
@@ -359,7 +362,7 @@ class DeviceExecutor:
             raise PolicyForbids("this device has no agent")
         self.policy.variables(resolved.environment)
         processes = AgentProcesses(self._commands, work.run.id, work.lease, self._admitted)
-        texts = await call_apart(command_inputs.input_texts, resolved.inputs)
+        texts = await call_apart(task_inputs.input_texts, resolved.inputs)
         with self._run_files(work.given, None) as (progress, files, _):
             files |= await _write_inputs(texts, progress.parent)
             watcher = OutputWatcher(progress, resolved.mask, work.on_output, work.on_progress, work.output)
@@ -389,7 +392,7 @@ class DeviceExecutor:
             flow.agent.get("result"),
             resolved.inputs,
             os.path.realpath(self.policy.directory(flow.cwd) or os.getcwd()),
-            command_inputs.passable((), environment_of(work.run, flow, resolved, texts, self.policy, marks)),
+            task_inputs.passable((), environment_of(work.run, flow, resolved, texts, self.policy, marks)),
             self.policy,
             resolved.mask,
             processes,
@@ -438,7 +441,7 @@ def _names_a_secret(text: str, given: Mapping[str, Any]) -> bool:
 async def _write_inputs(texts: Mapping[str, str], folder: Path) -> dict[str, str]:
     """Write a file for each input, and return the variables that name them. Raises DeviceTrouble."""
     with own_part("the inputs of the run could not be written"):
-        return await call_apart(command_inputs.write_inputs, texts, folder)
+        return await call_apart(task_inputs.write_inputs, texts, folder)
 
 
 def _write_input(path: Path, given: Mapping[str, Any]) -> None:
@@ -456,3 +459,40 @@ def _sendable(value: Any) -> Any:
     except ValueError as error:  # half of a surrogate pair, or a number with more digits than Python prints
         raise NotJson(f"the result cannot be written as JSON: {error}") from None
     return value
+
+
+# -- run trace ---------------------------------------------------------------------------------------------------------
+
+
+def is_traced(run: Run) -> bool:
+    """Whether there is a trace to continue, or may be one to begin."""
+    return run.traceparent is not None or "opentelemetry.trace" in sys.modules
+
+
+@contextmanager
+def run_span(run: Run, device: str) -> Iterator[Run]:
+    """Yields the run with the span that its work belongs to. Without a tracer on this device that is the span of its
+    creator."""
+    tracer = trace_context.tracer()
+    context = trace_context.remote_context(run.traceparent)
+    if tracer is None:
+        with trace_context.attached(context):
+            yield run
+        return
+    from opentelemetry.trace import SpanKind, set_span_in_context
+
+    attributes: dict[str, str | int] = {
+        "asterism.run": run.id,
+        "asterism.workflow": run.workflow,
+        "asterism.epoch": run.epoch,
+        "asterism.device": device,
+    }
+    span = tracer.start_span(f"run {run.workflow}", context, SpanKind.CONSUMER, attributes)
+    try:
+        with trace_context.attached(set_span_in_context(span)):
+            yield run.changed(traceparent=trace_context.traceparent_of(span.get_span_context()))
+    except BaseException as error:
+        trace_context.set_error(span, error_text(error))
+        raise
+    finally:
+        span.end()

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 from asterism.core.errors import AsterismError, DeviceTrouble, safe_repr
 from asterism.core.run.run import Progress, Run
 from asterism.execution import function_calls
+from asterism.execution.function_calls import record_traceback
 from asterism.execution.print_capture import LogSource, attempt_logger
 from asterism.execution.processes import EXHAUSTED, own_part
-from asterism.execution.tracebacks import record_traceback
 
 if TYPE_CHECKING:
     from asterism.fleet.policy.device_policy import DevicePolicy

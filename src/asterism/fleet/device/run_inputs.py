@@ -20,7 +20,7 @@ from asterism.base.trace_context import VARIABLE
 from asterism.core.errors import DeviceUnavailable, safe_repr
 from asterism.core.run.run import Run
 from asterism.core.run.workflow import Workflow
-from asterism.execution import command_inputs, task_inputs
+from asterism.execution import task_inputs
 from asterism.execution.task_inputs import MissingInput, ResolvedInputs
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def command_of(
     argv, executable = _words(workflow, resolved, policy)
     policy.variables(resolved.environment)
     _check_variables(workflow, resolved, policy)
-    environment = command_inputs.passable(argv, environment_of(run, workflow, resolved, texts, policy, marks))
+    environment = task_inputs.passable(argv, environment_of(run, workflow, resolved, texts, policy, marks))
     if executable is None:
         _check_on_path(argv[0], environment)
     return Command(argv, executable, environment, policy.directory(workflow.cwd))
@@ -195,7 +195,7 @@ def environment_of(
     texts: Mapping[str, str],
     policy: DevicePolicy,
     marks: Mapping[str, str],
-) -> dict[str, str | command_inputs.InputVariable]:
+) -> dict[str, str | task_inputs.InputVariable]:
     """The variables of a process that executes a run; ``marks`` are those of every process of this device."""
     last = run.progress
     own = {
@@ -217,10 +217,10 @@ def environment_of(
 
     work = workflow.shell or " ".join(workflow.argv or ())
     return {
-        **command_inputs.bare_variables(texts, work, is_bare),
+        **task_inputs.bare_variables(texts, work, is_bare),
         **{name: value for name, value in os.environ.items() if policy.passes(name)},
         **resolved.environment,
-        **command_inputs.prefixed_variables(texts, work),
+        **task_inputs.prefixed_variables(texts, work),
         **own,
     }
 

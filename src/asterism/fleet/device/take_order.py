@@ -1,4 +1,6 @@
-"""An order of a device for offered runs: how many, which ones, and how each of them is taken.
+"""What a device takes: what it accepts now, its own score, and its order for offered runs.
+
+An order says how many runs the device takes, which ones, and how each of them is taken.
 
 Before it takes an offered run, the device judges it: it reads the workflow and asks its executor, which knows the
 device policy. Reading and judging happen on the event loop; inside the transaction of the store (``take``) the order
@@ -6,20 +8,37 @@ only looks up earlier judgements, and collects what has to be read or judged bef
 
 A gateway gets the order as data (``kinds``): it takes runs of the workflows that the device can execute, and the device
 judges each of them just before the execution.
+
+The score of a device for runs that it takes itself, by the same formula as that of placement.
+
+The record of a run keeps the score with which its device got it, so that scores can be compared with outcomes
+(``fleet/selection_metrics.py``). A run that a device takes was scored by nobody: the device does it, from what it knows
+without asking the store. Its election rank and the weights change rarely and are read from time to time, beside the
+work.
+
+What a device accepts now: whether it rests or is drained, what it refuses, and what it leaves to others.
+
+Rules are expressions over the profile of the device (membership.py), as the last heartbeat measured it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
 
+from asterism.base.expressions import holds
+from asterism.core.json_values import NOTHING
 from asterism.core.run import transitions
+from asterism.core.run.placement import DEFAULT_WEIGHTS, Candidate, mismatch_reason, resting_reason, score, unmet_reason
 from asterism.core.run.run import Run
+from asterism.core.run.session import RESTING, Session
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.device.acceptance import Acceptance
+from asterism.fleet.coordinator import Coordinator
 from asterism.fleet.device.device_connection import DeviceConnection
 from asterism.fleet.device.lease import Lease
-from asterism.fleet.device.own_score import OwnScore
 from asterism.fleet.device.worker import Worker
 
 SAME_TIME = 0.01
@@ -155,3 +174,132 @@ class TakeOrder:
     def _workflow(self, kind: str) -> Workflow | None:
         name, _, version = kind.rpartition("@")
         return self._device.connection.remembered_workflow(name, int(version))
+
+
+# -- own score ---------------------------------------------------------------------------------------------------------
+
+
+log = logging.getLogger("asterism.device")
+
+REFRESH_INTERVAL = 60.0
+"""How often rank and weights are read, in seconds."""
+
+
+class OwnScore:
+    """``connection`` is how well the store is reached, in 0…1: each heartbeat sets it."""
+
+    def __init__(self, fleet: DeviceConnection, session: Session) -> None:
+        self._fleet, self._session = fleet, session
+        self._rank: float | None = None
+        self._weights = DEFAULT_WEIGHTS
+        self._connection = 1.0
+        self._known: dict[tuple[frozenset[str], frozenset[str], int], Mapping[str, float]] = {}
+        self._interval = REFRESH_INTERVAL
+
+    @property
+    def connection(self) -> float:
+        return self._connection
+
+    @connection.setter
+    def connection(self, quality: float) -> None:
+        if quality != self._connection:
+            self._connection = quality
+            self._known.clear()
+
+    def scores(self, flow: Workflow, used: int) -> Mapping[str, float]:
+        """The score for a run of this workflow while the device holds ``used`` runs, as ``Run.scores`` keeps it. Empty
+        while its rank is not known."""
+        key = (flow.needs, flow.wants, used)
+        known = self._known.get(key)
+        if known is None and self._rank is not None:
+            session = self._session
+            slots = max(session.slots, 1)
+            here = Candidate(session.device, session.can, slots, min(used, slots), self._connection, self._rank)
+            value = round(score(here, (None, flow.needs), self._weights, flow.wants), 2)
+            known = self._known[key] = {session.device: value}
+        return known or NOTHING
+
+    async def refresh(self) -> None:
+        """Read rank and weights. Raises StoreError, and anything for registers that are damaged."""
+        self._rank, self._weights, devices = await self._fleet.standing()
+        self._known.clear()
+        # each device reads about one session a second at most, however many there are
+        self._interval = max(REFRESH_INTERVAL, devices)
+
+    async def refresh_until_cancelled(self) -> None:
+        while True:
+            await self.try_refresh()
+            await self._fleet.clock.sleep(self._interval)
+
+    async def try_refresh(self) -> None:
+        """As ``refresh``. Without an answer the score stays as it was, or unknown: that must not end the work of this
+        device, and heartbeat and coordinator report what is wrong with the store."""
+        try:
+            await self.refresh()
+        except Exception as error:
+            log.debug("cannot read the election rank: %s", error)
+
+
+# -- acceptance --------------------------------------------------------------------------------------------------------
+
+
+LOOK_INTERVAL = 5.0
+"""How often a device looks for work without being woken, in seconds."""
+
+
+class Acceptance:
+    """``session`` is the device as the store knows it, ``measure`` returns what its machine says of itself. The device
+    rests, and hands its work back, while the expression ``hands_back`` holds over its profile. ``draining`` is set when
+    it is to take nothing more. A device without the store of its fleet has no ``coordinator``."""
+
+    def __init__(
+        self,
+        session: Session,
+        coordinator: Coordinator | None,
+        draining: asyncio.Event,
+        *,
+        labels: Mapping[str, str],
+        hands_back: str | None,
+        measure: Callable[[], Mapping[str, Any]],
+    ) -> None:
+        self.session = session
+        self._coordinator, self._draining = coordinator, draining
+        self._labels, self.hands_back, self._measure = dict(labels), hands_back, measure
+        self.resting: str | None = None
+        """Why the device rests, as of the last heartbeat; None if it does not."""
+        self._shown: Mapping[str, Any] = {}  # the profile, as expressions see it
+
+    def measure(self, suspended: str | None, held: int) -> dict[str, Any]:
+        """Measure the profile and decide whether the device rests. ``suspended`` says why its health keeps it from
+        work, ``held`` is how many runs it holds."""
+        profile = {**self._measure(), "labels": self._labels}
+        if suspended is not None:
+            profile["suspended"] = suspended
+        self._shown = replace(self.session, profile=profile, used=held).expression_names()
+        rests = self.hands_back is not None and holds(self.hands_back, self._shown) is True
+        self.resting = f"{self.hands_back!r} holds" if rests else None
+        return {**profile, RESTING: self.resting}
+
+    @property
+    def takes_offers(self) -> bool:
+        """Whether the device takes runs that no device has."""
+        return not self._draining.is_set() and self.session.slots > 0 and self.resting is None
+
+    def refusal_reason(self, run: Run, flow: Workflow) -> str | None:
+        """Why this device will not take a run; None if it will."""
+        if self.resting is not None:
+            return resting_reason(self.resting)
+        if self._draining.is_set():
+            return "it is being drained"
+        return mismatch_reason(self.session, run, flow, self._shown, holds)
+
+    def leaves_to_others(self, run: Run, flow: Workflow, now: float) -> bool:
+        """Whether the workflow prefers another device. The coordinator assigns the run to it; if it does not in time,
+        any device may take the run."""
+        if not flow.orchestration and flow.prefers is None:
+            return False
+        if now - (run.waiting_since or 0.0) > 2 * LOOK_INTERVAL:
+            return False
+        if flow.orchestration and (self._coordinator is None or not self._coordinator.elected):
+            return True
+        return flow.prefers is not None and unmet_reason(flow.prefers, self._shown, holds) is not None

@@ -39,9 +39,8 @@ from asterism.series.github.assignment import Assigner, SeriesAssignmentLock
 from asterism.series.github.discovery import Assignee, SeriesMatcher, similar_names
 from asterism.series.github.github_register import GitHubRegister
 from asterism.series.github.observed_state import IssueObserver, IssueSurvey
-from asterism.series.github.place_labels import PlaceLabels
 from asterism.series.github.series_sync import SeriesSync
-from asterism.series.github.sync_context import SyncContext, SyncSettings
+from asterism.series.github.sync_context import PlaceLabels, SyncContext, SyncSettings
 from asterism.series.github.sync_report import SeriesReport, SyncReport, count_reports
 from asterism.series.github.tracking_issue import TrackingIssues, TrackingRecord
 from asterism.series.register import RateLimited, RegisterUnavailable, SeriesError, Snapshot

@@ -29,9 +29,9 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit, u
 
 import asyncpg
 
+from asterism.base.clock import ServerClock
 from asterism.base.text import masked_url
 from asterism.store.postgres.error_mapping import spoils, translated
-from asterism.store.server_clock import ServerClock
 from asterism.store.store_errors import StoreError, StoreMissing, StoreReadOnly, StoreUnavailable
 
 log = logging.getLogger(__name__)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
+from asterism.base.clock import ServerClock
 from asterism.core.run.run import TERMINAL, Progress, Run, RunStatus
 from asterism.core.run.session import Session
 from asterism.store.postgres.connection import ConnectionPool
@@ -23,7 +24,6 @@ from asterism.store.protocol import (
     WaitingRuns,
 )
 from asterism.store.row_codec import COLUMNS, from_text, notice_of, run_of, searched, session_of, to_text
-from asterism.store.server_clock import ServerClock
 from asterism.store.store_errors import CorruptRecord
 
 _STATUSES = {str(status): status for status in RunStatus}

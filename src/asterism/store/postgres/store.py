@@ -21,6 +21,7 @@ import hashlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
+from asterism.base.clock import ServerClock
 from asterism.core.run.run import OWNED, Run
 from asterism.store import dump_format
 from asterism.store.postgres.connection import (
@@ -47,7 +48,6 @@ from asterism.store.row_codec import (
     session_of,
     without_empty_label,
 )
-from asterism.store.server_clock import ServerClock
 from asterism.store.store_errors import StoreCorrupt, StoreError
 from asterism.store.watches import Watches, topics_of
 

@@ -10,12 +10,12 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from asterism.base.clock import ServerClock
 from asterism.core.errors import AsterismError, RunRefused
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import HeartbeatReply, ProgressReport, Query
-from asterism.store.server_clock import ServerClock
 from asterism.store.store_errors import StoreUnavailable
 from asterism.testing.simulator.checker import CheckedStore, Checker
 from asterism.testing.simulator.faults import ALL, OFTEN, WITH_WALL_CLOCKS, Faults

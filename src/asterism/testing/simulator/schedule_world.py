@@ -13,7 +13,7 @@ from typing import Any
 from asterism.core.errors import AsterismError
 from asterism.core.run.workflow import Workflow
 from asterism.core.schedule.schedule import OVERLAP
-from asterism.fleet.schedule_pass import SchedulePass
+from asterism.fleet.scheduled_work import SchedulePass
 from asterism.store.protocol import Query
 from asterism.testing.simulator.fleet_world import HEARTBEAT, TIMEOUT, TROUBLE, FleetWorld, Life
 
