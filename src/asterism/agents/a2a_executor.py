@@ -41,6 +41,7 @@ from asterism.base.http_answers import AnswerRefused, bound_answer
 from asterism.base.startup import install_hint
 from asterism.base.strict_json import JsonCount
 from asterism.base.text import masked_url, shorten
+from asterism.core.backoff import retry_delay
 from asterism.core.errors import AsterismError
 from asterism.execution.http_requests import http_client
 from asterism.fleet.device.agent_work import AgentWork
@@ -381,17 +382,18 @@ class _Requests:
                     await self._client.cancel_task(self.types.CancelTaskRequest(id=task.id))
 
     async def _reached(self, ask: Callable[[], Awaitable[Value]]) -> Value:
-        loop, delay, lost = asyncio.get_running_loop(), min(self.limits.poll, 0.5), self.limits.lost
+        loop, failures, lost = asyncio.get_running_loop(), 0, self.limits.lost
         give_up = loop.time() + lost
         while True:
             try:
                 return await self._exchanged(ask)
             except self._unreachable as error:
                 self._raise_final(error)
+                failures += 1
+                delay = retry_delay(failures, min(self.limits.poll, 0.5), _LONGEST_BACKOFF)
                 if loop.time() + delay > give_up:
                     raise AgentFailed(f"the agent was unreachable for {lost:g} s: {_said(error)}") from error
             await asyncio.sleep(delay)
-            delay = min(2 * delay, _LONGEST_BACKOFF)
 
     async def _exchanged(self, ask: Callable[[], Awaitable[Value]]) -> Value:
         """The answer to one request, or the next event of a stream, within the limit of an exchange: an agent that

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from asterism.base.clock import Clock, new_id
+from asterism.core.backoff import retry_delay
 from asterism.core.plan.journal import RecordedConstellation, Step
 from asterism.core.run.transitions import prioritise
 from asterism.durable.compaction import Compaction
@@ -243,8 +244,7 @@ class JournalWriter:
         fences: list[Write] = [ExpectRegister(record_key(new.name, stored.number), 1)]
         if changes:
             fences.append(PutRegister(head_key(new.name), new.to_json(), stored.revision))
-        pause, longest = COMMIT_RETRY_PAUSES
-        tried = False
+        tried, failures = False, 0
         refused: Conflict | None = None
         prioritised: list[PutRun | PutPriority] = []
         while True:
@@ -270,8 +270,8 @@ class JournalWriter:
                 if self.sealed:
                     raise self._closed() from None
                 log.warning("the journal of plan %s waits for the store: %s", self.head.name, error)
-                await self._clock.sleep(pause * self._chance.uniform(0.5, 1.5))
-                pause = min(2 * pause, longest)
+                failures += 1
+                await self._clock.sleep(retry_delay(failures, *COMMIT_RETRY_PAUSES, self._chance))
         stored.number, stored.steps = number, stored.steps + len(steps)
         stored.head, stored.revision = new, stored.revision + bool(changes)
 

@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from asterism.base.clock import BootClock, Clock, ServerClock
+from asterism.core.backoff import retry_delay
 from asterism.core.errors import AsterismError, InvalidWorkflow, NotJson
 from asterism.core.json_values import SizeLimit
 from asterism.core.run.circuit_breaker import Completion
@@ -145,7 +146,7 @@ class GatewayConnection:
 
     def retry_pause(self) -> float:
         """Longer after each failure, and at random: a server that comes back has many devices."""
-        return min(LONGEST_RETRY_PAUSE, RECONNECT_PAUSE * 2.0**self._failures) * self._chance.uniform(0.5, 1.5)
+        return retry_delay(self._failures + 1, RECONNECT_PAUSE, LONGEST_RETRY_PAUSE, self._chance)
 
     # -- messages ----------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,6 @@ import contextlib
 import contextvars
 import json
 import logging
-import random
 import threading
 import time
 import warnings
@@ -27,6 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from asterism.base.http_answers import ACCEPTED, LARGEST_ANSWER, bound_hook
 from asterism.base.startup import install_hint
+from asterism.core.backoff import retry_delay
 from asterism.core.errors import AsterismError, error_text
 from asterism.core.plan.editor_cost import EditorCost
 from asterism.models.budget import Price, estimated_tokens, listed_price, most_input, plausible_tokens
@@ -166,9 +166,7 @@ class ModelCaller:
                         raise _GiveUp("it refused to answer")
                     return answer
             except _Again as again:
-                pause = (
-                    again.after if again.after is not None else BACKOFF * 2 ** (attempt - 1) * random.uniform(0.5, 1.5)
-                )
+                pause = again.after if again.after is not None else retry_delay(attempt, BACKOFF, chance=random)
                 if attempt == self._attempts or pause > self._longest_wait:
                     waits = f", and asks to wait {pause:.0f} s" if pause > self._longest_wait else ""
                     problems.append(f"{name}: {again}{waits}")

@@ -20,6 +20,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from asterism.core.backoff import retry_delay
 from asterism.core.errors import AsterismError, DeviceLost, DeviceUnavailable, NoDevice, error_text
 from asterism.core.json_values import NOTHING
 from asterism.core.plan.apply import Applied
@@ -302,7 +303,7 @@ class Execution:
 
     def _retry(self, node: Node, error: BaseException | None, failures: int) -> float:
         """Record that another attempt follows. Returns the seconds until then."""
-        delay = min(MAX_BACKOFF, node.task.backoff * 2.0 ** min(failures - 1, 30)) * self._random.uniform(0.5, 1.5)
+        delay = retry_delay(failures, node.task.backoff, MAX_BACKOFF, self._random)
         self.plan.retry(node, self._now(), f"{error_text(error)}; attempt {node.attempts + 1} in {delay:.2f} s")
         self.events.task_changed("task_retrying", node, error)
         return delay

@@ -13,6 +13,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from asterism.base.error_log import RecurringError
+from asterism.core.backoff import retry_delay
 from asterism.core.errors import AsterismError
 from asterism.core.run.session import ABROAD
 from asterism.fleet.fleet import Fleet
@@ -82,30 +83,31 @@ class SyncLoop:
         errors = RecurringError(
             log, f"cannot sync with peer {name}", f"syncing with peer {name} again", self._clock.time
         )
-        pause = self._interval
+        failures = 0
         while True:
             watch = self._fleet.store.watch(await self._topics())  # changes during the sync count
             try:
                 self._on_sync(name, await self.sync(name))
                 errors.recovered()
-                pause = self._interval
+                failures = 0
                 await self._clock.sleep(min(MIN_PAUSE, self._interval))
                 await self._wait_for_change(watch)
             except UnknownPeer:
                 return  # it was removed
             except AsterismError as error:
                 errors.occurred(error)
-                pause = await self._back_off(pause)
+                failures = await self._back_off(failures)
             except Exception:  # a bug that an answer triggers must not make us ask for it again at once, forever
                 log.exception("internal error in the sync with peer %s", name)
-                pause = await self._back_off(pause)
+                failures = await self._back_off(failures)
             finally:
                 watch.close()
 
-    async def _back_off(self, pause: float) -> float:
-        """Sleep, and return the next pause."""
-        await self._clock.sleep(pause * self._fleet.chance.uniform(0.8, 1.2))
-        return min(2 * pause, self._max_backoff)
+    async def _back_off(self, failures: int) -> int:
+        """Sleep after another failure, and return how many there were in a row."""
+        failures += 1
+        await self._clock.sleep(retry_delay(failures, self._interval, self._max_backoff, self._fleet.chance))
+        return failures
 
     async def sync(self, name: str) -> SyncResult:
         """Sync once, now. Raises UnknownPeer, and what the transport raises."""

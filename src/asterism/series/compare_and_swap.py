@@ -25,6 +25,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from asterism.core.backoff import retry_delay
 from asterism.core.series.machine import SCHEMA, Item, Series, UnreadableSeries
 from asterism.series.register import (
     OutcomeUnknown,
@@ -247,7 +248,7 @@ class _Attempts:
         self.writing, self.seen, self._try_started = False, None, self._retry.clock()
         shortest, longest = self._retry.jitter
         # without a limit of tries, a caller that lost before is one of many: it makes room for the others
-        factor = 1.0 if self._retry.tries else min(2.0 ** min(self.tries - 1, 10), MAX_PAUSE_FACTOR)
+        factor = 1.0 if self._retry.tries else retry_delay(self.tries, 1.0, MAX_PAUSE_FACTOR)
         deadline = self._retry.deadline
         left = None if deadline is None else max(0.0, self._started + deadline - self._try_started)
         return self._retry.chance.uniform(shortest, longest * factor), asyncio.timeout(left)

@@ -43,6 +43,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from asterism.base.clock import Clock
+from asterism.core.backoff import retry_delay
 from asterism.store.protocol import PutRegister, Store, Write
 from asterism.store.store_errors import Conflict, StoreUnavailable
 
@@ -91,15 +92,15 @@ async def retry_on_conflict(
                 raise
             if conflicts <= IMMEDIATE_RETRIES:
                 continue
-            pause = _doubled(CONFLICT_PAUSE, conflicts - IMMEDIATE_RETRIES)
+            failures, bounds = conflicts - IMMEDIATE_RETRIES, CONFLICT_PAUSE
         except StoreUnavailable:
             if until is None or clock.time() >= until:
                 raise
             outages += 1
-            pause = _doubled(outage_pause, outages)
+            failures, bounds = outages, outage_pause
         # seeded by the loop's clock, so that a simulation with one seed is repeatable
         chance = chance or random.Random(asyncio.get_running_loop().time())
-        await clock.sleep(pause * chance.uniform(0.5, 1.5))
+        await clock.sleep(retry_delay(failures, *bounds, chance))
 
 
 async def update_register(store: Store, key: str, change: Callable[[Any], Any]) -> Any:
@@ -128,12 +129,6 @@ async def try_commit(store: Store, writes: Sequence[Write]) -> bool:
     except Conflict:
         return False
     return True
-
-
-def _doubled(bounds: tuple[float, float], number: int) -> float:
-    """The pause with this number, from 1 on: each is twice the one before, up to the longest."""
-    first, longest = bounds
-    return min(first * 2.0 ** min(number - 1, 32), longest)
 
 
 class _LoopClock:

@@ -30,6 +30,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from asterism.core.backoff import retry_delay
 from asterism.core.run.session import OPEN, Session
 
 MAX_TROUBLES = 3
@@ -130,7 +131,7 @@ class Breaker:
     def _open(self, now: float, why: str, *, compared: bool) -> Breaker:
         if self.retry_at is not None and now < self.retry_at:
             return self  # the end of a run that was taken before it opened
-        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(self.opened, 10))
+        pause = retry_delay(self.opened + 1, FIRST_PAUSE, LONGEST_PAUSE)
         return replace(self, opened=self.opened + 1, retry_at=now + pause, why=why, compared=compared)
 
 

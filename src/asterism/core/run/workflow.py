@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from asterism.core.backoff import retry_delay
 from asterism.core.errors import FieldProblem, InvalidTask, InvalidWorkflow, safe_repr
 from asterism.core.json_values import NOTHING, plain_json
 from asterism.core.plan.task import ACTIONS, AGENT_NEEDS, Task, capabilities, import_path
@@ -87,7 +88,7 @@ class Workflow:
 
     def delay(self, tries: int) -> float:
         """The delay before the next attempt, after ``tries`` attempts: it doubles."""
-        return min(self.backoff * 2.0 ** min(tries - 1, 62), self.backoff_most) if tries else 0.0
+        return retry_delay(tries, self.backoff, self.backoff_most) if tries else 0.0
 
     def task(self, run_id: str, given: Mapping[str, Any]) -> Task:
         """The task that a device executes for one run."""

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from asterism.core.backoff import retry_delay
 from asterism.core.errors import safe_repr
 from asterism.series.github.transport import Connection, RequestNotSent, Response, ResponseLost
 from asterism.series.register import OutcomeUnknown, RateLimited, RegisterUnavailable, SeriesError
@@ -348,7 +349,7 @@ class GitHubClient:
                 kind: type[SeriesError] = RegisterUnavailable if harmless else OutcomeUnknown
                 raise kind(f"{what} after {failed} attempts of {request.method} {request.url}: {problem}")
             self.calls["repeated"] += 1
-            await self._sleep(self._chance.uniform(0.5, 1.0) * 0.2 * 2**failed)
+            await self._sleep(retry_delay(failed, 0.3, chance=self._chance))
 
     def _update_clock(self, response: Response) -> None:
         try:
