@@ -11,8 +11,10 @@ class Chance(Protocol):
     def uniform(self, a: float, b: float, /) -> float: ...
 
 
-def retry_delay(failures: int, first: float, longest: float = float("inf"), chance: Chance | None = None) -> float:
-    """Seconds before the next try, after so many failures in a row. With ``chance`` it is half to one and a half times
-    as long, so that those who failed together do not try again together."""
+def retry_delay(
+    failures: int, first: float, longest: float = float("inf"), chance: Chance | None = None, spread: float = 0.5
+) -> float:
+    """Seconds before the next try, after so many failures in a row. With ``chance`` it varies by ``spread`` of itself,
+    so that those who failed together do not try again together."""
     delay = min(first * 2.0 ** min(max(failures - 1, 0), 62), longest)
-    return delay if chance is None else delay * chance.uniform(0.5, 1.5)
+    return delay if chance is None else delay * chance.uniform(1.0 - spread, 1.0 + spread)

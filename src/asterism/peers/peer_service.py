@@ -106,7 +106,8 @@ class SyncLoop:
     async def _back_off(self, failures: int) -> int:
         """Sleep after another failure, and return how many there were in a row."""
         failures += 1
-        await self._clock.sleep(retry_delay(failures, self._interval, self._max_backoff, self._fleet.chance))
+        chance = self._fleet.chance
+        await self._clock.sleep(retry_delay(failures, self._interval, self._max_backoff, chance, spread=0.2))
         return failures
 
     async def sync(self, name: str) -> SyncResult:
