@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from asterism.api.local import plan_documents
+from asterism.api.local.plan_list_handlers import plan_summary
 from asterism.base.openmetrics import render
 from asterism.core.plan.edits import AddTask, EditBatch
 from asterism.durable import admin, plan_metrics
 from asterism.durable.plan_metrics import plan_families
-from asterism.durable.stored_plans import StoredPlan, list_plans, read_plan
-from asterism.store.protocol import PutRegister
+from asterism.durable.plan_summaries import ListedPlan, list_plans
+from asterism.durable.stored_plans import read_plan
+from asterism.store.protocol import PlanQuery, PutRegister
 from tests.base.openmetrics_grammar import ReadFamily, read
 from tests.durable.durable_scenes import Stage, chain, task
 from tests.durable.durable_work import gate
@@ -70,13 +72,15 @@ async def test_metrics_lists_and_documents_agree_about_a_plan(stage: Stage) -> N
         found = {one.name: one.samples for one in await plan_families(stage.store, 3600.0)}
         [(state, _)] = found["asterism_plans"].items()
         tasks = {status: count for (_, status), count in found["asterism_plan_tasks"].items()}
-        [listed] = await list_plans(stage.fleet())
-        assert isinstance(listed, StoredPlan)
-        for one in (listed, await read_plan(stage.fleet(), "nightly")):
-            document = plan_documents.summary(one)
-            assert ((one.state_name,), one.counts) == ((document.state,), document.counts) == (state, tasks)
-            shown = plan_documents.structure(one.record.plan, one)["tasks"]
-            assert [tasks[task.phase] for task in shown if task.phase] == [1]
+        [listed] = await list_plans(stage.store, PlanQuery())
+        [filtered] = await list_plans(stage.store, PlanQuery(states=frozenset(state)))
+        stored = await read_plan(stage.fleet(), "nightly")
+        assert isinstance(listed, ListedPlan)
+        assert listed == filtered == stored.listed
+        document = plan_summary(listed)
+        assert ((listed.state_name,), listed.counts) == ((document.state,), document.counts) == (state, tasks)
+        shown = plan_documents.structure(stored.record.plan, stored)["tasks"]
+        assert [tasks[task.phase] for task in shown if task.phase] == [1]
         return state[0], tasks
 
     running = stage.spawn(stage.orchestrator(host="there").run(chain("a", "b", call="wait")))

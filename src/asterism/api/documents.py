@@ -267,8 +267,11 @@ class PlanSummary(Document):
     state_text: Annotated[str, Doc("The state in words, such as `at rest` or `cancelling`.")]
     repaired: bool = False
     version: int | None = None
+    file: Annotated[str | None, Doc("The name of the plan file that it was started from.")] = None
+    tags: Annotated[list[str], Doc("The tags of the plan file.")] = field(default_factory=list)
     created_at: float | None = None
     started_at: float | None = None
+    changed_at: Annotated[float | None, Doc("The last entry of its story.")] = None
     ended_at: float | None = None
     tasks: int = 0
     done: int = 0
@@ -351,8 +354,11 @@ class Plan(Document):
     paused: str | None
     cancelling: bool
     cancel_request: str | None
+    file: str | None
+    tags: list[str]
     created_at: float
     started_at: float | None
+    changed_at: float
     ended_at: float | None
     ended: bool
     params: dict[str, Any]

@@ -6,6 +6,7 @@ from asterism.api import (
     device_operations,
     edit_operations,
     fleet_operations,
+    plan_list_operations,
     plan_operations,
     run_operations,
     schedule_operations,
@@ -19,7 +20,7 @@ from asterism.api.operation import Operation
 class Operations:
     """Every operation as a method, with the fields of its request as parameters."""
 
-    list_plans = plan_operations.list_plans
+    list_plans = plan_list_operations.list_plans
     submit_plan = plan_operations.submit_plan
     show_plan = plan_operations.show_plan
     copy_plan = plan_operations.copy_plan

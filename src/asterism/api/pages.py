@@ -11,12 +11,15 @@ Item = TypeVar("Item")
 
 
 async def read_pages(
-    read: Callable[..., Awaitable[Page[Item]]], limit: int, most_at_once: int, **conditions: Any
+    read: Callable[..., Awaitable[Page[Item]]],
+    limit: int,
+    most_at_once: int,
+    after: str | None = None,
+    **conditions: Any,
 ) -> Page[Item]:
-    """At most ``limit`` items of a list, or all if it is 0, read by at most ``most_at_once``. ``next`` of the answer
-    is None if there are no more."""
+    """At most ``limit`` items of a list, or all if it is 0, read by at most ``most_at_once``, from the position
+    ``after`` on. ``next`` of the answer is None if there are no more."""
     items: list[Item] = []
-    after: str | None = None
     while True:
         wanted = min(limit - len(items), most_at_once) if limit else most_at_once
         page = await read(after=after, limit=wanted, **conditions)

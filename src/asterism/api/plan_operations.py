@@ -29,11 +29,6 @@ Seconds = Annotated[float, Limit(ge=0, le=1e10)]
 
 
 @dataclass(frozen=True)
-class ListPlans:
-    """All plans."""
-
-
-@dataclass(frozen=True)
 class SubmitPlan:
     """``text`` is that of a plan file. Without a ``name`` the plan has the id in it, or if it has none, a name for each
     start, such as ``nightly-20261117-0300``."""
@@ -168,7 +163,6 @@ class RetryPlan:
     reason: Reason = ""
 
 
-list_plans = Operation("list_plans", ListPlans, documents.Page[documents.PlanSummary], "List the plans.", "GET /plans")
 submit_plan = Operation(
     "submit_plan", SubmitPlan, documents.Plan, "Submit a plan.", "POST /plans", needs="operate", status=201
 )

@@ -131,10 +131,9 @@ def check(store: str | None, as_json: bool) -> int:
 
 async def _unreadable(fleet: Fleet) -> list[str]:
     """Plans whose journal is cut or damaged, which the check of the store itself does not see."""
-    from asterism.durable.stored_plans import UnreadablePlan, list_plans
+    from asterism.durable.stored_plans import unreadable_plans
 
-    found = [one for one in await list_plans(fleet) if isinstance(one, UnreadablePlan)]
-    return [f"plan {one.name} cannot be read: {one.why}" for one in found]
+    return [f"plan {plan.name} cannot be read: {plan.why}" for plan in await unreadable_plans(fleet)]
 
 
 @store.command()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from asterism.base.clock import new_id
@@ -24,11 +24,10 @@ from asterism.core.plan.journal import RecordedConstellation, Step
 from asterism.core.plan.node import AttemptTimes
 from asterism.core.plan.status import ConstellationState
 from asterism.core.run.run import Run
-from asterism.core.run.session import ABROAD, Session
+from asterism.core.run.session import Session
 from asterism.core.run.transitions import was_executed
 from asterism.durable.approval_store import terms_with_approvals, waiting_edits_at_rest
 from asterism.durable.journal_store import (
-    ENDED,
     Head,
     StoredConstellation,
     head_key,
@@ -37,6 +36,7 @@ from asterism.durable.journal_store import (
     record_key,
     step_record,
 )
+from asterism.durable.plan_summaries import ENDED, live_sessions
 from asterism.durable.rejected_edits import record_rejection
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.retention import PREFIX
@@ -50,17 +50,6 @@ Value = TypeVar("Value")
 async def live_owner(store: Store, head: Head) -> Session | None:
     """The live session that runs a plan; None if no process does."""
     return None if head.owner is None else (await live_sessions(store, [head.owner])).get(head.owner)
-
-
-async def live_sessions(store: Store, among: Iterable[str | None]) -> dict[str, Session]:
-    """Those of these sessions whose processes live, as far as this store knows: their last heartbeat is recent, and
-    they are not known to have died on this machine. A device of an absent peer goes on with its work."""
-    from asterism.fleet.device.membership import died_here  # slow to import
-
-    wanted, now = set(among), store.clock()
-    found = [one for one in await store.sessions() if one.id in wanted and (one.state == ABROAD or one.reachable(now))]
-    identity = await store.register("store/id") if found else None
-    return {one.id: one for one in found if identity is None or not died_here(str(identity.value["id"]), one)}
 
 
 async def last_owner(store: Store, head: Head) -> Session | None:
@@ -170,7 +159,8 @@ async def change_once(
     if ended and stored.plan.state not in ENDED:  # the edit has added tasks, which reopens the plan
         head = head.changed(state=str(stored.plan.state), owner=None, ended_at=None)
         writes = [*writes, await submission(fleet, name)]  # or it would run only if a runner has not noticed its end
-    await fleet.store.commit([PutRegister(head_key(name), head.to_json(), stored.revision), record, *writes, *also])
+    written = PutRegister(head_key(name), head.to_json(), stored.revision)
+    await fleet.store.commit([written, record, *writes, *also, stored.summary(head)])
     if waits is not None:
         raise waits
     if isinstance(changed, Applied):

@@ -32,7 +32,6 @@ from asterism.durable.admin import live_owner
 from asterism.durable.approval_store import approval_terms
 from asterism.durable.fleet_device import NO_ACTION, FleetDevice, FleetRoster
 from asterism.durable.journal_store import (
-    ENDED,
     OwnershipLost,
     StoredConstellation,
     check_storable,
@@ -43,6 +42,7 @@ from asterism.durable.journal_store import (
 )
 from asterism.durable.ownership import FleetMembership, Ownership, cancel_runs
 from asterism.durable.plan_retry import reopen_plan
+from asterism.durable.plan_summaries import ENDED
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.device.membership import DeviceNameTaken, measure
 from asterism.fleet.fleet import Fleet, orchestrator_device

@@ -38,12 +38,23 @@ from asterism.core.plan.journal import (
 from asterism.core.plan.plan_codec import StoredValue
 from asterism.core.plan.status import ConstellationState
 from asterism.core.plan.task import import_path
+from asterism.durable.plan_summaries import ENDED, PlanSummary, running_tasks, summary_of
 from asterism.execution import function_calls
 from asterism.execution.large_values import call_apart
 from asterism.fleet.ledger import is_small, put_large
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.store.optimistic_update import try_commit
-from asterism.store.protocol import BLOB_USES, PutRegister, Register, Store, Write
+from asterism.store.protocol import (
+    BLOB_USES,
+    PLANS,
+    ExpectRegister,
+    PlanRow,
+    PutPlan,
+    PutRegister,
+    Register,
+    Store,
+    Write,
+)
 from asterism.store.store_errors import Conflict, StoreBusy
 
 PART_LENGTH = 200_000
@@ -61,10 +72,11 @@ FINISH_LENGTH = 7
 LOAD_ATTEMPTS = 5
 """How often a journal is read if it is compacted meanwhile."""
 
+LONGEST_FILE = 500
+"""How many characters the name of a plan file has at most in a head."""
+
 LOCK_TERMS = ("policy", "max_cycles", "edit_timeout")
 """The terms of a head that are options of the lock."""
-
-ENDED = ("completed", "failed", "partially_failed", "cancelled")
 
 
 class UnknownConstellation(PlanError):
@@ -127,18 +139,18 @@ class Head:
     file: str = ""
     """The name of the plan file that the plan was started with, without its folder."""
 
+    tags: Sequence[str] = ()
+    """The tags of the plan file."""
+
     @property
     def ended(self) -> bool:
         return self.state in ENDED
 
     def to_json(self) -> dict[str, Any]:
         data = {**self.__dict__, "terms": dict(self.terms), "schema": SCHEMA}
-        if not self.params:  # so that an earlier version can read it
-            del data["params"]
-        if self.traceparent is None:
-            del data["traceparent"]
-        if not self.file:
-            del data["file"]
+        for name in ("params", "traceparent", "file", "tags"):
+            if not data[name]:  # so that an earlier version can read it
+                del data[name]
         return data
 
     def changed(self, **changes: Any) -> Head:
@@ -162,9 +174,13 @@ class StoredConstellation:
     garbage: Sequence[str] = ()
     """The keys of old records and parts that were not removed."""
 
+    def summary(self, head: Head) -> PutPlan:
+        """The write of its summary, as it is now, after that of ``head``."""
+        return summary_of(head, self.plan, self.lock.opened)
+
 
 def head_key(name: str) -> str:
-    return f"plan/{name}"
+    return f"{PLANS}{name}"
 
 
 def record_key(name: str, number: int) -> str:
@@ -201,7 +217,7 @@ def decode_head(register: Register) -> Head:
 async def read_heads(store: Store) -> list[Head]:
     """The heads of all plans in a store, except those that cannot be read."""
     heads = []
-    for register in await store.registers("plan/"):
+    for register in await store.registers(PLANS):
         with contextlib.suppress(UnreadableJournal):
             heads.append(decode_head(register))
     return heads
@@ -264,7 +280,7 @@ async def insert(
         raise ConstellationExists(
             f"{store.url} has a plan {plan.id!r} already; resume it, or give this one another name"
         ) from None
-    return StoredConstellation(new, 1, plan, lock, new.first + len(writes) - 2, 0)
+    return StoredConstellation(new, 1, plan, lock, new.first + len(writes) - 3, 0)
 
 
 def insertion(
@@ -275,15 +291,20 @@ def insertion(
     params: Mapping[str, Any] = NOTHING,
     *,
     file: str = "",
-) -> tuple[Head, list[PutRegister]]:
-    """The head of a new plan, and the writes that store the plan; the first is that of the head. ``params`` and
+) -> tuple[Head, list[Write]]:
+    """The head of a new plan, and the writes that store the plan: the head, its journal and its summary. ``params`` and
     ``file`` are those of its plan file."""
     check_name(plan.id)
+    if not file.isprintable() or len(file) > LONGEST_FILE:
+        raise PlanError(f"the name of a plan file must have at most {LONGEST_FILE} printable characters, not {file!r}")
     now = store.clock()
     number = int(now * NUMBERS_PER_SECOND)
     created = str(ConstellationState.CREATED)
-    new = Head(plan.id, created, now, terms, first=number, began=number, params=dict(params), file=file)
-    return new, [PutRegister(head_key(plan.id), new.to_json(), None), *snapshot_records(plan, lock, new.first)]
+    new = Head(
+        plan.id, created, now, terms, first=number, began=number, params=dict(params), file=file, tags=list(plan.tags)
+    )
+    head = PutRegister(head_key(plan.id), new.to_json(), None)
+    return new, [head, *snapshot_records(plan, lock, number), summary_of(new, plan, 0)]
 
 
 async def insert_plan(store: Store, plan: Constellation, terms: Mapping[str, Any] | None = None) -> StoredConstellation:
@@ -306,7 +327,8 @@ async def record_end(store: Store, stored: StoredConstellation) -> None:
     if not stored.head.ended:
         new = stored.head.changed(state=str(stored.plan.state), owner=None, ended_at=stored.plan.ended_at)
         # a conflict means that another process has just done so
-        await try_commit(store, [PutRegister(head_key(new.name), new.to_json(), stored.revision)])
+        head = PutRegister(head_key(new.name), new.to_json(), stored.revision)
+        await try_commit(store, [head, stored.summary(new)])
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -328,6 +350,25 @@ async def load(store: Store, name: str, conditions: Conditions = expressions) ->
             except (LookupError, TypeError, ValueError, AttributeError) as error:
                 raise UnreadableJournal(f"the journal of plan {name!r} is damaged: {error!r}") from error
     raise StoreBusy(f"the journal of plan {name!r} is compacted faster than it can be read; try again")
+
+
+async def complete_summary(store: Store, row: PlanRow) -> PlanSummary | None:
+    """The summary of a plan whose row in the list has none, or does not name its running tasks: the plan is read in
+    full. The summary is stored if the plan is still the same. None if the plan was removed meanwhile. Raises
+    UnreadableJournal."""
+    try:
+        stored = await load(store, row.name)
+    except UnknownConstellation:
+        return None
+    write = stored.summary(stored.head)
+    if row.summary is None:
+        unchanged: list[Write] = [
+            ExpectRegister(head_key(row.name), stored.revision),
+            ExpectRegister(record_key(row.name, stored.number), 1),
+            PutRegister(record_key(row.name, stored.number + 1), None, None),
+        ]
+        await try_commit(store, [*unchanged, write])  # a conflict means that its owner has written it
+    return PlanSummary(**{"name": row.name, **write.summary, "running": running_tasks(stored.plan)})
 
 
 def record_number(register: Register) -> int:

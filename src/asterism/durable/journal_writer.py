@@ -240,6 +240,7 @@ class JournalWriter:
         stored, number = self._stored, self._stored.number + 1
         changes, self._head_changes = self._head_changes, {}
         new = stored.head.changed(**changes) if changes else stored.head
+        summary = stored.summary(new)  # now: the plan may take further steps while this waits
         # the previous record has to be there: its successor's number may be free because the journal was removed
         fences: list[Write] = [ExpectRegister(record_key(new.name, stored.number), 1)]
         if changes:
@@ -257,7 +258,7 @@ class JournalWriter:
                 record = step_record(new.name, number, new.epoch, steps, self._mark)
                 tried, refused = True, None
                 prioritised = await self._prioritised(urged, writes) if urged else []
-                await self._store.commit([*fences, record, *results, *writes, *prioritised])
+                await self._store.commit([*fences, record, *results, *writes, *prioritised, summary])
                 break
             except Conflict as conflict:
                 refused = conflict

@@ -12,10 +12,11 @@ from collections.abc import Iterable
 from asterism.base.openmetrics import Family
 from asterism.core.errors import AsterismError
 from asterism.core.schedule.ticks import without_time
-from asterism.durable.admin import cancel_key, live_sessions
+from asterism.durable.admin import cancel_key
 from asterism.durable.editor_budget import LIMITS, Spent, read_account
 from asterism.durable.journal_store import Head, StoredConstellation, load, read_heads
-from asterism.durable.stored_plans import StoredPlan, open_runs, state_name
+from asterism.durable.plan_summaries import live_sessions, open_runs, running_tasks, state_name
+from asterism.durable.stored_plans import StoredPlan
 from asterism.orchestrator.result import Result, covered
 from asterism.store.protocol import Store
 from asterism.store.store_errors import StoreError
@@ -36,7 +37,8 @@ async def plan_families(store: Store, window: float) -> list[Family]:
             raise
         except AsterismError:  # damaged, or removed meanwhile
             continue
-        runs = {} if record.head.ended else await open_runs(store, record.plan)
+        running = {} if record.head.ended else {head.name: running_tasks(record.plan)}
+        runs = (await open_runs(store, running)).get(head.name, {})
         plans[head.name] = StoredPlan(record, live.get(head.owner or ""), runs=runs)
     states: Counter[tuple[str, ...]] = Counter()
     for head in heads:

@@ -23,7 +23,8 @@ from asterism.core.plan.journal import Step
 from asterism.core.plan.status import ConstellationState
 from asterism.durable.admin import check_not_cancelled, live_owner, pause_key, submission
 from asterism.durable.approval_store import waiting_edits_at_rest
-from asterism.durable.journal_store import ENDED, StoredConstellation, head_key, load, record_key, step_record
+from asterism.durable.journal_store import StoredConstellation, head_key, load, record_key, step_record
+from asterism.durable.plan_summaries import ENDED
 from asterism.fleet.fleet import Fleet
 from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.protocol import ExpectRegister, PutRegister, Write
@@ -103,11 +104,12 @@ async def _ended_plan(fleet: Fleet, name: str, conditions: Conditions) -> Stored
 
 async def _writes(fleet: Fleet, stored: StoredConstellation, steps: list[Step]) -> list[Write]:
     store, name, head = fleet.store, stored.head.name, stored.head
-    state = str(ConstellationState.EXECUTING)
+    new = head.changed(state=str(ConstellationState.EXECUTING), owner=None, ended_at=None)
     writes: list[Write] = [
-        PutRegister(head_key(name), head.changed(state=state, owner=None, ended_at=None).to_json(), stored.revision),
+        PutRegister(head_key(name), new.to_json(), stored.revision),
         ExpectRegister(record_key(name, stored.number), 1),
         step_record(name, stored.number + 1, head.epoch, steps, new_id(store.clock(), fleet.chance)),
+        stored.summary(new),
     ]
     pause = await store.register(pause_key(name))
     if pause is not None:  # it was paused when it ended

@@ -162,7 +162,7 @@ def plan_document(plan: Constellation, policy: str, by: str) -> dict[str, Any]:
     return {"plan": {**plan.to_json(), "source": plan.source or plan.id, "author": by}, "policy": policy}
 
 
-def plan_writes(store: Store, name: str, document: Mapping[str, Any]) -> Sequence[PutRegister]:
+def plan_writes(store: Store, name: str, document: Mapping[str, Any]) -> Sequence[Write]:
     """The writes that store the plan of a document under a name; the first is the head of the plan."""
     plan = Constellation.from_json(document["plan"])
     plan.id = name

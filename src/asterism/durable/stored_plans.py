@@ -5,51 +5,51 @@ A plan that cannot be read is listed with the reason, and does not hide the othe
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from asterism.base.durations import format_age
-from asterism.base.text import join_names, plural, suggestion
+from asterism.base.text import join_names, suggestion
 from asterism.core.errors import AsterismError, UnknownTask, error_text
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import WaitingEdit
 from asterism.core.plan.explain import Holder, why
-from asterism.core.plan.node import QUEUED, STARTING, AttemptTimes, Node
 from asterism.core.plan.node import RUNNING as RUNNING_PHASE
+from asterism.core.plan.node import AttemptTimes, Node
 from asterism.core.plan.status import RUNNING, TERMINAL, ConstellationState
 from asterism.core.plan.teardowns import is_due
-from asterism.core.run.run import OWNED, Run, RunStatus
-from asterism.core.run.run import TERMINAL as ENDED_RUNS
+from asterism.core.run.run import Run
 from asterism.core.run.session import Session
 from asterism.core.run.transitions import was_executed
-from asterism.durable.admin import cancel_reason, last_owner, live_owner, live_sessions, pause_reason
+from asterism.durable.admin import cancel_reason, last_owner, live_owner, pause_reason
 from asterism.durable.approval_store import waiting_approvals
 from asterism.durable.editor_budget import Account, read_account
 from asterism.durable.journal_store import (
-    ENDED,
     Head,
     StoredConstellation,
     UnknownConstellation,
     decode_head,
-    head_key,
     load,
     read_head,
 )
 from asterism.durable.plan_requests import ask_why
+from asterism.durable.plan_summaries import (
+    ListedPlan,
+    PlanSummary,
+    UnreadablePlan,
+    open_runs,
+    phase_of,
+    running_tasks,
+    times_of,
+)
 from asterism.fleet import retention, run_explanation
 from asterism.fleet.fleet import Fleet
 from asterism.orchestrator.plan_mask import PlanMask
-from asterism.store.protocol import Query, Register, Store
+from asterism.store.protocol import PLANS, Query, Register
 from asterism.store.store_errors import StoreUnavailable
 
 MOST_NAMES = 10
 """How many plans a message names."""
-
-MOST_ABSENT = 500
-"""How many ended runs of running tasks are looked up: there are few, unless no process runs the plan."""
-
-HEADS = head_key("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +67,21 @@ class StoredPlan:
     account: Account | None = None
     runs: Mapping[str, Run] = field(default_factory=dict)
 
+    @property
+    def listed(self) -> ListedPlan:
+        """The plan as lists show it."""
+        record, held = self.record, self.account is not None and self.account.held_since is not None
+        fields = {**record.summary(record.head).summary, "running": running_tasks(record.plan)}
+        summary = PlanSummary(name=record.head.name, **fields)
+        requests = self.owner, self.paused, self.cancel_request
+        return ListedPlan(summary, *requests, self.gone, len(self.waiting), held, self.runs)
+
     def phase(self, node: Node) -> str | None:
-        """What a task does that counts as running: queued, starting or running; None for others. Without a process
-        that runs the plan, only a task that a live device executes is running."""
+        """What a task does that counts as running: queued, starting or running; None for others."""
         if node.status is not RUNNING:
             return None
-        run = self.runs.get(node.id)
-        if node.tentative is not None or node.task.foreach is not None or (run is not None and run.ended):
-            return QUEUED if self.owner is None else RUNNING_PHASE  # it waits for the process that runs the plan
-        return QUEUED if run is None else times_of(run).phase
+        waits = node.tentative is not None or node.task.foreach is not None
+        return phase_of(self.runs.get(node.id), self.owner, waits=waits)
 
     @property
     def orphaned(self) -> list[str]:
@@ -95,58 +101,18 @@ class StoredPlan:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many tasks have each status, with the phases of those that count as running for the plan."""
-        plan = self.record.plan
-        counts = {str(status): count for status, count in plan.counts.items() if count and status is not RUNNING}
-        if plan.counts[RUNNING]:
-            found = Counter(map(self.phase, plan.nodes.values()))
-            counts |= {phase: found[phase] for phase in PHASES if found[phase]}
-        return counts
+        """See ``ListedPlan``."""
+        return self.listed.counts
 
     @property
     def state(self) -> str:
-        """``state_name`` in words: ``at rest``, ``partially failed``, ``repaired``."""
-        return self.record.plan.state_text if self.record.plan.repaired else self.state_name.replace("_", " ")
+        """See ``ListedPlan``."""
+        return self.listed.state
 
     @property
     def state_name(self) -> str:
-        """See the function of this name."""
-        return state_name(self.record.plan.state, self.owner, cancelling=self.cancelling)
-
-    @property
-    def cancelling(self) -> bool:
-        """Whether the plan has not ended and its owner, or its next owner, cancels it."""
-        return self.record.plan.state not in ENDED and (self.record.head.cancelling or self.cancel_request is not None)
-
-    @property
-    def budget_spent(self) -> bool:
-        """Whether the budget of its editor holds the plan."""
-        return self.account is not None and self.account.held_since is not None and not self.record.head.ended
-
-    @property
-    def waits_for_person(self) -> str:
-        """What a person has to decide, such as ``1 edit waits``; empty if nothing."""
-        edits = f"{plural(len(self.waiting), 'edit')} wait{'s' if len(self.waiting) == 1 else ''}"
-        return ", ".join([*([edits] if self.waiting else []), *(["budget spent"] if self.budget_spent else [])])
-
-    @property
-    def done(self) -> int:
-        """How many tasks have ended."""
-        return sum(self.record.plan.counts[status] for status in TERMINAL)
-
-
-def state_name(state: str, owner: Session | None, *, cancelling: bool) -> str:
-    """The state of a plan as people see it: its own, or ``cancelling`` from the request on, or ``at_rest`` if it has
-    started and no process runs it."""
-    if cancelling and state not in ENDED:
-        return "cancelling"
-    return "at_rest" if owner is None and state == ConstellationState.EXECUTING else str(state)
-
-
-@dataclass(frozen=True, slots=True)
-class UnreadablePlan:
-    name: str
-    why: str
+        """See ``ListedPlan``."""
+        return self.listed.state_name
 
 
 async def find_plan(fleet: Fleet, name: str) -> Head:
@@ -154,7 +120,7 @@ async def find_plan(fleet: Fleet, name: str) -> Head:
     try:
         return (await read_head(fleet.store, name))[0]
     except UnknownConstellation as error:
-        names = [_name(register) for register in await fleet.store.registers(HEADS)]
+        names = [_name(register) for register in await fleet.store.registers(PLANS)]
         if not names:
             raise UnknownConstellation(
                 f"{error}. The store has no plans; start one with: asterism run PLAN.YAML --store URL"
@@ -168,54 +134,20 @@ async def read_plan(fleet: Fleet, name: str) -> StoredPlan:
     return await _read(fleet, name)
 
 
-PHASES = (QUEUED, STARTING, RUNNING_PHASE)
-
-
-def times_of(run: Run) -> AttemptTimes:
-    """The times of the last attempt of a run."""
-    assigned = run.assigned_at if run.device is not None else None
-    return AttemptTimes(run.created_at, assigned, run.started_at, run.ended_at, was_executed(run))
-
-
-async def open_runs(store: Store, plan: Constellation) -> dict[str, Run]:
-    """The runs of the running tasks of a plan, by task. The plan itself learns when they end which device had them, and
-    when they began. A run whose device is dead waits for another one, though the coordinator may not have noticed."""
-    if not plan.counts[RUNNING]:
-        return {}
-    keys = {
-        f"{retention.PREFIX}{plan.id}/{node.id}/{node.epoch}": node.id
-        for node in plan.nodes.values()
-        if node.status is RUNNING
-    }
-    found = await store.find(Query(workflow=f"{retention.PREFIX}{plan.id}", statuses=frozenset(RunStatus) - ENDED_RUNS))
-    runs = {keys[run.key]: run for run in found if run.key in keys}
-    absent = frozenset(key for key, task in keys.items() if task not in runs)
-    if 0 < len(absent) <= MOST_ABSENT:  # they have ended, and the plan is about to learn it
-        runs |= {keys[run.key]: run for run in await store.find(Query(keys=absent)) if run.key in keys}
-    owned = [run.session for run in runs.values() if run.status in OWNED]
-    live = await live_sessions(store, owned) if owned else {}
-    return {
-        task: run if run.status not in OWNED or run.session in live else run.changed(device=None, started_at=None)
-        for task, run in runs.items()
-    }
-
-
-async def list_plans(fleet: Fleet) -> list[StoredPlan | UnreadablePlan]:
-    """All plans in the order of their creation, unreadable ones last. Raises StoreUnavailable."""
-    found: list[StoredPlan] = []
+async def unreadable_plans(fleet: Fleet) -> list[UnreadablePlan]:
+    """The plans that cannot be read. Reads all of them in full. Raises StoreUnavailable."""
     unreadable: list[UnreadablePlan] = []
-    for register in await fleet.store.registers(HEADS):
-        name = _name(register)
+    for register in await fleet.store.registers(PLANS):
         try:
             decode_head(register)
-            found.append(await _read(fleet, name))
+            await _read(fleet, _name(register))
         except UnknownConstellation:
             continue  # it was pruned since the registers were read
         except StoreUnavailable:
             raise
         except AsterismError as error:
-            unreadable.append(UnreadablePlan(name, str(error)))
-    return [*sorted(found, key=lambda plan: (plan.record.head.created_at, plan.record.head.name)), *unreadable]
+            unreadable.append(UnreadablePlan(_name(register), 0.0, str(error)))
+    return unreadable
 
 
 async def _read(fleet: Fleet, name: str) -> StoredPlan:
@@ -227,12 +159,12 @@ async def _read(fleet: Fleet, name: str) -> StoredPlan:
     owner = await live_owner(fleet.store, record.head)
     gone = await last_owner(fleet.store, record.head) if owner is None else None
     paused, waiting = await pause_reason(fleet.store, name), await waiting_approvals(fleet.store, record.head)
-    runs = await open_runs(fleet.store, record.plan)
+    runs = (await open_runs(fleet.store, {name: running_tasks(record.plan)}))[name]
     return StoredPlan(record, owner, paused, cancel_request, gone, waiting=waiting, account=account, runs=runs)
 
 
 def _name(register: Register) -> str:
-    return register.key.removeprefix(HEADS)
+    return register.key.removeprefix(PLANS)
 
 
 # -- why a task is not running -----------------------------------------------------------------------------------------
@@ -329,9 +261,9 @@ async def _run_of(fleet: Fleet, plan: str, node: Node) -> Run | None:
 def _plan_holder(stored: StoredPlan, node: Node) -> Holder | None:
     """What keeps the plan from starting a task that is ready."""
     name = stored.record.head.name
-    if stored.cancelling and not stored.is_due(node):
+    if stored.listed.cancelling and not stored.is_due(node):
         return Holder("cancel", name, "the plan is being cancelled")
-    if stored.paused is not None and not stored.cancelling:
+    if stored.paused is not None and not stored.listed.cancelling:
         return Holder("pause", name, f"the plan is paused {stored.paused}")
     if stored.owner is None:
         return Holder("at_rest", name, f"no process runs the plan; resume it with: asterism resume {name}")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from asterism.core.run.session import Session
     from asterism.fleet.fleet import Fleet
     from asterism.fleet.run_explanation import Reason
-    from asterism.store.protocol import PutRegister, Store
+    from asterism.store.protocol import Store, Write
 
 
 class MonitorPass(Protocol):
@@ -44,7 +44,7 @@ class PlanPort(Protocol):
         """A plan as a schedule keeps it. ``by`` is its author. Raises NotJson if another process could not execute a
         task of it."""
 
-    def plan_writes(self, store: Store, name: str, document: Mapping[str, Any], /) -> Sequence[PutRegister]:
+    def plan_writes(self, store: Store, name: str, document: Mapping[str, Any], /) -> Sequence[Write]:
         """The writes that store the plan of a document under a name; the first is the head of the plan."""
 
     async def plan_ended(self, store: Store, name: str, /) -> bool:

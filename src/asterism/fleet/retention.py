@@ -17,6 +17,7 @@ from asterism.fleet.workflows import OF_PEERS, UNUSED_AGE, VERSIONS
 from asterism.store.optimistic_update import try_commit
 from asterism.store.protocol import (
     BLOB_USES,
+    PLANS,
     ExpectRegister,
     Notice,
     PutRegister,
@@ -59,7 +60,7 @@ async def prune(store: Store, ended_before: float, limit: int, *, runs_alone: bo
     """Remove up to ``limit`` runs that ended before then, and, when there are none left, whole plans, and blobs without
     a run. With ``runs_alone`` plans, workflows and other records stay, which saves the search for them. Returns how
     many runs were removed."""
-    heads = await store.registers("plan/")
+    heads = await store.registers(PLANS)
     keep = [f"{PREFIX}{_name(head)}/" for head in heads if _ended_at(head) is None]
     removed = await store.prune(ended_before, limit, blobs_before=store.clock() - BLOB_AGE, keep=keep)
     if not removed and not runs_alone:
@@ -77,7 +78,7 @@ async def prune(store: Store, ended_before: float, limit: int, *, runs_alone: bo
 async def remove_plan(store: Store, name: str, notice: Notice) -> int | None:
     """Remove a plan that has ended, with its runs, and leave a notice. Returns how many runs it had; None if it has not
     ended, or a run of it has not: then the plan stays."""
-    head = await store.register(f"plan/{name}")
+    head = await store.register(f"{PLANS}{name}")
     if head is None or _ended_at(head) is None:
         return None
     removed = 0
@@ -153,7 +154,7 @@ async def _remove(store: Store, registers: list[Register], *fences: Write) -> bo
 
 
 def _name(head: Register) -> str:
-    return head.key.removeprefix("plan/")
+    return head.key.removeprefix(PLANS)
 
 
 def _ended_at(head: Register) -> float | None:

@@ -54,6 +54,7 @@ from asterism.fleet.extensions import plan_port
 from asterism.fleet.fleet import SCHEDULE_PREFIX, Fleet
 from asterism.fleet.ledger import Overtaken
 from asterism.store.optimistic_update import try_commit
+from asterism.store.protocol import PLANS as HEADS
 from asterism.store.protocol import Notice, PutRegister, Register, Store, Write
 from asterism.store.store_errors import Conflict, StoreError
 
@@ -85,7 +86,7 @@ def history_key(name: str) -> str:
 
 
 def plan_key(name: str) -> str:
-    return f"{PLANS}{name}"
+    return f"{HEADS}{name}"
 
 
 def plan_name(name: str, tick: int | None, chance: str) -> str:
@@ -207,12 +208,12 @@ class ScheduledWork:
             raise InvalidSchedule(f"schedule {schedule.name!r}: its plan is not in the store")
         name = plan_name(schedule.name, tick, new_id(now, self._fleet.chance))
         entry = TickEntry(now, tick, CREATED, name, f"by {by}" if by else "")
-        head, *rest = plan_port().plan_writes(self._store, name, kept.value)
+        plan = plan_port().plan_writes(self._store, name, kept.value)
         writes = await self._writes(stored, with_work(after, open_work, name, replaced), [*before, entry])
         try:
-            await self._store.commit([*writes, head, *rest])
+            await self._store.commit([*writes, *plan])
         except Conflict as conflict:
-            if not conflict.concerns("register", head.key):
+            if not conflict.concerns("register", f"{PLANS}{name}"):
                 raise Overtaken(f"another process has changed the {conflict.what}") from None
         else:
             return entry

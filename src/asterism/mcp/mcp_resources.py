@@ -21,7 +21,7 @@ from asterism.api.credentials import Credential
 from asterism.api.local.request_models import checked_name
 from asterism.api.system import LocalSystem
 from asterism.base.text import clean
-from asterism.durable.stored_plans import HEADS, read_plan
+from asterism.durable.stored_plans import read_plan
 from asterism.durable.task_logs import logs_of_tasks
 from asterism.mcp.mcp_tools import TOOLS, McpHost
 from asterism.models.device_aliases import DeviceAliases
@@ -30,6 +30,7 @@ from asterism.orchestrator.result import Result
 from asterism.report.html_report import report
 from asterism.report.log_text import failed_tasks
 from asterism.report.result_report import report_of
+from asterism.store.protocol import PLANS
 
 PREFIX = "asterism://plans/"
 _URI = re.compile(r"asterism://plans/([^/?#]+)(?:/(story|report))?")
@@ -134,7 +135,7 @@ def plan_of(uri: str) -> str | None:
 
 async def plan_names(host: McpHost, caller: Credential) -> list[str]:
     """The plans that a caller may read, by name."""
-    names = sorted(one.key.removeprefix(HEADS) for one in await host.fleet.store.registers(HEADS))
+    names = sorted(one.key.removeprefix(PLANS) for one in await host.fleet.store.registers(PLANS))
     return [name for name in names if caller.allows(f"observe plan {name}")]
 
 

@@ -15,6 +15,7 @@ import contextlib
 import contextvars
 import json
 import logging
+import random
 import threading
 import time
 import warnings

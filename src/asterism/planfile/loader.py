@@ -207,6 +207,7 @@ class _PlanReader:
         plan = self._plan(heads[0][0].id or name, context, {"params": params}, terms.only)
         if plan is None or not all(mistake.warning for mistake in self.mistakes):
             return None
+        plan.tags = tuple(dict.fromkeys(heads[0][0].tags or ()))
         named = heads[0][0].id is not None
         return PlanFile(plan, devices, heads[0][0].policy, tuple(in_order(self.mistakes)), params, named)
 

@@ -335,6 +335,10 @@ class Head(Shape):
 
     asterism: Annotated[Literal[1], Field(description="the version of the file format")]
     id: Annotated[Name | None, Field(description="the name of the plan; default: the name of the file")] = None
+    tags: Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f]+$")]] | None,
+        Field(max_length=20, description="words by which plans are found in a list"),
+    ] = None
     devices: Annotated[dict[Name, Device] | None, Field(min_length=1, description="default: this machine")] = None
     policy: Annotated[
         LockPolicy | None,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import json
+import re
 import time
 import uuid
 from collections import Counter, defaultdict
@@ -26,6 +27,7 @@ from asterism.store import dump_format, row_codec
 from asterism.store.protocol import (
     BLOB_USES,
     FEED,
+    PLANS,
     Change,
     Contribution,
     ExpectRegister,
@@ -33,9 +35,12 @@ from asterism.store.protocol import (
     HeartbeatReply,
     Notice,
     OwnedRun,
+    PlanQuery,
+    PlanRow,
     ProgressReport,
     PutCopy,
     PutLog,
+    PutPlan,
     PutPriority,
     PutRegister,
     PutRun,
@@ -181,6 +186,38 @@ _Place = tuple[int, float, str]
 """The place of a run in the queue: the most urgent first, then the oldest. It never changes."""
 
 
+class _ListedPlan:
+    """What a list is filtered by, from the head of a plan, and its summary."""
+
+    def __init__(self, head: Any) -> None:
+        self.created_at, self.state, self.owner, self.cancelling, self.file, tags = row_codec.plan_columns(head)
+        self.tags: list[str] = row_codec.from_text(tags)
+        self.summary: Mapping[str, Any] | None = None
+
+    def matches(self, name: str, query: PlanQuery, *, requested: bool) -> bool:
+        """``requested`` is whether somebody has asked to cancel the plan."""
+        return (
+            (self.created_at, name) < query.before
+            and self.created_at >= query.since
+            and (query.name is None or re.fullmatch(_regex(query.name), row_codec.lower(name), re.DOTALL) is not None)
+            and (query.file is None or self.file == query.file)
+            and (query.tag is None or query.tag in self.tags)
+            and (query.states is None or self._shown_state(query.live, requested) in query.states)
+        )
+
+    def _shown_state(self, live: frozenset[str], requested: bool) -> str | None:
+        if self.state in ("completed", "failed", "partially_failed", "cancelled"):
+            return self.state
+        if self.cancelling or requested:
+            return "cancelling"
+        return "at_rest" if self.state == "executing" and self.owner not in live else self.state
+
+
+def _regex(glob: str) -> str:
+    parts = {"*": ".*", "?": "."}
+    return "".join(parts.get(letter) or re.escape(letter) for letter in row_codec.lower(glob))
+
+
 class MemoryStore(MemoryChangeFeed):
     """A store in this process. ``clock`` returns the time in seconds."""
 
@@ -189,6 +226,7 @@ class MemoryStore(MemoryChangeFeed):
         self.url = "memory:"
         super().__init__()
         self._keys: dict[str, str] = {}
+        self._plans: dict[str, _ListedPlan] = {}
         self._queue: list[_Place] = []  # a heap with every offered run, and some that no longer are
         self._queued: set[str] = set()
         self._sweep_at = 1000
@@ -210,6 +248,10 @@ class MemoryStore(MemoryChangeFeed):
         for write in checked:
             if type(write) is PutLog and write.run not in self._runs and write.run not in new:
                 raise Conflict(f"run {write.run}")
+            if type(write) is PutPlan and write.name not in self._plans:
+                heads = {other.key for other in checked if type(other) is PutRegister and other.value is not None}
+                if f"{PLANS}{write.name}" not in heads:
+                    raise Conflict(f"plan {write.name}")
         for write in checked:
             self._perform(write)
         self._watches.wake(topics_of(checked))
@@ -252,6 +294,8 @@ class MemoryStore(MemoryChangeFeed):
             case PutLog():
                 chunks = [chunk._replace(value=_copied(chunk.value)) for chunk in write.chunks]
                 return replace(write, chunks=chunks)
+            case PutPlan():
+                return replace(write, summary=_copied(dict(write.summary)))
             case PutPriority() | Contribution() | Notice():
                 pass
             case _:
@@ -272,8 +316,13 @@ class MemoryStore(MemoryChangeFeed):
                 self._sessions[session.id] = session
             case PutRegister(key, None, _):
                 self._registers.pop(key, None)
+                self._plans.pop(key.removeprefix(PLANS), None)
             case PutRegister(key, text, expected):
                 self._registers[key] = (text, (expected or 0) + 1)
+                if key.startswith(PLANS):
+                    self._plans[key.removeprefix(PLANS)] = _ListedPlan(json.loads(text))
+            case PutPlan(name, state, summary):
+                self._plans[name].state, self._plans[name].summary = state, summary
             case PutPriority(run_id, priority):
                 self._put(self._runs[run_id].changed(priority=priority))
                 self._sweep()  # its place in the queue is another one now
@@ -432,6 +481,15 @@ class MemoryStore(MemoryChangeFeed):
             for key, (text, revision) in sorted(self._registers.items())
             if key.startswith(prefix)
         ]
+
+    async def plans(self, query: PlanQuery) -> list[PlanRow]:
+        rows = []
+        for created_at, name in sorted(((plan.created_at, name) for name, plan in self._plans.items()), reverse=True):
+            requests = [await self.register(f"{kind}/{name}") for kind in ("cancel", "paused", "budget")]
+            values = [None if request is None else request.value for request in requests]
+            if self._plans[name].matches(name, query, requested=requests[0] is not None):
+                rows.append(PlanRow(name, created_at, self._plans[name].summary, *values))
+        return rows[: query.limit]
 
     async def reports(self, run_ids: Sequence[str]) -> dict[str, ProgressReport]:
         return {run_id: self._reports[run_id] for run_id in run_ids if run_id in self._reports}

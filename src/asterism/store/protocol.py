@@ -28,6 +28,12 @@ from asterism.store.store_errors import StoreError
 FEED = "feed/id"
 """The register with the id of the change feed."""
 
+PLANS = "plan/"
+"""Prefix of the keys of registers that are heads of plans; the name of the plan follows."""
+
+FAR = 1e300
+"""A time that no plan reaches."""
+
 NOTIFIED = "notified"
 """The register with the number of the last notice that people were notified of."""
 
@@ -142,6 +148,21 @@ class PutPriority:
     priority: int
 
 
+@dataclass(frozen=True, slots=True)
+class PutPlan:
+    """Write the summary of a plan, in place of the one before. A plan is a register whose key begins with ``PLANS``: it
+    is listed from the first write of that register on. Each write of the register forgets the summary, so a batch that
+    writes both writes the summary last.
+
+    :param state: the state of the plan, by which lists are filtered.
+    :param summary: what lists show of it, as JSON.
+    """
+
+    name: str
+    state: str
+    summary: Mapping[str, Any]
+
+
 class Contribution(NamedTuple):
     """What a peer brought here with one commit, added to what is known of this run and peer, and forgotten with the
     run.
@@ -166,6 +187,7 @@ Write = (
     | PutSession
     | PutRegister
     | PutLog
+    | PutPlan
     | ExpectSession
     | ExpectRegister
     | Contribution
@@ -207,6 +229,37 @@ class Query:
     after: str | None = None
     newest: bool = False
     limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlanQuery:
+    """Plans that satisfy every condition that is given, the newest first.
+
+    :param states: the state is one of these. A plan that has not ended is ``cancelling`` if that is asked for or begun,
+        and ``at_rest`` instead of ``executing`` if its owner is not among ``live``.
+    :param live: the sessions that are alive.
+    :param name: a glob for the whole name, in which ``*`` stands for any characters and ``?`` for one. Capital and
+        small letters of ASCII count as the same.
+    :param since: created at this time or later.
+    :param until: created before this time.
+    :param after: only plans that come after this one in the order of the result: its ``created_at`` and its name.
+    """
+
+    states: frozenset[str] | None = None
+    live: frozenset[str] = frozenset()
+    name: str | None = None
+    file: str | None = None
+    tag: str | None = None
+    since: float = -FAR
+    until: float = FAR
+    after: tuple[float, str] | None = None
+    limit: int = 100
+
+    @property
+    def before(self) -> tuple[float, str]:
+        """The place that all plans of the result come before, if they are sorted by time and name."""
+        until = (self.until, "")
+        return until if self.after is None else min(until, self.after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +313,18 @@ class HeartbeatReply(NamedTuple):
     alive: bool
     draining: bool
     held: Sequence[OwnedRun]
+
+
+class PlanRow(NamedTuple):
+    """A plan in a list: its summary, None if the head was written without one; and the values of the registers that ask
+    to cancel and to pause it, and of its budget."""
+
+    name: str
+    created_at: float
+    summary: Mapping[str, Any] | None
+    cancel: Any = None
+    paused: Any = None
+    budget: Any = None
 
 
 class WaitingRuns(NamedTuple):
@@ -391,6 +456,10 @@ class Store(Protocol):
 
     async def registers(self, prefix: str) -> list[Register]:
         """Return the registers whose keys begin with ``prefix``, by key."""
+        ...
+
+    async def plans(self, query: PlanQuery) -> list[PlanRow]:
+        """Return the plans of a query, without reading their journals."""
         ...
 
     async def reports(self, run_ids: Sequence[str]) -> dict[str, ProgressReport]: ...

@@ -22,7 +22,7 @@ from asterism.core.history import Entry
 from asterism.core.json_values import NOTHING
 from asterism.core.run.run import BLANK, UNOWNED, Assignment, Progress, Run, RunStatus, Superseded
 from asterism.core.run.session import Session
-from asterism.store.protocol import Notice
+from asterism.store.protocol import Notice, PlanRow
 from asterism.store.store_errors import CorruptRecord
 
 
@@ -164,6 +164,37 @@ def searched(text: str) -> tuple[str, str]:
 def lower(text: str) -> str:
     """Return a text with small letters for the capital ones of ASCII, as both engines do it."""
     return text.lower() if text.isascii() else text.translate(_LOWER)
+
+
+def like_pattern(glob: str) -> str:
+    """Return a glob as the pattern of LIKE with the escape character ``\\``, in small letters."""
+    escaped = "".join(f"\\{letter}" if letter in "\\%_" else letter for letter in lower(glob))
+    return escaped.replace("*", "%").replace("?", "_")
+
+
+def plan_columns(head: Any) -> tuple[float, str | None, str | None, bool, str | None, str]:
+    """Return what lists of plans are filtered by: the time of creation, state, owner, whether it is being cancelled,
+    file and tags (as JSON). The head may be anything: a later version may have written it."""
+    values = head if isinstance(head, Mapping) else {}
+    created_at, tags = values.get("created_at"), values.get("tags")
+    texts = [value if isinstance(value := values.get(name), str) else None for name in ("state", "owner", "file")]
+    return (
+        float(created_at) if isinstance(created_at, int | float) else 0.0,
+        texts[0],
+        texts[1],
+        values.get("cancelling") is True,
+        texts[2],
+        to_text(tags if isinstance(tags, list) else []),
+    )
+
+
+def plan_of(row: Sequence[Any]) -> PlanRow:
+    """Return a plan from a row of a list. Raises CorruptRecord."""
+    name, created_at, *texts = row
+    try:
+        return PlanRow(name, created_at, *[None if text is None else from_text(text) for text in texts])
+    except ValueError as error:
+        raise CorruptRecord(f"the summary of plan {name} cannot be read: {error}") from error
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------

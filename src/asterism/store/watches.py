@@ -21,6 +21,7 @@ from asterism.store.protocol import (
     ExpectSession,
     PutCopy,
     PutLog,
+    PutPlan,
     PutPriority,
     PutRegister,
     PutRun,
@@ -152,6 +153,8 @@ def _names(write: Write) -> tuple[tuple[str, str], ...]:
         return (("run", write.run.id),)
     if isinstance(write, PutSession):
         return (("session", write.session.id),)
+    if isinstance(write, PutPlan):
+        return (("plan", write.name),)
     if isinstance(write, PutLog):
         return (("log", f"{write.run} {write.epoch}"),)
     return (("session", write.session),) if isinstance(write, ExpectSession) else ()

@@ -11,6 +11,7 @@ from typing import Any
 from asterism.api import documents
 from asterism.api.document_codec import read_document
 from asterism.api.local.edit_changes import change_lines
+from asterism.api.local.plan_list_handlers import plan_summary
 from asterism.core.errors import UnknownTask, error_text
 from asterism.core.history import Entry
 from asterism.core.json_values import plain_json
@@ -31,40 +32,10 @@ from asterism.durable.editor_budget import Account, Spent
 from asterism.durable.journal_store import StoredConstellation
 from asterism.durable.plan_history import ClosedCycle
 from asterism.durable.plan_requests import EditAnswer
-from asterism.durable.stored_plans import StoredPlan, TaskExplanation, UnreadablePlan
+from asterism.durable.stored_plans import StoredPlan, TaskExplanation
 from asterism.durable.task_logs import TaskRun
 from asterism.fleet.fleet import Fleet
 from asterism.orchestrator.plan_mask import PlanMask
-
-
-def summary(stored: StoredPlan | UnreadablePlan) -> documents.PlanSummary:
-    """A plan in a list."""
-    if isinstance(stored, UnreadablePlan):
-        return documents.PlanSummary(name=stored.name, state="unreadable", state_text="unreadable", error=stored.why)
-    record, owner, plan = stored.record, stored.owner, stored.record.plan
-    return documents.PlanSummary(
-        name=record.head.name,
-        state=stored.state_name,
-        state_text=stored.state,
-        repaired=plan.repaired,
-        version=plan.version,
-        created_at=record.head.created_at,
-        started_at=plan.started_at,
-        ended_at=plan.ended_at,
-        tasks=len(plan),
-        done=stored.done,
-        counts=stored.counts,
-        owner=owner.device if owner is not None else None,
-        heard_at=owner.beat_at if owner is not None else None,
-        last_owner=record.head.device if owner is None and not record.head.ended else None,
-        last_heard_at=stored.gone.beat_at if stored.gone is not None else None,
-        epoch=record.head.epoch,
-        paused=stored.paused,
-        cancelling=stored.cancelling,
-        waiting_edits=len(stored.waiting),
-        waits_for_person=stored.waits_for_person,
-        budget_spent=stored.budget_spent,
-    )
 
 
 def view(
@@ -78,7 +49,9 @@ def view(
     """A plan as it is now; without ``tasks`` its lists of tasks and dependencies are empty, with ``results`` its tasks
     have theirs. ``approvals`` are the documents of the edits that wait for a person."""
     plan, head = stored.record.plan, stored.record.head
-    fields = {name: value for name, value in vars(summary(stored)).items() if name not in ("tasks", "error")}
+    fields = {
+        name: value for name, value in vars(plan_summary(stored.listed)).items() if name not in ("tasks", "error")
+    }
     return documents.Plan(
         **fields,
         **(structure(plan, stored, results=results) if tasks else {"tasks": [], "dependencies": []}),

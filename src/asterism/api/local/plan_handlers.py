@@ -70,13 +70,6 @@ Rule = TypeVar("Rule")
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-@implements(declared.list_plans)
-async def list_plans(system: LocalSystem, request: declared.ListPlans) -> documents.Page[documents.PlanSummary]:
-    plans = await stored_plans.list_plans(system.fleet)
-    items = [plan_documents.summary(stored) for stored in plans]
-    return documents.Page(items=items, now=system.fleet.store.clock())
-
-
 @implements(declared.show_plan)
 async def show_plan(system: LocalSystem, request: declared.ShowPlan) -> documents.Plan:
     fleet = system.fleet
@@ -327,7 +320,7 @@ async def remove_plan(system: LocalSystem, request: declared.ChangePlan) -> docu
     if not head.ended:
         action = f"cancel it first with: asterism plan cancel {name}"
         stored = await read_plan(fleet, name)
-        if stored.cancelling and (teardowns := plan_documents.cancellation(stored).teardowns):
+        if stored.listed.cancelling and (teardowns := plan_documents.cancellation(stored).teardowns):
             left = f"its teardowns run first ({', '.join(teardowns)})"
             action = (
                 f"{left}; join a device that can execute them, or execute them here: asterism resume {name} --local"

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
+import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from asterism.api.pages import read_pages
+from asterism.api.plan_list_operations import MOST_PLANS, STATES
 from asterism.base.text import clean, plural
 from asterism.cli.cli_context import (
     CommandGroup,
@@ -79,24 +83,67 @@ _change_options = options(
 
 
 @plan.command("list")
+@click.option(
+    "--state",
+    "states",
+    type=click.Choice(STATES),
+    multiple=True,
+    help="Only plans in this state; open means not ended.",
+)
+@click.option("--name", metavar="TEXT", help="Only plans with this in their name, or like this pattern (* and ?).")
+@click.option("--file", metavar="NAME", help="Only plans that were started from this plan file.")
+@click.option("--tag", metavar="TAG", help="Only plans with this tag in their plan file.")
+@click.option("--since", type=duration, metavar="DURATION", help="Only plans of this time until now, such as 2h.")
+@click.option("--until", type=duration, metavar="DURATION", help="Only plans that are older than this, such as 7d.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    metavar="N",
+    default=50,
+    show_default=True,
+    help="Maximum number of plans; 0 for all.",
+)
+@click.option("--after", metavar="POSITION", help="Continue an earlier list at the position that it printed.")
+@click.option("--newest", is_flag=True, help="List the newest first instead of last.")
 @fleet_options
-def list_(store: str | None, as_json: bool) -> None:
-    """List the plans in a store.
+def list_(
+    states: tuple[str, ...],
+    since: float | None,
+    until: float | None,
+    limit: int,
+    after: str | None,
+    newest: bool,
+    store: str | None,
+    as_json: bool,
+    **wanted: Any,
+) -> None:
+    """List the latest plans in a store.
 
     TASKS is the number of ended tasks and of all tasks; HEARD is the age of the owner's last heartbeat. A plan is at
     rest if it has started but no process runs it; resume it with `asterism resume NAME`."""
+
+    now = time.time()
+    wanted["state"] = ",".join(states) or None
+    wanted["since"] = None if since is None else now - since
+    wanted["until"] = None if until is None else now - until
 
     async def read(system: System) -> None:
         from asterism.cli.plan.plan_views import plans_table
         from asterism.cli.screen import print_lines
 
-        page = await system.list_plans()
+        page = await read_pages(system.list_plans, limit, MOST_PLANS, after, **wanted)
+        if not newest:
+            page.items.reverse()
         if as_json:
             print_json(page.items)
         elif page.items:
             print_lines(lambda width: plans_table(page.items, page.now or 0.0, width))
+        elif any(value is not None for value in wanted.values()):
+            note("No plan matches.")
         else:
             note("The store has no plans. Start one with: asterism run PLAN.YAML --store URL")
+        if page.next is not None:
+            note(f"There are older plans: --after {shlex.quote(page.next)}, or --limit 0 for all")
 
     with_system(store, read)
 

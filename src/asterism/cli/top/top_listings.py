@@ -147,11 +147,15 @@ def _heading(url: str, counts: Mapping[str, int]) -> str:
 
 
 async def _plans(system: System) -> Listing:
-    page = await system.list_plans()
-    now = page.now or 0.0
-    plans = sorted(page.items, key=lambda plan: (plan.ended_at is not None, -(plan.created_at or 0.0)))
+    """Those that have not ended first, then the newest."""
+    pages = [await system.list_plans(state="open", limit=MOST_PLANS)]
+    room = MOST_PLANS - len(pages[0].items)
+    if room:
+        pages.append(await system.list_plans(state="ended", limit=room))
+    plans, now = [plan for page in pages for plan in page.items], pages[0].now or 0.0
     rows = [Row(Subject(PLANS, plan.name), plan_row(plan, now), _plan_order(plan, now)) for plan in plans]
-    return Listing(PLAN_COLUMNS, rows[:MOST_PLANS], _more(len(rows), MOST_PLANS, "plan"))
+    more = not room or pages[-1].next is not None
+    return Listing(PLAN_COLUMNS, rows, f"the newest {len(rows)} of them" if more else "")
 
 
 def _plan_order(plan: documents.PlanSummary, now: float) -> dict[str, float]:

@@ -84,6 +84,7 @@ class Graph:
         self.queue = ReadyQueue()
         self.ranks: CriticalPathRanks | None = None
         self.counts: dict[TaskStatus, int] = dict.fromkeys(TaskStatus, 0)
+        self.running: dict[str, None] = {}  # the running tasks
         self.deciders = 0  # how many tasks have join="any" or are teardowns, see joins.py
         self.setups: dict[Node, None] = {}  # tasks that have a teardown, see teardowns.py
         self.unscoped: dict[Node, bool] = {}  # nodes whose scope has to be renewed; with True, those below them, too
@@ -93,6 +94,7 @@ class Graph:
         self.edited: dict[str, str] = {}  # tasks whose work an editor wrote or changed, with its name; never removed
         self.source = ""  # the id in the plan file that it comes from, if any
         self.author = ""  # who started it
+        self.tags: tuple[str, ...] = ()  # words of the plan file by which plans are found
         self.cancel_reason = ""  # who cancelled it and why, such as ``by ann: too slow``
         self.rejoined: dict[Node, None] = {}  # nodes that may have to be queued or dequeued, see joins.py
         self.provisionals = 0
@@ -103,7 +105,7 @@ class Graph:
         self._placed = 0
         self.epochs = 0  # counts executions; the count at its start is the epoch of an execution
         self._story: list[tuple[float, str, str | None, str]] = []
-        self._last_at = float("-inf")  # the time of the last entry of the story
+        self.last_at = float("-inf")  # the time of the last entry of the story
 
     def node(self, task_id: str) -> Node:
         """The node of a task. Raises UnknownTask."""
@@ -123,7 +125,7 @@ class Graph:
 
     def add_entry(self, now: float, what: str, task_id: str | None = None, why: str = "") -> None:
         """Add an entry to the story, as part of a step."""
-        self._last_at = now = step_time(self._last_at, now)
+        self.last_at = now = step_time(self.last_at, now)
         self._story.append((now, what, task_id, why))
 
     def note(self, now: float, what: str, task_id: str | None = None, why: str = "") -> None:
@@ -137,7 +139,7 @@ class Graph:
         if self.state not in (ConstellationState.CREATED, ConstellationState.READY):
             raise PlanError(f"plan {self.id!r} is {self.state}: it cannot begin")
         self.state = ConstellationState.EXECUTING
-        self.started_at = now = step_time(self._last_at, now)
+        self.started_at = now = step_time(self.last_at, now)
         self.add_entry(now, "began")
         self.rejoined.clear()
         for node in self.nodes.values():
@@ -148,7 +150,7 @@ class Graph:
         """Assign a ready task to a device. Returns the epoch of this execution.
 
         A running task without a device waits for its next attempt, and keeps its status."""
-        now = step_time(self._last_at, now)
+        now = step_time(self.last_at, now)
         if node.status is not RUNNING or node.device is not None:
             if node.open or (node.held and not self.starts_early(node)):
                 self.refuse(node, "start")
@@ -161,7 +163,7 @@ class Graph:
         self.records.mark(node)
         node.epoch = self.epochs
         node.attempts += 1
-        node.device, node.begun_at, node.times, self._last_at = device, now, None, now
+        node.device, node.begun_at, node.times, self.last_at = device, now, None, now
         self._story.append((now, "started provisionally" if node.provisional else "started", node.id, device))
         return self.epochs
 
@@ -175,7 +177,7 @@ class Graph:
         review: bool = False,
     ) -> None:
         """Record the end of a task. With ``review``, the same step holds its children until ``settle``."""
-        now, why = step_time(self._last_at, now), "" if error is None else error_text(error)
+        now, why = step_time(self.last_at, now), "" if error is None else error_text(error)
         if not node.provisional:
             self.change_status(node, EVENTS[status])
             self._story.append((now, status, node.id, why))
@@ -185,7 +187,7 @@ class Graph:
             self._story.append((now, f"{status} provisionally", node.id, why))
         else:
             self.refuse(node, EVENTS[status])
-        self._last_at = now
+        self.last_at = now
         if node.device is not None and node.times is None:
             node.worked += now - node.begun_at
         node.value, node.error, node.ended_at, node.entry = value, error, now, None
@@ -225,7 +227,7 @@ class Graph:
             self.refuse(node, "retry")
         self.records.mark(node)
         node.device = None
-        node.worked += step_time(self._last_at, now) - node.begun_at
+        node.worked += step_time(self.last_at, now) - node.begun_at
         self.add_entry(now, "attempt failed", node.id, why)
 
     def count_loss(self, node: Node) -> None:
@@ -258,7 +260,7 @@ class Graph:
         else:
             stopped = []
         self.change_status(node, "cancel")
-        node.entry, node.ended_at, node.epoch, node.reason = None, step_time(self._last_at, now), 0, why
+        node.entry, node.ended_at, node.epoch, node.reason = None, step_time(self.last_at, now), 0, why
         self.add_entry(now, "cancelled", node.id, why)
         inherited_priority.ended(self, node)
         self._pass_on_cancellation(node)
@@ -396,7 +398,7 @@ class Graph:
             self.state = ConstellationState.COMPLETED
         else:
             self.state = ConstellationState.PARTIALLY_FAILED if self.counts[COMPLETED] else ConstellationState.FAILED
-        self.ended_at = step_time(self._last_at, now)
+        self.ended_at = step_time(self.last_at, now)
         self.add_entry(now, str(self.state))
         return self.state
 
@@ -428,7 +430,7 @@ class Graph:
 
     def _give_up(self, node: Node, now: float, why: str) -> None:
         self.change_status(node, "cancel")
-        node.entry, node.ended_at, node.reason = None, step_time(self._last_at, now), why
+        node.entry, node.ended_at, node.reason = None, step_time(self.last_at, now), why
         self.add_entry(now, "cancelled", node.id, why)
         inherited_priority.ended(self, node)
         self._pass_on_cancellation(node)
@@ -556,6 +558,10 @@ class Graph:
             self.refuse(node, event)
         self.counts[node.status] -= 1
         self.counts[status] += 1
+        if status is RUNNING:
+            self.running[node.id] = None
+        elif node.status is RUNNING:
+            del self.running[node.id]
         node.status = status
         self.records.mark(node)
 

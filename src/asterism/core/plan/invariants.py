@@ -29,6 +29,7 @@ def check_invariants(graph: Graph, outside: Collection[Node] = ()) -> None:
     for status, count in graph.counts.items():
         assert count == sum(node.status is status for node in graph.nodes.values()), f"count of {status}"
     nodes = graph.nodes.values()
+    assert set(graph.running) == {node.id for node in nodes if node.status is RUNNING}, "running tasks"
     deciding = sum((node.task.join == "any") + (node.setup is not None) for node in nodes)
     assert graph.deciders == deciding, "count of joins and teardowns"
     assert set(graph.setups) == {node.setup for node in nodes if node.setup is not None}, "set-ups"

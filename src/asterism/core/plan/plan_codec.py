@@ -26,7 +26,7 @@ from asterism.core.plan.graph import Graph
 from asterism.core.plan.joins import is_over
 from asterism.core.plan.node import AttemptTimes, Node
 from asterism.core.plan.node_records import NodeRecords, NodeState, SharedNodes, state_of
-from asterism.core.plan.status import PENDING, ConstellationState, TaskStatus
+from asterism.core.plan.status import PENDING, RUNNING, ConstellationState, TaskStatus
 from asterism.core.plan.task import Dependency, Task
 
 SCHEMA = 1
@@ -96,6 +96,7 @@ def encode_header(graph: Graph) -> dict[str, Any]:
         **({"edited": dict(sorted(graph.edited.items()))} if graph.edited else {}),
         **({"source": graph.source} if graph.source else {}),
         **({"author": graph.author} if graph.author else {}),
+        **({"tags": list(graph.tags)} if graph.tags else {}),
         **({"cancel_reason": graph.cancel_reason} if graph.cancel_reason else {}),
     }
 
@@ -166,7 +167,7 @@ def _decode(data: Mapping[str, Any], make: type[AnyGraph]) -> AnyGraph:
     graph.started_at, graph.ended_at = data["started_at"], data["ended_at"]
     graph.tainted, graph.edited = set(data.get("tainted", ())), dict(data.get("edited", {}))
     graph.source, graph.author = data.get("source", ""), data.get("author", "")
-    graph.cancel_reason = data.get("cancel_reason", "")
+    graph.cancel_reason, graph.tags = data.get("cancel_reason", ""), tuple(data.get("tags", ()))
     for item in data["tasks"]:
         node = _decode_node(graph, item)
         if node.id in graph.nodes:
@@ -209,6 +210,8 @@ def _place(graph: Graph, node: Node) -> None:
     """Add a node with its progress to a graph, without its edges."""
     graph.place(node)
     graph.counts[node.status] += 1
+    if node.status is RUNNING:
+        graph.running[node.id] = None
     graph.provisionals += node.provisional
     node.unsettled = node.ended_at is not None and (node.provisional or not node.reviewed)
     node.over = is_over(node)
@@ -218,6 +221,7 @@ def copy(graph: Graph, into: AnyGraph) -> AnyGraph:
     """Copy the plan and its progress into another graph. Provisional tasks become pending there."""
     into.version, into.epochs, into.tainted = graph.version, graph.epochs, set(graph.tainted)
     into.edited, into.source, into.author = dict(graph.edited), graph.source, graph.author
+    into.tags = graph.tags
     if graph.deciders or graph.provisionals:
         _copy_nodes(graph, into)
     else:
@@ -229,7 +233,7 @@ def _share_nodes(graph: Graph, into: Graph) -> None:
     table = graph.records.table(graph.nodes)
     into.nodes, into.records = SharedNodes(table), NodeRecords(table)
     into.order, into._placed = graph.order.of_copy(into.nodes), graph._placed
-    into.untrusted, into.counts = dict(graph.untrusted), dict(graph.counts)
+    into.untrusted, into.counts, into.running = dict(graph.untrusted), dict(graph.counts), dict(graph.running)
 
 
 def _copy_nodes(graph: Graph, into: Graph) -> None:

@@ -244,12 +244,12 @@ def _undo(graph: Graph) -> Callable[[], None]:
     """Keep the progress of a plan, and return what restores it. A plan is reopened rarely, so all of it is kept."""
     nodes = [(node, _kept_of(node), dict(node.verdicts) if node.verdicts else None) for node in graph.nodes.values()]
     whole, tainted = (graph.state, graph.ended_at), set(graph.tainted)
-    counts, length, last_at = dict(graph.counts), len(graph._story), graph._last_at
+    counts, length, last_at = dict(graph.counts), len(graph._story), graph.last_at
 
     def restore() -> None:
         graph.rescope()  # what was linked since then is gone, and must not be counted off again
         graph.state, graph.ended_at = whole
-        graph.counts, graph._last_at, graph.tainted = counts, last_at, tainted
+        graph.counts, graph.last_at, graph.tainted = counts, last_at, tainted
         del graph._story[length:]
         for node, values, verdicts in nodes:
             for name, value in zip(_KEPT, values, strict=True):

@@ -78,14 +78,14 @@ def replay_step(plan: RecordedConstellation, lock: AssignmentLock, step: Step) -
         plan.on_applied = None
     changes = [_edit_change(plan, one) for one in edited if one.batch.edits]
     if kind in ("open", "stuck") and lock.opened > opened:
-        changes.append(_cycle_change(lock.cycles[lock.opened], "opened", plan._last_at, step[1]))
+        changes.append(_cycle_change(lock.cycles[lock.opened], "opened", plan.last_at, step[1]))
     elif cycle is not None and kind == "rejected":
-        changes.append(_cycle_change(cycle, "rejected", plan._last_at, plan._last_at))
+        changes.append(_cycle_change(cycle, "rejected", plan.last_at, plan.last_at))
     elif cycle is not None:
-        changes.append(_cycle_change(cycle, "closed", plan._last_at, step[2]))
+        changes.append(_cycle_change(cycle, "closed", plan.last_at, step[2]))
     if kind in PLACED:
         node = plan.node(step[1])
-        changes.append(_task_change(node, plan._last_at, "located" if kind == "locate" else "counted", ""))
+        changes.append(_task_change(node, plan.last_at, "located" if kind == "locate" else "counted", ""))
     return [*changes, *_story_changes(plan, first, bool(edited))]
 
 
@@ -134,7 +134,7 @@ def _edit_change(plan: Graph, applied: Applied) -> Change:
     batch = applied.batch
     return Change(
         "edit",
-        plan._last_at,
+        plan.last_at,
         {
             "version": applied.version,
             "author": batch.author,

@@ -37,6 +37,7 @@ from asterism.store.protocol import (
     Notice,
     PutCopy,
     PutLog,
+    PutPlan,
     PutPriority,
     PutRegister,
     PutRun,
@@ -106,8 +107,8 @@ class Job:
     runs it writes; ``run`` is the one, if it writes one run and nothing else."""
 
     __slots__ = (
-        *("alone", "future", "groups", "inserts", "logs", "others", "priorities", "run", "runs", "size", "updates"),
-        "writes",
+        *("alone", "future", "groups", "inserts", "logs", "others", "plans", "priorities", "run", "runs", "size"),
+        *("updates", "writes"),
     )
 
     def __init__(self, writes: Sequence[Write], future: asyncio.Future[None]) -> None:
@@ -117,6 +118,7 @@ class Job:
         self.groups: list[RunGroup] = []
         self.others: dict[str, list[dict[str, Any]]] | None = None
         self.logs: list[PutLog] = []
+        self.plans: list[PutPlan] = []
         self.priorities: list[PutPriority] = []
         self.size = 0
         self.run: str | None = None
@@ -125,6 +127,8 @@ class Job:
         for write in writes:
             if type(write) is PutLog:
                 self.logs.append(write)
+            elif type(write) is PutPlan:
+                self.plans.append(write)
             elif type(write) is PutPriority:
                 self.priorities.append(write)
             elif type(write) is not PutRun:
@@ -142,9 +146,9 @@ class Job:
             self.groups = grouped(new)
             self.size = LARGEST_TEXT  # it is a group of its own
         self.runs += [run.id for run in new]
-        if len(writes) == 1 and self.others is None and not self.logs:
+        if len(writes) == 1 and self.runs:
             self.run = self.runs[0]
-        self.alone = self.others is not None or bool(self.groups) or bool(self.logs) or bool(self.priorities)
+        self.alone = any((self.others is not None, self.groups, self.logs, self.plans, self.priorities))
 
     def _add_change(self, run: Run, expected: int) -> None:
         row = (run.id, expected, *moving(run))
@@ -293,7 +297,7 @@ class Committer:
     async def _send(self, group: list[Job]) -> tuple[set[str], set[str]]:
         first = group[0]
         if first.groups:
-            if not first.updates and await self._copied(first):
+            if not first.updates and (first.others is not None or not first.plans) and await self._copied(first):
                 return set(first.runs), set()
             first.inserts = rows_in(first.groups)
         whole = first.run is None
@@ -305,8 +309,9 @@ class Committer:
             sorted(itertools.chain.from_iterable(job.inserts for job in group), key=_id),
         )
         query = statements()["commit_runs"]
-        if first.logs:  # such a job is alone
-            query, arguments = statements()["commit_runs_and_logs"], (*arguments, logs_text(first.logs))
+        if first.logs or first.plans:  # such a job is alone
+            query = statements()["commit_runs_and_more"]
+            arguments = (*arguments, logs_text(first.logs) if first.logs else None, plans_text(first.plans))
         tries = 1
         while True:
             try:
@@ -338,7 +343,8 @@ class Committer:
             try:
                 async with _NO_TRANSACTION if job.others is None else connection.transaction():
                     if job.others is not None:
-                        await connection.fetchrow(statements()["commit_runs"], True, to_text(job.others), [], [])
+                        more: Row = to_text(job.others), [], [], None, plans_text(job.plans)
+                        await connection.fetchrow(statements()["commit_runs_and_more"], True, *more)
                     else:
                         # a connection that the server has just ended fails here: asyncpg's COPY would leave an error
                         # that nothing retrieves
@@ -348,6 +354,12 @@ class Committer:
             except (asyncpg.IntegrityConstraintViolationError, asyncpg.DataError, asyncpg.DeadlockDetectedError):
                 return False
         return True
+
+
+def plans_text(plans: Sequence[PutPlan]) -> str | None:
+    """The argument of ``put_plans``."""
+    rows = [{"name": plan.name, "state": plan.state, "summary": to_text(plan.summary)} for plan in plans]
+    return to_text(rows) if rows else None
 
 
 def logs_text(logs: Sequence[PutLog]) -> str:

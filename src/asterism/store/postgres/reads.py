@@ -17,13 +17,25 @@ from asterism.store.protocol import (
     HeartbeatReply,
     Notice,
     OwnedRun,
+    PlanQuery,
+    PlanRow,
     ProgressReport,
     Query,
     Register,
     StoredChunk,
     WaitingRuns,
 )
-from asterism.store.row_codec import COLUMNS, from_text, notice_of, run_of, searched, session_of, to_text
+from asterism.store.row_codec import (
+    COLUMNS,
+    from_text,
+    like_pattern,
+    notice_of,
+    plan_of,
+    run_of,
+    searched,
+    session_of,
+    to_text,
+)
 from asterism.store.store_errors import CorruptRecord
 
 _STATUSES = {str(status): status for status in RunStatus}
@@ -137,6 +149,24 @@ class Reads:
     async def registers(self, prefix: str) -> list[Register]:
         rows = await self._quick.fetch(statements()["registers"], prefix) if storable(prefix) else []
         return [register_of(row) for row in rows]
+
+    async def plans(self, query: PlanQuery) -> list[PlanRow]:
+        before, before_name = query.before
+        if not all(text is None or storable(text) for text in (query.name, query.file, query.tag, before_name)):
+            return []
+        rows = await self._broad.fetch(
+            statements()["plans"],
+            None if query.states is None else sorted(query.states),
+            sorted(query.live),
+            None if query.name is None else like_pattern(query.name),
+            query.file,
+            query.tag,
+            query.since,
+            before,
+            before_name,
+            query.limit,
+        )
+        return [plan_of(row) for row in rows]
 
     async def reports(self, run_ids: Sequence[str]) -> dict[str, ProgressReport]:
         rows = await self._quick.fetch(statements()["reports"], [one for one in run_ids if storable(one)])

@@ -74,7 +74,7 @@ async def migrate(factory: ConnectionFactory, *, create: bool) -> None:
         connection.terminate()
 
 
-_CREATES = re.compile(r"^CREATE (?:OR REPLACE )?(TABLE|FUNCTION) (?:IF NOT EXISTS )?(\w+)", re.MULTILINE)
+_CREATES = re.compile(r"^CREATE (?:OR REPLACE )?(TABLE|FUNCTION|TRIGGER) (?:IF NOT EXISTS )?(\w+)", re.MULTILINE)
 
 
 async def refuse_foreign_schema(connection: Connection, shown: str, schema: str) -> None:

@@ -8,10 +8,14 @@
 -- name: commit_runs
 SELECT done, present FROM commit_runs($1, $2, $3, $4)
 
--- name: commit_runs_and_logs
--- The logs after the runs: they may be those of new runs.
-SELECT done, present, written
-FROM commit_runs($1, $2, $3, $4), LATERAL (SELECT put_logs($5::json, NULL, NULL) AS written WHERE done IS NOT NULL) AS logged
+-- name: commit_runs_and_more
+-- The logs after the runs: they may be those of new runs. The summaries of plans after their heads.
+SELECT done, present, written, listed
+FROM commit_runs($1, $2, $3, $4), LATERAL (
+    SELECT CASE WHEN $5::json IS NOT NULL THEN put_logs($5::json, NULL, NULL) END AS written,
+        CASE WHEN $6::json IS NOT NULL THEN put_plans($6::json) END AS listed
+    WHERE done IS NOT NULL
+) AS more
 
 -- name: set_priorities
 UPDATE runs SET priority = wanted.priority FROM unnest($1::text[], $2::bigint[]) AS wanted (id, priority)
@@ -118,6 +122,26 @@ WHERE ($1::text[] IS NULL OR status = ANY ($1))
     AND ($15::boolean IS NULL OR ended_at IS NULL) -- implied by the other conditions; lets the planner use a partial index
 ORDER BY id {order}
 LIMIT $14
+
+-- name: plans
+SELECT name, created_at, summary,
+    (SELECT value FROM registers WHERE key = 'cancel/' || name),
+    (SELECT value FROM registers WHERE key = 'paused/' || name),
+    (SELECT value FROM registers WHERE key = 'budget/' || name)
+FROM plans
+WHERE ($1::text[] IS NULL OR CASE
+        WHEN state IN ('completed', 'failed', 'partially_failed', 'cancelled') THEN state
+        WHEN cancelling OR EXISTS (SELECT 1 FROM registers WHERE key = 'cancel/' || name) THEN 'cancelling'
+        WHEN state = 'executing' AND coalesce(owner, '') <> ALL ($2::text[]) THEN 'at_rest'
+        ELSE state
+    END = ANY ($1))
+    AND ($3::text IS NULL OR lower(name) LIKE $3)
+    AND ($4::text IS NULL OR file = $4)
+    AND ($5::text IS NULL OR tags @> ARRAY[$5])
+    AND created_at >= $6
+    AND (created_at, name) < ($7, $8)
+ORDER BY created_at DESC, name DESC
+LIMIT $9
 
 -- name: orphans
 SELECT {run_of_runs}, {session_of_sessions}

@@ -16,7 +16,18 @@ from typing import Any, TypeVar
 from asterism.core.run.run import Progress, Run, RunStatus
 from asterism.core.run.session import Session
 from asterism.store import row_codec
-from asterism.store.protocol import Change, Notice, ProgressReport, Query, Register, StoredChunk, Usage, WaitingRuns
+from asterism.store.protocol import (
+    Change,
+    Notice,
+    PlanQuery,
+    PlanRow,
+    ProgressReport,
+    Query,
+    Register,
+    StoredChunk,
+    Usage,
+    WaitingRuns,
+)
 from asterism.store.sqlite.connection import FileConnection
 from asterism.store.sqlite.error_mapping import corrupt
 from asterism.store.sqlite.group_commit import call_soon, closed, resolve
@@ -200,6 +211,22 @@ def register_of(row: Sequence[Any]) -> Register:
         return Register(row[0], row_codec.from_text(row[1]), row[2])
     except (TypeError, ValueError) as error:
         raise CorruptRecord(f"register {row[0]} cannot be read: {error!r}", revision=row[2]) from error
+
+
+def plans(cursor: sqlite3.Cursor, query: PlanQuery) -> list[PlanRow]:
+    before, before_name = query.before
+    conditions = {
+        "states": None if query.states is None else row_codec.to_text(sorted(query.states)),
+        "live": row_codec.to_text(sorted(query.live)),
+        "name": None if query.name is None else row_codec.like_pattern(query.name),
+        "file": query.file,
+        "tag": query.tag,
+        "since": query.since,
+        "before": before,
+        "before_name": before_name,
+        "limit": query.limit,
+    }
+    return [row_codec.plan_of(row) for row in cursor.execute(STATEMENTS["plans"], conditions).fetchall()]
 
 
 def reports(cursor: sqlite3.Cursor, run_ids: Sequence[str]) -> dict[str, ProgressReport]:

@@ -70,6 +70,18 @@ DELETE FROM registers WHERE key = ? AND revision = ?;
 -- name: expect_no_register
 SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM registers WHERE key = ?);
 
+-- name: list_plan
+INSERT INTO plans (name, created_at, state, owner, cancelling, file, tags) VALUES (?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (name) DO UPDATE SET
+    state = excluded.state, owner = excluded.owner, cancelling = excluded.cancelling, file = excluded.file,
+    tags = excluded.tags, summary = NULL;
+
+-- name: unlist_plan
+DELETE FROM plans WHERE name = ?;
+
+-- name: put_plan
+UPDATE plans SET state = ?, summary = ? WHERE name = ?;
+
 -- name: insert_notice
 INSERT INTO notices (at, run, said) VALUES (?, ?, ?);
 
@@ -209,6 +221,27 @@ SELECT key, value, revision FROM registers WHERE key = ?;
 -- name: registers
 -- Keys with a prefix: from the prefix up to the prefix followed by the highest character.
 SELECT key, value, revision FROM registers WHERE key >= ? AND key < ? || char(1114111) ORDER BY key;
+
+-- name: plans
+-- The state as people see it is worked out here, so that a page reads no more rows than it has to.
+SELECT
+    name, created_at, summary,
+    (SELECT value FROM registers WHERE key = 'cancel/' || name),
+    (SELECT value FROM registers WHERE key = 'paused/' || name),
+    (SELECT value FROM registers WHERE key = 'budget/' || name)
+FROM plans
+WHERE (created_at, name) < (:before, :before_name) AND created_at >= :since
+    AND (:name IS NULL OR lower(name) LIKE :name ESCAPE '\')
+    AND (:file IS NULL OR file = :file)
+    AND (:tag IS NULL OR EXISTS (SELECT 1 FROM json_each(tags) WHERE value = :tag))
+    AND (:states IS NULL OR CASE
+        WHEN state IN ('completed', 'failed', 'partially_failed', 'cancelled') THEN state
+        WHEN cancelling OR EXISTS (SELECT 1 FROM registers WHERE key = 'cancel/' || name) THEN 'cancelling'
+        WHEN state = 'executing' AND coalesce(owner, '') NOT IN (SELECT value FROM json_each(:live)) THEN 'at_rest'
+        ELSE state
+    END IN (SELECT value FROM json_each(:states)))
+ORDER BY created_at DESC, name DESC
+LIMIT :limit;
 
 -- name: reports
 SELECT run, reports.epoch, said FROM reports JOIN runs ON runs.id = reports.run

@@ -22,6 +22,8 @@ from asterism.store.protocol import (
     Change,
     HeartbeatReply,
     Notice,
+    PlanQuery,
+    PlanRow,
     ProgressReport,
     Query,
     Register,
@@ -140,6 +142,9 @@ class SqliteStore:
 
     async def registers(self, prefix: str) -> list[Register]:
         return await self._readers.ask(reads.registers, prefix)
+
+    async def plans(self, query: PlanQuery) -> list[PlanRow]:
+        return await self._readers.ask(reads.plans, query)
 
     async def reports(self, run_ids: Sequence[str]) -> dict[str, ProgressReport]:
         return await self._readers.ask(reads.reports, run_ids)

@@ -19,6 +19,7 @@ from asterism.core.run.session import ABROAD, Session
 from asterism.store import row_codec, run_groups
 from asterism.store.protocol import (
     FEED,
+    PLANS,
     Contribution,
     ExpectRegister,
     ExpectSession,
@@ -28,6 +29,7 @@ from asterism.store.protocol import (
     ProgressReport,
     PutCopy,
     PutLog,
+    PutPlan,
     PutPriority,
     PutRegister,
     PutRun,
@@ -56,6 +58,7 @@ _INSERT_RUN = STATEMENTS["insert_run"]
 _UPDATE_RUN = STATEMENTS["update_run"]
 _INSERT_REGISTER = STATEMENTS["insert_register"]
 _UPDATE_REGISTER = STATEMENTS["update_register"]
+_PUT_PLAN = STATEMENTS["put_plan"]
 _EXPECT_SESSION = STATEMENTS["expect_session"]
 _EXPECT_REGISTER = STATEMENTS["expect_register"]
 _EXPECT_NO_REGISTER = STATEMENTS["expect_no_register"]
@@ -149,11 +152,14 @@ class CommitJob(Job):
         self.statements: list[Statement] = [
             run_statement(write.run, write.expected) if type(write) is PutRun else statement_of(write, clock)
             for write in writes
-            if type(write) is not PutLog
+            if type(write) is not PutLog and type(write) is not PutPlan
         ]
         for write in writes:
             if type(write) is PutLog:
                 self.statements += log_statements(write)
+            elif type(write) is PutRegister and write.key.startswith(PLANS) and (write.value or write.expected):
+                self.statements.append(_list_plan(write.key.removeprefix(PLANS), write.value))
+        self.statements += [statement_of(write, clock) for write in writes if type(write) is PutPlan]
         if len(writes) > 1 or (writes and type(writes[0]) is PutCopy):
             copies = [write for write in writes if type(write) is PutCopy]
             self.statements += [mark_statement(write) for write in copies]
@@ -282,6 +288,8 @@ def statement_of(write: Write, clock: Callable[[], float]) -> Statement:
         return _UPDATE_REGISTER, (text, key, write.expected), f"register {key}"
     if isinstance(write, ExpectRegister):
         return _EXPECT_REGISTER, (write.key, write.revision), f"register {write.key}"
+    if isinstance(write, PutPlan):
+        return _PUT_PLAN, (write.state, row_codec.to_text(write.summary), write.name), f"plan {write.name}"
     match write:
         case PutRun(run, expected):
             return run_statement(run, expected)
@@ -303,6 +311,13 @@ def statement_of(write: Write, clock: Callable[[], float]) -> Statement:
             text = row_codec.to_text(row_codec.notice_to_json(write))
             return STATEMENTS["insert_notice"], (write.at, write.run, text), "notice"
     raise TypeError(f"a store cannot write a {type(write).__name__}")
+
+
+def _list_plan(name: str, head: Any) -> Statement:
+    """Write the row of a plan in the list of plans from its head, which is removed if it is None."""
+    if head is None:
+        return STATEMENTS["unlist_plan"], (name,), f"plan {name}"
+    return STATEMENTS["list_plan"], (name, *row_codec.plan_columns(head)), f"plan {name}"
 
 
 def run_statement(run: Run, expected: int | None) -> Statement:

@@ -22,7 +22,17 @@ from asterism.core.run.run import (
     Grant,
     Run,
 )
-from asterism.store.protocol import PutLog, PutPriority, PutRegister, PutRun, Query, Store, StoredChunk
+from asterism.store.protocol import (
+    PlanQuery,
+    PutLog,
+    PutPlan,
+    PutPriority,
+    PutRegister,
+    PutRun,
+    Query,
+    Store,
+    StoredChunk,
+)
 from asterism.store.store_errors import Conflict
 from asterism.testing.conformance import StoreTests
 from asterism.testing.store_conformance.sample_records import (
@@ -123,6 +133,42 @@ _CRITERIA: list[Criterion] = [
 
 class FindTests(StoreTests):
     """Tests of ``run`` and ``find``."""
+
+    async def test_plans_are_listed_by_their_heads(self, store: Store) -> None:
+        heads: dict[str, dict[str, Any]] = {
+            "old": {"created_at": 1.0, "state": "failed", "file": "a.yaml", "tags": ["x", "y"]},
+            "Mid_1": {"created_at": 2.0, "state": "executing", "owner": "s1"},
+            "mid%2": {"created_at": 2.0, "state": "executing", "owner": "gone", "cancelling": True},
+            "new": {"created_at": 3.0, "state": "executing", "owner": None},
+        }
+        await store.commit([PutRegister(f"plan/{name}", head, None) for name, head in heads.items()])
+        await store.commit([PutPlan("old", "failed", {"tasks": 3}), PutRegister("paused/new", {"why": "by ann"}, None)])
+
+        async def names(**conditions: Any) -> list[str]:
+            return [row.name for row in await store.plans(PlanQuery(**conditions))]
+
+        assert await names() == ["new", "mid%2", "Mid_1", "old"]
+        assert await names(limit=2) == ["new", "mid%2"]
+        assert await names(after=(2.0, "mid%2")) == ["Mid_1", "old"]
+        assert (await names(since=2.0, until=3.0), await names(until=2.0)) == (["mid%2", "Mid_1"], ["old"])
+        assert (await names(name="*MID?1"), await names(name="*_*"), await names(name="*%*")) == (
+            ["Mid_1"],
+            ["Mid_1"],
+            ["mid%2"],
+        )
+        assert (await names(file="a.yaml"), await names(tag="y"), await names(tag="z")) == (["old"], ["old"], [])
+        live = {"live": frozenset({"s1"})}
+        for state, expected in {"executing": ["Mid_1"], "at_rest": ["new"], "cancelling": ["mid%2"]}.items():
+            assert await names(states=frozenset({state}), **live) == expected
+        [new, *_, old] = await store.plans(PlanQuery())
+        assert (old.summary, old.cancel, new.summary, new.paused) == ({"tasks": 3}, None, None, {"why": "by ann"})
+        await store.commit([PutRegister("cancel/new", {"why": "by ann"}, None)])
+        assert await names(states=frozenset({"cancelling"}), **live) == ["new", "mid%2"]
+        await store.commit([PutRegister("plan/old", heads["old"], 1), PutRegister("plan/new", None, 1)])
+        assert [(row.name, row.summary) for row in await store.plans(PlanQuery())][-1] == ("old", None)
+        assert "new" not in await names()
+        with raising(Conflict):
+            await store.commit([PutPlan("new", "failed", {})])
 
     async def test_everything_is_found_oldest_first(self, store: Store) -> None:
         assert await store.find(Query()) == []
