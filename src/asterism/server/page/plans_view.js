@@ -10,15 +10,14 @@ const attention = (plan) => [plan.waiting_edits ? `${plural(plan.waiting_edits, 
 
 export function PlansView({ fleet }) {
   const { query } = address.value;
-  const { items, problem, read } = useList(async () => (await get(["plans"])).items, [fleet.changed.value]);
+  const { items, problem, read } = useList(async () => (await get(["plans"], { limit: 500, ...(query.search ? { name: query.search } : {}) })).items, [fleet.changed.value, query.search]);
   if (problem && !items) return html`<div class="column"><${Failure} problem=${problem} retry=${read} /></div>`;
   if (!items) return html`<p class="loading">Loading…</p>`;
-  const shown = items.filter((one) => !query.search || one.name.toLowerCase().includes(query.search.toLowerCase()));
   return html`<div class="column"><div class="row-head"><h2>Plans</h2><span class="spring"></span>
       <label class="search"><span class="visually-hidden">Search plans</span><input type="search" placeholder="Search plans" value=${query.search ?? ""} onInput=${(event) => setQuery({ search: event.target.value })} /></label></div>
-    ${!items.length && html`<${Empty} title="No plan yet."><p>To run a plan and watch it here:</p><${Command} text="asterism run plan.yaml --serve" /><p>Or to run one in the store that this server serves:</p><${Command} text="asterism run plan.yaml --store sqlite:///fleet.db --id release" /><//>`}
-    ${items.length > 0 && !shown.length && html`<${Empty} title="No plan matches." />`}
-    <ul class="plans">${shown.map((one) => html`<li key=${one.name}><a class="plan-card" href=${addressOf(["plans", one.name, "graph"])}>
+    ${!items.length && !query.search && html`<${Empty} title="No plan yet."><p>To run a plan and watch it here:</p><${Command} text="asterism run plan.yaml --serve" /><p>Or to run one in the store that this server serves:</p><${Command} text="asterism run plan.yaml --store sqlite:///fleet.db --id release" /><//>`}
+    ${!items.length && query.search && html`<${Empty} title="No plan matches." />`}
+    <ul class="plans">${items.map((one) => html`<li key=${one.name}><a class="plan-card" href=${addressOf(["plans", one.name, "graph"])}>
       <span class="plan-title"><b>${one.name}</b>${attention(one).map((text) => html` <span class="attention">${text}</span>`)}</span><${Status} status=${one.paused ? "paused" : one.state} text=${one.paused ? "paused" : one.state_text ?? words(one.state)} />
       <span class="plan-counts">${Object.entries(one.counts ?? {}).filter(([, number]) => number).map(([status, number]) => html`<span class=${`is-${status}`} title=${words(status)}><span class="glyph" aria-hidden="true">${mark(status)}</span>${number.toLocaleString("en")}<span class="visually-hidden"> ${words(status)}</span></span>`)}</span>
       <span class="note">version ${one.version ?? 0}${one.started_at ? `, started ${ago(one.started_at)}` : ""}</span></a></li>`)}</ul></div>`;
