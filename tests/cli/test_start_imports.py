@@ -76,7 +76,7 @@ def scene(tmp_path: Path) -> Scene:
         (("runs", "create", "--file", "flow.yaml"), (*SLOW, "pydantic", "rich")),
         (("runs", "list"), (*SLOW, *FILES)),
         (("series", "claim", "daily", "--issue", "1"), (*SLOW, *FILES, "rich", "asterism.fleet.fleet")),
-        (("plan", "list"), (*SLOW, *FILES)),
+        (("plan", "list"), (*SLOW, *FILES, "asterism.durable.journal_store", "asterism.orchestrator")),
         (("check", "plan.yaml"), CHECK),
     ],
     ids=lambda value: " ".join(value[:2]),

@@ -276,7 +276,7 @@ CHANGED = [
         "the column 'registers.value' in schema {schema} is not as the store creates it",
     ),
     (
-        'ALTER TABLE registers ALTER key TYPE text COLLATE "POSIX"',
+        'ALTER TABLE reports ALTER run TYPE text COLLATE "POSIX"',
         "the column 'registers.key' in schema {schema} is not as the store creates it",
     ),
     ("ALTER TABLE sessions DROP COLUMN terms", "schema {schema} lacks the column 'sessions.terms'"),

@@ -8,6 +8,7 @@ import os
 import re
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -210,7 +211,7 @@ def plan(file: Path, statement: str, *values: object) -> str:
         (Query(key="k"), "runs_key"),
         (Query(due_before=1.0, limit=10), "runs_due"),
         (Query(offered=True, avoiding=True, limit=10), "runs_offered"),
-        (Query(workflow="w", limit=10), "sqlite_autoindex_runs_1"),
+        (Query(workflow="w", limit=10), "runs_workflow"),
         (Query(newest=True, limit=10), "sqlite_autoindex_runs_1"),
     ],
 )
@@ -375,3 +376,19 @@ async def test_without_the_comparison_a_trigger_changes_what_is_executed(
     assert found is not None
     assert found.value == 2
     await store.close()
+
+
+def test_lists_of_plans_and_of_the_runs_of_a_workflow_are_read_by_index() -> None:
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        for _, script in schema.MIGRATIONS:
+            connection.executescript(script)
+
+        def steps(sql: str, values: Any) -> str:
+            return " ".join(str(row[3]) for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", values))
+
+        runs = steps("SELECT * FROM runs WHERE workflow = ? ORDER BY id DESC LIMIT 50", ("none",))
+        assert "runs_workflow (workflow=?)" in runs
+        names = ("states", "live", "name", "file", "tag", "since", "before", "before_name", "limit")
+        plans = steps(schema.STATEMENTS["plans"], dict.fromkeys(names))
+        assert "USING INDEX plans_created (created_at>?" in plans
+        assert "TEMP B-TREE" not in f"{runs} {plans}"
