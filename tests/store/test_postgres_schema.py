@@ -277,7 +277,7 @@ CHANGED = [
     ),
     (
         'ALTER TABLE reports ALTER run TYPE text COLLATE "POSIX"',
-        "the column 'registers.key' in schema {schema} is not as the store creates it",
+        "the column 'reports.run' in schema {schema} is not as the store creates it",
     ),
     ("ALTER TABLE sessions DROP COLUMN terms", "schema {schema} lacks the column 'sessions.terms'"),
     ("ALTER TYPE new_run ADD ATTRIBUTE more text", "schema {schema} has the column 'new_run.more'"),
