@@ -86,7 +86,7 @@ def history_key(name: str) -> str:
 
 
 def plan_key(name: str) -> str:
-    return f"{HEADS}{name}"
+    return f"{PLANS}{name}"
 
 
 def plan_name(name: str, tick: int | None, chance: str) -> str:
@@ -213,7 +213,7 @@ class ScheduledWork:
         try:
             await self._store.commit([*writes, *plan])
         except Conflict as conflict:
-            if not conflict.concerns("register", f"{PLANS}{name}"):
+            if not conflict.concerns("register", f"{HEADS}{name}"):
                 raise Overtaken(f"another process has changed the {conflict.what}") from None
         else:
             return entry
