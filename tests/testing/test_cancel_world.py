@@ -33,6 +33,17 @@ def test_ablation_a_teardown_that_is_given_up_is_noticed(monkeypatch: pytest.Mon
         look()
 
 
+def test_ablation_the_teardown_of_a_set_up_that_was_only_queued_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asterism.durable.fleet_device.was_executed", lambda run: True)
+
+    def look() -> None:
+        for seed in range(8, 20):
+            simulate(seed, world=CancelWorld)
+
+    with pytest.raises(Violation, match="no device has begun .*, and a device has executed"):
+        look()
+
+
 @pytest.mark.parametrize("seed", [1, pytest.param(0, marks=pytest.mark.long)])  # seed 0 has a long absence
 def test_one_seed_is_one_world(seed: int) -> None:
     assert simulate(seed, world=CancelWorld).log == simulate(seed, world=CancelWorld).log
