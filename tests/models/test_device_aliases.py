@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 
 from asterism import Task
+from asterism.api import documents
 from asterism.core.run.session import Session
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.joinable_devices import DEVICES
 from asterism.gateway.device_key import DeviceKey
 from asterism.gateway.enrolment import enrol, invite
-from asterism.models import ModelEditor
+from asterism.models import ModelEditor, device_aliases
 from asterism.models.device_aliases import ALIAS, DeviceAliases, alias_of, plain_capabilities, shown_capabilities
 from asterism.models.fleet_surroundings import known_capabilities
 from asterism.models.model_editor import _PlanState
@@ -162,3 +164,84 @@ async def test_a_machine_does_not_speak_to_the_editor_with_its_name() -> None:
         aliases = await again._aliases(state, result.plan, [])
         assert aliases.shown(ORDER) == alias_of(ORDER)
         assert aliases.shown("printer") == "printer"
+
+
+# -- fields of documents -----------------------------------------------------------------------------------------------
+
+WORDS = frozenset(
+    {"id", "name", "key", "run", "task", "tasks", "plan", "workflow", "series", "session", "group", "source", "target"}
+    | {
+        "retry_of",
+        "triggers",
+        "orphaned",
+        "stopped",
+        "held_by",
+        "held_for",
+        "teardowns",
+        "changed",
+        "promoted",
+        "claim",
+    }
+    | {"active", "queue", "token", "code", "sha256", "traceparent", "assignment", "position", "next", "since"}
+    | {
+        "lease_until",
+        "updated_at",
+        "times",
+        "timezone",
+        "cron",
+        "open",
+        "catch_up",
+        "overlap",
+        "version",
+        "title",
+        "type",
+    }
+    | {"kind", "state", "state_text", "status", "phase", "outcome", "what", "rule", "on", "keep", "wish", "waiting"}
+    | {"form", "style", "stream", "strategy", "scopes", "escalates_to", "rests", "replaced", "unowned", "families"}
+    | {"budget", "budget_text", "spent", "spent_text", "reserved_text", "unpriced", "higher_limits", "model", "counts"}
+    | {"store", "runs", "devices", "weights", "parts"}
+)
+"""Ids, words of the product, times and numbers: none contains the name of a device."""
+
+WRITTEN = frozenset(
+    {"description", "label", "shown_label", "call", "cwd", "when", "file", "definition", "batch", "edits", "changes"}
+    | {"diff", "inverse", "effects", "needs", "wants", "prefers", "requires", "notify_command", "notify_url", "tail"}
+)
+"""What people of the fleet and editors wrote, and output of tasks. Objects among them are documents of their own."""
+
+OBJECTS = frozenset({"items", "fields", "previous_assignments", "superseded"})
+"""Objects whose fields are those of other documents."""
+
+NOT_IN_MCP = frozenset({"accepts", "can", "labels", "profile"})
+"""What a device says about itself: MCP has a document of its own for devices (``ShownDevice``)."""
+
+
+def test_every_text_of_a_document_is_known_to_name_devices_or_not() -> None:
+    """A new field fails here: decide whether it may contain the name of a device, and add it to a set."""
+    aliased = device_aliases._NAMES | device_aliases._MESSAGES | device_aliases._DATA
+    classified = aliased | WORDS | WRITTEN | OBJECTS | NOT_IN_MCP
+    texts = {
+        field.name: f"{made.__name__}.{field.name}"
+        for made in vars(documents).values()
+        if dataclasses.is_dataclass(made)
+        for field in dataclasses.fields(made)
+        if "str" in str(field.type) or "Any" in str(field.type)
+    }
+    assert [where for name, where in texts.items() if name not in classified] == []
+    assert not aliased & (WORDS | WRITTEN | OBJECTS)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"advice": [f"Look for the fault on {ORDER}."]},
+        {"waiting_teardowns": {"drop": f"the only device cannot take it; {ORDER}: it lacks gpu"}},
+        {"failed_teardowns": {"drop": f"lost 3 times, the last time because {ORDER} is silent"}},
+        {"owner": ORDER, "paused": f"by {ORDER}", "cancelled": f"by {ORDER}: late"},
+        {"previous_assignments": [{"device": ORDER, "detail": f"{ORDER} is full"}]},
+    ],
+)
+def test_no_field_of_an_answer_has_the_name_of_a_device(document: Any) -> None:
+    shown = str(DeviceAliases([ORDER]).document(document))
+    assert ORDER not in shown
+    assert alias_of(ORDER) in shown

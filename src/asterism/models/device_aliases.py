@@ -22,10 +22,39 @@ ALIAS = re.compile(r"device-[0-9a-f]{8}")
 _DEVICE_KEY = re.compile(rf"""(\bdevice["']?\s*:\s*)(["']?)({ALIAS.pattern})\2(?![\w-])""")
 """The device of a task in a plan file, given by its alias."""
 
-_NAMES = frozenset({"device", "assigned_to", "assigned_by", "pinned", "avoid", "declined", "scores", "created_by"})
-"""The fields of documents that name devices: as a text, as a list, or as the keys of an object."""
+_NAMES = frozenset(
+    {
+        "device",
+        "assigned_to",
+        "assigned_by",
+        "pinned",
+        "avoid",
+        "declined",
+        "scores",
+        "created_by",
+        "owner",
+        "last_owner",
+    }
+    | {
+        "coordinator",
+        "host",
+        "peer",
+        "by",
+        "author",
+        "answered_by",
+        "applied_by",
+        "claimed_by",
+        "decided_by",
+        "wished_by",
+    }
+)
+"""The fields of documents that name devices: as a text, as a list, or as the keys of an object. Those of people may."""
 
-_MESSAGES = frozenset({"why", "reason", "reasons", "text", "message", "detail", "error", "held_why", "refused"})
+_MESSAGES = frozenset(
+    {"why", "reason", "reasons", "text", "message", "detail", "error", "held_why", "refused", "advice", "problem"}
+    | {"waiting_teardowns", "failed_teardowns", "paused", "cancelled", "cancel_request", "on_hold", "resting"}
+    | {"waits", "waits_for_person", "why_not_promoted", "traceback"}
+)
 """The fields of documents that are messages of the product, or lists or objects of them."""
 
 _DATA = frozenset({"input", "inputs", "output", "result", "params", "data", "env", "http", "argv", "shell", "agent"})
@@ -91,10 +120,13 @@ class DeviceAliases:
             return [self.document(item) for item in value]
         return self._object(value) if isinstance(value, Mapping) else value
 
-    def _object(self, value: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _object(self, value: Mapping[str, Any], show: Callable[[str], str] | None = None) -> Mapping[str, Any]:
+        """An object. With ``show``, it is that of a message: its texts, such as those by task, are messages, too."""
         if "stream" in value:  # output of a task
             return value
         shown = {key: self._field(key, item) for key, item in value.items()}
+        if show is not None and not {"kind", "name"} <= shown.keys():
+            shown = {key: show(item) if isinstance(item, str) else item for key, item in shown.items()}
         if {"kind", "name", "text"} <= shown.keys() and shown["kind"] not in _OTHER_HOLDERS:
             shown["name"] = self._each(shown["name"], self.text)
         return shown
@@ -113,7 +145,7 @@ class DeviceAliases:
             return show(value)
         if isinstance(value, list):
             return [self._each(item, show) for item in value]
-        return self._object(value) if isinstance(value, Mapping) else value
+        return self._object(value, show) if isinstance(value, Mapping) else value
 
     def meant(self, name: str) -> str:
         """The device that a model names. Raises ValueError for an alias of no device, or of several."""
