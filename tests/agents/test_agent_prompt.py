@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any, cast
 
 import pytest
 
-from asterism.agents.agent_prompt import AgentAnswer, AgentFailed, InvalidAgentResult, agent_result, schema_problems
+from asterism.agents import agent_prompt
+from asterism.agents.agent_prompt import (
+    AgentAnswer,
+    AgentFailed,
+    InvalidAgentResult,
+    agent_result,
+    read_result,
+    schema_problems,
+)
 from asterism.base.secret_mask import Mask
 from asterism.fleet.device.agent_work import AgentWork
 
@@ -86,3 +95,22 @@ async def test_a_large_answer_is_read_beside_the_loop() -> None:
 
     with pytest.raises(InvalidAgentResult):
         await agent_result(cast(AgentWork, Work({"type": "object"})), ask)
+
+
+def test_an_answer_that_is_too_long_for_a_pattern_is_refused() -> None:
+    """The engine would take minutes, and hold the interpreter."""
+    schema = {"type": "string", "pattern": "(.{1,100}){1,50}x"}
+    with pytest.raises(InvalidAgentResult, match="too long for the pattern"):
+        read_result(AgentAnswer("a" * 262_134), schema)
+    assert "too long for the pattern" in schema_problems(["a" * 1_000] * 100, {"items": schema})[0]
+
+
+@pytest.mark.parametrize("schema", [{"type": "string", "pattern": "a"}, {"patternProperties": {"a": {}}}])
+async def test_a_result_whose_schema_has_patterns_is_read_in_a_thread(
+    monkeypatch: pytest.MonkeyPatch, schema: dict[str, Any]
+) -> None:
+    threads: list[int] = []
+    monkeypatch.setattr(agent_prompt, "read_result", lambda answer, schema: threads.append(threading.get_ident()))
+    await agent_prompt._read_apart(AgentAnswer("a"), schema)
+    await agent_prompt._read_apart(AgentAnswer("a"), {"type": "string"})
+    assert threads[0] != threads[1] == threading.get_ident()

@@ -3,7 +3,7 @@
 The description and the tips come from the author of the plan. The inputs are data, marked as untrusted: they may be the
 output of other tasks. Secrets of the device are masked in all of them, before anything else is done with the texts. An
 answer that does not fit the schema goes back to the agent with what is wrong, a bounded number of times. Patterns of a
-schema are matched in linear time (``schema_patterns``), so that no answer stops the device.
+schema are matched in bounded time (``schema_patterns``): no answer stops the device for more than about a second.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
 from typing import Any
 
-from asterism.base.schema_patterns import UnsupportedPattern, check_patterns, is_found
+from asterism.base.schema_patterns import MatchBudget, UnsupportedPattern, check_patterns
 from asterism.base.startup import install_hint
 from asterism.core.errors import AsterismError
 from asterism.core.json_values import is_large, plain_json
@@ -104,8 +105,9 @@ async def agent_result(work: AgentWork, ask: Callable[[str], Awaitable[AgentAnsw
 
 
 async def _read_apart(answer: AgentAnswer, schema: Mapping[str, Any] | None) -> Any:
-    """``read_result``, in a thread if the answer is large: then the event loop goes on."""
-    large = len(answer.text) > LARGE_TEXT or is_large(list(answer.values))
+    """``read_result``, in a thread if the answer is large or the schema has patterns: the event loop goes on, except
+    during one match."""
+    large = len(answer.text) > LARGE_TEXT or is_large(list(answer.values)) or check_patterns(schema)
     return await asyncio.to_thread(read_result, answer, schema) if large else read_result(answer, schema)
 
 
@@ -114,8 +116,9 @@ def read_result(answer: AgentAnswer, schema: Mapping[str, Any] | None) -> Any:
     if schema is None:
         return answer.values[0] if len(answer.values) == 1 and not answer.text.strip() else answer.text.strip()
     first: InvalidAgentResult | None = None
+    budget = MatchBudget()
     for value in _candidates(answer):
-        problems = schema_problems(value, schema)
+        problems = schema_problems(value, schema, budget)
         if not problems:
             return value
         first = first or InvalidAgentResult(problems)
@@ -151,23 +154,32 @@ def _values_in(text: str) -> Iterator[Any]:
         yield value
 
 
-def schema_problems(value: Any, schema: Mapping[str, Any]) -> list[str]:
-    """Why a value does not fit a JSON Schema; empty if it does. No schema is loaded from elsewhere."""
+def schema_problems(value: Any, schema: Mapping[str, Any], budget: MatchBudget | None = None) -> list[str]:
+    """Why a value does not fit a JSON Schema; empty if it does. No schema is loaded from elsewhere. ``budget`` bounds
+    the time of matches, for several values together."""
     try:
         jsonschema, referencing = import_module("jsonschema"), import_module("referencing")
     except ImportError:
         raise AgentFailed(f"a result with a schema needs jsonschema on this device: {install_hint('acp')}") from None
     validator = _validator(jsonschema)(plain_json(schema), registry=referencing.Registry())
+    current = _budget.set(budget or MatchBudget())
     try:
         found = [error for error, _ in zip(validator.iter_errors(value), range(MOST_PROBLEMS), strict=False)]
     except referencing.exceptions.Unresolvable as error:
         raise AgentFailed(f"the schema of the result refers to {error}, which is not part of it") from None
+    except UnsupportedPattern as error:
+        return [str(error)]
+    finally:
+        _budget.reset(current)
     return [f"{error.json_path}: {error.message[:300]}" for error in found]
+
+
+_budget: ContextVar[MatchBudget] = ContextVar("budget")
 
 
 @cache
 def _validator(jsonschema: Any) -> Any:
-    """The validator class, with patterns in linear time: an agent wrote the texts."""
+    """The validator class, with patterns in bounded time: an agent wrote the texts."""
     keywords = {
         "pattern": partial(_pattern, jsonschema),
         "patternProperties": _pattern_properties,
@@ -177,7 +189,7 @@ def _validator(jsonschema: Any) -> Any:
 
 
 def _pattern(jsonschema: Any, validator: Any, pattern: str, value: Any, schema: Mapping[str, Any]) -> Iterator[Any]:
-    if isinstance(value, str) and not is_found(pattern, value):
+    if isinstance(value, str) and not _budget.get().is_found(pattern, value):
         yield jsonschema.ValidationError(f"{value!r} does not match {pattern!r}")
 
 
@@ -186,7 +198,7 @@ def _pattern_properties(
 ) -> Iterator[Any]:
     for name, item in value.items() if isinstance(value, dict) else ():
         for pattern, part in patterns.items():
-            if is_found(pattern, name):
+            if _budget.get().is_found(pattern, name):
                 yield from validator.descend(item, part, path=name, schema_path=pattern)
 
 
@@ -195,7 +207,7 @@ def _additional_properties(
 ) -> Iterator[Any]:
     patterns = schema.get("patternProperties", {})
     for name, item in value.items() if isinstance(value, dict) else ():
-        if name in schema.get("properties", {}) or any(is_found(pattern, name) for pattern in patterns):
+        if name in schema.get("properties", {}) or any(_budget.get().is_found(pattern, name) for pattern in patterns):
             continue
         if rule is False:
             yield jsonschema.ValidationError(f"the property {name!r} is not allowed")
