@@ -245,6 +245,19 @@ def test_an_endless_line_of_a_compressed_backup_is_not_read_to_its_end(tmp_path:
     assert most < 32 << 20
 
 
+def test_a_line_with_too_many_parts_is_refused_before_it_is_parsed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its text is short, but each part of it takes 64 bytes and more."""
+    file = tmp_path / "deep.jsonl"
+    file.write_text('{"register":["k",[' + "{}," * 150_000 + "{}],1]}\n")
+    with monkeypatch.context() as patched:
+        patched.setattr("asterism.cli.store_commands.json.loads", None)
+        result = Scene(tmp_path).run("store", "restore", str(file), "--line-limit", "4M")
+    assert result.exit_code == 64
+    assert "line 1 has 300,006 parts, which take too much memory" in result.stderr
+
+
 def test_a_file_that_is_not_a_backup_is_refused(tmp_path: Path) -> None:
     scene = filled(tmp_path)
     (tmp_path / "new").mkdir()

@@ -155,10 +155,15 @@ DAMAGED = [
     [[1]],
     {"session": 1},
     {"device": "a", "session": "b", "epoch": "c", "until": 1, "lease": 1},
+    {"device": "a", "session": "b", "epoch": 1, "until": 1e18, "lease": 1e18},
+    {"device": "a", "session": "b", "epoch": 1, "until": 10**400, "lease": 30},
+    {"device": "a", "session": "b", "epoch": 1, "until": 1, "lease": 10**400},
+    {"device": "a", "session": "b", "epoch": 10**400, "until": 1, "lease": 30},
+    {"device": "a", "session": "b", "epoch": -5, "until": 1, "lease": 30},
 ]
 
 
-@pytest.mark.parametrize("value", DAMAGED, ids=str)
+@pytest.mark.parametrize("value", DAMAGED, ids=lambda value: str(value)[:80])
 async def test_a_damaged_lease_is_replaced_by_the_next_election(
     stage: Stage, value: object, caplog: pytest.LogCaptureFixture
 ) -> None:

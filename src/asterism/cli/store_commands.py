@@ -243,9 +243,16 @@ def check_backup(path: Path, limit: int) -> None:
         pass
 
 
+_PART_SIZE = 128
+"""About how much memory a part of a JSON value takes, in bytes: more than 20 times its text."""
+
+_FREE_PARTS = 250_000
+"""How many parts a line may have with any limit."""
+
+
 def read_backup(path: Path, limit: int = LONGEST_LINE) -> Iterator[Mapping[str, Any]]:
     """The lines of a backup, without the last. Raises StoreCorrupt at the first damage, and for a line of more than
-    ``limit`` characters; memory holds no more than that."""
+    ``limit`` characters, or with so many parts that they would take more memory than such a line."""
     count = 0
     ended = False
     try:
@@ -255,6 +262,11 @@ def read_backup(path: Path, limit: int = LONGEST_LINE) -> Iterator[Mapping[str, 
                     raise StoreCorrupt(
                         f"{path}: line {count + ended + 1:,} has {_length(file, len(text))}, and the limit is "
                         f"{format_size(limit)}; if the backup is yours, give a larger one with --line-limit"
+                    )
+                if (parts := sum(map(text.count, ",[{"))) > max(limit // _PART_SIZE, _FREE_PARTS):
+                    raise StoreCorrupt(
+                        f"{path}: line {count + ended + 1:,} has {parts:,} parts, which take too much memory; if the "
+                        "backup is yours, give a larger limit with --line-limit"
                     )
                 line = json.loads(text)
                 if ended or not isinstance(line, dict):

@@ -18,7 +18,7 @@ from asterism.fleet.fleet import Fleet
 from asterism.fleet.monitor import Monitor
 from asterism.fleet.notifier import Notifier
 from asterism.fleet.policy.device_policy import DevicePolicy
-from asterism.fleet.role_lease import RoleLease, put_lease, read_lease
+from asterism.fleet.role_lease import LONGEST_LEASE, RoleLease, put_lease, read_lease
 from asterism.fleet.settings import COORDINATOR, DEPUTY, ELECTION_LEASE
 from asterism.store.optimistic_update import try_commit
 from asterism.store.protocol import Store
@@ -62,7 +62,7 @@ class Coordinator:
 
     async def _run_pass(self) -> None:
         lease = self._lease if self._lease is not None else (await self.fleet.settings()).lease
-        self.leader.lease = self.deputy.lease = max(lease, 3 * self._every)
+        self.leader.lease = self.deputy.lease = min(max(lease, 3 * self._every), LONGEST_LEASE)
         if await self.leader.campaign():
             if self.deputy.elected:
                 await self.deputy.resign()

@@ -8,7 +8,6 @@ with each revision, so no earlier one was larger.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -17,6 +16,12 @@ from asterism.store.protocol import PutRegister, Store
 from asterism.store.store_errors import StoreCorrupt
 
 log = logging.getLogger("asterism.fleet")
+
+LONGEST_LEASE = 86_400.0
+"""The longest lease, in seconds: a value with a longer one could keep a role from every device for ever."""
+
+LARGEST = 1 << 53
+"""The largest epoch or time: every integer up to it is a float."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +66,10 @@ def _parse(value: Any) -> RoleLease | None:
         return None
     fields: list[Any] = [value.get(name) for name in RoleLease.__slots__]
     device, session, epoch, until, lease = fields
-    if not isinstance(device, str) or not isinstance(session, str) or type(epoch) is not int:
+    if not isinstance(device, str) or not isinstance(session, str):
         return None
-    if type(until) not in (int, float) or type(lease) not in (int, float) or not 0.0 < lease < math.inf:
+    if type(epoch) is not int or type(until) not in (int, float) or type(lease) not in (int, float):
         return None
-    return RoleLease(device, session, epoch, until, lease) if math.isfinite(until) else None
+    if not (0 <= epoch <= LARGEST and 0 <= until <= LARGEST and 0 < lease <= LONGEST_LEASE):  # false for NaN
+        return None
+    return RoleLease(device, session, epoch, float(until), float(lease))
