@@ -49,6 +49,12 @@ def test_without_any_device_that_is_the_reason(scene: Scene) -> None:
     assert reasons(scene, run) == ["no device is joined"]
 
 
+def test_processes_that_only_run_plans_are_no_devices(scene: Scene) -> None:
+    run = scene.create()
+    scene.device("cc@vm", slots=0)
+    assert reasons(scene, run) == ["no device that executes work is joined"]
+
+
 def test_each_device_has_a_reason_why_it_is_not_a_candidate(scene: Scene) -> None:
     scene.workflow("hard", argv=("true",), needs={"gpu"}, requires="os == 'plan9'")
     run = scene.create("hard")

@@ -103,6 +103,12 @@ def test_each_bad_address_has_one_sentence(store: str, code: int, sentence: str,
     assert "secret" not in result.stderr
 
 
+def test_the_scheme_of_an_address_may_be_in_upper_case() -> None:
+    with Client("HTTPS://Host:7400/", "x") as client:
+        assert client.url == "https://Host:7400"
+        assert client._terms["verify"] is True
+
+
 def test_the_repeats_of_a_change_have_one_key() -> None:
     with (
         raw_server(b"", problem(503, "x", "later"), answer(201, {"id": "7c"})) as server,

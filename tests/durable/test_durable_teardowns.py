@@ -7,6 +7,8 @@ import asyncio
 import pytest
 
 from asterism import Constellation
+from asterism.api.system import LocalSystem
+from asterism.core.errors import PlanError
 from asterism.core.plan.edits import CancelTask, EditBatch
 from asterism.core.plan.status import ConstellationState
 from asterism.core.run.run import Run
@@ -189,6 +191,12 @@ async def test_a_teardown_that_was_given_up_before_the_cancellation_runs_all_the
     result = await stage.orchestrator().run_stored("nightly")
     assert (result.state, result["drop"].status) == (ConstellationState.CANCELLED, "completed")
     assert [entry.what for entry in result.plan.story("drop")].count("put back") == 1
+
+
+async def test_a_plan_whose_teardown_waits_is_not_removed_and_says_what_helps(stage: Stage) -> None:
+    await cancelled_while_torn_down(stage)
+    with pytest.raises(PlanError, match=r"teardowns run first \(drop\); .*asterism resume nightly --local"):
+        await LocalSystem(stage.fleet()).remove_plan("nightly")
 
 
 async def test_a_teardown_of_a_cancelled_plan_that_all_devices_decline_is_offered_without_limit(stage: Stage) -> None:

@@ -125,6 +125,19 @@ tasks:
 
 
 LINES = [
+    'if [ -n "${v:-}" ]; then echo "$v"; fi',
+    '[ -z "${v-}" ] || echo "$v"',
+    'test "${v+x}" && echo "$v"',
+    "echo x | read v; echo $v",
+    "echo x |\n  while read v; do echo $v; done; echo $v",
+    "v=1; unset v; echo $v",
+    "v=1; (unset v); echo $v",
+    "v=1 & echo $v",
+    "v=1 && w=2 & echo $v",
+    "{ v=1; } | cat; echo $v",
+    "v=1; echo $v | cat; echo $v",
+    "if true | read v; then :; fi; echo $v",
+    "for v in a b; do echo $v | cat; done; echo $v",
     'echo "$a$b" \'$c\' \\$d "\\$e" "$(echo \'$f\' "$g")" # $h',
     "echo \"'$a'\" $(echo $b; echo '$c')",
     "(echo $a; echo ')$b') && echo \"($c\"",

@@ -40,7 +40,7 @@ def test_ablation_the_teardown_of_a_set_up_that_was_only_queued_is_noticed(monke
         for seed in range(8, 20):
             simulate(seed, world=CancelWorld)
 
-    with pytest.raises(Violation, match="no device has begun .*, and a device has executed"):
+    with pytest.raises(Violation, match=r"no device has begun .*, and a device has executed"):
         look()
 
 

@@ -298,7 +298,7 @@ def checked_url(url: str) -> str:
         raise AsterismError(f"{masked_url(url)!r}: a token is sent to another machine only over https")
     if parts.username is not None or parts.query or parts.fragment:
         raise AsterismError(f"{masked_url(url)!r}: the address of a server has no login, query or fragment")
-    return url.rstrip("/")
+    return f"{parts.scheme}{url[len(parts.scheme) :]}".rstrip("/")  # the scheme in lower case
 
 
 def _is_loopback(host: str) -> bool:

@@ -245,9 +245,15 @@ def _placement(placer: Placer, run: Run, flow: Workflow, sessions: Sequence[Sess
         return waited_for[:MOST_NAMED]
     reasons = [_no_device(run, placer)]
     asked = [(name, text) for name, text in choice.refused.items() if run.pinned in (None, name)]
+    if run.pinned is None and not _has_slots(placer):
+        asked = []
     kinds = {name: "suspended" for name, session in placer.sessions.items() if session.suspended is not None}
     reasons += [Reason(kinds.get(name, "objection"), name, f"{name}: {text}") for name, text in asked[:MOST_NAMED]]
     return [*reasons, *list(_silent(placer, run, sessions))[:MOST_NAMED]]
+
+
+def _has_slots(placer: Placer) -> bool:
+    return any(session.slots for session in placer.sessions.values())
 
 
 def _no_device(run: Run, placer: Placer) -> Reason:
@@ -257,6 +263,8 @@ def _no_device(run: Run, placer: Placer) -> Reason:
         return Reason("no_device", run.pinned, f"only device {run.pinned} may take it, and it {how}")
     if not count:
         return Reason("no_device", "", "no device is joined")
+    if not _has_slots(placer):  # they run plans, such as the command that asks
+        return Reason("no_device", "", "no device that executes work is joined")
     return Reason(
         "no_device",
         "",

@@ -1,10 +1,11 @@
 """Reads a shell line as ``sh`` does, as far as that is needed to tell which variables it expands before they are set.
 
 ``read_variables`` follows the line in the order of its evaluation. It knows quotes, comments, here-documents,
-``${name}`` with its operators, ``$((…))``, command substitutions, subshells (whose assignments end with them),
-functions (called later, when the whole line has set its variables), and lines inside the line: ``sh -c '…'``. Nothing
-is known about variables after ``eval`` or ``.``. A branch that may not be taken counts as taken: a variable that is set
-there is set.
+``${name}`` with its operators, ``$((…))``, command substitutions, subshells (whose assignments end with them; each
+part of a pipeline, and what stands before ``&``, is one), functions (called later, when the whole line has set its
+variables), and lines inside the line: ``sh -c '…'``. Nothing is known about variables after ``eval`` or ``.``. A branch
+that may not be taken counts as taken: a variable that is set there is set. A line that has ``${name:-}`` or
+``${name+x}`` knows that the variable may be unset: it counts as set from there on.
 
 Variables in shell lines: those that a line reads and nobody sets, although a task, input or parameter has the name.
 
@@ -42,9 +43,12 @@ _LONGEST_EXPRESSION = 4_096
 
 _OPENERS = frozenset({"if", "then", "else", "elif", "while", "until", "do", "!", "time"})
 _CLOSERS = frozenset({"fi", "done", "esac"})
+_COMPOUNDS = frozenset({"if", "while", "until", "for", "select", "case", "{"})
+"""The words that begin a compound command, which a closer or ``}`` ends."""
+
 _SETTERS = frozenset(
     {
-        *("for", "select", "read", "export", "readonly", "local", "declare", "typeset", "unset", "let"),
+        *("for", "select", "read", "export", "readonly", "local", "declare", "typeset", "let"),
         *("mapfile", "readarray", "getopts"),
     }
 )
@@ -70,6 +74,15 @@ class _Command:
     def __init__(self) -> None:
         self.words: list[str] = []
         self.assigned: dict[str, bool] = {}  # and whether they were set before
+
+
+class _Frame:
+    """What was set, and exported, when a list of commands and its last pipeline began. A compound command has its own
+    frames inside."""
+
+    def __init__(self, known: tuple[set[str], set[str]]) -> None:
+        self.list_start = self.pipeline_start = known
+        self.piped = False
 
 
 class _Reader:
@@ -100,12 +113,30 @@ class _Reader:
         self._set.add(name)
         self._ever_set.add(name)
 
+    def _known(self) -> tuple[set[str], set[str]]:
+        return set(self._set), set(self._exported)
+
+    def _restore(self, known: tuple[set[str], set[str]]) -> None:
+        self._set, self._exported = set(known[0]), set(known[1])
+
     @contextmanager
     def _subshell(self) -> Iterator[None]:
         """Assignments in this block end with it."""
-        before = set(self._set), set(self._exported)
+        before = self._known()
         yield
-        self._set, self._exported = before
+        self._restore(before)
+
+    def _separate(self, frame: _Frame, operator: str) -> None:
+        """A command ends with an operator: what a pipeline, or a list in the background, has set ends with it."""
+        if operator == "&":
+            self._restore(frame.list_start)
+        elif operator == "|" or frame.piped:
+            self._restore(frame.pipeline_start)
+        frame.piped = operator == "|"
+        if operator not in ("|", "&&", "||"):
+            frame.list_start = self._known()
+        if operator != "|":
+            frame.pipeline_start = self._known()
 
     @contextmanager
     def _reading(self, text: str) -> Iterator[None]:
@@ -119,11 +150,17 @@ class _Reader:
     def commands(self, end: str = "") -> None:
         """Read commands up to ``end``, which is not read, or to the end of the text."""
         command, braces, cases, function = _Command(), list[bool](), 0, False
+        frames, operator = [_Frame(self._known())], ""
         while self._at < len(self._text) and (letter := self._text[self._at]) != end:
             if letter in " \t\r)" or self._text.startswith("\\\n", self._at):
                 self._at += 2 if letter == "\\" else 1
             elif letter in "\n;&|":
-                command = self._finish(command)
+                pair = self._text[self._at : self._at + 2]
+                if command.words or command.assigned or operator not in ("|", "&&", "||"):  # else the line goes on
+                    operator = pair if pair in ("&&", "||", "&>") else letter
+                    command = self._finish(command)
+                    self._separate(frames[-1], operator)
+                self._at += len(operator) == 2 and pair == operator
                 clause = _CLAUSE_END.match(self._text, self._at) if cases else None
                 self._at = self._at + 1 if clause is None else clause.end()
                 if letter == "\n":
@@ -141,7 +178,12 @@ class _Reader:
                     self._read_parenthesis(function, arithmetic=not command.words)
                     function = False
             else:
-                word = self._read_word()
+                word, operator = self._read_word(), ""
+                if not command.words and not command.assigned:
+                    if word in _COMPOUNDS:
+                        frames.append(_Frame(self._known()))
+                    elif word in (*_CLOSERS, "}") and len(frames) > 1:
+                        self._separate(frames.pop(), ";")
                 if command.words or command.assigned or not (word in _OPENERS | _CLOSERS or word in ("{", "}")):
                     self._add(command, word)
                 elif word == "{":
@@ -155,6 +197,8 @@ class _Reader:
                 elif command.words[:1] == ["function"] and len(command.words) == 2:
                     command, function = _Command(), True
         self._finish(command)
+        for frame in reversed(frames):
+            self._separate(frame, ";")
         self._functions -= sum(braces)
 
     def _add(self, command: _Command, word: str) -> None:
@@ -175,6 +219,9 @@ class _Reader:
         first = words[0] if words else ""
         if first in ("eval", "source", "."):
             self._ends = True
+        elif first == "unset":
+            self._set.difference_update(words)
+            self._exported.difference_update(words)
         elif first in _SETTERS or (first == "printf" and "-v" in words):
             names = [
                 match[0]
@@ -312,23 +359,22 @@ class _Reader:
         return OPAQUE
 
     def _read_braces(self, quoted: bool) -> None:
-        """The rest of ``${``. With an operator for an unset variable, the line knows that it may be unset."""
-        match, guarded = _BRACED.match(self._text, self._at), set[str]()
+        """The rest of ``${``. With an operator for an unset variable, the line knows that it may be unset, and tests
+        it: it counts as set from there on."""
+        match = _BRACED.match(self._text, self._at)
         if match is not None:
             self._at, name, operator = match.end(), match[1], match[2] or ""
             if not operator:
                 self._use(name)
             elif operator[-1] in "=?":
                 self._assign(name)
-            elif operator[-1] == "+" and name not in self._set:
-                guarded = {name}
-        self._set |= guarded
+            else:
+                self._set.add(name)
         while self._at < len(self._text) and self._text[self._at] != "}":
             if quoted:
                 self._read_quoted_part()
             else:
                 self._read_part()
-        self._set -= guarded
         self._at += 1
 
     def _read_quoted_part(self) -> None:

@@ -337,8 +337,9 @@ def pause(name: str, reason: str, store: str | None, as_json: bool) -> None:
 def cancel(name: str, reason: str, store: str | None, as_json: bool) -> int:
     """Cancel a plan for good.
 
-    Running tasks are asked to stop and no task is started. The process that runs the plan cancels it within a second;
-    if there is none, this command does. The command waits for the end. Ctrl-C stops the waiting, not the
+    Running tasks are asked to stop, and only teardowns of set-ups that have begun are started. The process that runs
+    the plan cancels it within a second; if there is none, this command does. The command waits for the end; if no
+    device can execute the teardowns that are left, it exits with 75. Ctrl-C stops the waiting, not the
     cancellation."""
 
     async def end(system: System) -> int:
