@@ -496,8 +496,8 @@ _EXECUTED = frozenset({str(PROCESSING), FORGOTTEN})
 
 
 def was_executed(run: Run) -> bool:
-    """Whether a device has begun to execute a run, now or in an earlier assignment. If nobody knows how it ended, a
-    device may have."""
+    """Whether a device has begun to execute a run, now or in an earlier assignment. A run whose end is unknown counts
+    as executed."""
     return run.started_at is not None or any(entry.what in _EXECUTED for entry in run.story)
 
 
