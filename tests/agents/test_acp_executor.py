@@ -240,7 +240,7 @@ async def test_a_hanging_agent_is_stopped_with_all_that_it_started(tmp_path: Pat
 async def test_the_limit_of_the_task_ends_a_hanging_agent(tmp_path: Path) -> None:
     scene = Scene(silence=1000)
     with pytest.raises(LimitReached):
-        await scene.run({"hang": {"file": str(tmp_path / "pid")}}, limit=0.5)
+        await scene.run({"hang": {"file": str(tmp_path / "pid")}}, timeout=0.5)
 
 
 async def test_an_agent_that_says_nothing_is_stopped(tmp_path: Path) -> None:

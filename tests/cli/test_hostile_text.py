@@ -235,20 +235,20 @@ def case(*words: str, **terms: Any) -> Case:
 def scenes(scene: HostileFleet) -> dict[str, list[Case]]:
     """What is asked of every command; ``--json`` is added where there is one."""
     run = {name: one.id for name, one in scene.runs.items()}
-    store = ("--store", scene.plans.url)
+    store, memory = ("--store", scene.plans.url), ("--store", "memory:")
     backup = str(scene.folder / f"{FILE}backup")
     by = ("--by", NAME)
     return {
         "run": [
-            case(scene.plan, live=True, json=False),
-            case(scene.plan, "--plain"),
-            case(scene.plan, "--plain", "--report", f"{scene.folder}/{FILE}.html"),
-            case(scene.plan, "--report", f"{scene.folder}/absent{FILE}/x.html"),
-            case(scene.plan, "--editor", NAME),
-            case(scene.plan, "--lock-policy", NAME),
+            case(scene.plan, *memory, live=True, json=False),
+            case(scene.plan, *memory, "--plain"),
+            case(scene.plan, *memory, "--plain", "--report", f"{scene.folder}/{FILE}.html"),
+            case(scene.plan, *memory, "--report", f"{scene.folder}/absent{FILE}/x.html"),
+            case(scene.plan, *memory, "--editor", NAME),
+            case(scene.plan, *memory, "--lock-policy", NAME),
             case(scene.plan, "--plain", *store, "--no-local", "--id", NAME),
             case(scene.plan, *store, "--local=1", live=True),
-            *(case(path, "--plain", "--no-device-timeout", "10ms", json=False) for path in scene.mistakes),
+            *(case(path, "--plain", *memory, "--no-device-timeout", "10ms", json=False) for path in scene.mistakes),
             case(NAME),
         ],
         "check": [
@@ -272,7 +272,7 @@ def scenes(scene: HostileFleet) -> dict[str, list[Case]]:
             case("edited", "--remove", NAME),
             case("edited", "--add", json.dumps({"id": "x", "shell": NAME}), "--reason", NAME, quiet="ids alone"),
             case("edited", "--add", NAME, quiet="not repeated"),
-            case("edited", "--file", NAME),
+            case("edited", "--edits", NAME),
             case(NAME, "--remove", "a"),
         ],
         "plan trust": [case("edited", "--reason", NAME, quiet="no taint"), case(NAME, "--reason", NAME)],
@@ -296,6 +296,7 @@ def scenes(scene: HostileFleet) -> dict[str, list[Case]]:
         "plan cancel": [case("cancel", "--reason", NAME), case(NAME)],
         "plan remove": [case(NAME)],
         "plan history": [case("weekly"), case("weekly", "1", quiet="plain names"), case(NAME)],
+        "plan watch": [case("nightly", "--plain"), case(NAME)],
         "plan cycles": [case("nightly", quiet="there are none"), case(NAME)],
         "plan claim": [case(NAME, "1", "--by", NAME), case("nightly", NAME)],
         "plan answer": [case(NAME, "1"), case("nightly", "1", "--edits", NAME)],

@@ -83,7 +83,7 @@ def test_nothing_to_answer(scene: Scene) -> None:
 
 def test_the_editor_outside_needs_a_store(scene: Scene) -> None:
     path = write(scene.folder, "tasks: {a: {shell: 'true'}}\n", "plan.yaml")
-    refused = scene.run("run", path, "--editor", "outside")
+    refused = scene.run("run", path, "--store", "memory:", "--editor", "outside")
     assert (refused.exit_code, "--editor outside needs --store" in refused.stderr) == (64, True)
 
 

@@ -89,7 +89,7 @@ def report(scene: SystemScene, names: Names) -> Any:
 
 ONE = [("nightly-START", "completed", "nightly.yaml")]
 OPTIONS = (
-    "--policy global --edit-timeout 7m --no-device-timeout 9m --strategy round_robin --approve edits=remove_task "
+    "--lock-policy global --edit-timeout 7m --no-device-timeout 9m --strategy round_robin --approve edits=remove_task "
     "--approval-timeout 2h --scope edits=cancel_task --set word=moin"
 )
 

@@ -22,7 +22,7 @@ DRAWN = {"POST /api/v1/plans/{plan}/layout"}  # it changes nothing
 ADMIN = {
     *("GET /api/v1/tokens", "POST /api/v1/tokens", "POST /api/v1/tokens/{token}/revoke", "POST /api/v1/logins"),
     *("POST /api/v1/workflows", "DELETE /api/v1/workflows/{workflow}"),
-    "POST /api/v1/settings",
+    *("POST /api/v1/settings", "POST /api/v1/devices/invitations", "POST /api/v1/devices/{device}/revoke"),
 }
 SERIES = {
     f"POST /api/v1/series/{{series}}/{one}"

@@ -142,7 +142,7 @@ async def test_a_batch_and_a_plan_have_a_limit_of_tasks(monkeypatch: pytest.Monk
         many = [{"op": "cancel_task", "task_id": "a"}] * 5001
         problem(await client.post(EDITS, json={"edits": many}), 422)
         text = "asterism: 1\ntasks: {" + ", ".join(f"t{n}: {{shell: x}}" for n in range(4)) + "}"
-        assert "limit is 3" in problem(await client.post("/api/v1/plans", json={"file": text, "name": "p"}), 413)
+        assert "limit is 3" in problem(await client.post("/api/v1/plans", json={"text": text, "name": "p"}), 413)
 
 
 @pytest.mark.parametrize("small", [10, 50_000], ids=["guarded", "ablation"])
@@ -158,9 +158,9 @@ async def test_a_large_file_is_read_beside_the_event_loop(small: int, monkeypatc
     monkeypatch.setattr(plan_texts, "SMALL_FILE", small)
     monkeypatch.setattr(loader, "examine", noted)
     async with server_scene() as scene, scene.client() as client:
-        answer = await client.post("/api/v1/plans", json={"file": "asterism: 1\ntasks: {a: {shell: x}}", "name": "p"})
+        answer = await client.post("/api/v1/plans", json={"text": "asterism: 1\ntasks: {a: {shell: x}}", "name": "p"})
         assert answer.status_code == 201
-        timed = {"name": "s", "file": "asterism: 1\ntasks: {a: {shell: x}}", "every": 60}
+        timed = {"name": "s", "text": "asterism: 1\ntasks: {a: {shell: x}}", "every": 60}
         assert (await client.post("/api/v1/schedules", json=timed)).status_code == 201
     assert [one is threading.main_thread() for one in threads] == [small == 50_000] * 2
 

@@ -23,9 +23,9 @@ from asterism.core.plan.edits import ApprovalGone, EditBatch, EditWaits
 from asterism.core.plan.journal import RecordedConstellation, Step
 from asterism.core.plan.node import AttemptTimes
 from asterism.core.plan.status import ConstellationState
+from asterism.core.run.outcomes import was_executed
 from asterism.core.run.run import Run
 from asterism.core.run.session import Session
-from asterism.core.run.transitions import was_executed
 from asterism.durable.approval_store import terms_with_approvals, waiting_edits_at_rest
 from asterism.durable.journal_store import (
     Head,

@@ -28,9 +28,9 @@ from asterism.core.plan.node import AttemptTimes, Node
 from asterism.core.plan.status import RUNNING, ConstellationState
 from asterism.core.plan.task import ACTIONS, Lane, Task
 from asterism.core.run import transitions
+from asterism.core.run.outcomes import was_executed
 from asterism.core.run.placement import mismatch_reason
 from asterism.core.run.run import COMPLETED, Run
-from asterism.core.run.transitions import was_executed
 from asterism.core.run.workflow import Workflow
 from asterism.durable.journal_store import OwnershipLost
 from asterism.durable.journal_writer import JournalWriter

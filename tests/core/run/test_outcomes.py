@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 
 from asterism.core.run import transitions
+from asterism.core.run.outcomes import Outcome, declines, outcomes, waiting_time, was_executed, work_time
 from asterism.core.run.run import COMPLETED, REASONS
-from asterism.core.run.transitions import Outcome, declines, outcomes, waiting_time, was_executed, work_time
 from tests.core.run.merge_scenes import Peers, histories
 from tests.core.run.run_scenes import FLOW, KITCHEN, LAPTOP, completed, grant_of, new
 

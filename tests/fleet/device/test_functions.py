@@ -199,7 +199,7 @@ def test_an_error_of_its_own_is_passed_on_also_a_timeout() -> None:
         raise TimeoutError("the server is slow")
 
     with pytest.raises(TimeoutError, match="the server is slow") as caught:
-        execute(function(slow, limit=1000.0))
+        execute(function(slow, timeout=1000.0))
     assert not isinstance(caught.value, LimitReached)
 
 
@@ -229,7 +229,7 @@ async def test_a_coroutine_is_cancelled_and_its_limit_is_kept_in_virtual_time() 
             ended.append(asyncio.get_running_loop().time())
 
     with pytest.raises(LimitReached, match="its limit of 60 s"):
-        await executors().execute(Reports().work(function(sleeps, limit=60.0)))
+        await executors().execute(Reports().work(function(sleeps, timeout=60.0)))
     assert ended == [60.0]
 
 
@@ -250,7 +250,7 @@ async def test_a_coroutine_that_will_not_stop_is_left_to_itself_after_the_grace(
         made = executors(grace=5.0)
         loop = asyncio.get_running_loop()
         with pytest.raises(LimitReached):
-            await made.execute(Reports().work(function(stubborn, limit=10.0)))
+            await made.execute(Reports().work(function(stubborn, timeout=10.0)))
         assert loop.time() == 15.0
         assert made.lingering == 1
         await asyncio.sleep(100)

@@ -22,8 +22,8 @@ from asterism.core.attempt_log import LogReader
 from asterism.core.errors import AsterismError, RunRefused
 from asterism.core.json_values import plain_json
 from asterism.core.plan.task import AGENT_NEEDS
+from asterism.core.run.outcomes import waiting_time, work_time
 from asterism.core.run.run import ASSIGNED, CLAIMED, COMPLETED, FAILED, Progress, Run
-from asterism.core.run.transitions import waiting_time, work_time
 from asterism.fleet.bulk_creation import (
     BulkCreation,
     BulkProgress,

@@ -377,7 +377,7 @@ def remove(name: str, reason: str, store: str | None, as_json: bool) -> None:
 @plain_option
 @fleet_options
 def watch(name: str, store: str | None, as_json: bool, **chosen: Any) -> int:
-    """Follow a plan that another process or a server runs, until it ends.
+    """Follow a plan that runs elsewhere, until it ends.
 
     What is printed, and the exit code, are those of `asterism run`. If the plan has ended, the command prints its
     result. Ctrl-C ends the following, and the plan goes on."""

@@ -144,6 +144,8 @@ class Workflow:
     @classmethod
     def from_record(cls, data: Mapping[str, Any]) -> Workflow:
         """The workflow that ``to_record`` wrote, also that of an earlier version. Raises InvalidWorkflow."""
+        if not isinstance(data, Mapping):
+            return cls.from_json(data)
         names = {stored: name for name, stored in STORED_NAMES.items()}
         return cls.from_json({names.get(name, name): value for name, value in data.items()})
 

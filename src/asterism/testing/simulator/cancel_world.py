@@ -19,8 +19,8 @@ from asterism.base import expressions
 from asterism.core.errors import PlanError
 from asterism.core.plan.status import COMPLETED, FAILED
 from asterism.core.plan.teardowns import teardowns_of
+from asterism.core.run.outcomes import was_executed
 from asterism.core.run.run import Run
-from asterism.core.run.transitions import was_executed
 from asterism.durable import admin
 from asterism.durable.journal_store import load
 from asterism.fleet.fleet import Fleet
