@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.retention import ANSWERS, ANSWERS_KEPT, prune
 from asterism.server import kept_answers
+from asterism.server.kept_answers import KEPT, PREFIX
 from asterism.store.protocol import PutRegister
 from asterism.store.store_errors import StoreUnavailable
 from tests.server.server_scenes import ServerScene, server_scene
@@ -127,17 +127,17 @@ async def test_a_repeat_at_another_server_waits_and_then_says_that_it_is_unknown
         monkeypatch.setattr(scene.fleet.store, "clock", asyncio.get_running_loop().time)  # as virtual as the waits
         await scene_with_workflow(scene)
         assert (await client.post("/api/v1/runs", json=CREATE)).status_code == 201
-        [record] = await scene.fleet.store.registers(ANSWERS)
+        [record] = await scene.fleet.store.registers(PREFIX)
         crashed = {"at": scene.fleet.store.clock(), "sha256": record.value["sha256"], "server": "another"}
         await scene.fleet.store.commit([PutRegister(record.key, crashed, record.revision)])
         again = asyncio.create_task(client.post("/api/v1/runs", json=CREATE))
         await asyncio.sleep(3)
         assert not again.done()
         answered = record.value | {"at": scene.fleet.store.clock()}
-        [record] = await scene.fleet.store.registers(ANSWERS)
+        [record] = await scene.fleet.store.registers(PREFIX)
         await scene.fleet.store.commit([PutRegister(record.key, answered, record.revision)])
         assert (await again).status_code == 201
-        [record] = await scene.fleet.store.registers(ANSWERS)
+        [record] = await scene.fleet.store.registers(PREFIX)
         await scene.fleet.store.commit([PutRegister(record.key, crashed, record.revision)])
         assert (await client.post("/api/v1/runs", json=CREATE)).status_code == 504
 
@@ -178,10 +178,10 @@ async def test_old_answers_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
         for number in range(25):
             await sent(client, f"k{number}")
             later.by(kept_answers.FRESH)
-        assert len(await scene.fleet.store.registers(ANSWERS)) <= 10 + 1
-        later.by(ANSWERS_KEPT)
+        assert len(await scene.fleet.store.registers(PREFIX)) <= 10 + 1
+        later.by(KEPT)
         await sent(client, "k24")
-        assert len(await scene.fleet.store.registers(ANSWERS)) == 1
+        assert len(await scene.fleet.store.registers(PREFIX)) == 1
         assert await number_of_runs(client) == 26
 
 
@@ -206,11 +206,10 @@ async def test_answers_of_a_credential_that_is_not_used_any_more_are_removed(mon
         await scene_with_workflow(scene)
         await sent(client, "k1", "k2")
         store = scene.fleet.store
-        await prune(store, 0.0, 10)
-        assert len(await store.registers(ANSWERS)) == 2
-        Later(store, monkeypatch).by(ANSWERS_KEPT + 1)
-        await prune(store, 0.0, 10)
-        assert await store.registers(ANSWERS) == []
+        Later(store, monkeypatch).by(KEPT + 1)
+        async with scene.client("operate") as other:
+            await sent(other, "k3")
+        assert len(await store.registers(PREFIX)) == 1
 
 
 @pytest.mark.parametrize("damaged", [{}, [], {"at": "soon"}, {"at": 10**400, "sha256": 7}], ids=str)
@@ -218,7 +217,7 @@ async def test_a_damaged_record_stops_its_own_key_only(damaged: Any) -> None:
     async with server_scene() as scene, scene.client() as client:
         await scene_with_workflow(scene)
         await sent(client, "k1")
-        [record] = await scene.fleet.store.registers(ANSWERS)
+        [record] = await scene.fleet.store.registers(PREFIX)
         await scene.fleet.store.commit([PutRegister(record.key, damaged, record.revision)])
         await sent(client, "k2")
         again = await client.post("/api/v1/runs", json=CREATE, headers={"idempotency-key": "k1"})

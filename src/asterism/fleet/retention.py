@@ -43,12 +43,6 @@ too."""
 UNCHANGED = "unchanged/"
 """Prefix of registers with the results of tasks that are skipped if their files have not changed."""
 
-ANSWERS = "answer/"
-"""Prefix of registers with the answers of a server to requests that may be repeated (server/kept_answers.py)."""
-
-ANSWERS_KEPT = 86_400.0
-"""How long such an answer is kept, in seconds."""
-
 BLOB_AGE = 3600.0
 """How long a blob to which no run refers is kept, in seconds: its run may not be written yet."""
 
@@ -70,8 +64,7 @@ async def prune(store: Store, ended_before: float, limit: int, *, runs_alone: bo
                 await _remove_plan(store, head)
         await _remove_unused_workflows(store, {_name(head) for head in heads})
         await _remove_peer_records(store)
-        await _remove_older(store, UNCHANGED, ended_before)  # their tasks are executed again
-        await _remove_older(store, ANSWERS, store.clock() - ANSWERS_KEPT)
+        await _remove_result_records(store, ended_before)
     return removed
 
 
@@ -124,9 +117,9 @@ async def _remove_peer_records(store: Store) -> None:
         await _remove(store, lost[first : first + PAGE])
 
 
-async def _remove_older(store: Store, prefix: str, before: float) -> None:
-    """Remove the records whose ``at``, when they were put or last used, was before then."""
-    old = [record for record in await store.registers(prefix) if record.value.get("at", 0.0) < before]
+async def _remove_result_records(store: Store, used_before: float) -> None:
+    """Remove the records of unchanged tasks that no plan has used since then. Their tasks are executed again."""
+    old = [record for record in await store.registers(UNCHANGED) if record.value.get("at", 0.0) < used_before]
     for first in range(0, len(old), PAGE):
         await _remove(store, old[first : first + PAGE])
 

@@ -11,9 +11,9 @@ Before a request is done its key is put into the store, and afterwards the answe
 - the first was not finished, since its server died or lost its store in the middle: the outcome is
   unknown. The repeat is not done, and says so.
 
-Answers are kept for ``ANSWERS_KEPT`` seconds. Of a credential with more than ``MOST_KEYS`` the oldest are removed, but
+Answers are kept for ``KEPT`` seconds. Of a credential with more than ``MOST_KEYS`` the oldest are removed, but
 none that a client may still repeat (``FRESH``). An answer that is large or has a secret is not kept: a repeat learns
-that the request was done. What credentials leave behind that send no more requests, ``fleet/retention.py`` removes.
+that the request was done. A server that meets a credential for the first time removes what is old of all others, too.
 """
 
 from __future__ import annotations
@@ -30,10 +30,13 @@ from starlette.responses import Response
 
 from asterism.api.http_form import KeyReused, NotKept, OutcomeLost
 from asterism.base.http_limits import RequestRefused
-from asterism.fleet.retention import ANSWERS, ANSWERS_KEPT
 from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.protocol import PutRegister, Register, Store
 from asterism.store.store_errors import StoreError
+
+PREFIX = "answer/"
+KEPT = 86_400.0
+"""How long an answer is kept, in seconds."""
 
 MOST_KEYS = 1000
 """How many answers of one credential are kept, without the fresh ones. They are trimmed a tenth at a time."""
@@ -71,7 +74,7 @@ class KeyedRequest:
 
     @property
     def register(self) -> str:
-        return f"{ANSWERS}{self.credential}/{hashlib.sha256(self.key.encode()).hexdigest()}"
+        return f"{PREFIX}{self.credential}/{hashlib.sha256(self.key.encode()).hexdigest()}"
 
 
 @dataclass
@@ -110,7 +113,7 @@ class KeptAnswers:
         async def attempt() -> Register | None:
             earlier = await self.store.register(request.register)
             now = self.store.clock()
-            if earlier is not None and _put_at(earlier, now) > now - ANSWERS_KEPT:
+            if earlier is not None and _put_at(earlier, now) > now - KEPT:
                 return earlier
             value = {"at": now, "sha256": request.sha256, "server": self.server}
             await self.store.commit([PutRegister(request.register, value, earlier.revision if earlier else None)])
@@ -153,16 +156,19 @@ class KeptAnswers:
 
     async def _trim(self, credential: str, now: float) -> None:
         """Remove old answers of a credential. What another server has put is counted when this one first looks."""
+        old = []
         if credential not in self._known:
-            kept = await self.store.registers(f"{ANSWERS}{credential}/")
-            times = [(record.key, _put_at(record, now)) for record in kept]
-            self._known[credential] = dict(sorted(times, key=lambda item: item[1]))
+            times = [(record.key, _put_at(record, now)) for record in await self.store.registers(PREFIX)]
+            own = [(key, at) for key, at in times if key.startswith(f"{PREFIX}{credential}/")]
+            self._known[credential] = dict(sorted(own, key=lambda item: item[1]))
+            old = [key for key, at in times if at < now - KEPT and key not in self._known[credential]]
         known = self._known[credential]
         too_many = MOST_KEYS // 10 if len(known) >= MOST_KEYS else 0
         aged = list(itertools.takewhile(lambda item: item[1] < now - FRESH, known.items()))  # the oldest come first
-        old = [key for number, (key, at) in enumerate(aged) if number < too_many or at < now - ANSWERS_KEPT]
-        for key in old:
+        own_old = [key for number, (key, at) in enumerate(aged) if number < too_many or at < now - KEPT]
+        for key in own_old:
             del known[key]
+        old += own_old
         with contextlib.suppress(StoreError):  # the next start of a server finds them again
             records = [await self.store.register(key) for key in old]
             gone = [PutRegister(record.key, None, record.revision) for record in records if record is not None]
