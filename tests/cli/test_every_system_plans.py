@@ -184,7 +184,7 @@ PLANS = (
     Row("plan cancel nightly --json", '"ended": true', cancelled, state, "cancelled"),
     Row("plan cancel nightly", "completed", completed, state, "completed", code=64),
     Row("plan remove nightly --reason old", "is removed, with 2 runs.", completed, left_behind, ("old", 0, [])),
-    Row("plan remove nightly", "has not ended (created), and is not", stored, tasks, ["build", "test"], code=64),
+    Row("plan remove nightly", "has not ended (ready), and is not", stored, tasks, ["build", "test"], code=64),
     Row("plan history nightly", "by ann: tell them", edited),
     Row("plan history nightly --json", '"rejected": []', edited),
     Row("plan history nightly 0", "Version 0, ", edited),

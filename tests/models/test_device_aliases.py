@@ -205,15 +205,31 @@ WORDS = frozenset(
 
 WRITTEN = frozenset(
     {"description", "label", "shown_label", "call", "cwd", "when", "file", "definition", "batch", "edits", "changes"}
-    | {"diff", "inverse", "effects", "needs", "wants", "prefers", "requires", "notify_command", "notify_url", "tail"}
+    | {
+        "tags",
+        "diff",
+        "inverse",
+        "effects",
+        "needs",
+        "wants",
+        "prefers",
+        "requires",
+        "notify_command",
+        "notify_url",
+        "tail",
+    }
 )
 """What people of the fleet and editors wrote, and output of tasks. Objects among them are documents of their own."""
 
 OBJECTS = frozenset({"items", "fields", "previous_assignments", "superseded"})
 """Objects whose fields are those of other documents."""
 
-NOT_IN_MCP = frozenset({"accepts", "can", "labels", "profile"})
-"""What a device says about itself: MCP has a document of its own for devices (``ShownDevice``)."""
+NOT_IN_MCP = frozenset(
+    {"accepts", "can", "labels", "profile"}
+    | {"about", "calls", "editor", "question", "closed_cycles", "executing", "lock", "policy"}
+)
+"""What a device says about itself: MCP has a document of its own for devices (``ShownDevice``). Exchanges with models
+and whole copies of plans are no tools."""
 
 
 def test_every_text_of_a_document_is_known_to_name_devices_or_not() -> None:

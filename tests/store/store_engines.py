@@ -45,6 +45,7 @@ async def empty_postgres(server: str, schema: str) -> None:
 
     connection = await asyncpg.connect(server)
     try:
+        await connection.execute(f'SET search_path TO "{schema}"')  # for triggers
         tables = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = $1", schema)
         for (table,) in tables:
             if table != "migrations":

@@ -127,6 +127,9 @@ def write(plan: Constellation, node: Node, facts: dict[str, Any]) -> None:
     for name, value in facts.items():
         setattr(node, name, value)
     plan.counts[node.status] += 1
+    plan.running.pop(node.id, None)
+    if node.status is core.RUNNING:
+        plan.running[node.id] = None
     node.reviewed, node.unsettled = True, False
     plan.records.mark(node)
     if node.status is core.PENDING:

@@ -349,7 +349,7 @@ class GitHubClient:
                 kind: type[SeriesError] = RegisterUnavailable if harmless else OutcomeUnknown
                 raise kind(f"{what} after {failed} attempts of {request.method} {request.url}: {problem}")
             self.calls["repeated"] += 1
-            await self._sleep(retry_delay(failed, 0.3, chance=self._chance))
+            await self._sleep(retry_delay(failed, 0.3, chance=self._chance, spread=1 / 3))
 
     def _update_clock(self, response: Response) -> None:
         try:
