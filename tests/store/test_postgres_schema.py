@@ -323,6 +323,25 @@ async def test_a_schema_in_which_others_may_create_objects_is_refused(postgres_u
             await PostgresStore.open(postgres_url)
 
 
+async def test_a_table_that_adds_its_rows_to_one_of_the_store_is_refused(postgres_url: str) -> None:
+    """A child table in any schema: PostgreSQL reads its rows as those of the parent."""
+    name = schema_of(postgres_url)
+    async with roles(postgres_url) as (admin, low), opened(postgres_url) as store:
+        await admin.execute(
+            f"CREATE SCHEMA {name}_other; CREATE TABLE {name}_other.more () INHERITS ({name}.registers)"
+        )
+        try:
+            await admin.execute(f"ALTER TABLE {name}_other.more OWNER TO {low}")
+            with pytest.raises(
+                StoreForeign, match=rf"has the child table '{name}_other.more', which is not one of the"
+            ):
+                await PostgresStore.open(postgres_url)
+            [problem] = [line for line in await store.check() if "child table" in line]
+            assert "is not one of the store" in problem
+        finally:
+            await admin.execute(f"DROP SCHEMA {name}_other CASCADE")
+
+
 async def test_a_table_of_another_owner_and_a_view_as_the_record_of_versions_are_refused(postgres_url: str) -> None:
     name = schema_of(postgres_url)
     async with roles(postgres_url) as (admin, low):

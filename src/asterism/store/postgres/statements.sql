@@ -277,6 +277,11 @@ FROM pg_namespace spaces, LATERAL (
     UNION ALL
     SELECT 'policy', polname::text, relowner FROM pg_policy JOIN pg_class ON pg_class.oid = polrelid
         WHERE relnamespace = spaces.oid
+    UNION ALL
+    -- its rows are read as those of our table, in whatever schema it is
+    SELECT 'child table', inhrelid::regclass::text, child.relowner
+        FROM pg_inherits JOIN pg_class parent ON parent.oid = inhparent JOIN pg_class child ON child.oid = inhrelid
+        WHERE parent.relnamespace = spaces.oid AND parent.relkind = 'r'
 ) objects
 WHERE spaces.nspname = $1
 
