@@ -307,3 +307,9 @@ def test_a_record_of_an_earlier_version_keeps_its_meaning() -> None:
     workflow = Workflow.from_record({"name": "w", "shell": "true", "timeout": 600, "limit": 5})
     assert (workflow.heartbeat_timeout, workflow.timeout) == (600, 5)
     assert workflow.to_record() == {"name": "w", "shell": "true", "timeout": 600, "limit": 5}
+
+
+@pytest.mark.parametrize("data", [5, None, [], "w"])
+def test_a_record_that_is_no_object_is_refused(data: Any) -> None:
+    with pytest.raises(InvalidWorkflow, match="a workflow is an object with a 'name'"):
+        Workflow.from_record(data)
