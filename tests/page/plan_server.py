@@ -133,7 +133,7 @@ class PlanServer:
         plan = "/api/v1/plans/{plan}"
         gets = {
             "/api/v1/me": lambda request: {"name": "ann", "scopes": ["admin"]},
-            "/api/v1/plans": lambda request: items([scene.summary()]),
+            "/api/v1/plans": self._plans,
             plan: lambda request: scene.view(),
             f"{plan}/versions": lambda request: {
                 **{**items(scene.versions), "rejected": scene.rejected},
@@ -174,6 +174,10 @@ class PlanServer:
             return Response(status_code=503) if self.scene.away else JSONResponse(answer(request))
 
         return respond
+
+    def _plans(self, request: Request) -> Any:
+        summary = self.scene.summary()
+        return items([summary] if request.query_params.get("name", "").lower() in summary["name"].lower() else [])
 
     def _task(self, request: Request) -> Any:
         facts = self.scene.facts.get(request.path_params["task"], {})

@@ -70,10 +70,10 @@ def free_port() -> int:
 
 
 def submit(page: Any, plan: str) -> None:
-    script = """async (file) => {
+    script = """async (text) => {
         const key = localStorage.getItem("asterism-page-key");
         const headers = { "Content-Type": "application/json", "X-Asterism-Page": key };
-        return (await fetch("/api/v1/plans", { method: "POST", headers, body: JSON.stringify({ file }) })).status;
+        return (await fetch("/api/v1/plans", { method: "POST", headers, body: JSON.stringify({ text }) })).status;
     }"""
     assert page.evaluate(script, plan) == 201
 
