@@ -13,7 +13,7 @@ Before a request is done its key is put into the store, and afterwards the answe
 
 Answers are kept for ``KEPT`` seconds. Of a credential with more than ``MOST_KEYS`` the oldest are removed, but
 none that a client may still repeat (``FRESH``). An answer that is large or has a secret is not kept: a repeat learns
-that the request was done. A server that meets a credential for the first time removes what is old of all others, too.
+that the request was done. From time to time a server that meets a new credential removes what is old of all others.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import asyncio
 import contextlib
 import hashlib
 import itertools
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,6 +44,9 @@ MOST_KEYS = 1000
 
 FRESH = 120.0
 """For how many seconds no answer is removed, however many there are: longer than clients repeat a request."""
+
+SWEEP_INTERVAL = 3600.0
+"""For how many seconds after a look at the answers of all credentials a server looks at none but the caller's."""
 
 LARGEST_KEPT = 64 << 10
 """The largest answer that is kept, in bytes."""
@@ -86,6 +90,8 @@ class KeptAnswers:
     _under_way: dict[str, asyncio.Future[None]] = field(default_factory=dict, repr=False)
     _known: dict[str, dict[str, float]] = field(default_factory=dict, repr=False)
     """By credential: when each register was put, oldest first."""
+
+    _swept_at: float = field(default=-math.inf, repr=False)
 
     async def answer(self, request: KeyedRequest, do: Callable[[], Awaitable[Response]], *, secret: bool) -> Response:
         """Do a request, or answer as the first with this key was answered. Whatever ``do`` raises leaves the outcome
@@ -156,12 +162,16 @@ class KeptAnswers:
 
     async def _trim(self, credential: str, now: float) -> None:
         """Remove old answers of a credential. What another server has put is counted when this one first looks."""
-        old = []
+        old: list[str] = []
         if credential not in self._known:
-            times = [(record.key, _put_at(record, now)) for record in await self.store.registers(PREFIX)]
-            own = [(key, at) for key, at in times if key.startswith(f"{PREFIX}{credential}/")]
+            prefix = f"{PREFIX}{credential}/"
+            sweeps = now - self._swept_at > SWEEP_INTERVAL
+            self._swept_at = now if sweeps else self._swept_at
+            records = await self.store.registers(PREFIX if sweeps else prefix)
+            times = {record.key: _put_at(record, now) for record in records}
+            own = [(key, at) for key, at in times.items() if key.startswith(prefix)]
             self._known[credential] = dict(sorted(own, key=lambda item: item[1]))
-            old = [key for key, at in times if at < now - KEPT and key not in self._known[credential]]
+            old = [key for key, at in times.items() if at < now - KEPT and not key.startswith(prefix)]
         known = self._known[credential]
         too_many = MOST_KEYS // 10 if len(known) >= MOST_KEYS else 0
         aged = list(itertools.takewhile(lambda item: item[1] < now - FRESH, known.items()))  # the oldest come first
@@ -170,8 +180,8 @@ class KeptAnswers:
             del known[key]
         old += own_old
         with contextlib.suppress(StoreError):  # the next start of a server finds them again
-            records = [await self.store.register(key) for key in old]
-            gone = [PutRegister(record.key, None, record.revision) for record in records if record is not None]
+            present = [await self.store.register(key) for key in old]
+            gone = [PutRegister(record.key, None, record.revision) for record in present if record is not None]
             if gone:
                 await self.store.commit(gone)
 
