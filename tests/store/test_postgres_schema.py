@@ -14,7 +14,7 @@ import pytest
 
 from asterism.store.postgres import PostgresStore, schema
 from asterism.store.postgres.schema import Migration, migrations
-from asterism.store.protocol import PutRegister
+from asterism.store.protocol import Notice, PutRegister
 from asterism.store.store_errors import StoreForeign, StoreMissing, StoreReadOnly, UnknownSchema
 from tests.store.postgres_fixtures import looking, opened
 from tests.store.postgres_server import Server
@@ -204,11 +204,11 @@ async def test_without_the_check_the_trigger_of_another_owner_runs_with_our_righ
         is_super = f"SELECT rolsuper FROM pg_roles WHERE rolname = '{low}'"
         assert await admin.fetchval(is_super) is False
 
-        async def unchecked(*given: object) -> None:
-            return None
+        async def unchecked(*_: object) -> list[str]:
+            return []
 
         monkeypatch.setattr(schema, "refuse_foreign_schema", unchecked)
-        monkeypatch.setattr(schema, "foreign_object", unchecked)
+        monkeypatch.setattr(schema, "foreign_objects", unchecked)
         async with opened(postgres_url):
             assert await admin.fetchval(is_super) is True
 
@@ -281,6 +281,13 @@ CHANGED = [
     ),
     ("ALTER TABLE sessions DROP COLUMN terms", "schema {schema} lacks the column 'sessions.terms'"),
     ("ALTER TYPE new_run ADD ATTRIBUTE more text", "schema {schema} has the column 'new_run.more'"),
+    ("DROP TRIGGER plan_removed ON registers", "schema {schema} lacks the trigger 'plan_removed'"),
+    (
+        "CREATE OR REPLACE TRIGGER plan_removed AFTER DELETE ON registers FOR EACH ROW WHEN (false) "
+        "EXECUTE FUNCTION follow_head()",
+        "the trigger 'plan_removed' in schema {schema} is not as the store creates it",
+    ),
+    ("ALTER TABLE runs ENABLE ROW LEVEL SECURITY", "the table 'runs' in schema {schema} is not as the store creates"),
     ("ALTER TABLE runs SET UNLOGGED", "the table 'runs' in schema {schema} is not as the store creates it"),
 ]
 
@@ -353,3 +360,133 @@ async def test_a_table_of_another_owner_and_a_view_as_the_record_of_versions_are
         await admin.execute(f"DROP TABLE {name}.migrations; CREATE VIEW {name}.migrations AS SELECT 1 AS version")
         with pytest.raises(StoreForeign, match=r"'migrations' in schema .* is not the table of a store"):
             await PostgresStore.open(postgres_url)
+
+
+INERT = [
+    ("CREATE SEQUENCE helpful", "sequence"),
+    ("CREATE TYPE helpful AS ENUM ('a', 'b')", "type"),
+    ("CREATE TYPE helpful AS (a int)", "type"),
+    ("CREATE DOMAIN helpful AS int CHECK (value > 0)", "type"),
+]
+
+
+@pytest.mark.parametrize(("statement", "kind"), INERT, ids=[statement for statement, _ in INERT])
+async def test_an_object_that_executes_nothing_is_reported_and_the_store_opens(
+    postgres_url: str, statement: str, kind: str
+) -> None:
+    async with opened(postgres_url), looking(postgres_url) as other:
+        await other.execute(statement)
+    async with opened(postgres_url) as store:
+        problems = await store.check()
+    expected = f"schema {schema_of(postgres_url)!r} has the {kind} 'helpful', which is not one of the store; remove it"
+    assert expected in problems
+
+
+@pytest.mark.parametrize("way", ["DISABLE", "ENABLE REPLICA"])
+async def test_a_trigger_of_the_store_that_does_not_fire_is_reported(postgres_url: str, way: str) -> None:
+    name = schema_of(postgres_url)
+    async with opened(postgres_url) as store, looking(postgres_url) as other:
+        await other.execute(f"ALTER TABLE registers {way} TRIGGER plan_written")
+        [problem] = await store.check()
+        text, mend = problem.split(": run ")
+        assert text.startswith(f"the trigger 'plan_written' in schema {name!r} is disabled")
+        assert mend == f"ALTER TABLE {name}.registers ENABLE TRIGGER plan_written"
+        await other.execute(mend)
+        assert await store.check() == []
+        await other.execute("ALTER TABLE registers ENABLE ALWAYS TRIGGER plan_written")
+        assert await store.check() == []
+
+
+WIDE = [
+    ("GRANT INSERT ON {schema}.runs TO PUBLIC", "every role has INSERT on 1 table of the store ({schema}.runs)"),
+    (
+        "GRANT UPDATE (value, revision) ON {schema}.registers TO PUBLIC",
+        "every role has UPDATE (revision, value) on 1 table of the store ({schema}.registers)",
+    ),
+    (
+        "GRANT DELETE, TRUNCATE ON {schema}.runs, {schema}.logs TO PUBLIC",
+        "every role has DELETE, TRUNCATE on 2 tables of the store ({schema}.logs, {schema}.runs)",
+    ),
+    (
+        "GRANT TRIGGER, SELECT ON {schema}.runs TO {low}",
+        "role {low} has TRIGGER on 1 table of the store ({schema}.runs), and so can execute anything as the user",
+    ),
+]
+
+
+@pytest.mark.parametrize(("statement", "expected"), WIDE, ids=[statement for statement, _ in WIDE])
+async def test_access_that_nobody_needs_is_reported_with_what_revokes_it(
+    postgres_url: str, statement: str, expected: str
+) -> None:
+    name = schema_of(postgres_url)
+    async with roles(postgres_url) as (admin, low), opened(postgres_url) as store:
+        await admin.execute(statement.format(schema=name, low=low))
+        [problem] = await store.check()
+        assert problem.startswith(expected.format(schema=name, low=low))
+        await admin.execute(problem.split(": run ")[1])
+        assert await store.check() == []
+
+
+async def test_a_role_that_was_granted_write_access_is_a_warning_and_no_damage(
+    postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a second program that shares the store. What it only reads is not reported."""
+    name = schema_of(postgres_url)
+    async with roles(postgres_url) as (admin, low), opened(postgres_url) as store:
+        await admin.execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA {name} TO {low}")
+        assert await store.check() == []
+        assert "role" not in caplog.text
+        await admin.execute(
+            f"GRANT INSERT, UPDATE ON {name}.runs TO {low}; GRANT UPDATE (value) ON {name}.registers TO {low}"
+        )
+        assert await store.check() == []
+        warnings = [record.getMessage() for record in caplog.records]
+        assert [text.split("; ")[0].partition(": ")[2] for text in warnings] == [
+            f"role {low} has INSERT, UPDATE on 1 table of the store ({name}.runs)",
+            f"role {low} has UPDATE (value) on 1 table of the store ({name}.registers)",
+        ]
+        for text in warnings:
+            await admin.execute(text.partition("run ")[2])
+        caplog.clear()
+        assert await store.check() == []
+        assert not caplog.records
+
+
+async def test_the_role_that_uses_the_store_has_its_access_by_grants(
+    postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A superuser owns the tables, and the application has what it needs, itself or through a group."""
+    name = schema_of(postgres_url)
+    async with roles(postgres_url) as (admin, low):
+        async with opened(postgres_url):
+            pass
+        group = f"group_{name}"
+        await admin.execute(f"CREATE ROLE {group}; GRANT {group} TO {low}")
+        try:
+            await admin.execute(
+                f"GRANT USAGE ON SCHEMA {name} TO {low}; "
+                f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {name} TO {group}; "
+                f"GRANT INSERT, UPDATE ON {name}.runs TO {low}"
+            )
+            async with opened(postgres_url.replace("postgres@", f"{low}@")) as store:
+                await store.commit([PutRegister("a", 1, None), Notice(1.0, "refused", "text")])
+                assert await store.check() == []
+            assert "role " not in caplog.text
+        finally:
+            await admin.execute(f"DROP OWNED BY {group}; DROP ROLE {group}")
+
+
+async def test_an_event_trigger_of_the_database_is_a_warning(
+    postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = schema_of(postgres_url)
+    async with opened(postgres_url) as store, looking(postgres_url) as other:
+        await other.execute(
+            f"CREATE FUNCTION public.{name}() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN END $$; "
+            f"CREATE EVENT TRIGGER {name} ON ddl_command_end EXECUTE FUNCTION public.{name}()"
+        )
+        try:
+            assert await store.check() == []
+            assert f"event trigger {name!r} of the database calls public.{name}()" in caplog.text
+        finally:
+            await other.execute(f"DROP EVENT TRIGGER {name}; DROP FUNCTION public.{name}()")

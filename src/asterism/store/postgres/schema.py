@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import asyncpg
 
+from asterism.base.text import plural
 from asterism.store.postgres.connection import OLDEST_SERVER, Connection, ConnectionFactory
 from asterism.store.postgres.error_mapping import translated
 from asterism.store.row_codec import COLUMNS, SESSION_COLUMNS
@@ -64,8 +65,8 @@ async def migrate(factory: ConnectionFactory, *, create: bool) -> None:
         if version is None and not create:
             raise StoreNotFound(f"{shown}: there is no store in schema {schema!r}")
         _refuse_later_version(version, shown)
-        if problem := await foreign_object(connection, schema):
-            raise StoreForeign(f"{shown}: {problem}; remove it, or choose another schema with ?schema=…")
+        if problems := await foreign_objects(connection, schema):
+            raise StoreForeign(f"{shown}: {problems[0]}; remove it, or choose another schema with ?schema=…")
         if version != migrations()[-1].version:
             await _apply(connection, factory)
     except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
@@ -74,7 +75,7 @@ async def migrate(factory: ConnectionFactory, *, create: bool) -> None:
         connection.terminate()
 
 
-_CREATES = re.compile(r"^CREATE (?:OR REPLACE )?(TABLE|FUNCTION|TRIGGER) (?:IF NOT EXISTS )?(\w+)", re.MULTILINE)
+_CREATES = re.compile(r"^CREATE (?:OR REPLACE )?(TABLE|FUNCTION|TRIGGER|TYPE) (?:IF NOT EXISTS )?(\w+)", re.MULTILINE)
 
 
 async def refuse_foreign_schema(connection: Connection, shown: str, schema: str) -> None:
@@ -99,16 +100,61 @@ async def refuse_foreign_schema(connection: Connection, shown: str, schema: str)
         raise StoreForeign(f"{shown}: 'migrations' in schema {schema!r} is not the table of a store")
 
 
-async def foreign_object(connection: Connection, schema: str) -> str | None:
-    """The first object of the schema that Asterism did not create, as a sentence."""
-    ours = {(kind.lower(), name) for one in migrations() for kind, name in _CREATES.findall(one.sql)}
-    ours.add(("table", "migrations"))
+async def foreign_objects(connection: Connection, schema: str) -> list[str]:
+    """The objects of the schema that Asterism did not create, or that belong to another owner, as sentences."""
+    own, problems = _own_objects(), []
     for kind, name, by_owner in sorted(await connection.fetch(statements()["objects_of_schema"], schema)):
-        if (kind, name) not in ours:
-            return f"schema {schema!r} has the {kind} {name!r}, which is not one of the store"
-        if not by_owner:
-            return f"the {kind} {name!r} in schema {schema!r} does not belong to the owner of the schema"
-    return None
+        if (kind, name) not in own:
+            problems.append(_not_ours(schema, kind, name))
+        elif not by_owner:
+            problems.append(f"the {kind} {name!r} in schema {schema!r} does not belong to the owner of the schema")
+    return problems
+
+
+async def inert_objects(connection: Connection, schema: str) -> list[str]:
+    """Objects that Asterism did not create, and that a store may be opened with, as sentences."""
+    rows, own = await connection.fetch(statements()["inert_objects_of_schema"], schema), _own_objects()
+    return [f"{_not_ours(schema, kind, name)}; remove it" for kind, name in sorted(rows) if (kind, name) not in own]
+
+
+def _own_objects() -> set[tuple[str, str]]:
+    """Kind and name of everything that the migrations create."""
+    created = {(kind.lower(), name) for step in migrations() for kind, name in _CREATES.findall(step.sql)}
+    return created | {("table", "migrations")}
+
+
+def _not_ours(schema: str, kind: str, name: str) -> str:
+    return f"schema {schema!r} has the {kind} {name!r}, which is not one of the store"
+
+
+async def disabled_triggers(connection: Connection, schema: str) -> list[str]:
+    """The triggers of the store that do not fire, as sentences."""
+    return [
+        f"the trigger {name!r} in schema {schema!r} is disabled, so lists of plans may be wrong: "
+        f"run ALTER TABLE {table} ENABLE TRIGGER {quoted}"
+        for name, quoted, table in await connection.fetch(statements()["disabled_triggers"], schema)
+    ]
+
+
+async def write_access(connection: Connection, shown: str, schema: str) -> list[str]:
+    """Access of others that the owner of the store hardly meant to grant, as sentences. Roles that may write, as a
+    second program that shares the store, and event triggers are what a superuser or owner has decided: the log has a
+    warning of each."""
+    problems = []
+    for role, privileges, tables in await connection.fetch(statements()["write_grants"], schema):
+        who, names = f"role {role}" if role else "every role", ", ".join(privileges)
+        revoke = f"REVOKE {names} ON {', '.join(tables)} FROM {role or 'PUBLIC'}"
+        what = f"{who} has {names} on {plural(len(tables), 'table')} of the store ({', '.join(tables)})"
+        if "TRIGGER" in privileges:
+            problems.append(f"{what}, and so can execute anything as the user of the store: run {revoke}")
+        elif not role:
+            problems.append(f"{what}: who can write to a store can execute anything on its devices: run {revoke}")
+        else:
+            log.warning("%s: %s; if it should not write to the store, run %s", shown, what, revoke)
+    for name, quoted, function in await connection.fetch(statements()["event_triggers"]):
+        what = f"event trigger {name!r} of the database calls {function} when the tables of the store are changed"
+        log.warning("%s: %s; if it should not, run DROP EVENT TRIGGER %s", shown, what, quoted)
+    return problems
 
 
 async def changed_definitions(factory: ConnectionFactory) -> list[str]:
@@ -140,7 +186,7 @@ async def changed_definitions(factory: ConnectionFactory) -> list[str]:
         if (kind, name) not in found:
             problems.append(f"schema {schema!r} lacks the {kind} {name!r}")
         elif (kind, name) not in expected:
-            problems.append(f"schema {schema!r} has the {kind} {name!r}, which is not one of the store")
+            problems.append(_not_ours(schema, kind, name))
         elif found[kind, name] != expected[kind, name]:
             problems.append(f"the {kind} {name!r} in schema {schema!r} is not as the store creates it")
     return problems

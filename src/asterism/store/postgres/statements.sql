@@ -285,6 +285,62 @@ FROM pg_namespace spaces, LATERAL (
 ) objects
 WHERE spaces.nspname = $1
 
+-- name: inert_objects_of_schema
+-- What executes and holds nothing, and so does not keep a store from being opened: kind and name. The sequence of an
+-- identity column, the type of a table and the array of a type belong to these.
+SELECT kind, name
+FROM pg_namespace spaces, LATERAL (
+    SELECT 'sequence' AS kind, relname::text AS name FROM pg_class
+        WHERE relnamespace = spaces.oid AND relkind = 'S' AND NOT EXISTS (
+            SELECT 1 FROM pg_depend WHERE objid = pg_class.oid AND classid = 'pg_class'::regclass AND deptype = 'i')
+    UNION ALL
+    SELECT 'type', typname::text FROM pg_type LEFT JOIN pg_class ON pg_class.oid = typrelid
+        WHERE typnamespace = spaces.oid AND coalesce(relkind, 'c') = 'c'
+            AND NOT EXISTS (SELECT 1 FROM pg_type element WHERE element.typarray = pg_type.oid)
+) objects
+WHERE spaces.nspname = $1
+
+-- name: disabled_triggers
+-- Triggers that do not fire for the writes of the store: the name, and name and table for a statement.
+SELECT tgname::text, quote_ident(tgname), format('%I.%I', nspname, relname)
+FROM pg_namespace spaces JOIN pg_class ON relnamespace = spaces.oid JOIN pg_trigger ON tgrelid = pg_class.oid
+WHERE spaces.nspname = $1 AND tgenabled IN ('D', 'R')
+ORDER BY tgname
+
+-- name: write_grants
+-- What other roles were granted on the tables of the schema, and on their columns, that changes what is stored or
+-- executed: the role, empty for PUBLIC; the privileges; the tables. Role, columns and tables are quoted for a statement.
+-- Owners and superusers may do everything in any case. Our own role needs its privileges, and so does a role that we
+-- are a member of; a superuser counts as a member of all roles.
+WITH granted AS (
+    SELECT format('%I.%I', nspname, relname) AS relation, acl.grantee, acl.privilege_type AS privilege, NULL AS name
+    FROM pg_namespace spaces JOIN pg_class ON relnamespace = spaces.oid, aclexplode(relacl) acl
+    WHERE spaces.nspname = $1 AND acl.grantee <> relowner
+    UNION
+    SELECT format('%I.%I', nspname, relname), acl.grantee, acl.privilege_type, quote_ident(attname)
+    FROM pg_namespace spaces JOIN pg_class ON relnamespace = spaces.oid
+        JOIN pg_attribute ON attrelid = pg_class.oid, aclexplode(attacl) acl
+    WHERE spaces.nspname = $1 AND acl.grantee <> relowner
+), privileges AS (
+    SELECT relation, grantee, privilege || coalesce(' (' || string_agg(name, ', ' ORDER BY name) || ')', '') AS text
+    FROM granted
+    WHERE privilege IN ('INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'REFERENCES', 'TRIGGER')
+    GROUP BY relation, grantee, privilege, name IS NULL
+), of_tables AS (
+    SELECT relation, grantee, array_agg(text ORDER BY text) AS texts FROM privileges GROUP BY relation, grantee
+)
+SELECT coalesce(quote_ident(rolname), ''), texts, array_agg(relation ORDER BY relation)
+FROM of_tables LEFT JOIN pg_roles role ON role.oid = grantee
+WHERE NOT coalesce(rolsuper, false) AND rolname IS DISTINCT FROM current_user AND NOT (
+    rolname IS NOT NULL AND pg_has_role(current_user, grantee, 'USAGE')
+    AND NOT (SELECT me.rolsuper FROM pg_roles me WHERE me.rolname = current_user)
+)
+GROUP BY rolname, texts
+ORDER BY rolname NULLS FIRST, texts
+
+-- name: event_triggers
+SELECT evtname::text, quote_ident(evtname), evtfoid::regprocedure::text FROM pg_event_trigger WHERE evtenabled <> 'D' ORDER BY evtname
+
 -- name: definitions_of_schema
 -- What the server itself says of everything in the schema that decides what is stored and executed: kind, name and
 -- definition. The schema is the first of the search path, so that names in it are not qualified, except that of a
@@ -314,6 +370,9 @@ FROM pg_namespace spaces, LATERAL (
     SELECT 'function', format('%s(%s)', proname, pg_get_function_identity_arguments(oid)),
         regexp_replace(pg_get_functiondef(oid), '^(CREATE OR REPLACE \w+ )' || quote_ident($1) || '\.', '\1')
         FROM pg_proc WHERE pronamespace = spaces.oid AND prokind IN ('f', 'p', 'w')
+    UNION ALL
+    SELECT 'trigger', tgname::text, pg_get_triggerdef(pg_trigger.oid, true)
+        FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid WHERE relnamespace = spaces.oid AND NOT tgisinternal
 ) objects
 WHERE spaces.nspname = $1
 ORDER BY kind, name

@@ -36,7 +36,15 @@ from asterism.store.postgres.group_commit import NO_PEERS, Committer
 from asterism.store.postgres.notifications import Listener, NotificationSender, new_sender
 from asterism.store.postgres.queue import TakeQueue
 from asterism.store.postgres.reads import Reads, chunk_of, register_of, stored_notice
-from asterism.store.postgres.schema import changed_definitions, foreign_object, migrate, statements
+from asterism.store.postgres.schema import (
+    changed_definitions,
+    disabled_triggers,
+    foreign_objects,
+    inert_objects,
+    migrate,
+    statements,
+    write_access,
+)
 from asterism.store.protocol import Change, PutRun, TakeRequest, Usage, Watch, Write
 from asterism.store.row_codec import (
     COLUMNS,
@@ -176,11 +184,14 @@ class PostgresStore(Reads):
 
     async def check(self) -> list[str]:
         problems: list[str] = []
+        shown, schema = self._factory.address.shown, self._factory.address.schema
         async with self._snapshot() as connection:
             for name, value in await connection.fetch(statements()["careless_settings"]):
                 problems.append(f"the server runs with {name} = {value}: a crash may lose acknowledged commits")
-            if problem := await foreign_object(connection, self._factory.address.schema):
-                problems.append(problem)
+            problems += await disabled_triggers(connection, schema)
+            problems += await write_access(connection, shown, schema)
+            if foreign := [*await foreign_objects(connection, schema), *await inert_objects(connection, schema)]:
+                problems += foreign
             elif changed := await changed_definitions(self._factory):
                 return problems + changed  # what the records mean depends on them
             async for row in connection.cursor(statements()["all_runs"], prefetch=PAGE):
