@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from asterism.api.fleet_operations import ShowFleet, show_fleet
+from asterism.api.fleet_operations import FleetOperations, ShowFleet
 from asterism.api.system import LocalSystem
 from asterism.cli.run.runs_watch import fleet_frame, watch
 from asterism.cli.screen import Screen
@@ -119,7 +119,7 @@ def test_a_look_finds_what_a_device_that_has_gone_still_owns(tmp_path: Path) -> 
     scene = Scene(tmp_path)
     scene.workflow()
     run = scene.step(scene.create(), taken_by("nobody"), started)
-    view = scene.ask(lambda fleet: LocalSystem(fleet).call(show_fleet, ShowFleet(10)))
+    view = scene.ask(lambda fleet: LocalSystem(fleet).call(FleetOperations.show_fleet, ShowFleet(10)))
     assert [one.id for one in view.owned] == [run.id]
     assert " gone" in "\n".join(drawn(scene))
 

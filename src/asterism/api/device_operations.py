@@ -8,27 +8,23 @@ from typing import Annotated
 from asterism.api import documents
 from asterism.api.documents import Doc
 from asterism.api.operation import Limit, Name, Operation, Reason
-from asterism.api.quick_dataclass import dataclass
+from asterism.api.quick_dataclass import Request
 
 
-@dataclass(frozen=True)
-class ListDevices:
+class ListDevices(Request):
     """All devices that are there, or were lately."""
 
 
-@dataclass(frozen=True)
-class OneDevice:
+class OneDevice(Request):
     device: Name
 
 
-@dataclass(frozen=True)
-class ChangeDevice:
+class ChangeDevice(Request):
     device: Name
     reason: Reason = ""
 
 
-@dataclass(frozen=True)
-class InviteDevice:
+class InviteDevice(Request):
     name: Annotated[str, Limit(min_length=1, max_length=100), Doc("Its name, or a pattern of names such as lab-*.")]
     can: Annotated[list[str], Limit(max_length=1000), Doc("What it may declare; by default any capability.")] = field(
         default_factory=list
@@ -36,41 +32,35 @@ class InviteDevice:
     reason: Reason = ""
 
 
-@dataclass(frozen=True)
-class ScoreDevices:
+class ScoreDevices(Request):
     subject: Annotated[Name, Doc("A workflow, by its name or NAME@VERSION, or a run, by its id or a part of it.")]
 
 
-list_devices = Operation("list_devices", ListDevices, documents.Page[documents.Device], "List devices.", "GET /devices")
-show_device = Operation(
-    "show_device", OneDevice, documents.DeviceDetails, "A device and its runs.", "GET /devices/{device}"
-)
-drain_device = Operation(
-    "drain_device",
-    ChangeDevice,
-    documents.Device,
-    "Ask a device to finish its runs, take no more, and leave.",
-    "POST /devices/{device}/drain",
-    needs="operate",
-)
-invite_device = Operation(
-    "invite_device",
-    InviteDevice,
-    documents.DeviceInvitation,
-    "Make a code with which one device joins through the server, once.",
-    "POST /devices/invitations",
-    needs="admin",
-    status=201,
-    secret=True,
-)
-revoke_device = Operation(
-    "revoke_device",
-    ChangeDevice,
-    documents.RevokedDevice,
-    "Revoke the key of a device that joined through the server.",
-    "POST /devices/{device}/revoke",
-    needs="admin",
-)
-score_devices = Operation(
-    "score_devices", ScoreDevices, documents.DeviceScores, "Which device would get a run, and why.", "GET /scores"
-)
+class DeviceOperations:
+    list_devices = Operation(ListDevices, documents.Page[documents.Device], "List devices.", "GET /devices")
+    show_device = Operation(OneDevice, documents.DeviceDetails, "A device and its runs.", "GET /devices/{device}")
+    drain_device = Operation(
+        ChangeDevice,
+        documents.Device,
+        "Ask a device to finish its runs, take no more, and leave.",
+        "POST /devices/{device}/drain",
+    )
+    invite_device = Operation(
+        InviteDevice,
+        documents.DeviceInvitation,
+        "Make a code with which one device joins through the server, once.",
+        "POST /devices/invitations",
+        needs="admin",
+        status=201,
+        secret=True,
+    )
+    revoke_device = Operation(
+        ChangeDevice,
+        documents.RevokedDevice,
+        "Revoke the key of a device that joined through the server.",
+        "POST /devices/{device}/revoke",
+        needs="admin",
+    )
+    score_devices = Operation(
+        ScoreDevices, documents.DeviceScores, "Which device would get a run, and why.", "GET /scores"
+    )

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import field
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar, dataclass_transform
 
-from asterism.api.quick_dataclass import dataclass
+from asterism.api.quick_dataclass import define
 
 Item = TypeVar("Item")
 
@@ -27,8 +27,13 @@ class Doc:
         return {**schema, "examples": list(self.examples)} if self.examples else schema
 
 
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 class Document:
-    """A part of an answer. Its docstring describes it in the schema."""
+    """A part of an answer: a frozen dataclass whose fields are named. Its docstring describes it in the schema."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        define(cls, kw_only=True)
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: Any, handler: Any) -> dict[str, Any]:
@@ -39,7 +44,6 @@ class Document:
         return schema
 
 
-@dataclass(frozen=True, kw_only=True)
 class Page(Document, Generic[Item]):
     """A part of a list. ``next`` is the value of ``after`` for the part that follows; null at the end. ``now`` is the
     clock of the store."""
@@ -49,7 +53,6 @@ class Page(Document, Generic[Item]):
     now: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Violation(Document):
     """One reason why a request was refused. ``edit`` is the index of the edit; null for the whole."""
 
@@ -58,7 +61,6 @@ class Violation(Document):
     message: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class Problem(Document):
     """An error (RFC 9457)."""
 
@@ -70,7 +72,6 @@ class Problem(Document):
     approval: Annotated[int | None, Doc("The number of an edit that waits for a person.")] = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Health(Document):
     """``problem`` says what is wrong; it is absent if everything is well."""
 
@@ -79,7 +80,6 @@ class Health(Document):
     problem: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Me(Document):
     name: str
     scopes: list[str]
@@ -87,7 +87,6 @@ class Me(Document):
     expires_at: float
 
 
-@dataclass(frozen=True, kw_only=True)
 class NewToken(Me):
     """``token`` is shown once."""
 
@@ -97,7 +96,6 @@ class NewToken(Me):
 # -- editors -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
 class Cycle(Document):
     """An open edit cycle: ``tasks`` are those whose ends it reviews."""
 
@@ -111,7 +109,6 @@ class Cycle(Document):
     tasks: list[str]
 
 
-@dataclass(frozen=True, kw_only=True)
 class CycleEnd(Document):
     """The end of a task under review."""
 
@@ -120,7 +117,6 @@ class CycleEnd(Document):
     reason: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class Refusal(Document):
     """An answer of an editor that a person refused since the cycle before it."""
 
@@ -130,7 +126,6 @@ class Refusal(Document):
     edits: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class CycleDetails(Cycle):
     """An open edit cycle, with the ends under review. ``version`` is the base of its answer."""
 
@@ -140,7 +135,6 @@ class CycleDetails(Cycle):
     on_hold: Annotated[str, Doc("Why its editor waits for a person.")] = ""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Cycles(Page[CycleDetails]):
     """``answered_by`` is the process that runs the plan; null if the journal says what is open, without claims."""
 
@@ -148,7 +142,6 @@ class Cycles(Page[CycleDetails]):
     answered_by: str | None
 
 
-@dataclass(frozen=True, kw_only=True)
 class EditorBudget(Document):
     """What the model that edits a plan may spend, and has spent: ``dollars``, ``tokens``, ``calls``, ``seconds`` and
     ``tasks``. ``held_since`` is when a spent budget began to hold the plan, and ``held_why`` what was spent; at
@@ -170,7 +163,6 @@ class EditorBudget(Document):
     unpriced: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
 class EditorCost(Document):
     """What a model has cost that edits a plan. ``model`` is the one that answered last; ``dollars`` is null if a price
     is unknown; ``replayed`` calls were answered from a cassette."""
@@ -184,7 +176,6 @@ class EditorCost(Document):
     replayed: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
 class ModelReply(Document):
     """What a model answered. Each call is its id, the name of the tool and the arguments as text. ``refused``: the
     model or its provider declined to answer."""
@@ -195,7 +186,6 @@ class ModelReply(Document):
     model: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class Exchange(Document):
     """A question to the model that edits a plan, and its answer. ``about`` names the ends that it is about, ``entries``
     is how much of the story had been shown with it, ``editor`` the name of the editor that asked."""
@@ -210,7 +200,6 @@ class Exchange(Document):
     editor: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
 class ClosedCycle(Document):
     """An edit cycle that is closed: ``tasks`` are those whose ends it reviewed. ``version`` is the version that its
     answer made, null if it made none. ``cost`` is null if its editor tells nothing."""
@@ -226,7 +215,6 @@ class ClosedCycle(Document):
     cost: EditorCost | None
 
 
-@dataclass(frozen=True, kw_only=True)
 class WaitingEdit(Document):
     """An edit that waits for a person, or waited. ``reasons`` say which rules it matches; it holds ``tasks``.
     ``state`` is ``waiting``, ``approved``, ``refused`` or ``expired``.
@@ -258,7 +246,6 @@ class WaitingEdit(Document):
 # -- plans -------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
 class PlanSummary(Document):
     """A plan in a list. A plan that cannot be read has the state ``unreadable`` and an ``error``."""
 
@@ -289,7 +276,6 @@ class PlanSummary(Document):
     error: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class AttemptTimes(Document):
     """When an attempt was created, assigned to a device, begun and ended, as far as it has come."""
 
@@ -299,7 +285,6 @@ class AttemptTimes(Document):
     ended_at: float | None
 
 
-@dataclass(frozen=True, kw_only=True)
 class PlanTask(Document):
     """A task of a plan. ``phase`` says what a running one does: it is ``queued`` until a device has it, ``starting``
     until it has begun there, then ``running``; null for others and in views of the past. ``attempt`` has the times of
@@ -325,7 +310,6 @@ class PlanTask(Document):
     result: Annotated[Any, Doc("What it returned; in a list of tasks only if results are asked for.")] = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class PlanDependency(Document):
     source: str
     target: str
@@ -333,7 +317,6 @@ class PlanDependency(Document):
     when: str | None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Plan(Document):
     """A plan as it is now. ``position`` is its place in the journal: the events after it continue this view. ``owner``
     is the process that runs it, ``last_owner`` the one that ran it last if none does. ``orphaned`` are the tasks that
@@ -375,7 +358,6 @@ class Plan(Document):
     budget: EditorBudget | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class ExecutedTask(Document):
     """Which device executes a task, and since when."""
 
@@ -383,7 +365,6 @@ class ExecutedTask(Document):
     begun_at: float
 
 
-@dataclass(frozen=True, kw_only=True)
 class PlanCopy(Document):
     """A plan in the form in which Asterism writes plans, with secrets masked: ``plan`` has its tasks and its story,
     ``lock`` its open edit cycles, ``closed_cycles`` the others. ``executing`` are the tasks that
@@ -400,7 +381,6 @@ class PlanCopy(Document):
     queued: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class PlanEvent(Document):
     """Something that happened to a plan; docs/reference/http-api.md lists the kinds. ``fields`` has everything
     about it."""
@@ -411,7 +391,6 @@ class PlanEvent(Document):
     fields: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True)
 class FleetEvent(Document):
     """A change of a run or a device, or a new notice; docs/reference/http-api.md lists the kinds. ``position`` is what
     ``follow_fleet`` continues after; ``fields`` has everything about the event."""
@@ -421,7 +400,6 @@ class FleetEvent(Document):
     fields: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Changes(Page[dict[str, Any]]):
     """The events after a position. With ``reset`` there are none: read the plan again, and continue after
     ``position``."""
@@ -431,7 +409,6 @@ class Changes(Page[dict[str, Any]]):
     reset: bool
 
 
-@dataclass(frozen=True, kw_only=True)
 class PlanVersion(Document):
     """A version of a plan, and the edit that made it; version 0 is the plan as it was stored."""
 
@@ -446,7 +423,6 @@ class PlanVersion(Document):
     undoes: int | None
 
 
-@dataclass(frozen=True, kw_only=True)
 class RejectedEdit(Document):
     """``edits`` is null if the batch was too long to be kept."""
 
@@ -460,7 +436,6 @@ class RejectedEdit(Document):
     violations: list[Violation]
 
 
-@dataclass(frozen=True, kw_only=True)
 class Versions(Page[PlanVersion]):
     """``cycles`` are the edit cycles that are closed; ``cost`` is what their editors have cost together."""
 
@@ -470,7 +445,6 @@ class Versions(Page[PlanVersion]):
     cost: EditorCost | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class PlanContent(Document):
     """The tasks of a plan, such as that of a plan file."""
 
@@ -482,14 +456,12 @@ class PlanContent(Document):
     dependencies: list[PlanDependency]
 
 
-@dataclass(frozen=True, kw_only=True)
 class PastPlan(PlanContent):
     """A plan as it was right after the edit that made a version."""
 
     edit: PlanVersion
 
 
-@dataclass(frozen=True, kw_only=True)
 class TextStyle(Document):
     """How a part of a text looks: colours and weights as `rich` names them, such as ``bold red``."""
 
@@ -498,7 +470,6 @@ class TextStyle(Document):
     style: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class Drawing(Document):
     """A plan as a drawing. ``styles`` are those of a ``text``."""
 
@@ -508,7 +479,6 @@ class Drawing(Document):
     styles: list[TextStyle] = field(default_factory=list)
 
 
-@dataclass(frozen=True, kw_only=True)
 class StoryEntry(Document):
     at: float
     what: str
@@ -518,7 +488,6 @@ class StoryEntry(Document):
     """That of the function that failed."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Attempt(Document):
     """One run of the fleet that executed a task."""
 
@@ -532,7 +501,6 @@ class Attempt(Document):
     error: str | None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Task(PlanTask):
     """A task with everything that is known of it. ``definition`` is the task as an edit has it."""
 
@@ -541,7 +509,6 @@ class Task(PlanTask):
     story: list[StoryEntry]
 
 
-@dataclass(frozen=True, kw_only=True)
 class Reason(Document):
     kind: str
     name: str | None = None
@@ -549,7 +516,6 @@ class Reason(Document):
     at: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class TaskWhy(Document):
     """Why a task does not run. ``answered_by`` is the process that runs the plan, if it gave the answer. ``advice`` are
     sentences with a command that helps."""
@@ -563,7 +529,6 @@ class TaskWhy(Document):
     answered_by: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class LogEntry(Document):
     attempt: int
     at: float
@@ -571,7 +536,6 @@ class LogEntry(Document):
     text: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class TaskLogEntry(LogEntry):
     """A line that a task printed. ``run`` is the run of the fleet that executed it."""
 
@@ -579,7 +543,6 @@ class TaskLogEntry(LogEntry):
     task: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class PlanLog(Page[TaskLogEntry]):
     """A part of what the tasks of a plan printed, in the order of time within this part. With ``more``, other lines are
     there already. After an answer without lines whose ``ended`` is true there is no more. ``executed`` is whether the
@@ -591,7 +554,6 @@ class PlanLog(Page[TaskLogEntry]):
     executed: bool
 
 
-@dataclass(frozen=True, kw_only=True)
 class EditOutcome(Document):
     """An edit that was accepted. With ``dry_run`` nothing has changed. ``inverse`` undoes it."""
 
@@ -612,7 +574,6 @@ class EditOutcome(Document):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class PlanState(Document):
     """What became of a request about a plan. ``applied_by`` is the process that runs it and has obeyed."""
 
@@ -626,7 +587,6 @@ class PlanState(Document):
     version: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class RemovedPlan(Document):
     """A plan that was removed, and how many runs with it."""
 
@@ -634,7 +594,6 @@ class RemovedPlan(Document):
     runs: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class Cancellation(Document):
     """What has become of a request to cancel a plan. ``cancelled`` says who asked and why. ``teardowns`` are the tasks
     that still clean up; no device can execute those in ``waiting_teardowns``, which has the reasons. Those in
@@ -653,7 +612,6 @@ class Cancellation(Document):
 # -- fleet -------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
 class Step(Document):
     """How far a run has come."""
 
@@ -661,7 +619,6 @@ class Step(Document):
     total: int | None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Run(Document):
     """A run of the fleet. ``status`` is one word for people: a run with a pause is ``paused``. ``shown_label`` is what
     lists call it. ``waiting`` is what an open run waits for: device, claim, turn, retry, person or peer; ``held_for``
@@ -729,7 +686,6 @@ class Run(Document):
     traceparent: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class RunDetails(Run):
     """A run with its notices, why it does not run, and the last lines that it printed (``tail``); ``more_output`` is
     whether its log has more. ``now`` is the clock of the store."""
@@ -742,7 +698,6 @@ class RunDetails(Run):
     advice: list[str]
 
 
-@dataclass(frozen=True, kw_only=True)
 class RunWhy(Document):
     """Why a run does not run. ``advice`` are sentences, each with a command that helps."""
 
@@ -752,7 +707,6 @@ class RunWhy(Document):
     advice: list[str]
 
 
-@dataclass(frozen=True, kw_only=True)
 class RunLog(Page[LogEntry]):
     """A part of what a run printed. After an answer without lines whose ``ended`` is true there is no more.
     ``elsewhere`` is whether the run is with a peer, and so is what it prints."""
@@ -764,7 +718,6 @@ class RunLog(Page[LogEntry]):
     elsewhere: bool
 
 
-@dataclass(frozen=True, kw_only=True)
 class Creation(Document):
     """How far the creation of runs from numbered lines has come: how many lines were read, how many runs they made, and
     the SHA-256 of the lines."""
@@ -774,14 +727,12 @@ class Creation(Document):
     sha256: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class CreatedRun(Document):
     id: str
     label: str | None
     key: str | None
 
 
-@dataclass(frozen=True, kw_only=True)
 class CreatedRuns(Document):
     """The runs of a batch, in the order of the inputs; in place of a run whose key is taken, the run that has it.
     ``created`` is how many are new."""
@@ -790,7 +741,6 @@ class CreatedRuns(Document):
     created: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class BulkOutcome(Document):
     """What became of an action on several runs. ``refused`` has a sentence for each run that it was refused for."""
 
@@ -799,20 +749,17 @@ class BulkOutcome(Document):
     next: Annotated[str | None, Doc("The value of `after` for the runs that follow; null if all were visited.")]
 
 
-@dataclass(frozen=True, kw_only=True)
 class PrunedRuns(Document):
     """How many runs were deleted."""
 
     pruned: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class RunOutput(Document):
     run: str
     output: Any
 
 
-@dataclass(frozen=True, kw_only=True)
 class Workflow(Document):
     """What runs execute: exactly one of ``call``, ``argv``, ``shell``, ``http`` and ``agent``, and its terms."""
 
@@ -848,14 +795,12 @@ class Workflow(Document):
     backoff_most: float
 
 
-@dataclass(frozen=True, kw_only=True)
 class AddedWorkflow(Workflow):
     """``added`` is false if the latest version of its name was the same already."""
 
     added: bool
 
 
-@dataclass(frozen=True, kw_only=True)
 class Device(Document):
     """A device that has joined. ``state`` is one word for people; ``rank`` is how well it fits in general, null for one
     that is not there. ``profile`` is what the machine reports, with any values."""
@@ -884,7 +829,6 @@ class Device(Document):
     profile: dict[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
 class DeviceInvitation(Document):
     """A code with which one device enrols once. ``name`` is its name, or a pattern of names; ``can`` are the
     capabilities that it may declare, null for any; ``seconds`` is how long the code is valid."""
@@ -895,7 +839,6 @@ class DeviceInvitation(Document):
     seconds: float
 
 
-@dataclass(frozen=True, kw_only=True)
 class RevokedDevice(Document):
     """A device whose key is refused from now on."""
 
@@ -904,7 +847,6 @@ class RevokedDevice(Document):
     revoked_at: float
 
 
-@dataclass(frozen=True, kw_only=True)
 class FleetView(Document):
     """A fleet as it is now. ``counts`` are the numbers of runs by status; ``cancelled`` is how many of the failed ones
     were cancelled, null if there are too many to count. ``devices`` are those that can be reached. ``owned`` and
@@ -920,7 +862,6 @@ class FleetView(Document):
     ended: list[Run]
 
 
-@dataclass(frozen=True, kw_only=True)
 class DeviceDetails(Device):
     """A device with the runs that it holds, and those that it had. ``now`` is the clock of the store."""
 
@@ -929,7 +870,6 @@ class DeviceDetails(Device):
     now: float
 
 
-@dataclass(frozen=True, kw_only=True)
 class DeviceScore(Document):
     """A device in the selection for a run. ``parts`` is null if it is not a candidate; ``why`` says why, or that it has
     no free slot."""
@@ -942,7 +882,6 @@ class DeviceScore(Document):
     why: str | None
 
 
-@dataclass(frozen=True, kw_only=True)
 class DeviceScores(Document):
     """The devices for a run, or for a new run of a workflow: candidates first, the best at the top. For a run,
     ``assignment`` are the scores at its assignment to ``assigned_to``."""
@@ -957,7 +896,6 @@ class DeviceScores(Document):
     epoch: int | None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Schedule(Document):
     """When runs of a workflow, or plans, are created. ``target`` is what it creates and ``times`` when, in words;
     ``open`` are the runs or plans of it that have not ended. ``due_in`` is how long until the next time, in seconds."""
@@ -988,7 +926,6 @@ class Schedule(Document):
     times: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class Schedules(Page[Schedule]):
     """``advice`` are sentences, each with a command that helps."""
 
@@ -996,7 +933,6 @@ class Schedules(Page[Schedule]):
     advice: list[str]
 
 
-@dataclass(frozen=True, kw_only=True)
 class ChangedSchedule(Schedule):
     """A schedule after a request. ``changed`` is false if it was so already. ``advice`` are sentences, each with a
     command that helps."""
@@ -1005,7 +941,6 @@ class ChangedSchedule(Schedule):
     advice: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True, kw_only=True)
 class ScheduleDetails(Schedule):
     """A schedule with its next times and its history. ``params`` are the parameters of its plan file, ``text`` is
     that of the file if it was asked for; ``unowned`` is the oldest open plan, if no process runs it."""
@@ -1018,7 +953,6 @@ class ScheduleDetails(Schedule):
     unowned: str | None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Tick(Document):
     """What became of one tick of a schedule."""
 
@@ -1030,7 +964,6 @@ class Tick(Document):
     number: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class SeriesState(Document):
     """The state of a series as its register keeps it, with times in ISO 8601. ``leases`` are pairs of a queued issue
     and the length of the lease that it asked for, in seconds; ``forced`` are issues whose titles name another
@@ -1052,7 +985,6 @@ class SeriesState(Document):
     forced: list[int] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Series(Document):
     """A series of issues. ``why_not_promoted`` says why the head of the queue is not active; ``problem`` why the state
     cannot be read, and ``state`` is null then."""
@@ -1070,7 +1002,6 @@ class Series(Document):
     state: SeriesState | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class SeriesChange(Document):
     """``state`` is what the change wrote; null if that cannot be read."""
 
@@ -1080,13 +1011,11 @@ class SeriesChange(Document):
     state: SeriesState | None
 
 
-@dataclass(frozen=True, kw_only=True)
 class SeriesDetails(Series):
     changes: list[SeriesChange]
     now: float
 
 
-@dataclass(frozen=True, kw_only=True)
 class SeriesCounts(Document):
     """What happened during a change: tries after the first, tries that another writer won, lost replies, refusals
     because of a rate limit, claims that found another issue active, and issues that became active from the queue."""
@@ -1099,7 +1028,6 @@ class SeriesCounts(Document):
     promotion_events: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
 class SeriesOutcome(Series):
     """A series after a change. ``before`` is its state before; ``promoted`` is the issue that became active from the
     queue; ``exists`` is false if there is no such series, and so nothing changed."""
@@ -1114,7 +1042,6 @@ class SeriesOutcome(Series):
     now: float
 
 
-@dataclass(frozen=True, kw_only=True)
 class Notice(Document):
     number: int
     at: float
@@ -1127,7 +1054,6 @@ class Notice(Document):
 # -- settings, metrics, tokens and the store ---------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
 class Settings(Document):
     """The settings of a fleet. Times are in seconds, sizes in bytes. Passwords in addresses are masked."""
 
@@ -1147,7 +1073,6 @@ class Settings(Document):
     weights: dict[str, float]
 
 
-@dataclass(frozen=True, kw_only=True)
 class Metrics(Document):
     """The metrics of a fleet and its plans: ``text`` in the format of OpenMetrics, ``families`` for programs that read
     JSON, each with its name, help and samples."""
@@ -1156,7 +1081,6 @@ class Metrics(Document):
     families: list[dict[str, Any]]
 
 
-@dataclass(frozen=True, kw_only=True)
 class Token(Document):
     """A credential of the server. ``name`` is who uses it, ``kind`` token or session, ``state`` active, expired or
     revoked."""
@@ -1171,14 +1095,12 @@ class Token(Document):
     expires_at: float
 
 
-@dataclass(frozen=True, kw_only=True)
 class CreatedToken(Token):
     """``token`` is not shown again."""
 
     token: str = field(repr=False)
 
 
-@dataclass(frozen=True, kw_only=True)
 class LoginCode(Document):
     """A code with which one browser logs in, once: ``ADDRESS/login?code=CODE``."""
 
@@ -1186,7 +1108,6 @@ class LoginCode(Document):
     expires_at: float
 
 
-@dataclass(frozen=True, kw_only=True)
 class StoreInfo(Document):
     """What a store contains. ``store`` is its address, which a server does not show. ``runs`` and ``devices`` are the
     numbers by status and state. ``clock_ahead`` is how far the clock of the store is ahead of that of the machine that

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from asterism.api import documents
 from asterism.api.documents import Doc
 from asterism.api.operation import Limit, Operation, Reason
-from asterism.api.quick_dataclass import dataclass
+from asterism.api.quick_dataclass import Request
 
 if TYPE_CHECKING:
     from asterism.core.plan.edits import Edit
@@ -50,8 +50,7 @@ def edits_json(edits: Iterable[Edit | Mapping[str, Any]]) -> list[dict[str, Any]
     return [dict(edit) if isinstance(edit, Mapping) else edit.to_json() for edit in edits]
 
 
-@dataclass(frozen=True)
-class EditPlan:
+class EditPlan(Request):
     """A batch of edits, all or none. With ``dry_run`` it is only checked."""
 
     plan: PlanName
@@ -63,21 +62,18 @@ class EditPlan:
     timeout: Timeout = 10.0
 
 
-@dataclass(frozen=True)
-class UndoEdit:
+class UndoEdit(Request):
     plan: PlanName
     reason: Reason = ""
     dry_run: bool = False
     timeout: Timeout = 10.0
 
 
-@dataclass(frozen=True)
-class EditorsOf:
+class EditorsOf(Request):
     plan: PlanName
 
 
-@dataclass(frozen=True)
-class ClaimCycle:
+class ClaimCycle(Request):
     """``lease`` is how long other editors stay away, in seconds. To claim it again renews the claim."""
 
     plan: PlanName
@@ -87,8 +83,7 @@ class ClaimCycle:
     timeout: Timeout = 10.0
 
 
-@dataclass(frozen=True)
-class AnswerCycle:
+class AnswerCycle(Request):
     """The edits of an answer; without any, the plan goes on as it is."""
 
     plan: PlanName
@@ -100,14 +95,12 @@ class AnswerCycle:
     timeout: Timeout = 10.0
 
 
-@dataclass(frozen=True)
-class ListApprovals:
+class ListApprovals(Request):
     plan: PlanName
     all: Annotated[bool, Doc("Also the newest edits that were decided.")] = False
 
 
-@dataclass(frozen=True)
-class ApproveEdit:
+class ApproveEdit(Request):
     """``edits`` take the place of the edits that wait; without them, these are applied."""
 
     plan: PlanName
@@ -118,8 +111,7 @@ class ApproveEdit:
     timeout: Timeout = 10.0
 
 
-@dataclass(frozen=True)
-class RefuseEdit:
+class RefuseEdit(Request):
     plan: PlanName
     approval: ApprovalNumber
     reason: Reason = ""
@@ -127,14 +119,12 @@ class RefuseEdit:
     timeout: Timeout = 10.0
 
 
-@dataclass(frozen=True)
-class ListExchanges:
+class ListExchanges(Request):
     plan: PlanName
     number: Annotated[int | None, Limit(ge=1, le=999_999_999), Doc("Only the exchange of this number.")] = None
 
 
-@dataclass(frozen=True)
-class DecideBudget:
+class DecideBudget(Request):
     """``limits`` as text, such as ``$5 80calls``; or ``without_editor``."""
 
     plan: PlanName
@@ -143,90 +133,75 @@ class DecideBudget:
     reason: Reason = ""
 
 
-edit_plan = Operation(
-    "edit_plan",
-    EditPlan,
-    documents.EditOutcome,
-    "Edit a plan, all or nothing.",
-    "POST /plans/{plan}/edits",
-    needs=EDIT,
-    edits=True,
-)
-undo_edit = Operation(
-    "undo_edit",
-    UndoEdit,
-    documents.EditOutcome,
-    "Undo the newest edit of a plan.",
-    "POST /plans/{plan}/undo",
-    needs=EDIT,
-    edits=True,
-)
-list_cycles = Operation(
-    "list_cycles", EditorsOf, documents.Cycles, "The open edit cycles.", "GET /plans/{plan}/cycles", needs=READ
-)
-claim_cycle = Operation(
-    "claim_cycle",
-    ClaimCycle,
-    documents.CycleDetails,
-    "Claim an edit cycle while thinking about it.",
-    "POST /plans/{plan}/cycles/{cycle}/claim",
-    needs=EDIT,
-)
-answer_cycle = Operation(
-    "answer_cycle",
-    AnswerCycle,
-    documents.EditOutcome,
-    "Answer an edit cycle.",
-    "POST /plans/{plan}/cycles/{cycle}/answer",
-    needs=EDIT,
-    edits=True,
-)
-list_approvals = Operation(
-    "list_approvals",
-    ListApprovals,
-    documents.Page[documents.WaitingEdit],
-    "Edits that wait for a person.",
-    "GET /plans/{plan}/approvals",
-    needs=READ,
-)
-approve_edit = Operation(
-    "approve_edit",
-    ApproveEdit,
-    documents.EditOutcome,
-    "Approve an edit that waits, as it is or changed.",
-    "POST /plans/{plan}/approvals/{approval}/approve",
-    needs="operate",
-    edits=True,
-)
-refuse_edit = Operation(
-    "refuse_edit",
-    RefuseEdit,
-    documents.WaitingEdit,
-    "Drop an edit that waits.",
-    "POST /plans/{plan}/approvals/{approval}/refuse",
-    needs="operate",
-)
-show_budget = Operation(
-    "show_budget",
-    EditorsOf,
-    documents.EditorBudget,
-    "What the model that edits a plan may spend, and has spent.",
-    "GET /plans/{plan}/budget",
-    needs=READ,
-)
-list_exchanges = Operation(
-    "list_exchanges",
-    ListExchanges,
-    documents.Page[documents.Exchange],
-    "The exchanges with the model that edits a plan, or one of them.",
-    "GET /plans/{plan}/exchanges",
-    needs=READ,
-)
-decide_budget = Operation(
-    "decide_budget",
-    DecideBudget,
-    documents.EditorBudget,
-    "Raise the budget of its editor, or let the plan go on without it.",
-    "POST /plans/{plan}/budget",
-    needs="operate",
-)
+class EditOperations:
+    edit_plan = Operation(
+        EditPlan,
+        documents.EditOutcome,
+        "Edit a plan, all or nothing.",
+        "POST /plans/{plan}/edits",
+        needs=EDIT,
+        edits=True,
+    )
+    undo_edit = Operation(
+        UndoEdit,
+        documents.EditOutcome,
+        "Undo the newest edit of a plan.",
+        "POST /plans/{plan}/undo",
+        needs=EDIT,
+        edits=True,
+    )
+    list_cycles = Operation(
+        EditorsOf, documents.Cycles, "The open edit cycles.", "GET /plans/{plan}/cycles", needs=READ
+    )
+    claim_cycle = Operation(
+        ClaimCycle,
+        documents.CycleDetails,
+        "Claim an edit cycle while thinking about it.",
+        "POST /plans/{plan}/cycles/{cycle}/claim",
+        needs=EDIT,
+    )
+    answer_cycle = Operation(
+        AnswerCycle,
+        documents.EditOutcome,
+        "Answer an edit cycle.",
+        "POST /plans/{plan}/cycles/{cycle}/answer",
+        needs=EDIT,
+        edits=True,
+    )
+    list_approvals = Operation(
+        ListApprovals,
+        documents.Page[documents.WaitingEdit],
+        "Edits that wait for a person.",
+        "GET /plans/{plan}/approvals",
+        needs=READ,
+    )
+    approve_edit = Operation(
+        ApproveEdit,
+        documents.EditOutcome,
+        "Approve an edit that waits, as it is or changed.",
+        "POST /plans/{plan}/approvals/{approval}/approve",
+        edits=True,
+    )
+    refuse_edit = Operation(
+        RefuseEdit, documents.WaitingEdit, "Drop an edit that waits.", "POST /plans/{plan}/approvals/{approval}/refuse"
+    )
+    show_budget = Operation(
+        EditorsOf,
+        documents.EditorBudget,
+        "What the model that edits a plan may spend, and has spent.",
+        "GET /plans/{plan}/budget",
+        needs=READ,
+    )
+    list_exchanges = Operation(
+        ListExchanges,
+        documents.Page[documents.Exchange],
+        "The exchanges with the model that edits a plan, or one of them.",
+        "GET /plans/{plan}/exchanges",
+        needs=READ,
+    )
+    decide_budget = Operation(
+        DecideBudget,
+        documents.EditorBudget,
+        "Raise the budget of its editor, or let the plan go on without it.",
+        "POST /plans/{plan}/budget",
+    )

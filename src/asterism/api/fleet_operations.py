@@ -8,7 +8,7 @@ from typing import Annotated
 from asterism.api import documents
 from asterism.api.documents import Doc
 from asterism.api.operation import Limit, Operation, Reason
-from asterism.api.quick_dataclass import dataclass
+from asterism.api.quick_dataclass import Request
 from asterism.api.run_operations import MOST_AT_ONCE
 
 MOST_METRIC_RUNS = 100_000
@@ -21,13 +21,11 @@ Seconds = Annotated[float | None, Limit(ge=0, le=1e12)]
 Size = Annotated[int | None, Limit(ge=0, le=1 << 60)]
 
 
-@dataclass(frozen=True)
-class ShowSettings:
+class ShowSettings(Request):
     """The settings of the fleet."""
 
 
-@dataclass(frozen=True)
-class ChangeSettings:
+class ChangeSettings(Request):
     """Settings that are left out stay as they are. Times are in seconds, sizes in bytes."""
 
     keep: Seconds = None
@@ -51,16 +49,14 @@ class ChangeSettings:
     reason: Reason = ""
 
 
-@dataclass(frozen=True)
-class ReadMetrics:
+class ReadMetrics(Request):
     window: Annotated[float, Limit(gt=0, le=1e9), Doc("Describe the runs created in so many seconds until now.")] = (
         3600.0
     )
     limit: Annotated[int, Limit(ge=1, le=MOST_METRIC_RUNS), Doc("Read at most so many runs, the newest.")] = 10_000
 
 
-@dataclass(frozen=True)
-class ListNotices:
+class ListNotices(Request):
     """Which notices: all conditions that are given hold."""
 
     after: Annotated[int, Limit(ge=0, le=1 << 53), Doc("The `next` of an earlier answer.")] = 0
@@ -72,42 +68,26 @@ class ListNotices:
     wait: Annotated[float, Limit(ge=0, le=60), Doc("How long the answer may wait for a notice, in seconds.")] = 0.0
 
 
-@dataclass(frozen=True)
-class ShowStore:
+class ShowStore(Request):
     """The store."""
 
 
-@dataclass(frozen=True)
-class ShowFleet:
+class ShowFleet(Request):
     limit: Annotated[
         int, Limit(ge=1, le=MOST_AT_ONCE), Doc("How many runs of each kind: owned, waiting and ended.")
     ] = 100
 
 
-show_settings = Operation(
-    "show_settings", ShowSettings, documents.Settings, "The settings of the fleet.", "GET /settings"
-)
-change_settings = Operation(
-    "change_settings",
-    ChangeSettings,
-    documents.Settings,
-    "Change settings of the fleet.",
-    "POST /settings",
-    needs="admin",
-)
-read_metrics = Operation(
-    "read_metrics", ReadMetrics, documents.Metrics, "Metrics of the fleet and its plans.", "GET /metrics/families"
-)
-list_notices = Operation(
-    "list_notices", ListNotices, documents.Page[documents.Notice], "Notices, oldest first.", "GET /notices"
-)
-show_store = Operation(
-    "show_store",
-    ShowStore,
-    documents.StoreInfo,
-    "What the store contains.",
-    "GET /store",
-)
-show_fleet = Operation(
-    "show_fleet", ShowFleet, documents.FleetView, "The runs and devices of the fleet as they are now.", "GET /fleet"
-)
+class FleetOperations:
+    show_settings = Operation(ShowSettings, documents.Settings, "The settings of the fleet.", "GET /settings")
+    change_settings = Operation(
+        ChangeSettings, documents.Settings, "Change settings of the fleet.", "POST /settings", needs="admin"
+    )
+    read_metrics = Operation(
+        ReadMetrics, documents.Metrics, "Metrics of the fleet and its plans.", "GET /metrics/families"
+    )
+    list_notices = Operation(ListNotices, documents.Page[documents.Notice], "Notices, oldest first.", "GET /notices")
+    show_store = Operation(ShowStore, documents.StoreInfo, "What the store contains.", "GET /store")
+    show_fleet = Operation(
+        ShowFleet, documents.FleetView, "The runs and devices of the fleet as they are now.", "GET /fleet"
+    )

@@ -26,7 +26,7 @@ every operation as a method, which takes the fields of the request::
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, wraps
 from importlib import import_module
 from typing import Annotated, Any, Generic, ParamSpec, Protocol, Self, TypeVar, overload
@@ -78,20 +78,30 @@ class Blocking:
 class Operation(Generic[Parameters, Request, Answer]):
     """``request`` is the class of what is asked, ``answer`` that of the document which answers. ``http`` is the method
     and the path below the prefix of the API, with fields of the request in braces. ``needs`` is what the scopes of the
-    caller have to satisfy (scopes.py). ``edits``: it counts against the edits per minute of a caller. ``secret``: its
-    answer has a secret, so no server keeps it for a repeated request. ``once``: no client repeats it, as a login, whose
-    code the first request uses up."""
+    caller have to satisfy (scopes.py): by default ``operate`` if it changes something, else ``observe``. ``edits``: it
+    counts against the edits per minute of a caller. ``secret``: its answer has a secret, so no server keeps it for a
+    repeated request. ``once``: no client repeats it, as a login, whose code the first request uses up."""
 
-    name: str
     request: Callable[Parameters, Request]
     answer: type[Answer]
     text: str
     http: str
-    needs: str = "observe"
+    needs: str = ""
     status: int = 200
     edits: bool = False
     secret: bool = False
     once: bool = False
+    name: str = field(default="", init=False)
+    module: str = field(default="", init=False)
+
+    def __post_init__(self) -> None:
+        if not self.needs:
+            object.__setattr__(self, "needs", "operate" if self.changes else "observe")
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        """It has the name of its attribute in the class of the operations on a noun."""
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "module", owner.__module__)
 
     @property
     def method(self) -> str:
@@ -109,7 +119,7 @@ class Operation(Generic[Parameters, Request, Answer]):
     @cached_property
     def function(self) -> Callable[[Any, Request], Awaitable[Answer]]:
         """What does it on a store that is open here."""
-        noun = self.request.__module__.rpartition(".")[2].removesuffix("_operations")
+        noun = self.module.rpartition(".")[2].removesuffix("_operations")
         function: Callable[[Any, Request], Awaitable[Answer]]
         function = getattr(import_module(f"asterism.api.local.{noun}_handlers"), self.name)
         return function

@@ -7,7 +7,7 @@ from typing import Annotated
 from asterism.api import documents
 from asterism.api.documents import Doc
 from asterism.api.operation import Limit, Name, Operation
-from asterism.api.quick_dataclass import dataclass
+from asterism.api.quick_dataclass import Request
 
 OPEN_STATES = ("created", "ready", "executing", "at_rest", "cancelling")
 ENDED_STATES = ("completed", "failed", "partially_failed", "cancelled")
@@ -18,8 +18,7 @@ MOST_PLANS = 1000
 """How many plans one page has at most."""
 
 
-@dataclass(frozen=True)
-class ListPlans:
+class ListPlans(Request):
     """Which plans: all conditions that are given hold."""
 
     state: Annotated[
@@ -36,4 +35,6 @@ class ListPlans:
 
 PlanPage = documents.Page[documents.PlanSummary]
 
-list_plans = Operation("list_plans", ListPlans, PlanPage, "List plans, the newest first.", "GET /plans")
+
+class PlanListOperations:
+    list_plans = Operation(ListPlans, PlanPage, "List plans, the newest first.", "GET /plans")

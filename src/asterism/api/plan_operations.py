@@ -13,7 +13,7 @@ from asterism.api import documents
 from asterism.api.documents import Doc
 from asterism.api.edit_operations import MAX_EDITS, READ, Edits, PlanName
 from asterism.api.operation import Limit, Name, Operation, Reason
-from asterism.api.quick_dataclass import dataclass
+from asterism.api.quick_dataclass import Request
 
 EVENT_KINDS = ("task", "edit", "cycle", "approval", "plan")
 
@@ -28,8 +28,7 @@ Strategy = Literal["score", "round_robin", "capability_match", "load_balance"]
 Seconds = Annotated[float, Limit(ge=0, le=1e10)]
 
 
-@dataclass(frozen=True)
-class SubmitPlan:
+class SubmitPlan(Request):
     """``text`` is that of a plan file. Without a ``name`` the plan has the id in it, or if it has none, a name for each
     start, such as ``nightly-20261117-0300``."""
 
@@ -56,8 +55,7 @@ class SubmitPlan:
     reason: Reason = ""
 
 
-@dataclass(frozen=True)
-class ShowPlan:
+class ShowPlan(Request):
     """Without ``tasks`` the lists of tasks and dependencies are empty."""
 
     plan: PlanName
@@ -65,25 +63,21 @@ class ShowPlan:
     results: Annotated[bool, Doc("Also what the tasks returned.")] = False
 
 
-@dataclass(frozen=True)
-class OnePlan:
+class OnePlan(Request):
     plan: PlanName
 
 
-@dataclass(frozen=True)
-class CopyPlan:
+class CopyPlan(Request):
     plan: PlanName
     results: Annotated[bool, Doc("Also what the tasks returned.")] = False
 
 
-@dataclass(frozen=True)
-class ShowVersion:
+class ShowVersion(Request):
     plan: PlanName
     version: int
 
 
-@dataclass(frozen=True)
-class DrawPlan:
+class DrawPlan(Request):
     """``width`` is how many cells a line of a ``text`` may take."""
 
     plan: PlanName
@@ -92,14 +86,12 @@ class DrawPlan:
     version: Annotated[int | None, Limit(ge=0, le=999_999_999), Doc("Default: as it is now.")] = None
 
 
-@dataclass(frozen=True)
-class ReadStory:
+class ReadStory(Request):
     plan: PlanName
     task: Name | None = None
 
 
-@dataclass(frozen=True)
-class ReadChanges:
+class ReadChanges(Request):
     plan: PlanName
     since: Annotated[str | None, Limit(max_length=40), Doc("A `position`, or `now`; default: the beginning.")] = None
     since_version: Annotated[
@@ -111,14 +103,12 @@ class ReadChanges:
     timeout: Wait = 0.0
 
 
-@dataclass(frozen=True)
-class OneTask:
+class OneTask(Request):
     plan: PlanName
     task: TaskId
 
 
-@dataclass(frozen=True)
-class ReadTaskLogs:
+class ReadTaskLogs(Request):
     plan: PlanName
     task: TaskId
     after: Position = None
@@ -126,8 +116,7 @@ class ReadTaskLogs:
     timeout: Wait = 0.0
 
 
-@dataclass(frozen=True)
-class ReadPlanLogs:
+class ReadPlanLogs(Request):
     plan: PlanName
     task: Annotated[Name | None, Doc("Only what this task printed.")] = None
     after: Position = None
@@ -135,26 +124,22 @@ class ReadPlanLogs:
     timeout: Wait = 0.0
 
 
-@dataclass(frozen=True)
-class WatchPlan:
+class WatchPlan(Request):
     plan: PlanName
     timeout: Wait = 20.0
 
 
-@dataclass(frozen=True)
-class WatchCancel:
+class WatchCancel(Request):
     plan: PlanName
     timeout: Wait = 0.0
 
 
-@dataclass(frozen=True)
-class ChangePlan:
+class ChangePlan(Request):
     plan: PlanName
     reason: Reason = ""
 
 
-@dataclass(frozen=True)
-class RetryPlan:
+class RetryPlan(Request):
     """``from_tasks`` run again with everything below them; without them, what failed."""
 
     plan: PlanName
@@ -163,132 +148,98 @@ class RetryPlan:
     reason: Reason = ""
 
 
-submit_plan = Operation(
-    "submit_plan", SubmitPlan, documents.Plan, "Submit a plan.", "POST /plans", needs="operate", status=201
-)
-show_plan = Operation("show_plan", ShowPlan, documents.Plan, "A plan as it is now.", "GET /plans/{plan}", needs=READ)
-copy_plan = Operation(
-    "copy_plan",
-    CopyPlan,
-    documents.PlanCopy,
-    "A plan as Asterism writes it, for a program that shows it.",
-    "GET /plans/{plan}/copy",
-    needs=READ,
-)
-read_changes = Operation(
-    "read_changes",
-    ReadChanges,
-    documents.Changes,
-    "What happened to a plan after a position; `timeout` waits for something new.",
-    "GET /plans/{plan}/changes",
-    needs=READ,
-)
-list_versions = Operation(
-    "list_versions",
-    OnePlan,
-    documents.Versions,
-    "Every version of a plan, the edits that were rejected, and the closed edit cycles.",
-    "GET /plans/{plan}/versions",
-    needs=READ,
-)
-show_version = Operation(
-    "show_version",
-    ShowVersion,
-    documents.PastPlan,
-    "A plan as it was when a version was made.",
-    "GET /plans/{plan}/versions/{version}",
-    needs=READ,
-)
-read_story = Operation(
-    "read_story",
-    ReadStory,
-    documents.Page[documents.StoryEntry],
-    "What happened to a plan, or to one task.",
-    "GET /plans/{plan}/story",
-    needs=READ,
-)
-show_task = Operation(
-    "show_task",
-    OneTask,
-    documents.Task,
-    "A task of a plan, with its executions, result and story.",
-    "GET /plans/{plan}/tasks/{task}",
-    needs=READ,
-)
-explain_task = Operation(
-    "explain_task",
-    OneTask,
-    documents.TaskWhy,
-    "Why a task does not run.",
-    "GET /plans/{plan}/tasks/{task}/why",
-    needs=READ,
-)
-read_task_logs = Operation(
-    "read_task_logs",
-    ReadTaskLogs,
-    documents.PlanLog,
-    "What a task printed.",
-    "GET /plans/{plan}/tasks/{task}/logs",
-    needs=READ,
-)
-read_plan_logs = Operation(
-    "read_plan_logs",
-    ReadPlanLogs,
-    documents.PlanLog,
-    "What the tasks of a plan printed.",
-    "GET /plans/{plan}/logs",
-    needs=READ,
-)
-draw_plan = Operation("draw_plan", DrawPlan, documents.Drawing, "Draw a plan.", "GET /plans/{plan}/drawing", needs=READ)
-pause_plan = Operation(
-    "pause_plan",
-    ChangePlan,
-    documents.PlanState,
-    "Start no more tasks of a plan until it is resumed.",
-    "POST /plans/{plan}/pause",
-    needs="operate",
-)
-resume_plan = Operation(
-    "resume_plan",
-    ChangePlan,
-    documents.PlanState,
-    "Withdraw a pause, and let a server run the plan if no process does.",
-    "POST /plans/{plan}/resume",
-    needs="operate",
-)
-watch_plan = Operation(
-    "watch_plan",
-    WatchPlan,
-    documents.Plan,
-    "A plan without its tasks when it has ended, or as it is after a while.",
-    "GET /plans/{plan}/wait",
-    needs=READ,
-)
-cancel_plan = Operation(
-    "cancel_plan", ChangePlan, documents.PlanState, "Cancel a plan.", "POST /plans/{plan}/cancel", needs="operate"
-)
-watch_cancel = Operation(
-    "watch_cancel",
-    WatchCancel,
-    documents.Cancellation,
-    "What has become of a request to cancel a plan: when it has ended, or after a while.",
-    "GET /plans/{plan}/cancel",
-    needs=READ,
-)
-remove_plan = Operation(
-    "remove_plan",
-    ChangePlan,
-    documents.RemovedPlan,
-    "Remove a plan that has ended, with its journal and its runs.",
-    "DELETE /plans/{plan}",
-    needs="operate",
-)
-retry_plan = Operation(
-    "retry_plan",
-    RetryPlan,
-    documents.PlanState,
-    "Run again what failed in a plan that has ended.",
-    "POST /plans/{plan}/retry",
-    needs="operate",
-    edits=True,
-)
+class PlanOperations:
+    submit_plan = Operation(SubmitPlan, documents.Plan, "Submit a plan.", "POST /plans", status=201)
+    show_plan = Operation(ShowPlan, documents.Plan, "A plan as it is now.", "GET /plans/{plan}", needs=READ)
+    copy_plan = Operation(
+        CopyPlan,
+        documents.PlanCopy,
+        "A plan as Asterism writes it, for a program that shows it.",
+        "GET /plans/{plan}/copy",
+        needs=READ,
+    )
+    read_changes = Operation(
+        ReadChanges,
+        documents.Changes,
+        "What happened to a plan after a position; `timeout` waits for something new.",
+        "GET /plans/{plan}/changes",
+        needs=READ,
+    )
+    list_versions = Operation(
+        OnePlan,
+        documents.Versions,
+        "Every version of a plan, the edits that were rejected, and the closed edit cycles.",
+        "GET /plans/{plan}/versions",
+        needs=READ,
+    )
+    show_version = Operation(
+        ShowVersion,
+        documents.PastPlan,
+        "A plan as it was when a version was made.",
+        "GET /plans/{plan}/versions/{version}",
+        needs=READ,
+    )
+    read_story = Operation(
+        ReadStory,
+        documents.Page[documents.StoryEntry],
+        "What happened to a plan, or to one task.",
+        "GET /plans/{plan}/story",
+        needs=READ,
+    )
+    show_task = Operation(
+        OneTask,
+        documents.Task,
+        "A task of a plan, with its executions, result and story.",
+        "GET /plans/{plan}/tasks/{task}",
+        needs=READ,
+    )
+    explain_task = Operation(
+        OneTask, documents.TaskWhy, "Why a task does not run.", "GET /plans/{plan}/tasks/{task}/why", needs=READ
+    )
+    read_task_logs = Operation(
+        ReadTaskLogs, documents.PlanLog, "What a task printed.", "GET /plans/{plan}/tasks/{task}/logs", needs=READ
+    )
+    read_plan_logs = Operation(
+        ReadPlanLogs, documents.PlanLog, "What the tasks of a plan printed.", "GET /plans/{plan}/logs", needs=READ
+    )
+    draw_plan = Operation(DrawPlan, documents.Drawing, "Draw a plan.", "GET /plans/{plan}/drawing", needs=READ)
+    pause_plan = Operation(
+        ChangePlan,
+        documents.PlanState,
+        "Start no more tasks of a plan until it is resumed.",
+        "POST /plans/{plan}/pause",
+    )
+    resume_plan = Operation(
+        ChangePlan,
+        documents.PlanState,
+        "Withdraw a pause, and let a server run the plan if no process does.",
+        "POST /plans/{plan}/resume",
+    )
+    watch_plan = Operation(
+        WatchPlan,
+        documents.Plan,
+        "A plan without its tasks when it has ended, or as it is after a while.",
+        "GET /plans/{plan}/wait",
+        needs=READ,
+    )
+    cancel_plan = Operation(ChangePlan, documents.PlanState, "Cancel a plan.", "POST /plans/{plan}/cancel")
+    watch_cancel = Operation(
+        WatchCancel,
+        documents.Cancellation,
+        "What has become of a request to cancel a plan: when it has ended, or after a while.",
+        "GET /plans/{plan}/cancel",
+        needs=READ,
+    )
+    remove_plan = Operation(
+        ChangePlan,
+        documents.RemovedPlan,
+        "Remove a plan that has ended, with its journal and its runs.",
+        "DELETE /plans/{plan}",
+    )
+    retry_plan = Operation(
+        RetryPlan,
+        documents.PlanState,
+        "Run again what failed in a plan that has ended.",
+        "POST /plans/{plan}/retry",
+        edits=True,
+    )

@@ -1,46 +1,46 @@
 """Frozen dataclasses that take no time to define, for tables of requests and documents that every command imports.
 
 ``dataclasses.dataclass`` compiles six functions for each class, a millisecond in all. This one has the same functions
-once for all classes, which read the fields of their class. For type checkers it is that of the standard library, and
-``dataclasses.fields``, ``replace``, ``asdict`` and pydantic take its classes for dataclasses, which they are.
+once for all classes, which read the fields of their class. Subclasses of ``Request`` and of ``documents.Document`` are
+such classes: for type checkers, ``dataclasses.fields``, ``replace``, ``asdict`` and pydantic they are dataclasses.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:
-    from dataclasses import dataclass as dataclass
-else:
-
-    def dataclass(*, frozen: bool, kw_only: bool = False) -> Callable[[type], type]:
-        """Every class is frozen: ``frozen`` is there to say so where it is defined."""
-
-        def decorate(cls: type) -> type:
-            cls.__doc__ = cls.__doc__ or f"{cls.__name__}(…)"  # or dataclasses would write the signature there
-            made = _with_fields(cls, kw_only)
-            for name, function in _FUNCTIONS.items():
-                setattr(made, name, function)
-            return made
-
-        return decorate
+from typing import Any, NamedTuple, dataclass_transform
 
 
-def _with_fields(cls: Any, kw_only: bool) -> Any:
-    """A class with its fields, and no more. Dataclasses refuses to mix frozen and other classes, so all are others
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
+class Request:
+    """The base of requests: a subclass is a frozen dataclass of its fields."""
+
+    def __init_subclass__(cls, *, kw_only: bool = False) -> None:
+        super().__init_subclass__()
+        define(cls, kw_only=kw_only)
+
+
+def define(cls: type, *, kw_only: bool = False) -> None:
+    """Make a class a frozen dataclass, in ``__init_subclass__`` of a base with ``dataclass_transform``."""
+    cls.__doc__ = cls.__doc__ or f"{cls.__name__}(…)"  # or dataclasses would write the signature there
+    _add_fields(cls, kw_only)
+    for name, function in _FUNCTIONS.items():
+        setattr(cls, name, function)
+
+
+def _add_fields(cls: Any, kw_only: bool) -> None:
+    """Give a class its fields, and no more. Dataclasses refuses to mix frozen and other classes, so all are others
     meanwhile; afterwards a frozen class of the standard library may inherit from this one."""
     bases = [base.__dataclass_params__ for base in cls.__mro__[1:] if "__dataclass_params__" in vars(base)]
     for parameters in bases:
         parameters.frozen = False
     try:
-        made: Any = dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=kw_only)(cls)
+        dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=kw_only)(cls)
     finally:
         for parameters in bases:
             parameters.frozen = True
-    made.__dataclass_params__.frozen = True
-    return made
+    cls.__dataclass_params__.frozen = True
 
 
 class _Plan(NamedTuple):

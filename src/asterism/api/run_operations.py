@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from asterism.api import documents
 from asterism.api.documents import Doc
 from asterism.api.operation import Limit, Name, Operation, Reason
-from asterism.api.quick_dataclass import dataclass
+from asterism.api.quick_dataclass import Request
 
 MOST_AT_ONCE = 500
 """How many runs one answer lists, and on how many one request acts."""
@@ -40,8 +40,7 @@ CreationId = Annotated[
 After = Annotated[str | None, Limit(max_length=100), Doc("The `next` of an earlier answer.")]
 
 
-@dataclass(frozen=True)
-class ListRuns:
+class ListRuns(Request):
     """Which runs: all conditions that are given hold."""
 
     status: Annotated[
@@ -61,8 +60,7 @@ class ListRuns:
         return any((self.status, self.workflow, self.device, self.series, self.search, self.waiting))
 
 
-@dataclass(frozen=True)
-class CreateRun:
+class CreateRun(Request):
     """The terms of a run. ``near`` are devices that are preferred if they can execute it now."""
 
     workflow: Name
@@ -76,8 +74,7 @@ class CreateRun:
     near: Annotated[list[str], Limit(max_length=1000)] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class CreateRuns:
+class CreateRuns(Request):
     """A batch of runs of one workflow, which are offered to all devices: all are created, or none. They are made of the
     lines after the first ``before``; ``lines`` is how many lines the creation has read with this batch, and ``sha256``
     their hash. This progress is recorded with the runs, so that the creation can be continued and makes no run twice.
@@ -97,50 +94,42 @@ class CreateRuns:
     keep: Keep = "epoch"
 
 
-@dataclass(frozen=True)
-class OneCreation:
+class OneCreation(Request):
     creation: CreationId
 
 
-@dataclass(frozen=True)
-class OneRun:
+class OneRun(Request):
     run: RunId
 
 
-@dataclass(frozen=True)
-class WaitRun:
+class WaitRun(Request):
     run: RunId
     timeout: Annotated[float, Limit(ge=0, le=60), Doc("How long the answer may wait for the end, in seconds.")] = 20.0
 
 
-@dataclass(frozen=True)
-class PruneRuns:
+class PruneRuns(Request):
     older_than: Annotated[float, Limit(ge=0), Doc("The least age since the end, in seconds.")]
 
 
-@dataclass(frozen=True)
-class ChangeRun:
+class ChangeRun(Request):
     run: RunId
     reason: Reason = ""
 
 
-@dataclass(frozen=True)
-class MoveRun:
+class MoveRun(Request):
     run: RunId
     device: Name
     stop: Annotated[bool, Doc("If a device works on the run, stop it there first.")] = False
     reason: Reason = ""
 
 
-@dataclass(frozen=True)
-class ReadRunLogs:
+class ReadRunLogs(Request):
     run: RunId
     after: After = None
     attempt: Annotated[int | None, Limit(ge=1, le=1_000_000)] = None
     timeout: Annotated[float, Limit(ge=0, le=60), Doc("How long the answer may wait for a line, in seconds.")] = 0.0
 
 
-@dataclass(frozen=True)
 class ActOnRuns(ListRuns):
     """An action on all runs that match. Without a condition it needs `all`."""
 
@@ -151,81 +140,41 @@ class ActOnRuns(ListRuns):
 
 RunPage = documents.Page[documents.Run]
 
-list_runs = Operation("list_runs", ListRuns, RunPage, "List runs, the newest first.", "GET /runs")
-create_run = Operation(
-    "create_run", CreateRun, documents.Run, "Create a run.", "POST /runs", needs="operate", status=201
-)
-create_runs = Operation(
-    "create_runs",
-    CreateRuns,
-    documents.CreatedRuns,
-    "Create a batch of runs, as the next part of a creation.",
-    "POST /runs/creations/{creation}",
-    needs="operate",
-    status=201,
-)
-show_creation = Operation(
-    "show_creation",
-    OneCreation,
-    documents.Creation,
-    "How far a creation of runs has come.",
-    "GET /runs/creations/{creation}",
-)
-end_creation = Operation(
-    "end_creation",
-    OneCreation,
-    documents.Creation,
-    "Forget how far a creation of runs has come.",
-    "DELETE /runs/creations/{creation}",
-    needs="operate",
-)
-act_on_runs = Operation(
-    "act_on_runs",
-    ActOnRuns,
-    documents.BulkOutcome,
-    "Pause, resume, cancel or retry all runs that match.",
-    "POST /runs/actions",
-    needs="operate",
-)
-show_run = Operation("show_run", OneRun, documents.RunDetails, "Everything about a run.", "GET /runs/{run}")
-read_output = Operation(
-    "read_output", OneRun, documents.RunOutput, "The output of a completed run.", "GET /runs/{run}/output"
-)
-read_run_logs = Operation("read_run_logs", ReadRunLogs, documents.RunLog, "What a run printed.", "GET /runs/{run}/logs")
-explain_run = Operation("explain_run", OneRun, documents.RunWhy, "Why a run does not run.", "GET /runs/{run}/why")
-wait_run = Operation(
-    "wait_run", WaitRun, documents.Run, "A run when it has ended, or as it is after a while.", "GET /runs/{run}/wait"
-)
-prune_runs = Operation(
-    "prune_runs",
-    PruneRuns,
-    documents.PrunedRuns,
-    "Delete runs that ended long ago.",
-    "POST /runs/prune",
-    needs="operate",
-)
-pause_run = Operation(
-    "pause_run", ChangeRun, documents.Run, "Pause a run until it is resumed.", "POST /runs/{run}/pause", needs="operate"
-)
-resume_run = Operation(
-    "resume_run", ChangeRun, documents.Run, "Resume a paused run.", "POST /runs/{run}/resume", needs="operate"
-)
-cancel_run = Operation(
-    "cancel_run",
-    ChangeRun,
-    documents.Run,
-    "Cancel a run: at once, or when its device has stopped it.",
-    "POST /runs/{run}/cancel",
-    needs="operate",
-)
-retry_run = Operation(
-    "retry_run",
-    ChangeRun,
-    documents.Run,
-    "Create a new run of the same work.",
-    "POST /runs/{run}/retry",
-    needs="operate",
-)
-move_run = Operation(
-    "move_run", MoveRun, documents.Run, "Assign a run to another device.", "POST /runs/{run}/move", needs="operate"
-)
+
+class RunOperations:
+    list_runs = Operation(ListRuns, RunPage, "List runs, the newest first.", "GET /runs")
+    create_run = Operation(CreateRun, documents.Run, "Create a run.", "POST /runs", status=201)
+    create_runs = Operation(
+        CreateRuns,
+        documents.CreatedRuns,
+        "Create a batch of runs, as the next part of a creation.",
+        "POST /runs/creations/{creation}",
+        status=201,
+    )
+    show_creation = Operation(
+        OneCreation, documents.Creation, "How far a creation of runs has come.", "GET /runs/creations/{creation}"
+    )
+    end_creation = Operation(
+        OneCreation,
+        documents.Creation,
+        "Forget how far a creation of runs has come.",
+        "DELETE /runs/creations/{creation}",
+    )
+    act_on_runs = Operation(
+        ActOnRuns, documents.BulkOutcome, "Pause, resume, cancel or retry all runs that match.", "POST /runs/actions"
+    )
+    show_run = Operation(OneRun, documents.RunDetails, "Everything about a run.", "GET /runs/{run}")
+    read_output = Operation(OneRun, documents.RunOutput, "The output of a completed run.", "GET /runs/{run}/output")
+    read_run_logs = Operation(ReadRunLogs, documents.RunLog, "What a run printed.", "GET /runs/{run}/logs")
+    explain_run = Operation(OneRun, documents.RunWhy, "Why a run does not run.", "GET /runs/{run}/why")
+    wait_run = Operation(
+        WaitRun, documents.Run, "A run when it has ended, or as it is after a while.", "GET /runs/{run}/wait"
+    )
+    prune_runs = Operation(PruneRuns, documents.PrunedRuns, "Delete runs that ended long ago.", "POST /runs/prune")
+    pause_run = Operation(ChangeRun, documents.Run, "Pause a run until it is resumed.", "POST /runs/{run}/pause")
+    resume_run = Operation(ChangeRun, documents.Run, "Resume a paused run.", "POST /runs/{run}/resume")
+    cancel_run = Operation(
+        ChangeRun, documents.Run, "Cancel a run: at once, or when its device has stopped it.", "POST /runs/{run}/cancel"
+    )
+    retry_run = Operation(ChangeRun, documents.Run, "Create a new run of the same work.", "POST /runs/{run}/retry")
+    move_run = Operation(MoveRun, documents.Run, "Assign a run to another device.", "POST /runs/{run}/move")

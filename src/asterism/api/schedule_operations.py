@@ -9,7 +9,7 @@ from asterism.api import documents
 from asterism.api.documents import Doc
 from asterism.api.operation import Limit, Name, Operation, Reason
 from asterism.api.plan_operations import Includes
-from asterism.api.quick_dataclass import dataclass
+from asterism.api.quick_dataclass import Request
 
 CatchUp = Literal["none", "last", "all"]
 Overlap = Literal["skip", "queue", "replace", "allow"]
@@ -19,20 +19,17 @@ LARGEST_FILE = 900_000
 ScheduleName = Annotated[str, Limit(min_length=1, max_length=100)]
 
 
-@dataclass(frozen=True)
-class ListSchedules:
+class ListSchedules(Request):
     """All schedules, by name."""
 
 
-@dataclass(frozen=True)
-class ShowSchedule:
+class ShowSchedule(Request):
     schedule: ScheduleName
     times: Annotated[int, Limit(ge=0, le=MOST_TIMES), Doc("How many of the next times to answer.")] = 5
     text: Annotated[bool, Doc("Whether to answer the text of its plan file.")] = False
 
 
-@dataclass(frozen=True)
-class AddSchedule:
+class AddSchedule(Request):
     """A schedule of runs of a workflow, or of plans: ``text`` is that of a plan file."""
 
     name: ScheduleName
@@ -54,58 +51,43 @@ class AddSchedule:
     reason: Reason = ""
 
 
-@dataclass(frozen=True)
-class ChangeSchedule:
+class ChangeSchedule(Request):
     schedule: ScheduleName
     reason: Reason = ""
 
 
-list_schedules = Operation("list_schedules", ListSchedules, documents.Schedules, "List schedules.", "GET /schedules")
-add_schedule = Operation(
-    "add_schedule",
-    AddSchedule,
-    documents.ChangedSchedule,
-    "Add a schedule, or change one.",
-    "POST /schedules",
-    needs="operate",
-    status=201,
-)
-show_schedule = Operation(
-    "show_schedule",
-    ShowSchedule,
-    documents.ScheduleDetails,
-    "A schedule with its next times and latest ticks.",
-    "GET /schedules/{schedule}",
-)
-remove_schedule = Operation(
-    "remove_schedule",
-    ChangeSchedule,
-    documents.ChangedSchedule,
-    "Remove a schedule and its history; what it has created goes on.",
-    "DELETE /schedules/{schedule}",
-    needs="operate",
-)
-pause_schedule = Operation(
-    "pause_schedule",
-    ChangeSchedule,
-    documents.ChangedSchedule,
-    "Create nothing more until the schedule is resumed.",
-    "POST /schedules/{schedule}/pause",
-    needs="operate",
-)
-resume_schedule = Operation(
-    "resume_schedule",
-    ChangeSchedule,
-    documents.ChangedSchedule,
-    "Resume a paused schedule, from its next tick on.",
-    "POST /schedules/{schedule}/resume",
-    needs="operate",
-)
-run_schedule = Operation(
-    "run_schedule",
-    ChangeSchedule,
-    documents.Tick,
-    "Create the work of a schedule now; its times stay as they are.",
-    "POST /schedules/{schedule}/run",
-    needs="operate",
-)
+class ScheduleOperations:
+    list_schedules = Operation(ListSchedules, documents.Schedules, "List schedules.", "GET /schedules")
+    add_schedule = Operation(
+        AddSchedule, documents.ChangedSchedule, "Add a schedule, or change one.", "POST /schedules", status=201
+    )
+    show_schedule = Operation(
+        ShowSchedule,
+        documents.ScheduleDetails,
+        "A schedule with its next times and latest ticks.",
+        "GET /schedules/{schedule}",
+    )
+    remove_schedule = Operation(
+        ChangeSchedule,
+        documents.ChangedSchedule,
+        "Remove a schedule and its history; what it has created goes on.",
+        "DELETE /schedules/{schedule}",
+    )
+    pause_schedule = Operation(
+        ChangeSchedule,
+        documents.ChangedSchedule,
+        "Create nothing more until the schedule is resumed.",
+        "POST /schedules/{schedule}/pause",
+    )
+    resume_schedule = Operation(
+        ChangeSchedule,
+        documents.ChangedSchedule,
+        "Resume a paused schedule, from its next tick on.",
+        "POST /schedules/{schedule}/resume",
+    )
+    run_schedule = Operation(
+        ChangeSchedule,
+        documents.Tick,
+        "Create the work of a schedule now; its times stay as they are.",
+        "POST /schedules/{schedule}/run",
+    )

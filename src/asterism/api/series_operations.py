@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from asterism.api import documents
 from asterism.api.documents import Doc
 from asterism.api.operation import Limit, Operation, Reason
-from asterism.api.quick_dataclass import dataclass
+from asterism.api.quick_dataclass import Request
 
 SHORTEST_LEASE, LONGEST_LEASE = 0.001, 3650 * 86_400.0
 LONGEST_DEADLINE = 50.0
@@ -19,24 +19,20 @@ Issue = Annotated[int, Limit(ge=1, le=1 << 53), Doc("The number of the issue.")]
 Lease = Annotated[float, Limit(ge=SHORTEST_LEASE, le=LONGEST_LEASE), Doc("Seconds until the claim ends by itself.")]
 
 
-@dataclass(frozen=True)
-class ListSeries:
+class ListSeries(Request):
     """All series."""
 
 
-@dataclass(frozen=True)
-class OneSeries:
+class OneSeries(Request):
     series: SeriesName
 
 
-@dataclass(frozen=True)
-class ListSeriesChanges:
+class ListSeriesChanges(Request):
     series: SeriesName
     limit: Annotated[int, Limit(ge=1, le=1000)] = 20
 
 
-@dataclass(frozen=True, kw_only=True)
-class ChangeTerms:
+class ChangeTerms(Request, kw_only=True):
     """How a series is changed. Without ``tries`` and ``deadline`` it is tried for as long as a request may take."""
 
     reason: Reason = ""
@@ -45,45 +41,37 @@ class ChangeTerms:
     deadline: Annotated[float | None, Limit(ge=0.001), Doc("How long to try, in seconds.")] = None
 
 
-@dataclass(frozen=True)
 class Change(ChangeTerms):
     series: SeriesName
 
 
-@dataclass(frozen=True)
 class PromoteSeries(Change):
     """No more is needed."""
 
 
-@dataclass(frozen=True)
 class PauseSeries(Change):
     """``reason`` is shown with the series."""
 
 
-@dataclass(frozen=True)
 class ResumeSeries(Change):
     """No more is needed."""
 
 
-@dataclass(frozen=True)
 class ClaimSeries(Change):
     issue: Issue
     lease: Lease | None = None
     renew: Annotated[bool, Doc("If the issue is active already, start its lease again.")] = False
 
 
-@dataclass(frozen=True)
 class ReleaseSeries(Change):
     issue: Issue
     promote: Annotated[bool, Doc("Make the next issue of the queue active.")] = True
 
 
-@dataclass(frozen=True)
 class FrontSeries(Change):
     issue: Issue
 
 
-@dataclass(frozen=True)
 class RebuildSeries(Change):
     """``issues`` are the open issues in their order."""
 
@@ -93,82 +81,75 @@ class RebuildSeries(Change):
 
 READ = "observe series"
 
-list_series = Operation(
-    "list_series", ListSeries, documents.Page[documents.Series], "List series.", "GET /series", READ
-)
-show_series = Operation("show_series", OneSeries, documents.SeriesDetails, "A series.", "GET /series/{series}", READ)
-list_series_changes = Operation(
-    "list_series_changes",
-    ListSeriesChanges,
-    documents.Page[documents.SeriesChange],
-    "The last changes of a series, newest first.",
-    "GET /series/{series}/history",
-    READ,
-)
-claim_series = Operation(
-    "claim_series",
-    ClaimSeries,
-    documents.SeriesOutcome,
-    "Claim a series for an issue: it becomes active, or waits in the queue.",
-    "POST /series/{series}/claim",
-    "series",
-)
-release_series = Operation(
-    "release_series",
-    ReleaseSeries,
-    documents.SeriesOutcome,
-    "Release an issue; the next one of the queue becomes active.",
-    "POST /series/{series}/release",
-    "series",
-)
-promote_series = Operation(
-    "promote_series",
-    PromoteSeries,
-    documents.SeriesOutcome,
-    "Make the first issue of the queue active, if none is.",
-    "POST /series/{series}/promote",
-    "series",
-)
-pause_series = Operation(
-    "pause_series",
-    PauseSeries,
-    documents.SeriesOutcome,
-    "Promote no issue until the series is resumed.",
-    "POST /series/{series}/pause",
-    "series",
-)
-resume_series = Operation(
-    "resume_series",
-    ResumeSeries,
-    documents.SeriesOutcome,
-    "End a pause, and promote the first issue of the queue.",
-    "POST /series/{series}/resume",
-    "series",
-)
-front_series = Operation(
-    "front_series",
-    FrontSeries,
-    documents.SeriesOutcome,
-    "Move a waiting issue to the head of the queue.",
-    "POST /series/{series}/front",
-    "series",
-)
-rebuild_series = Operation(
-    "rebuild_series",
-    RebuildSeries,
-    documents.SeriesOutcome,
-    "Write the state of a series again from its open issues.",
-    "POST /series/{series}/rebuild",
-    "series",
-)
+
+class SeriesOperations:
+    list_series = Operation(ListSeries, documents.Page[documents.Series], "List series.", "GET /series", needs=READ)
+    show_series = Operation(OneSeries, documents.SeriesDetails, "A series.", "GET /series/{series}", needs=READ)
+    list_series_changes = Operation(
+        ListSeriesChanges,
+        documents.Page[documents.SeriesChange],
+        "The last changes of a series, newest first.",
+        "GET /series/{series}/history",
+        needs=READ,
+    )
+    claim_series = Operation(
+        ClaimSeries,
+        documents.SeriesOutcome,
+        "Claim a series for an issue: it becomes active, or waits in the queue.",
+        "POST /series/{series}/claim",
+        needs="series",
+    )
+    release_series = Operation(
+        ReleaseSeries,
+        documents.SeriesOutcome,
+        "Release an issue; the next one of the queue becomes active.",
+        "POST /series/{series}/release",
+        needs="series",
+    )
+    promote_series = Operation(
+        PromoteSeries,
+        documents.SeriesOutcome,
+        "Make the first issue of the queue active, if none is.",
+        "POST /series/{series}/promote",
+        needs="series",
+    )
+    pause_series = Operation(
+        PauseSeries,
+        documents.SeriesOutcome,
+        "Promote no issue until the series is resumed.",
+        "POST /series/{series}/pause",
+        needs="series",
+    )
+    resume_series = Operation(
+        ResumeSeries,
+        documents.SeriesOutcome,
+        "End a pause, and promote the first issue of the queue.",
+        "POST /series/{series}/resume",
+        needs="series",
+    )
+    front_series = Operation(
+        FrontSeries,
+        documents.SeriesOutcome,
+        "Move a waiting issue to the head of the queue.",
+        "POST /series/{series}/front",
+        needs="series",
+    )
+    rebuild_series = Operation(
+        RebuildSeries,
+        documents.SeriesOutcome,
+        "Write the state of a series again from its open issues.",
+        "POST /series/{series}/rebuild",
+        needs="series",
+    )
+
 
 CHANGES: dict[type[Change], Operation[Any, Any, documents.SeriesOutcome]] = {
-    ClaimSeries: claim_series,
-    ReleaseSeries: release_series,
-    PromoteSeries: promote_series,
-    PauseSeries: pause_series,
-    ResumeSeries: resume_series,
-    FrontSeries: front_series,
-    RebuildSeries: rebuild_series,
+    ClaimSeries: SeriesOperations.claim_series,
+    ReleaseSeries: SeriesOperations.release_series,
+    PromoteSeries: SeriesOperations.promote_series,
+    PauseSeries: SeriesOperations.pause_series,
+    ResumeSeries: SeriesOperations.resume_series,
+    FrontSeries: SeriesOperations.front_series,
+    RebuildSeries: SeriesOperations.rebuild_series,
 }
 """The operation of each request that changes a series."""

@@ -6,31 +6,29 @@ from typing import Any
 
 from asterism.api import documents
 from asterism.api.operation import Operation
-from asterism.api.quick_dataclass import dataclass
+from asterism.api.quick_dataclass import Request
 
 
-@dataclass(frozen=True)
-class AskServer:
+class AskServer(Request):
     """No more is needed."""
 
 
-@dataclass(frozen=True)
-class RedeemLogin:
+class RedeemLogin(Request):
     code: str
 
 
 class ServerOperations:
     """They have endpoints of their own, so they are not in the table of operations."""
 
-    health = Operation("health", AskServer, documents.Health, "Whether the server can reach its store.", "GET /health")
-    me = Operation("me", AskServer, documents.Me, "The credential of this client: name and scopes.", "GET /me")
+    health = Operation(AskServer, documents.Health, "Whether the server can reach its store.", "GET /health")
+    me = Operation(AskServer, documents.Me, "The credential of this client: name and scopes.", "GET /me")
     redeem_login = Operation(
-        "redeem_login",
         RedeemLogin,
         documents.NewToken,
         "Exchange a one-time code of `asterism token login` for a token.",
         "POST /login",
+        needs="known",
         once=True,
     )
-    logout = Operation("logout", AskServer, dict[str, Any], "Revoke the token of this client.", "POST /logout")
-    metrics = Operation("metrics", AskServer, str, "Metrics of the fleet and its plans, as text.", "GET /metrics")
+    logout = Operation(AskServer, dict[str, Any], "Revoke the token of this client.", "POST /logout")
+    metrics = Operation(AskServer, str, "Metrics of the fleet and its plans, as text.", "GET /metrics")

@@ -7,53 +7,46 @@ from typing import Annotated, Any
 from asterism.api import documents
 from asterism.api.documents import Doc
 from asterism.api.operation import Name, Operation, Reason
-from asterism.api.quick_dataclass import dataclass
+from asterism.api.quick_dataclass import Request
 
 
-@dataclass(frozen=True)
-class ListWorkflows:
+class ListWorkflows(Request):
     """All workflows, each in its latest version."""
 
 
-@dataclass(frozen=True)
-class OneWorkflow:
+class OneWorkflow(Request):
     workflow: Annotated[Name, Doc("Its name, or NAME@VERSION.")]
 
 
-@dataclass(frozen=True)
-class AddWorkflow:
+class AddWorkflow(Request):
     """A workflow. If it differs from the latest version of its name, it becomes the next version."""
 
     workflow: Annotated[dict[str, Any], Doc("Its fields, as `show_workflow` answers; those left out have defaults.")]
     reason: Reason = ""
 
 
-@dataclass(frozen=True)
-class RemoveWorkflow:
+class RemoveWorkflow(Request):
     workflow: Annotated[Name, Doc("Its name. All its versions are removed.")]
     reason: Reason = ""
 
 
-list_workflows = Operation(
-    "list_workflows", ListWorkflows, documents.Page[documents.Workflow], "List workflows.", "GET /workflows"
-)
-show_workflow = Operation(
-    "show_workflow", OneWorkflow, documents.Workflow, "A workflow with all its fields.", "GET /workflows/{workflow}"
-)
-add_workflow = Operation(
-    "add_workflow",
-    AddWorkflow,
-    documents.AddedWorkflow,
-    "Add a workflow, or a new version of one.",
-    "POST /workflows",
-    needs="admin",
-    status=201,
-)
-remove_workflow = Operation(
-    "remove_workflow",
-    RemoveWorkflow,
-    documents.Workflow,
-    "Remove a workflow that no open run and no schedule needs.",
-    "DELETE /workflows/{workflow}",
-    needs="admin",
-)
+class WorkflowOperations:
+    list_workflows = Operation(ListWorkflows, documents.Page[documents.Workflow], "List workflows.", "GET /workflows")
+    show_workflow = Operation(
+        OneWorkflow, documents.Workflow, "A workflow with all its fields.", "GET /workflows/{workflow}"
+    )
+    add_workflow = Operation(
+        AddWorkflow,
+        documents.AddedWorkflow,
+        "Add a workflow, or a new version of one.",
+        "POST /workflows",
+        needs="admin",
+        status=201,
+    )
+    remove_workflow = Operation(
+        RemoveWorkflow,
+        documents.Workflow,
+        "Remove a workflow that no open run and no schedule needs.",
+        "DELETE /workflows/{workflow}",
+        needs="admin",
+    )

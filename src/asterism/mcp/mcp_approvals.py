@@ -27,6 +27,7 @@ from asterism.api import documents
 from asterism.api.credentials import Credential
 from asterism.api.edit_operations import ApprovalNumber, PlanName
 from asterism.api.operation import Operation
+from asterism.api.quick_dataclass import Request
 from asterism.api.system import LocalSystem
 from asterism.base.text import clean, join_names
 from asterism.core.plan.edits import ApprovalGone
@@ -53,7 +54,6 @@ class Decision(BaseModel):
     reason: str = Field("", max_length=1000, description="Why; the author of the edit reads it.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class DecidedEdit(documents.Document):
     """What became of an edit that waits. ``state`` is ``waiting`` if the person has not decided."""
 
@@ -64,19 +64,16 @@ class DecidedEdit(documents.Document):
     outcome: documents.EditOutcome | None = None
 
 
-@dataclass(frozen=True)
-class AskApproval:
+class AskApproval(Request):
     plan: PlanName
     approval: ApprovalNumber
 
 
 ask_approval = Operation(
-    "ask_approval",
     AskApproval,
     DecidedEdit,
     "Ask the person who uses a client of MCP about an edit that waits.",
     "POST /plans/{plan}/approvals/{approval}/ask",
-    needs="operate",
 )
 """Only MCP has it: at the other doors a person decides."""
 

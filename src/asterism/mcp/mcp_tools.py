@@ -82,7 +82,6 @@ class McpTool:
 # -- devices -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
 class ShownDevice(documents.Document):
     """A device as a model reads it: ``name`` is its alias, and of its capabilities ``can`` has those that people of the
     fleet have written. Its host, what it accepts, its labels and its profile are texts that the machine wrote freely,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from asterism.api import device_operations as declared
 from asterism.api import documents
+from asterism.api.device_operations import DeviceOperations
 from asterism.api.local.reasons import leave_reason
 from asterism.api.local.run_handlers import run_documents
 from asterism.api.operation import implements
@@ -68,12 +69,12 @@ def device_document(
     )
 
 
-@implements(declared.list_devices)
+@implements(DeviceOperations.list_devices)
 async def list_devices(system: LocalSystem, request: declared.ListDevices) -> documents.Page[documents.Device]:
     return documents.Page(items=await device_documents(system.fleet), now=system.fleet.store.clock())
 
 
-@implements(declared.show_device)
+@implements(DeviceOperations.show_device)
 async def show_device(system: LocalSystem, request: declared.OneDevice) -> documents.DeviceDetails:
     fleet, name = system.fleet, request.device
     device = next((device for device in await device_documents(fleet) if device.name == name), None)
@@ -91,7 +92,7 @@ async def show_device(system: LocalSystem, request: declared.OneDevice) -> docum
     )
 
 
-@implements(declared.drain_device)
+@implements(DeviceOperations.drain_device)
 async def drain_device(system: LocalSystem, request: declared.ChangeDevice) -> documents.Device:
     fleet = system.fleet
     session = await fleet.drain(request.device)
@@ -103,7 +104,7 @@ async def drain_device(system: LocalSystem, request: declared.ChangeDevice) -> d
 # -- scores ------------------------------------------------------------------------------------------------------------
 
 
-@implements(declared.invite_device)
+@implements(DeviceOperations.invite_device)
 async def invite_device(system: LocalSystem, request: declared.InviteDevice) -> documents.DeviceInvitation:
     fleet = system.fleet
     code = await enrolment.invite(fleet.store, name=request.name, can=request.can or None)
@@ -112,7 +113,7 @@ async def invite_device(system: LocalSystem, request: declared.InviteDevice) -> 
     return documents.DeviceInvitation(code=code, name=request.name, can=can, seconds=enrolment.CODE_TIME)
 
 
-@implements(declared.revoke_device)
+@implements(DeviceOperations.revoke_device)
 async def revoke_device(system: LocalSystem, request: declared.ChangeDevice) -> documents.RevokedDevice:
     fleet = system.fleet
     revoked = await enrolment.revoke(fleet.store, request.device)
@@ -121,7 +122,7 @@ async def revoke_device(system: LocalSystem, request: declared.ChangeDevice) -> 
     return documents.RevokedDevice(name=revoked.name, enrolled_at=revoked.enrolled_at, revoked_at=revoked_at)
 
 
-@implements(declared.score_devices)
+@implements(DeviceOperations.score_devices)
 async def score_devices(system: LocalSystem, request: declared.ScoreDevices) -> documents.DeviceScores:
     fleet = system.fleet
     run = await _run_or_workflow(fleet, request.subject)

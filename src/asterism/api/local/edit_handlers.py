@@ -12,6 +12,7 @@ from typing import Any
 from asterism.api import documents
 from asterism.api import edit_operations as declared
 from asterism.api.document_codec import read_document
+from asterism.api.edit_operations import EditOperations
 from asterism.api.local import plan_documents
 from asterism.api.operation import implements
 from asterism.api.system import LocalSystem
@@ -90,7 +91,7 @@ def signature(system: LocalSystem, author: str | None) -> str:
 # -- edits -------------------------------------------------------------------------------------------------------------
 
 
-@implements(declared.edit_plan)
+@implements(EditOperations.edit_plan)
 async def edit_plan(system: LocalSystem, request: declared.EditPlan) -> documents.EditOutcome:
     name, fleet = request.plan, system.fleet
     batch = await checked_batch(system, name, request.edits, request.reason, request.base_version, request.author)
@@ -103,7 +104,7 @@ async def edit_plan(system: LocalSystem, request: declared.EditPlan) -> document
     return plan_documents.edit_outcome(name, answer, request.dry_run)
 
 
-@implements(declared.undo_edit)
+@implements(EditOperations.undo_edit)
 async def undo_edit(system: LocalSystem, request: declared.UndoEdit) -> documents.EditOutcome:
     name, fleet = request.plan, system.fleet
     async with system.edited_plans.alone(fleet, name):
@@ -118,7 +119,7 @@ async def undo_edit(system: LocalSystem, request: declared.UndoEdit) -> document
 # -- edit cycles -------------------------------------------------------------------------------------------------------
 
 
-@implements(declared.list_cycles)
+@implements(EditOperations.list_cycles)
 async def list_cycles(system: LocalSystem, request: declared.EditorsOf) -> documents.Cycles:
     await find_plan(system.fleet, request.plan)
     cycles = await cycle_requests.list_cycles(system.fleet, request.plan)
@@ -126,7 +127,7 @@ async def list_cycles(system: LocalSystem, request: declared.EditorsOf) -> docum
     return documents.Cycles(items=items, answered_by=cycles.by, now=system.fleet.store.clock())
 
 
-@implements(declared.claim_cycle)
+@implements(EditOperations.claim_cycle)
 async def claim_cycle(system: LocalSystem, request: declared.ClaimCycle) -> documents.CycleDetails:
     await find_plan(system.fleet, request.plan)
     who = signature(system, request.author)
@@ -136,7 +137,7 @@ async def claim_cycle(system: LocalSystem, request: declared.ClaimCycle) -> docu
     return read_document(documents.CycleDetails, cycle.to_json())
 
 
-@implements(declared.answer_cycle)
+@implements(EditOperations.answer_cycle)
 async def answer_cycle(system: LocalSystem, request: declared.AnswerCycle) -> documents.EditOutcome:
     await find_plan(system.fleet, request.plan)
     name, author = request.plan, request.author
@@ -150,7 +151,7 @@ async def answer_cycle(system: LocalSystem, request: declared.AnswerCycle) -> do
 # -- approvals ---------------------------------------------------------------------------------------------------------
 
 
-@implements(declared.list_approvals)
+@implements(EditOperations.list_approvals)
 async def list_approvals(system: LocalSystem, request: declared.ListApprovals) -> documents.Page[documents.WaitingEdit]:
     await find_plan(system.fleet, request.plan)
     edits = await approval_store.list_approvals(system.fleet.store, request.plan)
@@ -164,7 +165,7 @@ async def shown_approvals(fleet: Fleet, name: str, edits: list[WaitingEdit]) -> 
     return await plan_documents.approval_documents(fleet, await load(fleet.store, name), edits) if edits else []
 
 
-@implements(declared.approve_edit)
+@implements(EditOperations.approve_edit)
 async def approve_edit(system: LocalSystem, request: declared.ApproveEdit) -> documents.EditOutcome:
     name = request.plan
     await find_plan(system.fleet, name)
@@ -180,7 +181,7 @@ async def approve_edit(system: LocalSystem, request: declared.ApproveEdit) -> do
     return plan_documents.edit_outcome(name, answer, dry_run=False)
 
 
-@implements(declared.refuse_edit)
+@implements(EditOperations.refuse_edit)
 async def refuse_edit(system: LocalSystem, request: declared.RefuseEdit) -> documents.WaitingEdit:
     await find_plan(system.fleet, request.plan)
     who = signature(system, request.author)
@@ -194,7 +195,7 @@ async def refuse_edit(system: LocalSystem, request: declared.RefuseEdit) -> docu
 # -- budgets -----------------------------------------------------------------------------------------------------------
 
 
-@implements(declared.show_budget)
+@implements(EditOperations.show_budget)
 async def show_budget(system: LocalSystem, request: declared.EditorsOf) -> documents.EditorBudget:
     await find_plan(system.fleet, request.plan)
     account = await read_account(system.fleet.store, request.plan)
@@ -203,7 +204,7 @@ async def show_budget(system: LocalSystem, request: declared.EditorsOf) -> docum
     return plan_documents.budget_document(account)
 
 
-@implements(declared.list_exchanges)
+@implements(EditOperations.list_exchanges)
 async def list_exchanges(system: LocalSystem, request: declared.ListExchanges) -> documents.Page[documents.Exchange]:
     fleet, items = system.fleet, []
     mask = PlanMask((await read_plan(fleet, request.plan)).record.plan)
@@ -217,7 +218,7 @@ async def list_exchanges(system: LocalSystem, request: declared.ListExchanges) -
     return documents.Page(items=items)
 
 
-@implements(declared.decide_budget)
+@implements(EditOperations.decide_budget)
 async def decide_budget(system: LocalSystem, request: declared.DecideBudget) -> documents.EditorBudget:
     await find_plan(system.fleet, request.plan)
     if (request.limits is None) == (not request.without_editor):

@@ -21,6 +21,7 @@ from asterism.api.local.edit_handlers import checked_batch
 from asterism.api.local.plan_log_pages import plan_log
 from asterism.api.local.run_handlers import run_advice
 from asterism.api.operation import implements
+from asterism.api.plan_operations import PlanOperations
 from asterism.api.system import LocalSystem
 from asterism.base.http_limits import RequestRefused
 from asterism.core.errors import PlanError
@@ -70,7 +71,7 @@ Rule = TypeVar("Rule")
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-@implements(declared.show_plan)
+@implements(PlanOperations.show_plan)
 async def show_plan(system: LocalSystem, request: declared.ShowPlan) -> documents.Plan:
     fleet = system.fleet
     stored = await read_plan(fleet, request.plan)
@@ -80,7 +81,7 @@ async def show_plan(system: LocalSystem, request: declared.ShowPlan) -> document
     )
 
 
-@implements(declared.watch_plan)
+@implements(PlanOperations.watch_plan)
 async def watch_plan(system: LocalSystem, request: declared.WatchPlan) -> documents.Plan:
     for look in count(1):
         head, _ = await read_head(system.fleet.store, request.plan)
@@ -90,14 +91,14 @@ async def watch_plan(system: LocalSystem, request: declared.WatchPlan) -> docume
     return await show_plan(system, declared.ShowPlan(request.plan, tasks=False))
 
 
-@implements(declared.copy_plan)
+@implements(PlanOperations.copy_plan)
 async def copy_plan(system: LocalSystem, request: declared.CopyPlan) -> documents.PlanCopy:
     stored = await read_plan(system.fleet, request.plan)
     copy = partial(plan_documents.plan_copy, stored, system.fleet.store.clock(), request.results)
     return copy() if system.own else await asyncio.to_thread(copy)
 
 
-@implements(declared.draw_plan)
+@implements(PlanOperations.draw_plan)
 async def draw_plan(system: LocalSystem, request: declared.DrawPlan) -> documents.Drawing:
     from asterism.api.local.plan_drawings import drawing  # the report and rich, which other operations do not need
 
@@ -111,7 +112,7 @@ async def draw_plan(system: LocalSystem, request: declared.DrawPlan) -> document
     return draw() if system.own else await asyncio.to_thread(draw)
 
 
-@implements(declared.read_story)
+@implements(PlanOperations.read_story)
 async def read_story(system: LocalSystem, request: declared.ReadStory) -> documents.Page[documents.StoryEntry]:
     plan = (await read_plan(system.fleet, request.plan)).record.plan
     entries = plan.story(request.task)
@@ -121,7 +122,7 @@ async def read_story(system: LocalSystem, request: declared.ReadStory) -> docume
     return documents.Page(items=plan_documents.story_documents(entries, PlanMask(plan), tracebacks))
 
 
-@implements(declared.show_task)
+@implements(PlanOperations.show_task)
 async def show_task(system: LocalSystem, request: declared.OneTask) -> documents.Task:
     stored = await read_plan(system.fleet, request.plan)
     plan = stored.record.plan
@@ -132,7 +133,7 @@ async def show_task(system: LocalSystem, request: declared.OneTask) -> documents
     return plan_documents.task_details(stored, request.task, runs, tracebacks)
 
 
-@implements(declared.explain_task)
+@implements(PlanOperations.explain_task)
 async def explain_task(system: LocalSystem, request: declared.OneTask) -> documents.TaskWhy:
     answer = await stored_plans.explain_task(system.fleet, request.plan, request.task, run_advice)
     return documents.TaskWhy(
@@ -146,17 +147,17 @@ async def explain_task(system: LocalSystem, request: declared.OneTask) -> docume
     )
 
 
-@implements(declared.read_task_logs)
+@implements(PlanOperations.read_task_logs)
 async def read_task_logs(system: LocalSystem, request: declared.ReadTaskLogs) -> documents.PlanLog:
     return await plan_log(system.fleet, **vars(request))
 
 
-@implements(declared.read_plan_logs)
+@implements(PlanOperations.read_plan_logs)
 async def read_plan_logs(system: LocalSystem, request: declared.ReadPlanLogs) -> documents.PlanLog:
     return await plan_log(system.fleet, **vars(request))
 
 
-@implements(declared.list_versions)
+@implements(PlanOperations.list_versions)
 async def list_versions(system: LocalSystem, request: declared.OnePlan) -> documents.Versions:
     name, store = request.plan, system.fleet.store
     await find_plan(system.fleet, name)
@@ -170,7 +171,7 @@ async def list_versions(system: LocalSystem, request: declared.OnePlan) -> docum
     )
 
 
-@implements(declared.show_version)
+@implements(PlanOperations.show_version)
 async def show_version(system: LocalSystem, request: declared.ShowVersion) -> documents.PastPlan:
     await find_plan(system.fleet, request.plan)
     past = await plan_at(system.fleet.store, request.plan, request.version)
@@ -178,7 +179,7 @@ async def show_version(system: LocalSystem, request: declared.ShowVersion) -> do
     return documents.PastPlan(**vars(plan_documents.content(past.plan)) | {"version": past.version.version}, edit=edit)
 
 
-@implements(declared.read_changes)
+@implements(PlanOperations.read_changes)
 async def read_changes(system: LocalSystem, request: declared.ReadChanges) -> documents.Changes:
     await find_plan(system.fleet, request.plan)
     kinds = request.kinds.split(",") if request.kinds else []
@@ -240,7 +241,7 @@ def parse_position(text: str) -> Position:
 # -- changing ----------------------------------------------------------------------------------------------------------
 
 
-@implements(declared.submit_plan)
+@implements(PlanOperations.submit_plan)
 async def submit_plan(system: LocalSystem, request: declared.SubmitPlan) -> documents.Plan:
     rules, scopes = _rules(ApprovalRule.parse, request.approvals), _rules(EditScope.parse, request.scopes)
     from asterism.api.local.plan_texts import read_plan_text  # with YAML, which other operations do not need
@@ -270,7 +271,7 @@ def _rules(parse: Callable[[str], Rule], texts: list[str]) -> list[Rule]:
         raise RequestRefused(422, str(error)[:2000]) from None
 
 
-@implements(declared.pause_plan)
+@implements(PlanOperations.pause_plan)
 async def pause_plan(system: LocalSystem, request: declared.ChangePlan) -> documents.PlanState:
     await find_plan(system.fleet, request.plan)
     answer = await plan_requests.pause_plan(system.fleet, request.plan, request.reason)
@@ -279,7 +280,7 @@ async def pause_plan(system: LocalSystem, request: declared.ChangePlan) -> docum
     )
 
 
-@implements(declared.resume_plan)
+@implements(PlanOperations.resume_plan)
 async def resume_plan(system: LocalSystem, request: declared.ChangePlan) -> documents.PlanState:
     """Withdraw a pause, and let a server run the plan if no process does."""
     head = await find_plan(system.fleet, request.plan)
@@ -290,7 +291,7 @@ async def resume_plan(system: LocalSystem, request: declared.ChangePlan) -> docu
     return await _state(system, request.plan)
 
 
-@implements(declared.cancel_plan)
+@implements(PlanOperations.cancel_plan)
 async def cancel_plan(system: LocalSystem, request: declared.ChangePlan) -> documents.PlanState:
     """Ask the owner to cancel the plan; if no process runs it, a server does."""
     head = await find_plan(system.fleet, request.plan)
@@ -300,7 +301,7 @@ async def cancel_plan(system: LocalSystem, request: declared.ChangePlan) -> docu
     return await _state(system, request.plan)
 
 
-@implements(declared.watch_cancel)
+@implements(PlanOperations.watch_cancel)
 async def watch_cancel(system: LocalSystem, request: declared.WatchCancel) -> documents.Cancellation:
     """Waits for the end, or until no device can execute the teardowns that are left."""
     fleet, name = system.fleet, request.plan
@@ -313,7 +314,7 @@ async def watch_cancel(system: LocalSystem, request: declared.WatchCancel) -> do
     raise AssertionError
 
 
-@implements(declared.remove_plan)
+@implements(PlanOperations.remove_plan)
 async def remove_plan(system: LocalSystem, request: declared.ChangePlan) -> documents.RemovedPlan:
     fleet, name = system.fleet, request.plan
     head = await find_plan(fleet, name)
@@ -333,7 +334,7 @@ async def remove_plan(system: LocalSystem, request: declared.ChangePlan) -> docu
     return documents.RemovedPlan(name=name, runs=runs)
 
 
-@implements(declared.retry_plan)
+@implements(PlanOperations.retry_plan)
 async def retry_plan(system: LocalSystem, request: declared.RetryPlan) -> documents.PlanState:
     await find_plan(system.fleet, request.plan)
     await editor_limits.check_retry_plan(system, request)

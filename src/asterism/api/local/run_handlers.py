@@ -14,6 +14,7 @@ from asterism.api import documents
 from asterism.api import run_operations as declared
 from asterism.api.local.waiting_runs import list_waiting, waiting_for
 from asterism.api.operation import implements
+from asterism.api.run_operations import RunOperations
 from asterism.api.system import LocalSystem
 from asterism.base.http_limits import RequestRefused
 from asterism.base.secret_mask import Mask
@@ -147,7 +148,7 @@ def notice_document(number: int, notice: Notice) -> documents.Notice:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-@implements(declared.list_runs)
+@implements(RunOperations.list_runs)
 async def list_runs(system: LocalSystem, request: declared.ListRuns) -> documents.Page[documents.Run]:
     page = await _matches(system.fleet, request)
     items = await run_documents(system.fleet, page.runs)
@@ -170,7 +171,7 @@ def _next(page: RunList) -> str | None:
     return page.runs[-1].id if page.more else None
 
 
-@implements(declared.show_run)
+@implements(RunOperations.show_run)
 async def show_run(system: LocalSystem, request: declared.OneRun) -> documents.RunDetails:
     fleet = system.fleet
     run = await find_run(fleet, request.run)
@@ -192,7 +193,7 @@ async def show_run(system: LocalSystem, request: declared.OneRun) -> documents.R
     )
 
 
-@implements(declared.explain_run)
+@implements(RunOperations.explain_run)
 async def explain_run(system: LocalSystem, request: declared.OneRun) -> documents.RunWhy:
     run = await find_run(system.fleet, request.run)
     why = await explain(system.fleet, run.id)
@@ -239,7 +240,7 @@ async def _device_advice(fleet: Fleet, run: Run) -> list[str]:
     return lines
 
 
-@implements(declared.read_output)
+@implements(RunOperations.read_output)
 async def read_output(system: LocalSystem, request: declared.OneRun) -> documents.RunOutput:
     run = await find_run(system.fleet, request.run)
     if not run.ended or run.error is not None:
@@ -248,7 +249,7 @@ async def read_output(system: LocalSystem, request: declared.OneRun) -> document
     return documents.RunOutput(run=run.id, output=masks[run.id].result(await system.fleet.output(run)))
 
 
-@implements(declared.read_run_logs)
+@implements(RunOperations.read_run_logs)
 async def read_run_logs(system: LocalSystem, request: declared.ReadRunLogs) -> documents.RunLog:
     fleet, run_id = system.fleet, (await find_run(system.fleet, request.run)).id
     for look in count(1):
@@ -297,7 +298,7 @@ def _position(after: str | None) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-@implements(declared.wait_run)
+@implements(RunOperations.wait_run)
 async def wait_run(system: LocalSystem, request: declared.WaitRun) -> documents.Run:
     run = await find_run(system.fleet, request.run)
     with contextlib.suppress(TimeoutError):
@@ -309,7 +310,7 @@ async def wait_run(system: LocalSystem, request: declared.WaitRun) -> documents.
 # -- changing ----------------------------------------------------------------------------------------------------------
 
 
-@implements(declared.create_run)
+@implements(RunOperations.create_run)
 async def create_run(system: LocalSystem, request: declared.CreateRun) -> documents.Run:
     names = ("key", "series", "priority", "device", "keep", "label")
     terms = {name: getattr(request, name) for name in names}
@@ -320,7 +321,7 @@ async def create_run(system: LocalSystem, request: declared.CreateRun) -> docume
     return await run_document(system.fleet, run)
 
 
-@implements(declared.create_runs)
+@implements(RunOperations.create_runs)
 async def create_runs(system: LocalSystem, request: declared.CreateRuns) -> documents.CreatedRuns:
     fleet = system.fleet
     progress = await read_progress(fleet.store, request.creation)
@@ -347,13 +348,13 @@ async def create_runs(system: LocalSystem, request: declared.CreateRuns) -> docu
     return documents.CreatedRuns(runs=runs, created=batch.created)
 
 
-@implements(declared.show_creation)
+@implements(RunOperations.show_creation)
 async def show_creation(system: LocalSystem, request: declared.OneCreation) -> documents.Creation:
     await forget_old_progress(system.fleet.store)
     return _creation(await read_progress(system.fleet.store, request.creation))
 
 
-@implements(declared.end_creation)
+@implements(RunOperations.end_creation)
 async def end_creation(system: LocalSystem, request: declared.OneCreation) -> documents.Creation:
     return _creation(await forget_progress(system.fleet.store, request.creation))
 
@@ -362,17 +363,17 @@ def _creation(progress: BulkProgress) -> documents.Creation:
     return documents.Creation(lines=progress.lines, runs=progress.runs, sha256=progress.sha256)
 
 
-@implements(declared.pause_run)
+@implements(RunOperations.pause_run)
 async def pause_run(system: LocalSystem, request: declared.ChangeRun) -> documents.Run:
     return await _change(system, request.run, lambda fleet, run: fleet.pause(run.id, request.reason))
 
 
-@implements(declared.resume_run)
+@implements(RunOperations.resume_run)
 async def resume_run(system: LocalSystem, request: declared.ChangeRun) -> documents.Run:
     return await _change(system, request.run, lambda fleet, run: fleet.resume(run.id, request.reason))
 
 
-@implements(declared.cancel_run)
+@implements(RunOperations.cancel_run)
 async def cancel_run(system: LocalSystem, request: declared.ChangeRun) -> documents.Run:
     async def cancel(fleet: Fleet, run: Run) -> Run:
         if system.editor is not None:
@@ -384,7 +385,7 @@ async def cancel_run(system: LocalSystem, request: declared.ChangeRun) -> docume
     return await _change(system, request.run, cancel)
 
 
-@implements(declared.retry_run)
+@implements(RunOperations.retry_run)
 async def retry_run(system: LocalSystem, request: declared.ChangeRun) -> documents.Run:
     return await _change(system, request.run, lambda fleet, run: fleet.retry(run.id, request.reason))
 
@@ -393,7 +394,7 @@ async def _change(system: LocalSystem, text: str, change: Callable[[Fleet, Run],
     return await run_document(system.fleet, await change(system.fleet, await find_run(system.fleet, text)))
 
 
-@implements(declared.move_run)
+@implements(RunOperations.move_run)
 async def move_run(system: LocalSystem, request: declared.MoveRun) -> documents.Run:
     """If its device takes long to hand the run back, the answer is the run as it is, and the move goes on."""
     fleet = system.fleet
@@ -403,12 +404,12 @@ async def move_run(system: LocalSystem, request: declared.MoveRun) -> documents.
     return await run_document(fleet, work.result() if work.done() else await fleet.run(run.id))
 
 
-@implements(declared.prune_runs)
+@implements(RunOperations.prune_runs)
 async def prune_runs(system: LocalSystem, request: declared.PruneRuns) -> documents.PrunedRuns:
     return documents.PrunedRuns(pruned=await system.fleet.prune(request.older_than))
 
 
-@implements(declared.act_on_runs)
+@implements(RunOperations.act_on_runs)
 async def act_on_runs(system: LocalSystem, request: declared.ActOnRuns) -> documents.BulkOutcome:
     """Act on the runs that match, each on its own: a refusal of one does not stop the others."""
     if not request.all and not request.conditions:

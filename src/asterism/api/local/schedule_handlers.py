@@ -10,6 +10,7 @@ from asterism.api import schedule_operations as declared
 from asterism.api.local.plan_texts import read_plan_text
 from asterism.api.local.reasons import leave_reason
 from asterism.api.operation import implements
+from asterism.api.schedule_operations import ScheduleOperations
 from asterism.api.system import LocalSystem
 from asterism.base.http_limits import RequestRefused
 from asterism.base.secret_mask import environment_mask, secret_names
@@ -50,7 +51,7 @@ def _tick(entry: TickEntry) -> documents.Tick:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-@implements(declared.list_schedules)
+@implements(ScheduleOperations.list_schedules)
 async def list_schedules(system: LocalSystem, request: declared.ListSchedules) -> documents.Schedules:
     fleet = system.fleet
     items = [documents.Schedule(**await _fields(fleet, schedule)) for schedule in await fleet.schedules.all()]
@@ -59,7 +60,7 @@ async def list_schedules(system: LocalSystem, request: declared.ListSchedules) -
     return documents.Schedules(items=items, now=fleet.store.clock(), advice=advice)
 
 
-@implements(declared.show_schedule)
+@implements(ScheduleOperations.show_schedule)
 async def show_schedule(system: LocalSystem, request: declared.ShowSchedule) -> documents.ScheduleDetails:
     fleet, name = system.fleet, request.schedule
     schedule = await fleet.schedules.get(name)
@@ -85,7 +86,7 @@ async def _unowned(fleet: Fleet, plan: str) -> str | None:
 # -- changing ----------------------------------------------------------------------------------------------------------
 
 
-@implements(declared.add_schedule)
+@implements(ScheduleOperations.add_schedule)
 async def add_schedule(system: LocalSystem, request: declared.AddSchedule) -> documents.ChangedSchedule:
     fleet = system.fleet
     if (request.workflow is None) == (request.text is None):
@@ -107,7 +108,7 @@ async def add_schedule(system: LocalSystem, request: declared.AddSchedule) -> do
     return documents.ChangedSchedule(**await _fields(fleet, schedule), changed=True, advice=advice)
 
 
-@implements(declared.pause_schedule)
+@implements(ScheduleOperations.pause_schedule)
 async def pause_schedule(system: LocalSystem, request: declared.ChangeSchedule) -> documents.ChangedSchedule:
     schedules = system.fleet.schedules
     before = await schedules.get(request.schedule)
@@ -115,7 +116,7 @@ async def pause_schedule(system: LocalSystem, request: declared.ChangeSchedule) 
     return await _changed(system.fleet, paused, before.paused is None)
 
 
-@implements(declared.resume_schedule)
+@implements(ScheduleOperations.resume_schedule)
 async def resume_schedule(system: LocalSystem, request: declared.ChangeSchedule) -> documents.ChangedSchedule:
     schedules = system.fleet.schedules
     before = await schedules.get(request.schedule)
@@ -124,7 +125,7 @@ async def resume_schedule(system: LocalSystem, request: declared.ChangeSchedule)
     return await _changed(system.fleet, resumed, before.paused is not None)
 
 
-@implements(declared.remove_schedule)
+@implements(ScheduleOperations.remove_schedule)
 async def remove_schedule(system: LocalSystem, request: declared.ChangeSchedule) -> documents.ChangedSchedule:
     removed = await system.fleet.schedules.remove(request.schedule)
     await leave_reason(system.fleet, f"removed schedule {removed.name!r}", request.reason)
@@ -135,7 +136,7 @@ async def _changed(fleet: Fleet, schedule: Schedule, changed: bool) -> documents
     return documents.ChangedSchedule(**await _fields(fleet, schedule), changed=changed)
 
 
-@implements(declared.run_schedule)
+@implements(ScheduleOperations.run_schedule)
 async def run_schedule(system: LocalSystem, request: declared.ChangeSchedule) -> documents.Tick:
     entry = await system.fleet.schedules.run(request.schedule)
     system.submitted()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from asterism.api import documents
 from asterism.api import series_operations as declared
 from asterism.api.operation import implements
+from asterism.api.series_operations import SeriesOperations
 from asterism.core.series.machine import Series, UnreadableSeries
 from asterism.series import series_steps
 from asterism.series.claims import Claim, Release, claim, release, signed
@@ -162,12 +163,12 @@ def _register(system: LocalSystem) -> SeriesRegister:
     return StoreRegister(system.fleet.store, owned=False)
 
 
-@implements(declared.list_series)
+@implements(SeriesOperations.list_series)
 async def list_series(system: LocalSystem, request: declared.ListSeries) -> documents.Page[documents.Series]:
     return await all_series(_register(system))
 
 
-@implements(declared.show_series)
+@implements(SeriesOperations.show_series)
 async def show_series(system: LocalSystem, request: declared.OneSeries) -> documents.SeriesDetails:
     register = _register(system)
     snapshot, now = await find_series(register, request.series), register.clock()
@@ -176,7 +177,7 @@ async def show_series(system: LocalSystem, request: declared.OneSeries) -> docum
     return documents.SeriesDetails(**shown, changes=changes, now=now)
 
 
-@implements(declared.list_series_changes)
+@implements(SeriesOperations.list_series_changes)
 async def list_series_changes(
     system: LocalSystem, request: declared.ListSeriesChanges
 ) -> documents.Page[documents.SeriesChange]:
@@ -190,10 +191,10 @@ async def _change(system: LocalSystem, request: declared.Change) -> documents.Se
     return await change_series(_register(system), limited, system.fleet.by)
 
 
-claim_series = implements(declared.claim_series)(_change)
-release_series = implements(declared.release_series)(_change)
-promote_series = implements(declared.promote_series)(_change)
-pause_series = implements(declared.pause_series)(_change)
-resume_series = implements(declared.resume_series)(_change)
-front_series = implements(declared.front_series)(_change)
-rebuild_series = implements(declared.rebuild_series)(_change)
+claim_series = implements(SeriesOperations.claim_series)(_change)
+release_series = implements(SeriesOperations.release_series)(_change)
+promote_series = implements(SeriesOperations.promote_series)(_change)
+pause_series = implements(SeriesOperations.pause_series)(_change)
+resume_series = implements(SeriesOperations.resume_series)(_change)
+front_series = implements(SeriesOperations.front_series)(_change)
+rebuild_series = implements(SeriesOperations.rebuild_series)(_change)

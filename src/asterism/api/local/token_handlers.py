@@ -10,6 +10,7 @@ from asterism.api.credentials import CODE_LIFETIME, Credential, Credentials
 from asterism.api.local.reasons import leave_reason
 from asterism.api.operation import implements
 from asterism.api.system import LocalSystem
+from asterism.api.token_operations import TokenOperations
 
 
 def _fields(credential: Credential, now: float) -> dict[str, Any]:
@@ -18,7 +19,7 @@ def _fields(credential: Credential, now: float) -> dict[str, Any]:
     return {**fields, "scopes": sorted(credential.scopes), "state": credential.state(now)}
 
 
-@implements(declared.list_tokens)
+@implements(TokenOperations.list_tokens)
 async def list_tokens(system: LocalSystem, request: declared.ListTokens) -> documents.Page[documents.Token]:
     store = system.fleet.store
     now = store.clock()
@@ -26,7 +27,7 @@ async def list_tokens(system: LocalSystem, request: declared.ListTokens) -> docu
     return documents.Page(items=items, now=now)
 
 
-@implements(declared.create_token)
+@implements(TokenOperations.create_token)
 async def create_token(system: LocalSystem, request: declared.CreateToken) -> documents.CreatedToken:
     fleet = system.fleet
     new = await Credentials(fleet.store).create(request.name, request.scopes, by=fleet.by, valid_for=request.valid)
@@ -34,7 +35,7 @@ async def create_token(system: LocalSystem, request: declared.CreateToken) -> do
     return documents.CreatedToken(**_fields(new.credential, fleet.store.clock()), token=new.token)
 
 
-@implements(declared.revoke_token)
+@implements(TokenOperations.revoke_token)
 async def revoke_token(system: LocalSystem, request: declared.RevokeToken) -> documents.Token:
     fleet = system.fleet
     revoked = await Credentials(fleet.store).revoke(request.token)
@@ -42,7 +43,7 @@ async def revoke_token(system: LocalSystem, request: declared.RevokeToken) -> do
     return documents.Token(**_fields(revoked, fleet.store.clock()))
 
 
-@implements(declared.create_login)
+@implements(TokenOperations.create_login)
 async def create_login(system: LocalSystem, request: declared.CreateLogin) -> documents.LoginCode:
     fleet = system.fleet
     name = request.name or fleet.by
