@@ -115,7 +115,7 @@ def test_running_a_plan_imports_what_it_calls_and_no_shadow(folder: Path) -> Non
 @pytest.mark.long
 def test_a_plan_in_a_store_and_its_device_import_no_shadow(folder: Path) -> None:
     leave_what_is_elsewhere(folder)
-    asterism(folder, "run", "plan.yaml", "--plain", "--store", "sqlite:///fleet.db")
+    asterism(folder, "run", "plan.yaml", "--id", "plan", "--plain", "--store", "sqlite:///fleet.db")
     asterism(folder, "resume", "plan", "--plain")
     asterism(folder, "plan", "standby", "plan", "--plain")
     asterism(folder, "workflow", "add", "greet", "--call", "greetings:hello")
