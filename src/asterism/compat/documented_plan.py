@@ -39,6 +39,7 @@ from asterism.core.plan.edits import (
     UpdateTask,
 )
 from asterism.core.plan.node import Node
+from asterism.core.plan.node_records import own_copy
 from asterism.core.plan.status import ENDED_STATES
 from asterism.core.plan.task import Dependency
 
@@ -368,7 +369,7 @@ class DocumentedPlan(Analysis, ManualProgress):
     def __copy__(self) -> Self:
         """A copy with its own tasks. Sharing them would let a copy change the plan that is running."""
         copy = type(self)(self.plan_id, self.name)
-        copy.metadata, copy.created_at = dict(self.metadata), self.created_at
+        copy.metadata, copy.created_at = own_copy(self.metadata), self.created_at
         copy.lineage, copy.stamp = self.lineage, self.stamp
         copy.copy_from(self)
         if self.runner is None and self.plan.origin is not None:

@@ -16,6 +16,7 @@ from asterism.core.plan import joins
 from asterism.core.plan import status as core
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.node import Node
+from asterism.core.plan.node_records import own_copy
 from asterism.core.plan.status import ENDED_STATES
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ def write(plan: Constellation, node: Node, facts: dict[str, Any]) -> None:
 
 def carry(source: Node, plan: Constellation, node: Node) -> None:
     """Give a node of an idle plan the progress of another."""
-    write(plan, node, {name: getattr(source, name) for name in FACTS})
+    write(plan, node, {name: getattr(source, name) for name in FACTS} | {"value": own_copy(source.value)})
 
 
 def reopen(plan: Constellation) -> None:

@@ -135,7 +135,7 @@ def star_to_dict(star: TaskStar) -> dict[str, Any]:
         "task_data": plain(star.task_data),
         "expected_output_type": star.expected_output_type,
         "status": star.status.value,
-        "result": plain(_result_to_dict(star.result)),
+        "result": plain(_result_to_dict(star.node.value)),
         "error": None if star.error is None else str(star.error),
         "execution_start_time": _iso(star.execution_start_time),
         "execution_end_time": _iso(star.execution_end_time),

@@ -54,6 +54,8 @@ class TaskStar(StarSpec):
 
     @property
     def result(self) -> Any:
+        """Who changes it in place changes it in this plan, and in no copy of the plan."""
+        self.plan.records.expose(self.node)
         return self.node.value
 
     @property

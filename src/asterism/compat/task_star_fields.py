@@ -10,10 +10,12 @@ from uuid import uuid4
 from asterism.compat import manual_progress
 from asterism.compat.documented_names import Alias, ReadOnly
 from asterism.compat.vocabulary import DeviceType, TaskConfiguration, TaskPriority, member, refusing
+from asterism.core.json_values import NOTHING
 from asterism.core.plan.apply import Applied
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import Edit, UpdateTask
 from asterism.core.plan.node import Node
+from asterism.core.plan.node_records import own_copy
 from asterism.core.plan.task import Priority, Task
 
 Value = TypeVar("Value")
@@ -35,7 +37,7 @@ _DATA: dict[str, Callable[[Any], Any]] = {
     "name": lambda value: value,
     "tips": lambda value: None if value is None else tuple(value),
     "device_type": lambda value: None if value is None else member(DeviceType, value),
-    "task_data": lambda value: dict(value or {}),
+    "task_data": lambda value: own_copy(dict(value)) if value else NOTHING,
     "expected_output_type": lambda value: value,
 }
 """Fields stored inside ``data``, because the core's task does not have them."""
@@ -161,7 +163,7 @@ class StarSpec:
                     "name": name or f"task_{task_id[:8]}",
                     "tips": None if tips is None else tuple(tips),
                     "device_type": kind,
-                    "task_data": dict(task_data or {}),
+                    "task_data": _DATA["task_data"](task_data),
                     "expected_output_type": expected_output_type,
                 },
             )
@@ -278,7 +280,7 @@ class StarSpec:
     @property
     def task_data(self) -> dict[str, Any]:
         """A copy; ``update_task_data`` changes it."""
-        return dict(self.node.task.data["task_data"])
+        return own_copy(dict(self.node.task.data["task_data"]))  # type: ignore[no-any-return]
 
     def update_task_data(self, data: Mapping[str, Any]) -> None:
         self.update(task_data={**self.task_data, **data})

@@ -19,6 +19,7 @@ from asterism.compat import plan_records
 from asterism.compat.documented_names import Alias, ReadOnly
 from asterism.compat.plan_records import TaskStarLineSchema, checked
 from asterism.compat.vocabulary import DependencyType, ExecutionResult, member, refuse
+from asterism.core.plan.node_records import own_copy
 from asterism.core.plan.status import TaskStatus
 from asterism.core.plan.task import Dependency
 
@@ -96,7 +97,7 @@ class TaskStarLine:
     ) -> None:
         self._id, self._ends, now = line_id or str(uuid4()), (from_task_id, to_task_id), datetime.now(UTC)
         kind, description = member(DependencyType, dependency_type), condition_description or ""
-        facts = dict(metadata or {})
+        facts = own_copy(dict(metadata or {}))
         self.detach(LineRecord(self._id, kind, condition_evaluator, None, description, facts, None, now, now))
         self._condition = condition or self._name_condition()  # the text under which the core knows the function
 
@@ -249,10 +250,10 @@ class TaskStarLine:
     @property
     def metadata(self) -> dict[str, Any]:
         """A copy; ``update_metadata`` changes it."""
-        return dict(self._facts)
+        return own_copy(dict(self._facts))  # type: ignore[no-any-return]
 
     def update_metadata(self, metadata: Mapping[str, Any]) -> None:
-        self._facts = {**self._facts, **metadata}
+        self._facts = {**self._facts, **own_copy(dict(metadata))}
         self._touch()
 
     def _touch(self) -> None:

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum, IntEnum, StrEnum
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 from asterism.core.errors import AsterismError, EditRejected, Violation
+from asterism.core.plan.node_records import own_copy
 
 
 class TaskStatus(StrEnum):
@@ -94,6 +95,13 @@ class ExecutionResult:
     metadata: dict[str, Any] = field(default_factory=dict)
     start_time: datetime | None = None
     end_time: datetime | None = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """The error stays the same object: a copy would lose where it was raised."""
+        twin = type(self).__new__(type(self))
+        for name, value in vars(self).items():
+            setattr(twin, name, value if name == "error" else own_copy(value))
+        return twin
 
     @classmethod
     def of(cls, task_id: str, answer: Any) -> ExecutionResult:

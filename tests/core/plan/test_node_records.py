@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import copy as copies
+import threading
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -17,7 +21,7 @@ from asterism.core.plan.edits import AddDependency, AddTask, UpdateTask
 from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.journal import RecordedConstellation
 from asterism.core.plan.node import AttemptTimes, Node
-from asterism.core.plan.node_records import NodeRecords, SharedNodes
+from asterism.core.plan.node_records import NodeRecords, SharedNodes, own_copy, own_task
 from asterism.core.plan.status import COMPLETED, FAILED, PENDING, RUNNING, TERMINAL, TaskStatus
 from asterism.core.plan.task import Task
 
@@ -287,3 +291,172 @@ def test_an_outline_stays_as_it_was() -> None:
     assert before.tasks == tasks
     assert list(Outline.of(plan).without(before).tasks) == ["first", "t1", "last", "new"]
     assert list(before.without(Outline.of(plan)).tasks) == ["first", "t0", "t1", "last"]
+
+
+# -- mutable values ----------------------------------------------------------------------------------------------------
+
+scalars = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(max_size=3))
+nested = st.recursive(
+    scalars,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(st.text(max_size=2), inner, max_size=3),
+        st.tuples(inner, inner),
+        st.sets(st.integers(0, 5), max_size=3),
+    ),
+    max_leaves=8,
+)
+
+
+def containers_in(value: Any) -> list[Any]:
+    """All mutable containers in a value, itself included."""
+    if isinstance(value, dict):
+        return [value, *(inner for item in value.values() for inner in containers_in(item))]
+    if isinstance(value, list | tuple):
+        inner = [inner for item in value for inner in containers_in(item)]
+        return [value, *inner] if isinstance(value, list) else inner
+    return [value] if isinstance(value, set) else []
+
+
+def mutate(values: Any, choice: int) -> None:
+    """Change one of the containers in some values in place, if there is any."""
+    containers = containers_in(values)
+    if containers:
+        container = containers[choice % len(containers)]
+        if isinstance(container, dict):
+            container["changed"] = choice
+        elif isinstance(container, list):
+            container.append(choice)
+        else:
+            container.add(choice)
+
+
+def shown(plan: Constellation) -> Any:
+    """What somebody can read of results and tasks, as values of its own."""
+    return copies.deepcopy({view.id: (view.value, dict(view.task.inputs), dict(view.task.data)) for view in plan})
+
+
+def with_values(results: list[Any], inputs: list[Any], join: str) -> Constellation:
+    plan = Constellation("values")
+    for number, value in enumerate(inputs):
+        plan.add(Task(f"t{number}", inputs={"x": value}, data={"y": [value]}))
+    plan.add(Task("last", join=join), [f"t{number}" for number in range(len(results))])
+    plan.begin(0.0)
+    for number, value in enumerate(results):
+        plan.start(plan.node(f"t{number}"), "device", 1.0)
+        plan.finish(plan.node(f"t{number}"), COMPLETED, 2.0, value)
+    return plan
+
+
+mutations = st.lists(
+    st.tuples(
+        st.integers(0, 3), st.sampled_from(["result", "inputs", "data", "edit"]), st.integers(0, 2), st.integers(0)
+    ),
+    max_size=8,
+)
+
+
+@given(st.lists(st.tuples(nested, nested), min_size=1, max_size=3), st.sampled_from(["all", "any"]), mutations)
+@settings(max_examples=200, deadline=None)
+def test_a_value_that_is_changed_in_place_changes_in_one_plan(
+    values: list[tuple[Any, Any]], join: str, chosen: list[Any]
+) -> None:
+    """The live plan, two copies of it and a copy of a copy: a change on one side is seen on no other."""
+    plan = with_values([result for result, _ in values], [inputs for _, inputs in values], join)
+    first, second = plan.copy(), plan.copy()
+    sides = [plan, first, second, first.copy()]
+    for number, (side, what, task, choice) in enumerate(chosen):
+        changed, task_id = sides[side], f"t{task % len(values)}"
+        before = [shown(other) for other in sides if other is not changed]
+        if what == "edit":
+            changed.edit([AddTask(Task(f"new{number}")), AddDependency(task_id, f"new{number}")])
+        else:
+            view = changed[task_id]
+            mutate(view.value if what == "result" else dict(getattr(view.task, what)), choice)
+        assert [shown(other) for other in sides if other is not changed] == before
+        assert {view.id: view.value for view in changed.copy()} == {view.id: view.value for view in changed}
+
+
+def test_without_copies_of_mutable_values_a_copy_changes_with_its_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ablation."""
+    monkeypatch.setattr("asterism.core.plan.node_records.own_copy", lambda value: value)
+    plan = with_values([{"a": 1}], [0], "all")
+    copy = plan.copy()
+    copy["t0"].value["a"] = 2
+    assert plan["t0"].value == {"a": 2}
+
+
+@pytest.mark.parametrize("join", ["all", "any"])
+def test_a_copy_shows_what_was_changed_in_place_before_it_was_made(join: str) -> None:
+    """Also by who has read the result before the last copy."""
+    plan = with_values([{"a": 1}], [0], join)
+    value = plan["t0"].value
+    value["a"] = 2
+    before = plan.copy()
+    value["a"] = 3
+    assert (before["t0"].value, plan.copy()["t0"].value, plan["t0"].value) == ({"a": 2}, {"a": 3}, {"a": 3})
+    plan.edit([AddTask(Task("t9")), edits.RemoveTask("t9")])
+    check_invariants(plan)
+
+
+def test_what_cannot_be_copied_stays_shared() -> None:
+    lock, cycle, deep = threading.Lock(), list[Any](), list[Any]()
+    cycle.append({"lock": lock, "cycle": cycle})
+    for _ in range(100_000):
+        deep = [deep]
+    values = {"lock": lock, "list": [1], "proxy": MappingProxyType({"x": [1]})}
+    plan = with_values([values, cycle, deep], [0, 0, 0], "all")
+    copy = plan.copy()
+    assert copy["t0"].value["lock"] is lock
+    copy["t0"].value["list"].append(2)
+    copy["t0"].value["proxy"]["x"].append(2)
+    assert (values["list"], values["proxy"]) == ([1], {"x": [1]})
+    assert copy["t1"].value is copy["t1"].value[0]["cycle"] is not cycle
+    assert copy["t2"].value is deep
+    while deep:  # the interpreter frees a deep list recursively
+        deep = deep.pop()
+
+
+def test_a_copy_keeps_the_types_of_values_and_shares_immutable_ones() -> None:
+    value = (1, "a", None, frozenset({b"x"}))
+    assert own_copy(value) is value
+    assert own_copy([defaultdict(list), OrderedDict(a=threading.Lock())])[0].default_factory is list
+    partly = own_copy({"ordered": OrderedDict(a=[1], lock=threading.Lock()), "set": {1}, "tuple": ([1], 2)})
+    assert type(partly["ordered"]) is OrderedDict
+    assert (partly["set"], partly["tuple"]) == ({1}, ([1], 2))
+
+
+def test_a_task_whose_values_are_not_comparable_is_no_difference() -> None:
+    """Objects in the mappings of a task stay the same, so that a copy of the task is equal to it."""
+    thing = object()
+    plan = Constellation("any")
+    plan.add(Task("a", data={"things": [thing, [1]]}))
+    copy = plan.copy()
+    copy.edit([AddTask(Task("b")), AddDependency("a", "b")])
+    batch = diff(copy.origin or plan, copy)
+    assert [type(edit) for edit in batch.edits] == [AddTask, AddDependency]
+    copy["a"].task.data["things"][1].append(2)
+    assert plan["a"].task.data["things"] == [thing, [1]]
+
+
+def test_a_merged_task_shares_nothing_with_the_copy_it_comes_from() -> None:
+    plan = Constellation("any")
+    plan.add(Task("a"))
+    plan.begin(0.0)
+    copy = plan.copy()
+    copy.edit([AddTask(Task("b", inputs={"x": [1]})), UpdateTask("a", inputs={"x": [1]})])
+    batch, _ = merge(plan, copy.origin or plan, copy)
+    plan.apply(batch, 1.0)
+    for task_id in ("a", "b"):
+        plan[task_id].task.inputs["x"].append(2)
+        assert (copy[task_id].task.inputs, copy.copy()[task_id].task.inputs) == ({"x": [1]}, {"x": [1]})
+
+
+def test_a_task_with_very_deep_data_stays_as_it_is() -> None:
+    deep = list[Any]()
+    for _ in range(100_000):
+        deep = [deep]
+    task = Task("a", data={"deep": deep})
+    assert own_task(task) is task
+    while deep:
+        deep = deep.pop()

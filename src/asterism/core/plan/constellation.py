@@ -14,6 +14,7 @@ from asterism.core.plan.diff import Outline
 from asterism.core.plan.edits import AddTask, Edit, EditBatch, RemoveDependency, RemoveTask, UpdateTask, addition_of
 from asterism.core.plan.graph import Graph, is_modifiable
 from asterism.core.plan.node import Node, handler_of
+from asterism.core.plan.node_records import NodeRecords
 from asterism.core.plan.status import FAILED, PENDING, TERMINAL, ConstellationState, TaskStatus
 from asterism.core.plan.task import (
     After,
@@ -29,10 +30,10 @@ from asterism.core.plan.teardowns import pair_problems
 class TaskView:
     """A read-only view of one task. It is live: it shows the current state at each access."""
 
-    __slots__ = ("_node",)
+    __slots__ = ("_node", "_records")
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, node: Node, records: NodeRecords) -> None:
+        self._node, self._records = node, records
 
     @property
     def id(self) -> str:
@@ -53,8 +54,12 @@ class TaskView:
 
     @property
     def value(self) -> Any:
-        """The result; None until the end of the task is final. A provisional result is not shown."""
-        return self._node.value if self._node.status in TERMINAL else None
+        """The result; None until the end of the task is final. A provisional result is not shown. Who changes a mutable
+        result in place changes it in this plan, and in no copy that was made before."""
+        if self._node.status not in TERMINAL:
+            return None
+        self._records.expose(self._node)
+        return self._node.value
 
     @property
     def error(self) -> BaseException | None:
@@ -121,7 +126,7 @@ class EndView(TaskView):
     __slots__ = ("_error", "_status", "_value")
 
     def __init__(self, node: Node, status: TaskStatus, value: Any, error: BaseException | None) -> None:
-        super().__init__(node)
+        super().__init__(node, NodeRecords())
         self._status, self._value, self._error = status, value, error
 
     @property
@@ -280,13 +285,13 @@ class Constellation(Graph):
         return [task_id for task_id in chosen if task_id in self.nodes]
 
     def __getitem__(self, task_id: str) -> TaskView:
-        return TaskView(self.node(task_id))
+        return TaskView(self.node(task_id), self.records)
 
     def __contains__(self, task_id: object) -> bool:
         return task_id in self.nodes
 
     def __iter__(self) -> Iterator[TaskView]:
-        return map(TaskView, self.nodes.values())
+        return (TaskView(node, self.records) for node in self.nodes.values())
 
     def __len__(self) -> int:
         return len(self.nodes)

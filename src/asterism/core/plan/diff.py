@@ -26,7 +26,7 @@ from asterism.core.plan.edits import (
     UpdateTask,
 )
 from asterism.core.plan.graph import Graph, is_modifiable
-from asterism.core.plan.node_records import NodeRecord
+from asterism.core.plan.node_records import NodeRecord, own_task
 from asterism.core.plan.status import CANCELLED, TRANSITIONS
 from asterism.core.plan.task import Dependency, Task, differences
 
@@ -71,11 +71,13 @@ def diff(base: Graph | Outline, new: Graph | Outline, **about: Any) -> EditBatch
     edits: list[Edit] = [  # removals first: a reversed edge must not close a cycle
         *(RemoveDependency(*key) for key in dependencies_before if key not in dependencies),
         *(RemoveTask(task_id) for task_id in tasks_before if task_id not in tasks),
-        *(AddTask(task) for task_id, task in tasks.items() if task_id not in tasks_before),
+        *(AddTask(own_task(task)) for task_id, task in tasks.items() if task_id not in tasks_before),
     ]
     for task_id, task in tasks.items():
         before = tasks_before.get(task_id, task)
-        changes = differences(before, task) if before is not task else {}  # a copy shares the tasks it did not change
+        changes = (
+            differences(before, own_task(task)) if before is not task else {}
+        )  # a copy shares the tasks it did not change
         if changes:
             edits.append(UpdateTask(task_id, **changes))
     for key, dependency in dependencies.items():

@@ -5,14 +5,23 @@ changes, and only their records are made anew for the next copy. A copy shares t
 somebody asks for it (``SharedNodes``). So a copy costs two copies of a dictionary, whatever it contains, and each node
 is paid for by who reads or changes it. Two records that are the same object say the same: ``diff`` looks at no others.
 
+A result may be mutable, and so may be what the mappings of a task contain. A record has its own copy of it
+(``own_copy``), and so has each node that is made of the record: whoever changes a result in place changes it in one
+plan. A plan that has handed out a mutable result (``expose``) makes that record anew for each copy.
+
 Counters of joins and teardowns follow from nodes far away, and a provisional task is pending in a copy, which changes
 the counters below it. So a plan that has any of these is copied as a whole (``plan_codec.copy``).
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from dataclasses import replace
+from datetime import datetime
+from enum import Enum
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from asterism.core.plan.node import AttemptTimes, Node, holds
@@ -59,6 +68,7 @@ class NodeRecord(NamedTuple):
 
 _OWN_FIELDS = NodeState._fields[2:]
 _own_fields = attrgetter(*_OWN_FIELDS)
+_TASK, _VALUE, _REVIEWED = map(NodeState._fields.index, ("task", "value", "reviewed"))
 
 
 def state_of(node: Node) -> NodeState:
@@ -66,24 +76,31 @@ def state_of(node: Node) -> NodeState:
 
 
 def record_of(node: Node) -> NodeRecord:
-    state = state_of(node)._replace(reviewed=True)
-    return NodeRecord(state, tuple(node.children), node.label, node.number, node.urgency)
+    fields = list(state_of(node))
+    fields[_TASK], fields[_VALUE], fields[_REVIEWED] = own_task(node.task), own_copy(node.value), True
+    return NodeRecord(NodeState._make(fields), tuple(node.children), node.label, node.number, node.urgency)
 
 
 class NodeRecords:
     """The records of the nodes of a plan, in their order. They exist once somebody has asked for them."""
 
-    __slots__ = ("_shared", "_stale", "_table")
+    __slots__ = ("_exposed", "_shared", "_stale", "_table")
 
     def __init__(self, table: dict[str, NodeRecord] | None = None) -> None:
         self._table = table
         self._shared = True  # somebody else has the table: it must not change
         self._stale: dict[str, None] = {}  # nodes whose records have to be made anew
+        self._exposed: dict[str, None] = {}  # nodes whose results somebody may change in place
 
     def mark(self, node: Node) -> None:
         """A node has changed, or is changing in the same step."""
         if self._table is not None:
             self._stale[node.id] = None
+
+    def expose(self, node: Node) -> None:
+        """Somebody has the result of a node, and may change it at any time if it is mutable."""
+        if not is_immutable(node.value):
+            self._exposed[node.id] = None
 
     def add(self, node: Node) -> None:
         """A node is now the last one of the plan."""
@@ -92,6 +109,7 @@ class NodeRecords:
 
     def remove(self, node: Node) -> None:
         """A node has left the plan."""
+        self._exposed.pop(node.id, None)
         if self._table is not None:
             self._stale.pop(node.id, None)
             if node.id in self._table:
@@ -106,9 +124,11 @@ class NodeRecords:
         """The records of all nodes. The table never changes: who changes a node afterwards makes another."""
         if self._table is None:
             self._table = {node.id: record_of(node) for node in nodes.values()}
-        elif self._stale:
+        elif self._stale or self._exposed:
             table = self._own_table(self._table)
-            for node in filter(None, map(nodes.get, self._stale)):  # a removed one may have been marked since
+            for node in filter(
+                None, map(nodes.get, self._stale | self._exposed)
+            ):  # a removed one may have been marked since
                 table[node.id] = record_of(node)
             self._stale.clear()
         self._shared = True
@@ -168,9 +188,88 @@ class SharedNodes(LazyNodes):
         node = Node(state.task, record.label)
         for name, value in zip(_OWN_FIELDS, state[2:], strict=True):
             setattr(node, name, value)
+        node.task, node.value = own_task(state.task), own_copy(state.value)
         node.number, node.urgency, node.over = record.number, record.urgency, state.status in TERMINAL
         node.parents = {edge.source: edge for edge in state.parents}
         node.children = LazyNodes(dict.fromkeys(record.children), self.__getitem__)
         node.verdicts = dict(state.verdicts) if state.verdicts else None
         node.open = sum(not holds(edge, self._records[edge.source].state.status, node) for edge in state.parents)
         return node
+
+
+# -- values that belong to one plan ------------------------------------------------------------------------------------
+
+_IMMUTABLE = frozenset({type(None), bool, int, float, complex, str, bytes, datetime})
+
+_MAPPINGS = ("http", "inputs", "env", "data", "foreach", "skip_if_unchanged", "agent")
+"""The fields of a task that may contain mutable values."""
+
+_mappings_of = attrgetter(*_MAPPINGS)
+
+
+def is_immutable(value: Any) -> bool:
+    """Whether nobody can change a value. False if that is not known."""
+    if type(value) in _IMMUTABLE or isinstance(value, Enum):
+        return True
+    if type(value) in (tuple, frozenset):
+        return all(map(is_immutable, value))
+    return type(value) is MappingProxyType and not value
+
+
+def own_copy(value: Any) -> Any:
+    """A copy of a value that shares nothing mutable with it; an immutable value itself. What cannot be copied, such as
+    a lock or an open socket, stays shared."""
+    if is_immutable(value):
+        return value
+    if type(value) is dict and _IMMUTABLE.issuperset(map(type, value.values())):
+        return value.copy()
+    try:
+        return copy.deepcopy(value)
+    except RecursionError:
+        return value
+    except Exception:
+        return _copy_containers(value, _copied_or_shared, {})
+
+
+def own_task(task: Task) -> Task:
+    """A task whose mappings share no container with those of another; the task itself if it has none. Other objects in
+    them stay shared: a task with copies of them might not be equal to this one."""
+    mutable = {
+        name: mapping
+        for name, mapping in zip(_MAPPINGS, _mappings_of(task), strict=True)
+        if mapping and not all(map(is_immutable, mapping.values()))
+    }
+    if not mutable:
+        return task
+    try:
+        return replace(task, **{name: _copy_containers(mapping, _shared, {}) for name, mapping in mutable.items()})
+    except RecursionError:
+        return task
+
+
+def _copy_containers(value: Any, copy_item: Callable[[Any], Any], copies: dict[int, Any]) -> Any:
+    """Copy a value as far as it consists of containers, and the rest with ``copy_item``."""
+    if id(value) in copies:  # it contains itself
+        return copies[id(value)]
+    if isinstance(value, dict | MappingProxyType):
+        mapping = copies[id(value)] = value.copy()
+        mapping.update((key, _copy_containers(item, copy_item, copies)) for key, item in value.items())
+        return mapping
+    if isinstance(value, list):
+        items = copies[id(value)] = copy.copy(value)
+        items[:] = [_copy_containers(item, copy_item, copies) for item in value]
+        return items
+    if type(value) in (tuple, set, frozenset):
+        return type(value)(_copy_containers(item, copy_item, copies) for item in value)
+    return copy_item(value)
+
+
+def _copied_or_shared(value: Any) -> Any:
+    try:
+        return copy.deepcopy(value)
+    except Exception:
+        return value
+
+
+def _shared(value: Any) -> Any:
+    return value

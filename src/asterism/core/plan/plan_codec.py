@@ -25,7 +25,7 @@ from asterism.core.plan.edits import Key
 from asterism.core.plan.graph import Graph
 from asterism.core.plan.joins import is_over
 from asterism.core.plan.node import AttemptTimes, Node
-from asterism.core.plan.node_records import NodeRecords, NodeState, SharedNodes, state_of
+from asterism.core.plan.node_records import NodeRecords, NodeState, SharedNodes, own_copy, own_task, state_of
 from asterism.core.plan.status import PENDING, RUNNING, ConstellationState, TaskStatus
 from asterism.core.plan.task import Dependency, Task
 
@@ -239,11 +239,11 @@ def _share_nodes(graph: Graph, into: Graph) -> None:
 def _copy_nodes(graph: Graph, into: Graph) -> None:
     """Make all nodes and link them, which computes all counters."""
     for node in graph.nodes.values():
-        clone = Node(node.task, into.order.fresh())
+        clone = Node(own_task(node.task), into.order.fresh())
         if not node.provisional:
             for name in PROGRESS:
                 setattr(clone, name, getattr(node, name))
-            clone.value, clone.error, clone.reviewed = node.value, node.error, True
+            clone.value, clone.error, clone.reviewed = own_copy(node.value), node.error, True
         _place(into, clone)
     for node in graph.nodes.values():
         for dependency in node.parents.values():
