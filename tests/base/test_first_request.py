@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 
-from asterism.execution import http_requests
+from asterism.base import https_session
 from tests.process_scenes import PATIENCE
 
 # Importing httpx takes three seconds here, as on a slow machine; the other task has one second, and needs almost none.
@@ -16,7 +16,8 @@ SCRIPT = textwrap.dedent(
     """
     import asyncio, sys, time
     from asterism import Constellation, LocalDevice, Orchestrator, Task
-    from asterism.execution import http_requests
+    from asterism.base import https_session
+    from asterism.execution.http_requests import NoAnswer
 
     assert "httpx" not in sys.modules
 
@@ -35,13 +36,13 @@ SCRIPT = textwrap.dedent(
     if "on the loop" in sys.argv:
         async def at_once(function, *given):
             return function(*given)
-        http_requests.asyncio.to_thread = at_once
+        https_session.asyncio.to_thread = at_once
 
     plan = Constellation()
     plan.add(Task("request", http={"url": "http://127.0.0.1:1/"}))
     plan.add(Task("prompt", call=prompt, timeout=1.0))
     result = asyncio.run(Orchestrator([LocalDevice("here")]).run(plan))
-    assert isinstance(result.plan.nodes["request"].error, http_requests.NoAnswer), result.plan.nodes["request"].error
+    assert isinstance(result.plan.nodes["request"].error, NoAnswer), result.plan.nodes["request"].error
     print(result["prompt"].status)
     """
 )
@@ -68,8 +69,8 @@ async def test_certificates_are_read_once_for_all_clients(monkeypatch: pytest.Mo
     made = []
     real = httpx.create_ssl_context
     monkeypatch.setattr(httpx, "create_ssl_context", lambda *given, **terms: made.append(1) or real(*given, **terms))
-    monkeypatch.setattr(http_requests, "_contexts", {})
-    for client in await asyncio.gather(*(http_requests.http_client() for _ in range(5))):
+    monkeypatch.setattr(https_session, "_contexts", {})
+    for client in await asyncio.gather(*(https_session.http_client() for _ in range(5))):
         await client.aclose()
     assert len(made) == 1
 

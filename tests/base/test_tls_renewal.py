@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from asterism.base import listen_address
-from asterism.base.listen_address import CertificateFiles, ListenAddress, renewed_certificate
+from asterism.base import tls_renewal
+from asterism.base.listen_address import ListenAddress
+from asterism.base.tls_renewal import CertificateFiles, renewed_certificate
 from asterism.peers.private_files import _new_identity
 
 log = logging.getLogger("asterism.server")
@@ -90,7 +91,7 @@ async def test_files_that_do_not_fit_together_leave_the_old_certificate(
 
 
 async def test_a_hangup_signal_reads_the_files_again_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listen_address, "LOOK_INTERVAL", 1e9)
+    monkeypatch.setattr(tls_renewal, "LOOK_INTERVAL", 1e9)
     address, reads = written(tmp_path), asyncio.Event()
     context = context_of(address)
     look = CertificateFiles.look

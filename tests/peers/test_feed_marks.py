@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from asterism.core.run.run import FAILED
-from asterism.peers import exchange, outgoing
+from asterism.peers import exchange, rollback_detection
 from asterism.peers.exchange import Exchange, PeerUnreachable
 from asterism.peers.messages import PROTOCOL, parse_message
 from asterism.peers.registry import marks_key
@@ -67,7 +67,7 @@ async def test_only_changes_are_sent_after_syncs_on_another_way(who: str) -> Non
         await laptop.create()
     await laptop.sync_with(kitchen)
     second = Exchange(laptop.fleet)
-    for _ in range(outgoing.MARKS_KEPT + 2):
+    for _ in range(rollback_detection.MARKS_KEPT + 2):
         await laptop.create()
         if who == "both sides call":
             await kitchen.sync_with(laptop)

@@ -20,11 +20,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from asterism.base.https_session import Pin, fingerprint
 from asterism.core.errors import AsterismError
 from asterism.peers import peer_client
 from asterism.peers.exchange import PeerUnreachable
 from asterism.peers.peer_client import ClientPool, PeerClient
-from asterism.peers.private_files import Token, TokenFile, fingerprint
+from asterism.peers.private_files import Token, TokenFile
 from asterism.peers.registry import Peer, PeerRefused
 from asterism.store.sqlite import SqliteStore
 
@@ -200,7 +201,7 @@ async def test_without_the_pin_the_token_would_go_to_any_server(
     """Ablation: with a context that trusts every certificate, a changed one is not noticed."""
     open_to_all = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     open_to_all.check_hostname, open_to_all.verify_mode = False, ssl.CERT_NONE
-    monkeypatch.setattr(peer_client, "_pinned_context", lambda certificate: open_to_all)
+    monkeypatch.setattr(Pin, "context", lambda pin, certificate: open_to_all)
     with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
         await test_a_server_that_changes_its_certificate_receives_nothing(tmp_path, kitchen)
 

@@ -17,13 +17,13 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from asterism.base.https_session import fingerprint
 from asterism.base.private_file import UnusableSecret, write_private
 from asterism.core.errors import AsterismError
 from asterism.peers.private_files import (
     TlsIdentity,
     Token,
     TokenFile,
-    fingerprint,
     tls_identity,
 )
 from asterism.store.memory import MemoryStore

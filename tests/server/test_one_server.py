@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives import serialization  # noqa: F401 - loading
 
 from asterism.api.credentials import Credentials
 from asterism.base.http_limits import Limits
+from asterism.base.https_session import fingerprint
 from asterism.base.listen_address import CannotServe, ListenAddress
 from asterism.cli.series.series_webhook_commands import WebhookSettings
 from asterism.cli.serve import server_process
@@ -36,7 +37,7 @@ from asterism.fleet.policy.device_policy import DevicePolicy
 from asterism.peers.exchange import Exchange
 from asterism.peers.invitations import invite
 from asterism.peers.peer_client import accept_invitation, client_for
-from asterism.peers.private_files import fingerprint, tls_identity
+from asterism.peers.private_files import tls_identity
 from asterism.peers.registry import PeerRefused
 from asterism.series.github.discovery import SeriesMatcher
 from asterism.series.github.sync import SyncWorker

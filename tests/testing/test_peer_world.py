@@ -9,7 +9,7 @@ import pytest
 
 from asterism.core.run.run import Run
 from asterism.fleet.fleet import Fleet
-from asterism.peers import exchange, outgoing, record_decisions
+from asterism.peers import exchange, record_decisions, rollback_detection
 from asterism.peers.exchange import Exchange, SyncResult, Transport
 from asterism.peers.messages import Cursor
 from asterism.peers.registry import Peer
@@ -116,11 +116,13 @@ def test_while_no_link_is_cut_nothing_is_contested_however_much_waits() -> None:
 
 @pytest.mark.long
 def test_an_unnoticed_rollback_breaks_a_promise(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def believed(self: outgoing.FeedMarks, peer: Peer, cursor: Cursor | None) -> outgoing.FeedPosition:
+    async def believed(
+        self: rollback_detection.FeedMarks, peer: Peer, cursor: Cursor | None
+    ) -> rollback_detection.FeedPosition:
         good = cursor is not None and cursor.feed == self._id and cursor.number <= await self._feed.newest()
-        return outgoing.FeedPosition(cursor.number if good and cursor is not None else 0)
+        return rollback_detection.FeedPosition(cursor.number if good and cursor is not None else 0)
 
-    monkeypatch.setattr(outgoing.FeedMarks, "position", believed)
+    monkeypatch.setattr(rollback_detection.FeedMarks, "position", believed)
     is_noticed(monkeypatch, "records long after", first=9, world=PutBackWorld)
 
 

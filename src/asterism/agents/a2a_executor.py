@@ -38,12 +38,12 @@ from urllib.parse import urlsplit
 
 from asterism.agents.agent_prompt import LONGEST_ANSWER, AgentAnswer, AgentFailed, agent_result
 from asterism.base.http_answers import AnswerRefused, bound_answer
+from asterism.base.https_session import http_client
 from asterism.base.startup import install_hint
 from asterism.base.strict_json import JsonCount
 from asterism.base.text import masked_url, shorten
 from asterism.core.backoff import retry_delay
 from asterism.core.errors import AsterismError
-from asterism.execution.http_requests import http_client
 from asterism.fleet.device.agent_work import AgentWork
 from asterism.fleet.policy.device_policy import DevicePolicy
 from asterism.fleet.policy.judged_requests import judge_connections

@@ -17,7 +17,6 @@ Both have every operation as a method. An error of the server is an ``ApiError``
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import json
 import ssl
 import time
@@ -44,6 +43,7 @@ from asterism.api.request_tries import RequestTries
 from asterism.api.server_logins import token_for
 from asterism.api.server_operations import ServerOperations
 from asterism.base.http_answers import ACCEPTED, LARGEST_SERVER_ANSWER, AnswerRefused, bound_answer, bound_hook
+from asterism.base.https_session import is_loopback
 from asterism.base.text import masked_url, path_part
 from asterism.core.errors import AsterismError
 
@@ -294,18 +294,11 @@ def checked_url(url: str) -> str:
     host = parts.hostname or ""
     if parts.scheme not in ("http", "https") or not host:
         raise AsterismError(f"{masked_url(url)!r} is not the address of a server (example: https://host:7400)")
-    if parts.scheme == "http" and not _is_loopback(host):
+    if parts.scheme == "http" and not is_loopback(host):
         raise AsterismError(f"{masked_url(url)!r}: a token is sent to another machine only over https")
     if parts.username is not None or parts.query or parts.fragment:
         raise AsterismError(f"{masked_url(url)!r}: the address of a server has no login, query or fragment")
     return f"{parts.scheme}{url[len(parts.scheme) :]}".rstrip("/")  # the scheme in lower case
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _bound(response: httpx.Response) -> None:

@@ -3,37 +3,27 @@
 ``follow_redirect`` follows redirects, here and on devices. Another origin (scheme, host or port) is another party:
 headers with a secret, credentials and cookies are not sent there. If the body has a secret, the request fails, since
 without its body it would mean something else.
-
-``load_httpx`` loads httpx and the TLS certificates once, in a thread. The import takes half a second or more, and each
-client reads all certificates of the system unless it gets a context that has them. In the event loop either would make
-other tasks miss their timeouts and heartbeats.
 """
 
 from __future__ import annotations
 
-import asyncio
 import codecs
 import json
 import logging
-import os
-import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from asterism.base.http_answers import ACCEPTED, AnswerTooLarge, read_answer
+from asterism.base.http_answers import AnswerTooLarge, read_answer
+from asterism.base.https_session import http_client
 from asterism.base.secret_mask import Mask
-from asterism.base.startup import install_hint
 from asterism.base.text import decode_whole, masked_url, masked_urls
 from asterism.core.errors import AsterismError
 from asterism.core.json_values import SizeLimit
 from asterism.execution.large_values import call_apart
 
 if TYPE_CHECKING:
-    from ssl import SSLContext
-
     import httpx
 
 MAX_REDIRECTS = 20
@@ -45,9 +35,6 @@ _FRAMING = frozenset({"host", "content-length", "transfer-encoding", "connection
 
 _NOT_OF_TEXTS = frozenset({"idna", "punycode", "undefined", "unicode-escape", "raw-unicode-escape"})
 """Encodings that are not for bodies; the time of some grows with the square of the length."""
-
-LAZY_IMPORTS = ("httpcore._backends.anyio", "anyio._backends._asyncio")
-"""Modules that httpx would import during the first request. If they are renamed, it does so again."""
 
 FIELDS = frozenset({"method", "url", "headers", "params", "json", "body", "expect"})
 
@@ -233,47 +220,3 @@ def _origin(url: httpx.URL) -> tuple[str, str, int | None]:
 
 def _origin_text(url: httpx.URL) -> str:
     return f"{url.scheme}://{url.netloc.decode('ascii')}"
-
-
-# -- loading of httpx --------------------------------------------------------------------------------------------------
-
-_preparing = threading.Lock()
-_contexts: dict[tuple[str | None, str | None], SSLContext] = {}
-
-
-async def load_httpx(what: str = "HTTP tasks need httpx", extra: str = "http") -> Any:
-    """The module httpx. Raises AsterismError if it is not installed; ``what`` says what needs it."""
-    trust = _trust()
-    try:
-        if trust not in _contexts:
-            await asyncio.to_thread(_prepare, trust)
-        return import_module("httpx")
-    except ImportError:
-        raise AsterismError(f"{what}: {install_hint(extra)}") from None
-
-
-async def http_client(**options: Any) -> httpx.AsyncClient:
-    """A client with the certificates of the system, for ``async with``."""
-    loaded = await load_httpx()
-    headers = {"accept-encoding": ACCEPTED, **(options.pop("headers", None) or {})}
-    client: httpx.AsyncClient = loaded.AsyncClient(verify=_contexts[_trust()], headers=headers, **options)
-    return client
-
-
-def _trust() -> tuple[str | None, str | None]:
-    """Where httpx looks for more certificates."""
-    return os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
-
-
-def _prepare(trust: tuple[str | None, str | None]) -> None:
-    with _preparing:
-        if trust in _contexts:
-            return
-        import httpx
-
-        for name in LAZY_IMPORTS:
-            with suppress(ImportError):
-                import_module(name)
-        context = httpx.create_ssl_context()
-        httpx.AsyncClient(verify=context)  # the first client imports the rest
-        _contexts[trust] = context

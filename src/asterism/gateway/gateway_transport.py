@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import hashlib
-import ipaddress
 import json
-import ssl
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from asterism.base.http_answers import LARGEST_SERVER_ANSWER, AnswerRefused, read_answer
+from asterism.base.http_answers import LARGEST_SERVER_ANSWER, AnswerRefused
+from asterism.base.https_session import (
+    CONNECT_TIMEOUT,
+    HttpsSession,
+    Pin,
+    is_loopback,
+    is_temporary,
+    problem_in,
+    shown_text,
+)
 from asterism.base.text import masked_url
 from asterism.core.errors import AsterismError
-from asterism.execution.http_requests import load_httpx
 from asterism.gateway.device_key import DeviceKey, Enrolment, EnrolmentFile
 from asterism.gateway.gateway_connection import GatewayAccess, GatewayRefused
 from asterism.gateway.gateway_messages import PREFIX, GatewayTransport
@@ -24,9 +26,6 @@ from asterism.store.store_errors import StoreUnavailable
 
 if TYPE_CHECKING:
     import httpx
-
-CONNECT_TIMEOUT = 10.0
-"""How long a connection may take to be made, in seconds."""
 
 CONNECTIONS = 4
 """How many connections a device has at most: one waits for work, one sends heartbeats, the others steps and values."""
@@ -54,142 +53,63 @@ def server_url(text: str) -> str:
         raise InvalidServer(f"{masked_url(text)!r} is not a valid address: {error}") from None
     if parts.scheme not in ("http", "https") or not host or parts.path.strip("/") or parts.query or parts.username:
         raise InvalidServer(f"{masked_url(text)!r} is not the address of a server (example: https://host:7400)")
-    if parts.scheme == "http" and not _is_loopback(host):
+    if parts.scheme == "http" and not is_loopback(host):
         raise InvalidServer(f"{host} is another machine: its address has to begin with https://")
     return f"{parts.scheme}://{parts.netloc}"
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+class HttpTransport(HttpsSession):
+    """``fingerprint`` is that of the server's certificate, if it is not one that everybody trusts. ``inner`` is the
+    transport of httpx, for tests."""
 
-
-class HttpTransport:
-    """``fingerprint`` is the SHA-256 of the server's certificate, if it is not one that everybody trusts. ``inner`` is
-    the transport of httpx, for tests."""
+    unreachable, refused = StoreUnavailable, GatewayRefused
+    needs = ("devices of a gateway need httpx", "gateway")
 
     def __init__(
         self, url: str, *, fingerprint: str | None = None, inner: httpx.AsyncBaseTransport | None = None
     ) -> None:
-        self.url = url
-        self._fingerprint, self._inner = fingerprint, inner
-        self._client: httpx.AsyncClient | None = None
-        self._connecting = asyncio.Lock()
+        pin = None if fingerprint is None else Pin(fingerprint, "the one with the given fingerprint")
+        super().__init__(
+            url,
+            pin,
+            headers={"content-type": "application/json"},
+            transport=inner,
+            connections=(CONNECTIONS, KEPT_OPEN),
+        )
 
     async def send(self, operation: str, body: Any, token: str | None, *, timeout: float) -> Any:
-        client = await self._connected()
         headers = {} if token is None else {"authorization": f"Bearer {token}"}
         content = body if isinstance(body, bytes) else _encoded(body)
-        with translated_errors(self.url):
-            async with asyncio.timeout(timeout):
-                asked = client.build_request("POST", f"{PREFIX}/{operation}", content=content, headers=headers)
-                answer = await client.send(asked, stream=True)
-                try:
-                    received = await read_answer(answer, LARGEST_SERVER_ANSWER)
-                finally:
-                    await answer.aclose()
-        if answer.status_code == 200:
-            return received if operation == "fetch" else _json(received, self.url)
-        raise _refusal(answer.status_code, received, self.url)
+        try:
+            status, received = await self.request(
+                "POST",
+                f"{PREFIX}/{operation}",
+                most=LARGEST_SERVER_ANSWER,
+                within=timeout,
+                headers=headers,
+                content=content,
+            )
+        except AnswerRefused as error:
+            raise GatewayRefused(str(error)) from None
+        if status == 200:
+            return received if operation == "fetch" else self._json(received)
+        problem = problem_in(received)
+        text = shown_text(problem.get("detail"), 1000)
+        if is_temporary(status) or status == 421:  # its names may be set right
+            raise StoreUnavailable(f"{self.url} answered {status}: {text}")
+        kind = str(problem.get("kind") or ("invalid" if status == 413 else ""))
+        raise GatewayRefused(text or f"{self.url} answered {status}", kind)
 
-    async def _connected(self) -> httpx.AsyncClient:
-        if self._client is not None:
-            return self._client
-        async with self._connecting:
-            if self._client is None:
-                library = await load_httpx("devices of a gateway need httpx", "gateway")
-                verify: Any = True
-                if self._fingerprint is not None:
-                    with translated_errors(self.url):
-                        async with asyncio.timeout(CONNECT_TIMEOUT):
-                            verify = await _pinned(self.url, self._fingerprint)
-                self._client = library.AsyncClient(
-                    base_url=self.url,
-                    headers={"accept-encoding": "identity", "content-type": "application/json"},
-                    verify=verify,
-                    timeout=library.Timeout(None, connect=CONNECT_TIMEOUT),
-                    limits=library.Limits(
-                        max_connections=CONNECTIONS,
-                        max_keepalive_connections=CONNECTIONS,
-                        keepalive_expiry=KEPT_OPEN,
-                    ),
-                    transport=self._inner,
-                    trust_env=self._fingerprint is None,
-                )
-        return self._client
-
-    async def close(self) -> None:
-        client, self._client = self._client, None
-        if client is not None:
-            await client.aclose()
-
-
-@contextlib.contextmanager
-def translated_errors(url: str) -> Iterator[None]:
-    """Errors of the connection as StoreUnavailable: it is unknown whether the message arrived."""
-    import httpx  # installed: load_httpx was called before
-
-    try:
-        yield
-    except AnswerRefused as error:
-        raise GatewayRefused(str(error)) from None
-    except (TimeoutError, httpx.TimeoutException):
-        raise StoreUnavailable(f"{url} does not answer") from None
-    except (httpx.HTTPError, OSError) as error:
-        cause: BaseException = error
-        while (inner := cause.__cause__ or cause.__context__) is not None:
-            cause = inner
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            raise GatewayRefused(f"the certificate of {url} is not trusted: {cause.verify_message}") from None
-        raise StoreUnavailable(f"{url} is unreachable: {cause or type(cause).__name__}") from None
+    def _json(self, content: bytes) -> Any:
+        try:
+            return json.loads(content)
+        except (ValueError, RecursionError):
+            raise GatewayRefused(f"the answer of {self.url} is not JSON: it is another service") from None
 
 
 def _encoded(body: Any) -> bytes:
     """A message as JSON. A lone surrogate, which UTF-8 cannot express, is replaced, as stores do."""
     return json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
-
-
-def _json(content: bytes, url: str) -> Any:
-    try:
-        return json.loads(content)
-    except (ValueError, RecursionError):
-        raise GatewayRefused(f"the answer of {url} is not JSON: it is another service") from None
-
-
-def _refusal(status: int, content: bytes, url: str) -> Exception:
-    try:
-        document = json.loads(content)
-        kind, detail = str(document.get("kind", "")), str(document.get("detail", ""))
-    except (ValueError, AttributeError, RecursionError):
-        kind = detail = ""
-    shown = "".join(letter if letter.isprintable() else " " for letter in detail[:1000])
-    if status in (408, 421, 425, 429) or status >= 500:
-        return StoreUnavailable(f"{url} answered {status}: {shown}")
-    return GatewayRefused(shown or f"{url} answered {status}", kind or ("invalid" if status == 413 else ""))
-
-
-async def _pinned(url: str, fingerprint: str) -> ssl.SSLContext:
-    """A TLS context that trusts the certificate with this fingerprint, and no other. Only the handshake is sent before
-    it is compared."""
-    parts = urlsplit(url)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    _, writer = await asyncio.open_connection(parts.hostname, parts.port or 443, ssl=context)
-    try:
-        certificate = bytes(writer.get_extra_info("ssl_object").getpeercert(binary_form=True) or b"")
-    finally:
-        writer.close()
-        with contextlib.suppress(OSError):
-            await writer.wait_closed()
-    if hashlib.sha256(certificate).hexdigest() != fingerprint:
-        raise GatewayRefused(f"the certificate of {url} is not the one with the given fingerprint")
-    trusted = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    trusted.check_hostname = False
-    trusted.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    trusted.load_verify_locations(cadata=certificate)
-    return trusted
 
 
 # -- enrolment ---------------------------------------------------------------------------------------------------------

@@ -70,7 +70,7 @@ class UnreadableLine:
 
 
 class Cursor(NamedTuple):
-    """A store's position in the feed of another, and the mark of the last batch it received (outgoing.py);
+    """A store's position in the feed of another, and the mark of the last batch it received (rollback_detection.py);
     without a mark ``turn`` is 0. ``whole`` asks for all records, including those that came from the reader."""
 
     feed: str

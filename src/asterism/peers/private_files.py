@@ -14,13 +14,13 @@ is no longer secret.
 from __future__ import annotations
 
 import datetime
-import hashlib
 import json
 import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from asterism.base.https_session import pem_fingerprint
 from asterism.base.private_file import UnusableSecret, locked_folder, read_private, write_private
 from asterism.base.startup import install_hint
 from asterism.core.errors import AsterismError
@@ -134,24 +134,17 @@ def tls_identity(store: Store) -> TlsIdentity:
     return TlsIdentity(path, _checked(path, data))
 
 
-def fingerprint(certificate: bytes) -> str:
-    """The fingerprint of a certificate in DER."""
-    return hashlib.sha256(certificate).hexdigest()
-
-
 def _checked(path: Path, data: bytes) -> str:
     """The fingerprint, after checking that key and certificate belong together."""
     try:
-        text = data.decode("ascii")
-        begin = text.index("-----BEGIN CERTIFICATE-----")
-        certificate = ssl.PEM_cert_to_DER_cert(text[begin:])
+        own = pem_fingerprint(data.decode("ascii"))
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(path)
     except (ValueError, ssl.SSLError):
         raise UnusableSecret(
             f"{path} is damaged: it does not contain a key and its certificate. Restore it from a backup, or remove it "
             "and invite the peers again"
         ) from None
-    return fingerprint(certificate)
+    return own
 
 
 def _new_identity() -> bytes:

@@ -9,7 +9,7 @@ silence itself: ``MIN_OBSERVED_SILENCE`` seconds, or a machine that is never on 
 the store's clock cannot tell, because it was ahead at the last contact, a monitor observes all of it.
 
 Records of other peers about the silent peer's devices were ignored so far, since only that peer was believed about them
-(record_decisions.py). From now on they are accepted. So all others are asked to send everything again, whether any run
+(trust.py). From now on they are accepted. So all others are asked to send everything again, whether any run
 is left to the silent peer or not, at most five times in an hour for the same peer.
 
 **Removal.** A person who removes a peer decides whether its unfinished runs are held or adopted. *Held* are runs that

@@ -337,15 +337,12 @@ def invite(
 
 def _fingerprint(path: str) -> str:
     """The fingerprint of the first certificate in a PEM file."""
-    import hashlib
-    import ssl
     from pathlib import Path
 
+    from asterism.base.https_session import pem_fingerprint
+
     try:
-        text = Path(path).read_text(encoding="ascii")
-        begin = text.index("-----BEGIN CERTIFICATE-----")
-        end = text.index("-----END CERTIFICATE-----", begin) + len("-----END CERTIFICATE-----")
-        return hashlib.sha256(ssl.PEM_cert_to_DER_cert(text[begin:end])).hexdigest()
+        return pem_fingerprint(Path(path).read_text(encoding="ascii"))
     except (OSError, ValueError) as error:
         raise click.BadParameter(f"{path} is not a certificate in PEM: {error}", param_hint="--tls-cert") from None
 

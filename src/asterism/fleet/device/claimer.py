@@ -16,11 +16,11 @@ import contextlib
 import logging
 
 from asterism.base.error_log import RecurringError
+from asterism.base.https_session import load_httpx
 from asterism.core.errors import InvalidWorkflow, RunRefused
 from asterism.core.run import transitions
 from asterism.core.run.run import ASSIGNED, Run, queue_order
 from asterism.core.run.workflow import Workflow
-from asterism.execution.http_requests import load_httpx
 from asterism.fleet.device.completion import HeldRun
 from asterism.fleet.device.device_connection import DeviceConnection
 from asterism.fleet.device.health import DeviceHealth

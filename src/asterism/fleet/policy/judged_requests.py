@@ -13,11 +13,11 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from asterism.base.https_session import http_client, load_httpx
 from asterism.base.secret_mask import Mask
 from asterism.core.errors import DeviceTrouble
 from asterism.core.json_values import SizeLimit
 from asterism.execution import http_requests
-from asterism.execution.http_requests import http_client, load_httpx
 from asterism.execution.processes import EXHAUSTED
 from asterism.fleet.policy.device_policy import DevicePolicy
 

@@ -29,8 +29,9 @@ from starlette.routing import Route
 
 from asterism.base.http_limits import PROXY, Bodies, Limits, RequestRefused, network_of, place_of, read_body
 from asterism.base.http_server import LimitedServer, serving
-from asterism.base.listen_address import ListenAddress, renewed_certificate
+from asterism.base.listen_address import ListenAddress
 from asterism.base.operating_system import stop_signals
+from asterism.base.tls_renewal import renewed_certificate
 from asterism.series.github.discovery import SeriesMatcher, has_label
 from asterism.series.github.sync import SyncWorker
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 import asyncio
 import configparser
 import contextlib
-import ipaddress
 import logging
 import os
 import re
@@ -30,6 +29,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit, u
 import asyncpg
 
 from asterism.base.clock import ServerClock
+from asterism.base.https_session import is_loopback
 from asterism.base.text import masked_url
 from asterism.store.postgres.error_mapping import spoils, translated
 from asterism.store.store_errors import StoreError, StoreMissing, StoreReadOnly, StoreUnavailable
@@ -105,14 +105,7 @@ class Address:
 def _encryption(mode: str | None, host: Mapping[str, Any]) -> dict[str, str]:
     """The argument ``ssl`` for a server: TLS is required for other machines, unless there is an ``sslmode``."""
     name = host.get("host", "")
-    return {} if mode or not name or name.startswith(("/", "@")) or _is_loopback(name) else {"ssl": "require"}
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return {} if mode or not name or name.startswith(("/", "@")) or is_loopback(name) else {"ssl": "require"}
 
 
 def _check_certificates(mode: str | None, query: Mapping[str, str]) -> None:
