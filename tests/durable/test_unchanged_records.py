@@ -20,6 +20,7 @@ from asterism.durable.plan_submissions import submit_plan
 from asterism.fleet.joinable_devices import DEVICES
 from asterism.orchestrator import unchanged_tasks
 from asterism.store.protocol import PutRegister, Store
+from tests.durable import durable_work
 from tests.durable.durable_scenes import Stage, chain, task
 
 pytestmark = pytest.mark.virtual_time
@@ -94,10 +95,24 @@ async def test_the_result_of_a_revoked_device_does_not_count_for_another_one_of_
     assert not await skipped(stage.orchestrator(local=0), "seven")
 
 
+async def test_a_device_that_was_enrolled_after_the_execution_began_has_not_made_its_result(stage: Stage) -> None:
+    """The machine that began it was revoked meanwhile, and its name given to another one."""
+    await stage.device("lab")
+    await reenrolled(stage, "first", 1.0)
+    running = asyncio.ensure_future(skipped(stage.orchestrator(local=0), "one", call="wait"))
+    await durable_work.gate("make begun").wait()
+    await asyncio.sleep(1.0)
+    await reenrolled(stage, "second", stage.store.clock())
+    durable_work.gate("make").set()
+    assert not await running
+    assert not await skipped(stage.orchestrator(local=0), "two", call="wait")
+    assert await skipped(stage.orchestrator(local=0), "three", call="wait")
+
+
 async def test_without_the_enrolment_in_its_record_the_result_of_a_revoked_device_counts(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def by_name(store: Store, device: str) -> str:
+    async def by_name(store: Store, device: str, began_at: float = 0.0) -> str:
         return ""
 
     monkeypatch.setattr(fleet_device, "enrolment_of", by_name)

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from asterism import Constellation, LocalDevice, Orchestrator, Task
+from asterism.core.plan.edits import CancelTask
 from asterism.core.plan.invariants import check_invariants
 from asterism.orchestrator import execution
-from tests.orchestrator.orchestrator_scenes import Script, after, at, failing, orchestrate, stubborn
+from tests.orchestrator.orchestrator_scenes import Script, after, at, failing, orchestrate, stubborn, until
 
 pytestmark = pytest.mark.virtual_time
 
@@ -192,3 +193,18 @@ async def test_an_end_of_a_teardown_is_announced_while_the_plan_is_cancelled() -
         ("task_completed", "drop"),
         ("constellation_cancelled", None),
     ]
+
+
+async def test_a_set_up_that_is_cancelled_in_the_tick_of_its_start_is_not_torn_down() -> None:
+    """Its work has not begun, so there is nothing to tear down."""
+    begun: list[str] = []
+    plan = Constellation("p")
+    plan.add(Task("create", call=lambda: begun.append("create")))
+    plan.add(Task("drop", call=lambda: begun.append("drop")), teardown="create")
+    _, running = start(plan)
+    await until(lambda: plan["create"].status == "running")
+    plan.edit([CancelTask("create", "not needed")])
+    await running
+    assert begun == []
+    assert statuses(plan) == {"create": "cancelled", "drop": "cancelled"}
+    assert plan["drop"].reason == "not needed: its set-up 'create' never started"

@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import functools
 import json
+import math
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -93,13 +94,13 @@ class FleetRoster(Roster):
         name = f"{plan_id}@{maker[1]}" if maker[0] == PROCESS else maker[1]
         return maker == await self.maker(plan_id, name) and await member.device.could_run(name, plan_id, task)
 
-    async def maker(self, plan_id: str, device: str) -> Sequence[str]:
+    async def maker(self, plan_id: str, device: str, began_at: float = math.inf) -> Sequence[str]:
         """The process that runs a plan is a device with the name of the plan: its machine counts. Of a device behind a
         gateway its enrolment counts: after a revocation, its name may be that of another machine."""
         own = f"{plan_id}@"
         if device.startswith(own):
             return [PROCESS, device.removeprefix(own)]
-        enrolment = await enrolment_of(self._fleet.store, device)
+        enrolment = await enrolment_of(self._fleet.store, device, began_at)
         return UNKNOWN if enrolment is None else [DEVICE, device, enrolment]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from asterism.core.plan.known_devices import KnownDevices
 from asterism.core.run.session import ENDED, REACHABLE_STATES, Session
 from asterism.store.protocol import Store
@@ -10,17 +12,16 @@ CODES, DEVICES = "gateway/code/", "gateway/device/"
 """Prefixes of the keys of registers: codes of invitations, and enrolled devices."""
 
 
-async def enrolment_of(store: Store, device: str) -> str | None:
+async def enrolment_of(store: Store, device: str, began_at: float = math.inf) -> str | None:
     """What tells an enrolment of a device from another one of the same name; empty for a device that has access to the
-    store, None for one that was revoked."""
+    store, None for one that was revoked, or enrolled after ``began_at``."""
     register = await store.register(f"{DEVICES}{device}")
     if register is None:
         return ""
-    return (
-        None
-        if register.value["revoked_at"] is not None
-        else f"{register.value['enrolled_at']!r} {register.value['key']}"
-    )
+    enrolled_at = register.value["enrolled_at"]
+    if register.value["revoked_at"] is not None or enrolled_at > began_at:
+        return None
+    return f"{enrolled_at!r} {register.value['key']}"
 
 
 async def known_devices(store: Store) -> KnownDevices:

@@ -28,7 +28,7 @@ from asterism.core.plan.assignment_lock import AssignmentLock
 from asterism.core.plan.constellation import Constellation, Upstream
 from asterism.core.plan.edits import WaitingEdit
 from asterism.core.plan.graph import plan_cancelled
-from asterism.core.plan.node import Node
+from asterism.core.plan.node import AttemptTimes, Node
 from asterism.core.plan.ready_queue import Entry
 from asterism.core.plan.status import (
     CANCELLED,
@@ -286,7 +286,12 @@ class Execution:
         self._wake()
 
     def _stopped(self, active: Active, epoch: int, status: TaskStatus) -> None:
-        """An execution that was told to stop has ended; its result is refused."""
+        """An execution that was told to stop has ended; its result is refused. If it never began, the plan learns of
+        that first: a set-up that has not begun is not torn down."""
+        if not active.begun and active.node.status is CANCELLED:
+            now = self._now()
+            times = AttemptTimes(now, ended=now, executed=False)
+            self.plan.record_run(active.node.id, epoch, now, times, str(times))
         self._free_slot(epoch)
         if status is COMPLETED:
             self.plan.note(self._now(), "late result refused", active.node.id, f"epoch {epoch} had been stopped")

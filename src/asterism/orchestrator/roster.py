@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -115,9 +116,10 @@ class Roster:
         """Whether the device that made a recorded result could run the task now."""
         return maker in [await self.maker(plan_id, member.id) for member in self.capable(lane_of(task))]
 
-    async def maker(self, plan_id: str, device: str) -> Sequence[str]:
-        """How the record of a result names the device of a plan that made it. Unless the plan file names others, the
-        device of this process has the name of the machine: with and without a store, its records are the same."""
+    async def maker(self, plan_id: str, device: str, began_at: float = math.inf) -> Sequence[str]:
+        """How the record of a result names the device of a plan that made it: the one of that name when the execution
+        began. Unless the plan file names others, the device of this process has the name of the machine: with and
+        without a store, its records are the same."""
         member = self.find(device)
         return [PROCESS if member is not None and isinstance(member.device, LocalDevice) else DEVICE, device]
 

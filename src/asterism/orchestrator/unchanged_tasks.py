@@ -216,7 +216,8 @@ async def execute_unless_unchanged(execution: Execution, active: Active, work: W
         return await execute(work)
     result = await execute(work)
     try:
-        maker = await roster.maker(plan_id, active.node.device or "")
+        node = active.node
+        maker = await roster.maker(plan_id, node.device or "", node.begun_at if node.span is None else node.span[0])
         record = {"executed": executed, "inputs": inputs, "maker": maker}
         await _keep(records, files.key, {**record, "outputs": await files.outputs(), "result": result})
     except (AsterismError, UnsuitableFiles) as error:

@@ -25,10 +25,11 @@ from asterism.core.history import Entry, step_time
 from asterism.core.plan import inherited_priority, joins, plan_end, teardowns
 from asterism.core.plan.edits import Key
 from asterism.core.plan.group_elements import is_marked
-from asterism.core.plan.node import Node, outcome_fits, provisional_below
+from asterism.core.plan.node import AttemptTimes, Node, outcome_fits, provisional_below
 from asterism.core.plan.node_records import NodeRecords
 from asterism.core.plan.ready_queue import CriticalPathRanks, ReadyQueue
 from asterism.core.plan.status import (
+    CANCELLED,
     COMPLETED,
     EVENTS,
     FAILED,
@@ -234,6 +235,20 @@ class Graph:
         """Count that a device vanished. Losses are counted apart from failures of the work."""
         node.losses += 1
         self.records.mark(node)
+
+    def record_run(self, task_id: str, epoch: int, now: float, times: AttemptTimes, why: str) -> None:
+        """Record in the story that the run of an execution has ended, and with the task when its last attempt began and
+        ended: the plan learns of both afterwards. A task that was cancelled meanwhile has no epoch any more."""
+        node = self.nodes.get(task_id)
+        if node is not None and (node.epoch == epoch or (node.status is CANCELLED and node.times is None)):
+            node.times = times
+            self.records.mark(node)
+            if times.begun is not None and times.ended is not None:
+                node.worked += max(0.0, times.ended - times.begun)
+            if node.teardowns:  # it may have ended before it was known that no device has begun it
+                joins.refresh(self, teardowns.teardowns_of(node))
+                joins.requeue(self)
+        self.add_entry(now, "run ended", task_id, why)
 
     def release(self, node: Node, now: float, why: str) -> None:
         """Put a task back because its device left before the work began. That is not counted as an attempt."""

@@ -39,7 +39,6 @@ from typing import Any, NoReturn
 
 from asterism.core.errors import AsterismError, EditRejected, InvalidTask, NotJson, RecordedError, Violation
 from asterism.core.json_values import plain_json
-from asterism.core.plan import joins
 from asterism.core.plan.apply import Applied, apply
 from asterism.core.plan.assignment_lock import AssignmentLock, EditCycle
 from asterism.core.plan.constellation import Constellation
@@ -47,8 +46,7 @@ from asterism.core.plan.editor_cost import EditorCost
 from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.node import AttemptTimes, Node, provisional_below
 from asterism.core.plan.plan_codec import PlanSnapshot, StoredValue, clone
-from asterism.core.plan.status import CANCELLED, ENDED_STATES, RUNNING, ConstellationState, TaskStatus
-from asterism.core.plan.teardowns import teardowns_of
+from asterism.core.plan.status import ENDED_STATES, RUNNING, ConstellationState, TaskStatus
 from asterism.core.plan.undo_stack import UndoStack
 
 SCHEMA = 5
@@ -68,7 +66,7 @@ def _discard(step: Step) -> None:
 
 class RecordedConstellation(Constellation):
     """A plan that calls ``record`` after every step, and preserves nodes for a snapshot before it changes them. It also
-    has the steps of a plan whose device is a fleet: ``set_device``, ``set_attempts`` and ``record_run``."""
+    has the steps of a plan whose device is a fleet: ``set_device`` and ``set_attempts``."""
 
     def __init__(self, id: str = "constellation") -> None:
         super().__init__(id)
@@ -151,20 +149,9 @@ class RecordedConstellation(Constellation):
         self.record(["tried", node.id, attempts, losses])
 
     def record_run(self, task_id: str, epoch: int, now: float, times: AttemptTimes, why: str) -> None:
-        """Record in the story that the run of an execution has ended, and with the task when its last attempt began and
-        ended: the plan learns of both afterwards. A task that was cancelled meanwhile has no epoch any more."""
-        node = self.nodes.get(task_id)
-        if node is not None and (node.epoch == epoch or (node.status is CANCELLED and node.times is None)):
-            if self.snapshot is not None:
-                self.snapshot.preserve(node)
-            node.times = times
-            self.records.mark(node)
-            if times.begun is not None and times.ended is not None:
-                node.worked += max(0.0, times.ended - times.begun)
-            if node.teardowns:  # it may have ended before it was known that no device has begun it
-                joins.refresh(self, teardowns_of(node))
-                joins.requeue(self)
-        self.add_entry(now, "run ended", task_id, why)
+        if self.snapshot is not None and task_id in self.nodes:
+            self.snapshot.preserve(self.nodes[task_id])
+        super().record_run(task_id, epoch, now, times, why)
         self.record(["ran", task_id, epoch, now, list(times), why])
 
     def release(self, node: Node, now: float, why: str) -> None:
