@@ -104,7 +104,7 @@ RUNS = (
     Row("runs list --json", '"status": "processing"', few_runs),
     Row("runs list --status failed", "no luck", few_runs),
     Row("runs list --status open --workflow work --newest", "processing", few_runs),
-    Row("runs list --device laptop --limit 1", "There are more than 1 runs", few_runs),
+    Row("runs list --device laptop --limit 1", "These are the newest 1 run; list all", few_runs),
     Row("runs list --series s", "only on desktop", few_runs),
     Row("runs list --search nowhere", "No run matches.", few_runs),
     Row("runs list", "There are no runs. Create one with: asterism runs create WORKFLOW"),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from asterism.fleet import run_queries
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.workflows import VERSIONS
 from asterism.store.protocol import PutRegister
@@ -182,7 +183,10 @@ def test_runs_are_listed_in_a_table(tmp_path: Path) -> None:
     assert rows[3].endswith("only on desktop")
 
 
-def test_the_list_may_be_narrowed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("scanned", [run_queries.MOST_SCANNED, 1])
+def test_the_list_may_be_narrowed(tmp_path: Path, scanned: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that looks at one run only is repeated until all were looked at."""
+    monkeypatch.setattr(run_queries, "MOST_SCANNED", scanned)
     scene = Scene(tmp_path)
     done, bad, busy, new = (run.id for run in a_few(scene))
 
@@ -200,7 +204,7 @@ def test_the_list_may_be_narrowed(tmp_path: Path) -> None:
     assert listed("--device", "laptop") == [done, bad, busy]
     assert listed("--series", "s") == [new]
     result = scene.run("runs", "list", "--limit", "3")
-    assert "There are more than 3 runs; list all with: --limit 0" in result.stderr
+    assert "These are the newest 3 runs; list all with: --limit 0" in result.stderr
     assert "No run matches." in scene.run("runs", "list", "--workflow", "none").stderr
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import httpx
 import pytest
 
-from asterism.api.local import waiting_runs
 from asterism.core.run.workflow import Workflow
 from asterism.durable.journal_store import insert_plan
+from asterism.fleet import run_queries
 from asterism.server import fleet_feed
 from asterism.store.protocol import Notice
 from asterism.store.store_errors import StoreUnavailable
@@ -71,7 +71,7 @@ async def test_runs_are_listed_in_parts_and_by_filter() -> None:
 
 
 async def test_runs_are_found_by_what_they_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting_runs, "PAGE", 2)
+    monkeypatch.setattr(run_queries, "PAGE", 2)
     async with plan_server() as (scene, stage), scene.client() as client:
         await a_workflow(stage)
         made = [(await created(client, series="main" if number < 2 else None))["id"] for number in range(5)]
@@ -86,6 +86,25 @@ async def test_runs_are_found_by_what_they_wait_for(monkeypatch: pytest.MonkeyPa
         done = (await client.post(f"{API}/runs/actions", json={"action": "cancel", "waiting": "turn"})).json()
         assert done["changed"] == [made[1]]
         problem(await client.get(f"{API}/runs?waiting=godot"), 422)
+
+
+@pytest.mark.parametrize(
+    "filters", ["search=run%200", "waiting=person", "status=paused", "status=paused&search=run%200"]
+)
+async def test_a_request_looks_at_a_bounded_number_of_runs(monkeypatch: pytest.MonkeyPatch, filters: str) -> None:
+    monkeypatch.setattr(run_queries, "PAGE", 1)
+    monkeypatch.setattr(run_queries, "MOST_PAGES", 2)
+    monkeypatch.setattr(run_queries, "MOST_SCANNED", 2)
+    async with plan_server() as (scene, stage), scene.client() as client:
+        await a_workflow(stage)
+        made = [(await created(client, label=f"run {number}"))["id"] for number in range(6)]
+        await client.post(f"{API}/runs/{made[0]}/pause", json={"reason": "lunch"})
+        found, after, parts = [], "", 0
+        while after is not None:
+            page = (await client.get(f"{API}/runs?{filters}&limit=1{after and f'&after={after}'}")).json()
+            found += [run["id"] for run in page["items"]]
+            after, parts = page["next"], parts + 1
+        assert (found, parts) == ([made[0]], 3)
 
 
 async def test_an_action_on_a_filter_reaches_every_run_that_matches() -> None:

@@ -15,6 +15,7 @@ WRITTEN = {
     "postgres/0005_logs.sql": "20f0d33c74734229a46359df4f37e016",
     "postgres/0006_labels.sql": "05cb99b827a59b24f7ebeee49ce075e3",
     "postgres/0007_plans.sql": "2d3f63e4c65b267204e4badf6362355e",
+    "postgres/0008_devices.sql": "d5dbb2eace315bee706cbc099e6e5665",
     "sqlite/001_runs.sql": "860d5285a515ce6d4d250b330651f592",
     "sqlite/002_feed.sql": "3ab51624911c3c6e330d78d7e05c4da3",
     "sqlite/003_ends.sql": "e0667695c22acb1e5227128ea1723037",
@@ -22,6 +23,7 @@ WRITTEN = {
     "sqlite/005_logs.sql": "79cf7e528c7d4f6926f09a369527601c",
     "sqlite/006_labels.sql": "21c661bcc1ed6f2d83532f64d5881fd4",
     "sqlite/007_plans.sql": "7c6b6766181527e64fe7b5d570142ef3",
+    "sqlite/008_lists.sql": "289c08be4679f070a9c7e6ea90adec02",
 }
 """The hash of each migration. A new one gets its line here; a line never changes."""
 

@@ -45,8 +45,8 @@ class Document:
 
 
 class Page(Document, Generic[Item]):
-    """A part of a list. ``next`` is the value of ``after`` for the part that follows; null at the end. ``now`` is the
-    clock of the store."""
+    """A part of a list. ``next`` is the value of ``after`` for the part that follows; null at the end. A part may
+    have fewer items than asked for, even none, and not be the last. ``now`` is the clock of the store."""
 
     items: list[Item]
     next: str | None = None

@@ -7,7 +7,7 @@ which is quick in every store.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -30,6 +30,12 @@ FEWEST_LETTERS = 4
 
 PAGE = 250
 """How many runs are read at a time where the store cannot filter: each may have a large input."""
+
+MOST_SCANNED = 50_000
+"""How many runs a part of a list looks at: a search that hits nothing takes less than 100 ms (``bench.runs.lists``)."""
+
+MOST_PAGES = 20
+"""How many pages of runs a part of a list reads where the store cannot filter."""
 
 MOST_FAILED_RUNS = 1000
 """How many failed runs are read to count the cancelled ones."""
@@ -68,43 +74,40 @@ async def find_run(fleet: Fleet, text: str) -> Run:
 
 @dataclass(frozen=True, slots=True)
 class RunList:
-    """``more`` is whether the store has more runs."""
+    """A part of a list of runs. ``next`` is the value of ``after`` for the part that follows; None at the end."""
 
     runs: Sequence[Run]
-    more: bool
+    next: str | None
+
+
+Choice = Callable[[Sequence[Run]], Awaitable[Sequence[Run]]]
 
 
 async def list_runs(
-    fleet: Fleet,
-    *,
-    statuses: tuple[str, ...],
-    workflow: str | None,
-    device: str | None,
-    series: str | None,
-    search: str | None,
-    limit: int,
-    newest: bool,
-    after: str | None = None,
+    fleet: Fleet, query: Query, limit: int, *, statuses: Collection[str] = (), choose: Choice | None = None
 ) -> RunList:
-    """The runs that were created last: at most ``limit``, or all if it is 0. The newest come last unless ``newest``.
-    With ``after``, only runs that were created before this one."""
+    """At most ``limit`` runs of a query, the newest first. It looks at a bounded number of runs, so there may be fewer,
+    even none, before the end of the list.
+
+    :param statuses: what the reported status is one of; ``open`` and ``ended`` stand for several.
+    :param choose: which of some runs are listed: a condition that a query cannot have. It is asked page by page.
+    """
     words = _words(statuses)
-    query = Query(
-        statuses=_states(words),
-        workflow=workflow,
-        device=device,
-        series=series,
-        search=search,
-        after=after,
-        newest=True,
-        limit=max(limit + 1, PAGE if words is not None else 0) if limit else None,
-    )
-    found = await _reported(fleet, query, words, limit)
-    more = bool(limit) and len(found) > limit
-    shown = found[:limit] if limit else found
-    if not newest:
-        shown.reverse()
-    return RunList(shown, more)
+    query = replace(query, statuses=_states(words), newest=True, limit=limit + 1)
+    if words is not None or choose is not None:
+        query = replace(query, limit=max(limit + 1, PAGE))
+    end = await fleet.store.scan_end(query, MOST_SCANNED)
+    query, listed = replace(query, until=end), []
+    for _ in range(MOST_PAGES):
+        page = await fleet.store.find(query)
+        chosen: Sequence[Run] = [run for run in page if words is None or run.reported_status in words]
+        listed += chosen if choose is None else await choose(chosen)
+        if len(listed) > limit:
+            return RunList(listed[:limit], listed[limit - 1].id)
+        if len(page) < (query.limit or 0):
+            return RunList(listed, end)
+        query = replace(query, after=page[-1].id)
+    return RunList(listed, query.after)
 
 
 async def masks_of(fleet: Fleet, runs: Iterable[Run]) -> dict[str, Mask]:
@@ -129,19 +132,7 @@ async def labels_of(fleet: Fleet, runs: Sequence[Run]) -> dict[str, str]:
     }
 
 
-async def _reported(fleet: Fleet, query: Query, words: frozenset[str] | None, limit: int) -> list[Run]:
-    """The runs whose reported status is among ``words``, at most one more than ``limit``. The store filters by state
-    only, so this reads page by page until it has found enough."""
-    found: list[Run] = []
-    while True:
-        page = await fleet.store.find(query)
-        found += [run for run in page if words is None or run.reported_status in words]
-        if query.limit is None or len(page) < query.limit or len(found) > limit:
-            return found[: limit + 1] if limit else found
-        query = replace(query, after=page[-1].id)
-
-
-def _words(statuses: tuple[str, ...]) -> frozenset[str] | None:
+def _words(statuses: Collection[str]) -> frozenset[str] | None:
     """The statuses of the filter, with ``open`` and ``ended`` expanded; None for all."""
     if not statuses:
         return None

@@ -15,9 +15,11 @@ import json
 import re
 import time
 import uuid
+from bisect import bisect_left, bisect_right, insort
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from asterism.core.json_values import NOTHING
@@ -135,6 +137,7 @@ class MemoryChangeFeed:
 
     def __init__(self) -> None:
         self._runs: dict[str, Run] = {}
+        self._ids: list[str] = []  # sorted
         self._sessions: dict[str, Session] = {}
         self._owned: dict[str, set[str]] = {}  # ids of runs, by session
         self._registers: dict[str, tuple[str, int]] = {}  # the value as text, and the revision
@@ -346,6 +349,8 @@ class MemoryStore(MemoryChangeFeed):
         before = self._runs.get(run.id)
         if before is not None and before.session is not None:
             self._owned[before.session].discard(run.id)
+        if before is None:
+            insort(self._ids, run.id)
         self._runs[run.id] = run
         if run.key is not None:
             self._keys[run.key] = run.id
@@ -425,15 +430,18 @@ class MemoryStore(MemoryChangeFeed):
         return self._runs.get(run_id)
 
     async def find(self, query: Query) -> list[Run]:
-        pool: Iterable[Run] = self._runs.values()
+        ids: Sequence[str] = self._ids
         if query.session is not None:
-            pool = self._held(query.session)
-        elif query.key is not None:
-            pool = [self._runs[self._keys[query.key]]] if query.key in self._keys else []
-        elif query.keys is not None:
-            pool = [self._runs[self._keys[key]] for key in query.keys if key in self._keys]
-        found = sorted((run for run in pool if self._matches(run, query)), key=lambda run: run.id, reverse=query.newest)
-        return found[: query.limit]
+            ids = sorted(self._owned.get(query.session, ()))
+        elif query.key is not None or query.keys is not None:
+            keys = (query.keys or frozenset()) if query.key is None else {query.key}
+            ids = sorted(self._keys[key] for key in keys if key in self._keys)
+        runs = (self._runs[run_id] for run_id in _between(ids, query))
+        return list(islice((run for run in runs if self._matches(run, query)), query.limit))
+
+    async def scan_end(self, query: Query, number: int) -> str | None:
+        ids = _between(self._ids, query)
+        return ids[number - 1] if len(ids) > number else None
 
     def _matches(self, run: Run, query: Query) -> bool:
         return (
@@ -541,6 +549,7 @@ class MemoryStore(MemoryChangeFeed):
             self._feed.forget(run.id)
             self._ends.pop(run.id, None)
         if old:
+            self._ids = sorted(self._runs)
             self._sweep()
         elif not only:
             self._prune_unreferenced(ended_before, ended_before if blobs_before is None else blobs_before)
@@ -678,8 +687,19 @@ def _mentions(run: Run, text: str) -> bool:
     return run.label is None and quoted in row_codec.lower(row_codec.to_text(dict(run.input)))
 
 
+def _between(ids: Sequence[str], query: Query) -> Sequence[str]:
+    """Those of sorted ids that are in the range of a query, in its order."""
+    if query.newest:
+        low = 0 if query.until is None else bisect_left(ids, query.until)
+        high = len(ids) if query.after is None else bisect_left(ids, query.after)
+        return ids[low:high][::-1]
+    low = 0 if query.after is None else bisect_right(ids, query.after)
+    high = len(ids) if query.until is None else bisect_right(ids, query.until)
+    return ids[low:high]
+
+
 def _satisfies(run: Run, query: Query) -> bool:
-    """Whether a run satisfies a query, apart from ``offered`` and ``judged``."""
+    """Whether a run in its range satisfies a query, apart from ``offered`` and ``judged``."""
     return (
         (query.statuses is None or run.status in query.statuses)
         and (query.workflow is None or run.workflow == query.workflow)
@@ -696,5 +716,4 @@ def _satisfies(run: Run, query: Query) -> bool:
         and (query.id_like is None or query.id_like in run.id)
         and (query.keys is None or run.key in query.keys)
         and (query.search is None or _mentions(run, query.search))
-        and (query.after is None or (run.id < query.after if query.newest else run.id > query.after))
     )

@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, cast
 
-from asterism.core.run.run import Progress, Run, RunStatus
+from asterism.core.run.run import TERMINAL, Progress, Run, RunStatus
 from asterism.core.run.session import Session
 from asterism.store.store_errors import StoreError
 
@@ -197,6 +197,10 @@ Write = (
 # -- requests ----------------------------------------------------------------------------------------------------------
 
 
+INDEXED = ("series", "device", "workflow")
+"""Fields of a query that have an index in the order of ids."""
+
+
 @dataclass(frozen=True, slots=True)
 class Query:
     """Runs that satisfy every condition that is given, oldest first unless ``newest``.
@@ -209,6 +213,7 @@ class Query:
     :param search: a part of the label, the key, or, if there is no label, of the input as JSON. Capital and small
         letters of ASCII count as the same.
     :param after: only runs that come after this id in the order of the result.
+    :param until: only runs that do not come after this id in the order of the result.
     """
 
     statuses: frozenset[RunStatus] | None = None
@@ -227,8 +232,25 @@ class Query:
     keys: frozenset[str] | None = None
     search: str | None = None
     after: str | None = None
+    until: str | None = None
     newest: bool = False
     limit: int | None = None
+
+    @property
+    def only_open(self) -> bool:
+        """Whether it can only match runs that have not ended."""
+        open_states = self.statuses is not None and not self.statuses & TERMINAL
+        return open_states or self.due_before is not None or self.session is not None or self.offered is True
+
+    @property
+    def index(self) -> str | None:
+        """The field whose index leads to the runs in the order of ids; ``open`` for the index of runs that have not
+        ended, ``few`` for one that leads to so few runs that they are sorted. None if all runs are looked at."""
+        few = (self.session, self.key, self.keys, self.due_before, self.offered or None)
+        if any(condition is not None for condition in few):
+            return "few"
+        names = (name for name in INDEXED if getattr(self, name) is not None)
+        return next(names, "open" if self.only_open else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -434,7 +456,23 @@ class Store(Protocol):
 
     async def run(self, run_id: str) -> Run | None: ...
 
-    async def find(self, query: Query) -> list[Run]: ...
+    async def find(self, query: Query) -> list[Run]:
+        """Return the runs that satisfy a query, in its order. It may look at every run of the store; ``scan_end``
+        bounds that.
+
+        :param query: the conditions, the order and the limit.
+        """
+        ...
+
+    async def scan_end(self, query: Query, number: int) -> str | None:
+        """Return the id at which a search for a query has looked at ``number`` runs. With it as ``until``, ``find``
+        looks at no more than these, and the search goes on with it as ``after``.
+
+        :param query: the search. Runs that its index (``Query.index``) passes over need not be counted.
+        :param number: how many runs to look at, at least 1.
+        :returns: None if there are not more than so many runs: then the search needs no bound.
+        """
+        ...
 
     async def orphans(self, now: float, limit: int) -> list[tuple[Run, Session]]:
         """Return runs whose owner has ended, or was silent for longer than the run's timeout, with that owner. A run

@@ -19,7 +19,7 @@ from asterism.core.run.session import OPEN, REACHABLE_STATES, RESTING, Session
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.fleet import Fleet, UnknownDevice
 from asterism.fleet.joinable_devices import state_of
-from asterism.fleet.run_queries import AmbiguousRun, find_run, list_runs
+from asterism.fleet.run_queries import AmbiguousRun, find_run
 from asterism.fleet.workflows import UnknownWorkflow
 from asterism.gateway import enrolment
 from asterism.store.protocol import Query
@@ -80,14 +80,12 @@ async def show_device(system: LocalSystem, request: declared.OneDevice) -> docum
     device = next((device for device in await device_documents(fleet) if device.name == name), None)
     if device is None:
         raise UnknownDevice(f"no device {name!r} has joined")
-    latest = await list_runs(
-        fleet, statuses=(), workflow=None, device=name, series=None, search=None, limit=LATEST_RUNS, newest=True
-    )
+    latest = await fleet.store.find(Query(device=name, newest=True, limit=LATEST_RUNS))
     held = await fleet.store.find(Query(session=device.session, limit=LATEST_RUNS * 10))
     return documents.DeviceDetails(
         **vars(device),
         holds=await run_documents(fleet, [run for run in held if run.status in OWNED]),
-        latest=await run_documents(fleet, latest.runs),
+        latest=await run_documents(fleet, latest),
         now=fleet.store.clock(),
     )
 

@@ -7,12 +7,13 @@ import contextlib
 import re
 import shlex
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from itertools import count
 from typing import Any
 
 from asterism.api import documents
 from asterism.api import run_operations as declared
-from asterism.api.local.waiting_runs import list_waiting, waiting_for
+from asterism.api.local.waiting_runs import choose_waiting, waiting_for
 from asterism.api.operation import implements
 from asterism.api.run_operations import RunOperations
 from asterism.api.system import LocalSystem
@@ -43,7 +44,7 @@ from asterism.fleet.run_queries import list_runs as find_runs
 from asterism.fleet.workflows import check_input, input_names
 from asterism.peers.registry import PeerRegistry
 from asterism.peers.takeover import held_runs
-from asterism.store.protocol import Notice, feed_of, has_feed
+from asterism.store.protocol import Notice, Query, feed_of, has_feed
 from asterism.store.store_errors import Conflict, StoreError
 
 MOVE_TIMEOUT = 10.0
@@ -152,7 +153,7 @@ def notice_document(number: int, notice: Notice) -> documents.Notice:
 async def list_runs(system: LocalSystem, request: declared.ListRuns) -> documents.Page[documents.Run]:
     page = await _matches(system.fleet, request)
     items = await run_documents(system.fleet, page.runs)
-    return documents.Page(items=items, next=_next(page), now=system.fleet.store.clock())
+    return documents.Page(items=items, next=page.next, now=system.fleet.store.clock())
 
 
 async def _matches(fleet: Fleet, request: declared.ListRuns) -> RunList:
@@ -160,15 +161,11 @@ async def _matches(fleet: Fleet, request: declared.ListRuns) -> RunList:
     unknown = [status for status in statuses if status not in declared.STATUSES]
     if unknown:
         raise RequestRefused(422, f"{unknown[0]!r} is not a status; they are: {', '.join(declared.STATUSES)}")
-    names = ("workflow", "device", "series", "search", "limit", "after")
-    conditions = {name: getattr(request, name) for name in names}
-    if request.waiting is not None:
-        return await list_waiting(fleet, request.waiting, statuses=statuses, **conditions)
-    return await find_runs(fleet, statuses=statuses, newest=True, **conditions)
-
-
-def _next(page: RunList) -> str | None:
-    return page.runs[-1].id if page.more else None
+    query = Query(**{name: getattr(request, name) for name in ("workflow", "device", "series", "search", "after")})
+    if request.waiting is None:
+        return await find_runs(fleet, query, request.limit, statuses=statuses)
+    choose = partial(choose_waiting, fleet, request.waiting)
+    return await find_runs(fleet, query, request.limit, statuses=statuses or ("open",), choose=choose)
 
 
 @implements(RunOperations.show_run)
@@ -426,4 +423,4 @@ async def act_on_runs(system: LocalSystem, request: declared.ActOnRuns) -> docum
             raise
         except AsterismError as error:
             refused[run.id] = error.why if isinstance(error, RunRefused) else str(error)
-    return documents.BulkOutcome(changed=changed, refused=refused, next=_next(page))
+    return documents.BulkOutcome(changed=changed, refused=refused, next=page.next)

@@ -174,7 +174,7 @@ def list_(limit: int, newest: bool, store: str | None, as_json: bool, **wanted: 
             create = "There are no runs. Create one with: asterism runs create WORKFLOW"
             note("No run matches." if any(wanted.values()) else create)
         if page.next is not None:
-            note(f"There are more than {len(page.items)} runs; list all with: --limit 0")
+            note(f"These are the newest {plural(len(page.items), 'run')}; list all with: --limit 0")
 
     with_system(store, read)
 

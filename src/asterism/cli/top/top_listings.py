@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from rich.text import Text
 
 from asterism.api import documents
+from asterism.api.pages import read_pages
 from asterism.api.run_operations import MOST_AT_ONCE
 from asterism.api.system import System
 from asterism.base.durations import format_age
@@ -201,7 +202,7 @@ async def _runs(fleet: documents.FleetView) -> Listing:
 
 async def _found_runs(system: System, wanted: Filter) -> Listing:
     conditions: dict[str, Any] = {**wanted.fields}
-    page = await system.list_runs(**conditions, limit=MOST_AT_ONCE)
+    page = await read_pages(system.list_runs, MOST_AT_ONCE, MOST_AT_ONCE, **conditions)
     rows = _run_rows(page.items, page.now or 0.0)
     return Listing(RUN_COLUMNS, rows, f"the newest {len(rows)} of them" if page.next else "")
 

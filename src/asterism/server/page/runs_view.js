@@ -16,7 +16,7 @@ export function RunsView({ fleet }) {
   const filter = Object.fromEntries(Object.keys(FILTERS).filter((name) => query[name]).map((name) => [name, query[name]]));
   const key = JSON.stringify(filter);
   const [limit, setLimit] = useState(100);
-  const { items: page, problem, read } = useList(() => get(["runs"], { ...filter, limit }), [key, limit, fleet.changed.value]);
+  const { items: page, problem, read } = useList(() => readRuns(filter, limit), [key, limit, fleet.changed.value]);
   const { shown, fresh, showAll } = useCalmRows(page?.items, `${key} ${limit}`, (run) => run.id);
   return html`<div class="with-drawer"><div class="runs">
     <${Filters} query=${query} />
@@ -34,6 +34,16 @@ export function RunsView({ fleet }) {
   </div>${query.run && html`<${RunDrawer} id=${query.run} changed=${fleet.changed.value} />`}</div>`;
 }
 
+// A part of the list may have fewer runs than asked for, even none, and be followed by more.
+async function readRuns(filter, limit) {
+  for (let items = [], after = null; ;) {
+    const page = await get(["runs"], { ...filter, ...(after ? { after } : {}), limit: Math.min(limit - items.length, MOST_AT_ONCE) });
+    items = [...items, ...page.items];
+    after = page.next;
+    if (!after || items.length >= limit) return { items, next: after };
+  }
+}
+
 const choices = { status: [["", "any"], ...STATUSES.map((one) => [one, one])], waiting: [["", "any"], ...Object.entries(WAITING)] };
 
 function Filters({ query }) {
@@ -42,6 +52,7 @@ function Filters({ query }) {
     : html`<input value=${query[name] ?? ""} onChange=${(event) => setQuery({ [name]: event.target.value.trim() })} />`}<//>`)}</form>`;
 }
 
+const MOST_AT_ONCE = 500;
 const BULK_PAGE = 200;
 
 function Bulk({ filter, count, more, done }) {

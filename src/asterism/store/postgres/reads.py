@@ -7,13 +7,14 @@ from operator import attrgetter
 from typing import Any
 
 from asterism.base.clock import ServerClock
-from asterism.core.run.run import TERMINAL, Progress, Run, RunStatus
+from asterism.core.run.run import Progress, Run, RunStatus
 from asterism.core.run.session import Session
 from asterism.store.postgres.connection import ConnectionPool
 from asterism.store.postgres.error_mapping import storable
 from asterism.store.postgres.group_commit import logs_text
 from asterism.store.postgres.schema import statements
 from asterism.store.protocol import (
+    INDEXED,
     HeartbeatReply,
     Notice,
     OwnedRun,
@@ -90,6 +91,7 @@ class Reads:
             query.key,
             query.id_like,
             query.after,
+            query.until,
             query.search,
         )
         if not all(text is None or storable(text) for text in texts):
@@ -113,12 +115,22 @@ class Reads:
             query.id_like,
             query.after,
             query.limit,
-            True if _only_open(query) else None,
+            True if query.only_open else None,
             None if query.keys is None else [key for key in query.keys if storable(key)],
             plain,
             quoted,
+            query.until,
         )
         return [run_of(row) for row in rows]
+
+    async def scan_end(self, query: Query, number: int) -> str | None:
+        names = [getattr(query, name) if name == query.index else None for name in INDEXED]
+        if not all(text is None or storable(text) for text in (*names, query.after)):
+            return None
+        statement = statements()["scan_end_newest" if query.newest else "scan_end_oldest"]
+        only_open = True if query.index == "open" else None
+        rows = await self._broad.fetch(statement, *names, query.after, only_open, number - 1)
+        return rows[0][0] if len(rows) == 2 else None
 
     async def orphans(self, now: float, limit: int) -> list[tuple[Run, Session]]:
         rows = await self._broad.fetch(statements()["orphans"], now, limit)
@@ -202,12 +214,6 @@ def stored_notice(text: str) -> Notice:
         return notice_of(from_text(text))
     except (TypeError, ValueError) as error:
         raise CorruptRecord(f"a notice cannot be read: {error!r}") from error
-
-
-def _only_open(query: Query) -> bool:
-    """Whether the query can only match runs that have not ended."""
-    live = query.statuses is not None and not query.statuses & TERMINAL
-    return live or query.due_before is not None or query.session is not None or query.offered is True
 
 
 def register_of(row: Sequence[Any]) -> Register:

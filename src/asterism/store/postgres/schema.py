@@ -252,7 +252,8 @@ def statements() -> Mapping[str, str]:
     found = {name: _COMMENT.sub("", sql).strip() for name, sql in zip(parts[::2], parts[1::2], strict=True)}
     for placeholder, columns in _COLUMNS.items():
         found = {name: sql.replace(placeholder, columns) for name, sql in found.items()}
-    find = found.pop("find")
-    found["find_oldest"] = find.replace("{after}", "id > $13").replace("{order}", "")
-    found["find_newest"] = find.replace("{after}", "id < $13").replace("{order}", "DESC")
+    for name in ("find", "scan_end"):
+        sql = found.pop(name)
+        found[f"{name}_oldest"] = sql.replace("{after}", "id >").replace("{until}", "id <=").replace("{order}", "")
+        found[f"{name}_newest"] = sql.replace("{after}", "id <").replace("{until}", "id >=").replace("{order}", "DESC")
     return found

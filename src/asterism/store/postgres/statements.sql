@@ -115,13 +115,25 @@ WHERE ($1::text[] IS NULL OR status = ANY ($1))
     AND ($10::double precision IS NULL OR ended_at < $10)
     AND ($11::double precision IS NULL OR waiting_since < $11)
     AND ($12::text IS NULL OR strpos(id, $12) > 0)
-    AND ($13::text IS NULL OR {after})
+    AND ($13::text IS NULL OR {after} $13)
     AND ($16::text[] IS NULL OR key = ANY ($16))
     AND ($17::text IS NULL OR strpos(lower(label COLLATE "C"), $17) > 0 OR strpos(lower(key), $17) > 0
         OR (label IS NULL AND strpos(lower(input COLLATE "C"), $18) > 0))
     AND ($15::boolean IS NULL OR ended_at IS NULL) -- implied by the other conditions; lets the planner use a partial index
+    AND ($19::text IS NULL OR {until} $19)
 ORDER BY id {order}
 LIMIT $14
+
+-- name: scan_end
+-- The run that a search has looked at last, and the one after it.
+SELECT id FROM runs
+WHERE ($1::text IS NULL OR series = $1)
+    AND ($2::text IS NULL OR device = $2)
+    AND ($3::text IS NULL OR workflow = $3)
+    AND ($4::text IS NULL OR {after} $4)
+    AND ($5::boolean IS NULL OR ended_at IS NULL)
+ORDER BY id {order}
+LIMIT 2 OFFSET $6
 
 -- name: plans
 SELECT name, created_at, summary,

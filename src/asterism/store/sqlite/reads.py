@@ -17,6 +17,7 @@ from asterism.core.run.run import Progress, Run, RunStatus
 from asterism.core.run.session import Session
 from asterism.store import row_codec
 from asterism.store.protocol import (
+    INDEXED,
     Change,
     Notice,
     PlanQuery,
@@ -122,38 +123,55 @@ def run(cursor: sqlite3.Cursor, run_id: str) -> Run | None:
 
 def find(cursor: sqlite3.Cursor, query: Query) -> list[Run]:
     conditions, values = _conditions(query)
-    where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-    # with one of these an index leads to few rows, which are sorted; otherwise rows are read in the order of ids
-    few = (
-        query.session is not None
-        or query.key is not None
-        or query.keys is not None
-        or query.due_before is not None
-        or query.offered
-    )
-    order = f" ORDER BY {'+' if few else ''}id{' DESC' if query.newest else ''}"
+    order = f"{'+' if query.index == 'few' else ''}id{' DESC' if query.newest else ''}"
     limit = "" if query.limit is None else " LIMIT ?"
     values += [] if query.limit is None else [query.limit]
-    return [row_codec.run_of(row) for row in cursor.execute(_FIND + where + order + limit, values).fetchall()]
+    statement = f"{_FIND}{_where(conditions)} ORDER BY {order}{limit}"
+    return [row_codec.run_of(row) for row in cursor.execute(statement, values).fetchall()]
+
+
+def scan_end(cursor: sqlite3.Cursor, query: Query, number: int) -> str | None:
+    conditions, values = _range(query)
+    if query.index in INDEXED:
+        conditions.append(f"{query.index} = ?")
+        values.append(getattr(query, query.index))
+    order = f"id{' DESC' if query.newest else ''}"
+    statement = f"SELECT id FROM runs{_where(conditions)} ORDER BY {order} LIMIT 2 OFFSET ?"
+    rows = cursor.execute(statement, (*values, number - 1)).fetchall()
+    return str(rows[0][0]) if len(rows) == 2 else None
+
+
+def _where(conditions: Sequence[str]) -> str:
+    return f" WHERE {' AND '.join(conditions)}" if conditions else ""
+
+
+def _range(query: Query) -> tuple[list[str], list[Any]]:
+    """The part of the ids that a query is about, as SQL, and the values."""
+    bounds = [
+        ("id < ?" if query.newest else "id > ?", query.after),
+        ("id >= ?" if query.newest else "id <= ?", query.until),
+    ]
+    conditions = [condition for condition, value in bounds if value is not None]
+    if query.index == "open":
+        conditions.append("ended_at IS NULL")  # implied by other conditions: the partial index has this one
+    return conditions, [value for _, value in bounds if value is not None]
 
 
 def _conditions(query: Query) -> tuple[list[str], list[Any]]:
-    """Return the conditions of a query as SQL, and their values."""
+    """The conditions of a query as SQL, and their values. With a plus, the index of a column is not used."""
     given: list[tuple[str, Any]] = [
-        ("workflow = ?", query.workflow),
-        ("device = ?", query.device),
+        *((f"{'' if name == query.index else '+'}{name} = ?", getattr(query, name)) for name in INDEXED),
         ("session = ?", query.session),
-        ("series = ?", query.series),
         ("key = ?", query.key),
         ("(avoid <> '') = ?", query.avoiding),
         ("due_at < ?", query.due_before),
         ("ended_at < ?", query.ended_before),
         ("waiting_since < ?", query.waiting_before),
         ("instr(id, ?) > 0", query.id_like),
-        ("id < ?" if query.newest else "id > ?", query.after),
     ]
-    conditions = [condition for condition, value in given if value is not None]
-    values = [value for _, value in given if value is not None]
+    conditions, values = _range(query)
+    conditions += [condition for condition, value in given if value is not None]
+    values += [value for _, value in given if value is not None]
     if query.offered is not None:
         conditions.append(f"offered = {int(query.offered)}")  # as text: the partial index has this very condition
     if query.judged is not None:

@@ -125,6 +125,9 @@ class SqliteStore:
     async def find(self, query: Query) -> list[Run]:
         return await self._readers.ask(reads.find, query)
 
+    async def scan_end(self, query: Query, number: int) -> str | None:
+        return await self._readers.ask(reads.scan_end, query, number)
+
     async def orphans(self, now: float, limit: int) -> list[tuple[Run, Session]]:
         return await self._readers.ask(reads.orphans, now, limit)
 

@@ -256,6 +256,31 @@ class FindTests(StoreTests):
         assert ids(await store.find(Query(limit=2))) == ids(runs[:2])
         assert ids(await store.find(Query(limit=2, newest=True))) == ids(runs[:-3:-1])
 
+    async def test_a_search_in_bounded_parts_finds_everything_once(self, store: Store) -> None:
+        runs = await _filled(store)
+        asked: list[dict[str, Any]] = [given for given, _ in _CRITERIA if not given.keys() & {"after", "limit"}]
+        asked += [{}, {"workflow": "transcode", "device": "kitchen"}, {"search": "nothing has this"}]
+        for given, newest, number in itertools.product(asked, (False, True), (1, 3, 100)):
+            expected, found = await store.find(Query(**given, newest=newest)), []
+            query, parts = Query(**given, newest=newest), 0
+            while (end := await store.scan_end(query, number)) is not None:
+                parts += 1
+                part = await store.find(replace(query, until=end))
+                assert len(part) <= number
+                found += part
+                query = replace(query, after=end)
+            assert found + await store.find(query) == expected, (given, newest, number)
+            assert parts * number < len(runs)
+
+    async def test_a_search_that_looks_at_all_runs_ends_after_as_many_as_it_may(self, store: Store) -> None:
+        await added(store, *(a_run(number) for number in range(7)))
+        query = Query(search="nothing has this")
+        assert await store.scan_end(query, 3) == "r0002"
+        assert await store.scan_end(replace(query, newest=True), 3) == "r0004"
+        assert await store.scan_end(replace(query, after="r0002"), 3) == "r0005"
+        assert await store.scan_end(replace(query, after="r0003"), 3) is None
+        assert await store.scan_end(replace(query, workflow="\0"), 7) is None
+
     async def test_a_page_continues_after_a_run_that_was_deleted(self, store: Store) -> None:
         runs = await _filled(store)
         assert ids(await store.find(Query(after="r0007x", limit=1))) == ["r0008"]
