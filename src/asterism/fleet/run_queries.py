@@ -97,7 +97,8 @@ async def list_runs(
     if words is not None or choose is not None:
         query = replace(query, limit=max(limit + 1, PAGE))
     end = await fleet.store.scan_end(query, MOST_SCANNED)
-    query, listed = replace(query, until=end), []
+    query = replace(query, until=end)
+    listed: list[Run] = []
     for _ in range(MOST_PAGES):
         page = await fleet.store.find(query)
         chosen: Sequence[Run] = [run for run in page if words is None or run.reported_status in words]

@@ -1,0 +1,69 @@
+"""Searches in SQLite use the index that ``Query.index`` names: what it passes over is not counted by ``scan_end``."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any
+
+import pytest
+
+from asterism.core.run.run import ASSIGNED, COMPLETED
+from asterism.store.protocol import Query
+from asterism.store.sqlite import reads
+from asterism.store.sqlite.schema import MIGRATIONS, statements
+
+OPEN = frozenset({ASSIGNED})
+
+
+class _Explaining:
+    """A cursor that answers a statement with its query plan."""
+
+    def __init__(self) -> None:
+        self._connection = sqlite3.connect(":memory:")
+        for _, script in MIGRATIONS:
+            for statement in statements(script):
+                self._connection.execute(statement)
+        self.plan = ""
+
+    def execute(self, statement: str, values: Any) -> sqlite3.Cursor:
+        rows = self._connection.execute(f"EXPLAIN QUERY PLAN {statement}", values).fetchall()
+        self.plan = "; ".join(row[-1] for row in rows)
+        return self._connection.execute("SELECT 1 WHERE 0")
+
+
+@pytest.mark.parametrize(
+    ("query", "index"),
+    [
+        (Query(), "sqlite_autoindex_runs_1"),
+        (Query(search="x", after="r1", newest=True), "sqlite_autoindex_runs_1"),
+        (Query(statuses=frozenset({COMPLETED})), "sqlite_autoindex_runs_1"),
+        (Query(statuses=OPEN, judged=True), "runs_open"),
+        (Query(statuses=OPEN, after="r1", search="x"), "runs_open"),
+        (Query(workflow="w", statuses=OPEN, newest=True), "runs_workflow"),
+        (Query(workflow="w", device="d"), "runs_device"),
+        (Query(workflow="w", device="d", series="s", until="r1", newest=True), "runs_series"),
+    ],
+)
+def test_a_search_goes_by_the_index_of_its_query(query: Query, index: str) -> None:
+    for read in (lambda cursor: reads.find(cursor, query), lambda cursor: reads.scan_end(cursor, query, 5)):
+        cursor: Any = _Explaining()
+        read(cursor)
+        assert f"INDEX {index}" in cursor.plan
+        assert "TEMP B-TREE" not in cursor.plan
+
+
+@pytest.mark.parametrize(
+    ("query", "index"),
+    [
+        (Query(session="s", statuses=OPEN), "runs_owned"),
+        (Query(key="k", workflow="w"), "runs_key"),
+        (Query(keys=frozenset({"k"})), "runs_key"),
+        (Query(due_before=1.0, statuses=OPEN), "runs_due"),
+        (Query(offered=True, workflow="w"), "runs_offered"),
+    ],
+)
+def test_few_runs_are_found_first_and_sorted_then(query: Query, index: str) -> None:
+    cursor: Any = _Explaining()
+    reads.find(cursor, query)
+    assert f"INDEX {index}" in cursor.plan
+    assert "TEMP B-TREE FOR ORDER BY" in cursor.plan
