@@ -10,7 +10,7 @@ import pytest
 
 from asterism.api.local import fleet_handlers
 from asterism.api.system import LocalSystem
-from asterism.cli.fleet import notice_commands
+from asterism.cli import cli_context
 from asterism.cli.fleet.notice_commands import follow_notices, read_notices
 from asterism.fleet.fleet import Fleet
 from asterism.store.memory import MemoryStore
@@ -81,7 +81,7 @@ async def test_every_notice_is_printed_once_and_an_outage_is_survived(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fleet_handlers, "LOOK_INTERVAL", 0.001)
-    monkeypatch.setattr(notice_commands, "PAUSE", 0.001)
+    monkeypatch.setattr(cli_context, "RECONNECT", (0.001, 0.001))
     async with Fleet(MemoryStore()) as fleet:
         await fleet.store.commit([Notice(1.0, "old", "before")])
         found, last = await read_notices(LocalSystem(fleet), 0)

@@ -6,22 +6,26 @@ module is cheap: asyncio, stores and their drivers are imported when a store is 
 
 from __future__ import annotations
 
+import inspect
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from asterism.base.text import clean, json_text
-from asterism.cli.option_types import duration
+from asterism.cli.option_types import Function, duration_option, number_option
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from asterism.api.system import System
     from asterism.fleet.fleet import Fleet
 
 Value = TypeVar("Value")
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 HOW_TO_CREATE_A_STORE = (
     "`asterism store init`, `workflow add`, `device join`, `series claim`, `serve` or `run --store URL` creates it; "
@@ -93,8 +97,14 @@ store_option = click.option(
     "in your data directory.",
 )
 
-reason_option = click.option("--reason", default="", metavar="TEXT", help="The reason, left as a notice.")
-"""The option of commands that change something without a story of its own."""
+
+def reason_option(use: str = "left as a notice") -> Callable[[Function], Function]:
+    """The option of commands that change something. ``use`` says what becomes of the reason."""
+    return click.option("--reason", default="", metavar="TEXT", help=f"The reason, {use}.")
+
+
+story_reason_option = reason_option("for the story")
+name_argument = click.argument("name")
 
 fleet_options = options(store_option, json_option)
 """The options of every command on a store."""
@@ -105,20 +115,14 @@ STORE_PAUSE = 1.0
 RECONNECT = (0.25, 5.0)
 """The first and the longest pause before a system that is out of reach is asked again, in seconds."""
 
-store_wait_option = click.option(
-    "--store-wait",
-    type=duration,
-    default="60s",
-    show_default=True,
-    metavar="DURATION",
-    help="How long to wait at the start for a store that cannot be reached; 0s: not at all.",
+store_wait_option = duration_option(
+    "--store-wait", "60s", help="How long to wait at the start for a store that cannot be reached; 0s: not at all."
 )
-
 
 log_options = options(
     click.option("-f", "--follow", is_flag=True, help="Print new lines as they come, until the end. Ctrl-C stops it."),
-    click.option("--since", type=duration, metavar="DURATION", help="Only lines of this last time, such as 10m."),
-    click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="Only this attempt, counted from 1."),
+    duration_option("--since", help="Only lines of this last time, such as 10m."),
+    number_option("--attempt", least=1, help="Only this attempt, counted from 1."),
     click.option("--times", is_flag=True, help="Begin each line with its time and stream."),
 )
 """The options of the commands that print logs."""
@@ -127,32 +131,25 @@ log_options = options(
 def refuse_options(why: str, *names: str) -> None:
     """Raise UsageError for the first of these parameters that is given on the command line: it would have no effect.
     ``why`` continues the sentence that begins with the option."""
-    from click.core import ParameterSource
-
-    context = click.get_current_context()
-    for parameter in context.command.params:
-        name = parameter.name or ""
-        if name in names and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+    for parameter in click.get_current_context().command.params:
+        if parameter.name in names and is_given(parameter.name or ""):
             raise click.UsageError(f"{parameter.opts[-1]} {why}")
 
 
-def same_store(used: Fleet | System) -> str:
-    """The option that lets an advised command find the store or the server of this one: empty unless --store was given
-    to it."""
-    from asterism.fleet.fleet import Fleet
-
-    return same_system(used.store.url if isinstance(used, Fleet) else used.url)
-
-
-def same_system(url: str) -> str:
-    """The same, by the address of the store or the server."""
-    import shlex
-
+def is_given(name: str) -> bool:
+    """Whether an option is on the command line, and has not its default or a value of the environment."""
     from click.core import ParameterSource
 
     context = click.get_current_context(silent=True)
-    given = context is not None and context.get_parameter_source("store") is ParameterSource.COMMANDLINE
-    return f" --store {shlex.quote(url)}" if given else ""
+    return context is not None and context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+def same_system(url: str) -> str:
+    """The option that lets an advised command find the store or the server of this one: empty unless --store was given
+    to it."""
+    import shlex
+
+    return f" --store {shlex.quote(url)}" if is_given("store") else ""
 
 
 def with_fleet(
@@ -219,25 +216,24 @@ async def open_system(store: str | None, *, create: bool = False) -> System:
     return LocalSystem(await open_fleet(store, create=create))
 
 
-async def ask_again(ask: Callable[[], Awaitable[Value]]) -> Value:
+async def ask_again(ask: Callable[[], Awaitable[Value]], what: str = "") -> Value:
     """What ``ask`` returns. While the system is out of reach, says so once and asks again, until Ctrl-C: for commands
-    that follow something, and know where they were."""
+    that follow something, and know where they were. ``what`` is what cannot be read, if not the system as a whole."""
     import asyncio
 
     from asterism.api.client_errors import OUT_OF_REACH
+    from asterism.core.backoff import retry_delay
 
-    pause, said = RECONNECT[0], False
+    failures = 0
     while True:
         try:
-            answer = await ask()
+            return await ask()
         except OUT_OF_REACH as error:
-            if not said:
-                note(f"{out_of_reach(error)}; trying again")
-            said = True
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, RECONNECT[1])
-        else:
-            return answer
+            failures += 1
+            if failures == 1:
+                again = f"{what} cannot be read: {error}. Trying again."
+                note(again if what else f"{out_of_reach(error)}; trying again")
+        await asyncio.sleep(retry_delay(failures, *RECONNECT))
 
 
 def out_of_reach(error: Exception) -> str:
@@ -277,6 +273,71 @@ async def open_fleet(url: str | None, *, create: bool = False) -> Fleet:
         return await Fleet.open(url, by=current_user(), create=create)
     except StoreNotFound as error:
         raise StoreNotFound(f"{error}; {HOW_TO_CREATE_A_STORE}") from None
+
+
+# -- commands ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command prints: ``document`` with --json, otherwise ``text``: as it is, or the lines for the width of the
+    terminal; and then ``notes``, to standard error. ``code`` is the exit code."""
+
+    document: Any
+    text: str | Callable[[int | None], Iterable[Text]] | None = None
+    notes: Sequence[str] = ()
+    code: int = 0
+
+    def print(self, as_json: bool) -> int:
+        """Returns the exit code."""
+        if as_json:
+            print_json(self.document)
+            return self.code
+        if self.text and isinstance(self.text, str):
+            click.echo(self.text)
+        elif callable(self.text):
+            from asterism.cli.screen import print_lines
+
+            print_lines(self.text)
+        for line in self.notes:
+            note(line)
+        return self.code
+
+
+Command = Callable[[Callable[..., Any]], Callable[..., int]]
+
+
+def on_system(*, create: bool = False) -> Command:
+    """Makes a function a command with --store and --json. With ``create`` a missing store is created.
+
+    An ``async`` function gets the store or the server, and the parameters of the command. Any other function gets the
+    parameters alone, checks them before a store is opened, and returns the function that gets the system. Either
+    returns an Answer, or prints by itself and returns the exit code or nothing. It gets ``as_json`` and ``store`` if
+    it has such parameters."""
+    return partial(_command, with_system, create)
+
+
+def on_fleet(*, create: bool = False) -> Command:
+    """The same for a command that needs the store itself: the function gets its fleet."""
+    return partial(_command, with_fleet, create)
+
+
+def _command(opened: Callable[..., int], create: bool, function: Callable[..., Any]) -> Callable[..., int]:
+    wanted = inspect.signature(function).parameters.keys() & {"store", "as_json"}
+
+    @fleet_options
+    @wraps(function)
+    def command(store: str | None, as_json: bool, **given: Any) -> int:
+        given |= {name: value for name, value in (("store", store), ("as_json", as_json)) if name in wanted}
+        use = partial(function, **given) if inspect.iscoroutinefunction(function) else function(**given)
+
+        async def answer(system: Any) -> int:
+            result = await use(system)
+            return result.print(as_json) if isinstance(result, Answer) else result or 0
+
+        return opened(store, answer, create=create)
+
+    return command
 
 
 def run_interruptible(work: Coroutine[Any, Any, Value]) -> Value:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ from asterism.api.documents import LogEntry, TaskLogEntry
 from asterism.api.system import System
 from asterism.base.status_colours import DIM
 from asterism.base.text import clean, echo_data, json_text, short
-from asterism.cli.cli_context import ask_again, format_clock, note
+from asterism.cli.cli_context import ask_again, format_clock, note, refuse_options
 from asterism.cli.screen import Screen
 from asterism.core.attempt_log import LogLine, LogReader
 from asterism.core.run.run import Run
@@ -35,6 +35,13 @@ class LogOptions:
     attempt: int | None = None
     times: bool = False
     as_json: bool = False
+
+
+def read_log_options(as_json: bool, given: Mapping[str, Any]) -> LogOptions:
+    """Those of a command. Raises UsageError."""
+    if as_json:
+        refuse_options("has no effect with --json: each line has its time and stream.", "times")
+    return LogOptions(**given, as_json=as_json)
 
 
 @dataclass(frozen=True, slots=True)

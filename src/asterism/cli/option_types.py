@@ -1,6 +1,7 @@
 """Types of options: durations, sizes, pairs, words, capabilities, JSON and writable files.
 
-Each function is the ``type`` or the ``callback`` of an option. It raises BadParameter with examples of valid values.
+Each function is the ``type`` or the ``callback`` of an option, and raises BadParameter with examples of valid values.
+Those named ``*_option`` make options of such types.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from asterism.base.durations import InvalidDuration, parse_duration
 if TYPE_CHECKING:
     from asterism.core.plan.edit_rules import ApprovalRule, EditScope
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 Given = TypeVar("Given")
 Rule = TypeVar("Rule")
 
@@ -186,3 +188,54 @@ def named_values(context: click.Context, option: click.Parameter, words: tuple[s
             raise click.BadParameter(f"{word!r} is not NAME=VALUE (example: --set day=2026-11-16).")
         values[name] = value
     return values
+
+
+# -- options of these types --------------------------------------------------------------------------------------------
+
+
+def duration_option(
+    names: str, default: str | None = None, *, help: str, positive: bool = False
+) -> Callable[[Function], Function]:
+    """An option that is a duration. ``names`` is ``--name``, or ``--name parameter``."""
+    kind = positive_duration if positive else duration
+    return click.option(*names.split(), type=kind, default=default, show_default=True, metavar="DURATION", help=help)
+
+
+def size_option(
+    name: str, default: str | None = None, *, help: str, shown: str | None = None
+) -> Callable[[Function], Function]:
+    """An option that is a size in bytes. ``shown`` is its default in the help."""
+    return click.option(name, type=size, default=default, show_default=shown or True, metavar="SIZE", help=help)
+
+
+def number_option(
+    name: str, default: int | None = None, *, least: int | None = None, most: int | None = None, help: str
+) -> Callable[[Function], Function]:
+    """An option that is a whole number."""
+    kind = click.IntRange(least, most) if least is not None else click.INT
+    return click.option(name, type=kind, default=default, show_default=True, metavar="N", help=help)
+
+
+def capability_option(name: str, help: str) -> Callable[[Function], Function]:
+    """An option that has capabilities: repeatable, and with commas."""
+    return click.option(name, multiple=True, callback=capabilities, metavar="WORD", help=help)
+
+
+def pair_option(names: str, help: str) -> Callable[[Function], Function]:
+    """A repeatable option that is NAME=VALUE. ``names`` is ``--name``, or ``--name parameter``."""
+    return click.option(*names.split(), type=pair, multiple=True, metavar="NAME=VALUE", help=help)
+
+
+def object_option(help: str) -> Callable[[Function], Function]:
+    """The option ``--input``: a JSON object."""
+    return click.option("--input", "given", type=json_object, metavar="JSON|@FILE|-", help=help)
+
+
+parameter_option = click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    callback=named_values,
+    metavar="NAME=VALUE",
+    help="The value of a parameter of the plan file; repeatable.",
+)

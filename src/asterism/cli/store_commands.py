@@ -22,18 +22,18 @@ import click
 
 from asterism.base.text import clean, plural
 from asterism.cli.cli_context import (
+    Answer,
     CommandGroup,
     fleet_options,
     format_size,
-    note,
+    on_fleet,
+    on_system,
     open_fleet,
-    print_json,
     refuse_server,
     run_interruptible,
     with_fleet,
-    with_system,
 )
-from asterism.cli.option_types import size, writable_file
+from asterism.cli.option_types import size_option, writable_file
 from asterism.store.store_errors import StoreCorrupt, StoreNotFound
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def store() -> None:
 
 @store.command()
 @fleet_options
-def init(store: str | None, as_json: bool) -> None:
+def init(store: str | None, as_json: bool) -> int:
     """Create an empty store.
 
     A store that exists stays as it is. Commands that add something to a store create it, too."""
@@ -72,29 +72,19 @@ def init(store: str | None, as_json: bool) -> None:
             return fleet.store.url, created
 
     url, created = run_interruptible(create())
-    if as_json:
-        print_json({"store": url, "created": created})
-    else:
-        click.echo(f"{url} is created: an empty store." if created else f"{url} exists already.")
+    text = f"{url} is created: an empty store." if created else f"{url} exists already."
+    return Answer({"store": url, "created": created}, text).print(as_json)
 
 
 @store.command()
-@fleet_options
-def info(store: str | None, as_json: bool) -> None:
+@on_system()
+async def info(system: System) -> Answer:
     """Show where the store is, and what it contains."""
+    from asterism.cli.fleet.fleet_views import store_lines
 
-    async def read(system: System) -> None:
-        from asterism.cli.fleet.fleet_views import store_lines
-        from asterism.cli.screen import print_lines
-
-        answer = await system.show_store()
-        answer = replace(answer, store=answer.store or system.url)
-        if as_json:
-            print_json(answer)
-        else:
-            print_lines(lambda width: store_lines(answer))
-
-    with_system(store, read)
+    answer = await system.show_store()
+    answer = replace(answer, store=answer.store or system.url)
+    return Answer(answer, lambda width: store_lines(answer))
 
 
 def _refuse_server(store: str | None, command: str) -> None:
@@ -118,15 +108,11 @@ def check(store: str | None, as_json: bool) -> int:
         url, problems, runs = with_fleet(store, look)
     except StoreCorrupt as error:
         url, problems, runs = "the store", [error.problem], 0
-    if as_json:
-        print_json({"problems": problems, "runs": runs})
-    elif problems:
-        for problem in problems:
-            click.echo(clean(problem))
-        click.echo(f"{plural(len(problems), 'problem')} in {url}.", err=True)
-    else:
-        click.echo(f"{url} is intact: {plural(runs, 'run')}.")
-    return DAMAGED if problems else 0
+    text, notes = f"{url} is intact: {plural(runs, 'run')}.", list[str]()
+    if problems:
+        text, notes = "\n".join(map(clean, problems)), [f"{plural(len(problems), 'problem')} in {url}."]
+    code = DAMAGED if problems else 0
+    return Answer({"problems": problems, "runs": runs}, text, notes, code).print(as_json)
 
 
 async def _unreadable(fleet: Fleet) -> list[str]:
@@ -139,7 +125,7 @@ async def _unreadable(fleet: Fleet) -> list[str]:
 @store.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path), callback=writable_file)
 @fleet_options
-def backup(file: Path, store: str | None, as_json: bool) -> None:
+def backup(file: Path, store: str | None, as_json: bool) -> int:
     """Write a consistent backup of the store to FILE.
 
     FILE has a JSON document on each line, and is compressed if its name ends in .gz. The fleet continues to work. FILE
@@ -154,10 +140,8 @@ def backup(file: Path, store: str | None, as_json: bool) -> None:
     except OSError as error:
         raise click.ClickException(f"{clean(str(file))} cannot be written: {error.strerror}") from None
     written = file.stat().st_size
-    if as_json:
-        print_json({"file": str(file), "runs": runs, "size": written})
-        return
-    click.echo(f"{clean(str(file))}: {plural(runs, 'run')}, {format_size(written)}.")
+    text = f"{clean(str(file))}: {plural(runs, 'run')}, {format_size(written)}."
+    return Answer({"file": str(file), "runs": runs, "size": written}, text).print(as_json)
 
 
 @store.command()
@@ -165,16 +149,14 @@ def backup(file: Path, store: str | None, as_json: bool) -> None:
 @click.option(
     "--keep-devices", is_flag=True, help="Keep enrolled devices that were not revoked at the time of the backup."
 )
-@click.option(
+@size_option(
     "--line-limit",
-    type=size,
-    default=str(LONGEST_LINE),
-    show_default="256M",
-    metavar="SIZE",
+    str(LONGEST_LINE),
+    shown="256M",
     help="A backup with a longer line is refused. Each record, and each large result, is one line.",
 )
-@fleet_options
-def restore(file: Path, keep_devices: bool, line_limit: int, store: str | None, as_json: bool) -> None:
+@on_fleet(create=True)
+def restore(file: Path, keep_devices: bool, line_limit: int, store: str | None) -> Any:
     """Restore a backup from FILE into an empty store.
 
     A store that is not empty is refused. Restored runs have no owner: runs that were in progress are assigned again. A
@@ -182,7 +164,7 @@ def restore(file: Path, keep_devices: bool, line_limit: int, store: str | None, 
     revoked after the backup: invite them again, or use --keep-devices if none was."""
     _refuse_server(store, "restore")
 
-    async def read(fleet: Fleet) -> None:
+    async def read(fleet: Fleet) -> Answer:
         from asterism.fleet.joinable_devices import DEVICES
 
         runs = await fleet.store.load(_lines(file, line_limit), keep_devices=keep_devices)
@@ -191,26 +173,25 @@ def restore(file: Path, keep_devices: bool, line_limit: int, store: str | None, 
             [one.key.removeprefix(DEVICES) for one in enrolled if (one.value["revoked_at"] is None) is valid]
             for valid in (True, False)
         )
-        if as_json:
-            devices = {"kept": kept, "revoked": revoked}
-            print_json({"file": str(file), "runs": runs, "store": fleet.store.url, "devices": devices})
-            return
-        click.echo(f"{fleet.store.url}: {plural(runs, 'run')} restored.")
+        notes = []
         if kept:
-            note(
+            notes.append(
                 f"{plural(len(kept), 'device')} enrolled at the time of the backup may join again: "
                 f"{clean(', '.join(kept))}. If one was revoked since, revoke it with: asterism device revoke NAME"
             )
         if revoked:
-            note(
+            notes.append(
                 f"{plural(len(revoked), 'device')} of the backup may not join: {clean(', '.join(revoked))}. "
                 "Invite them again with: asterism device invite --name NAME"
             )
+        devices = {"kept": kept, "revoked": revoked}
+        document = {"file": str(file), "runs": runs, "store": fleet.store.url, "devices": devices}
+        return Answer(document, f"{fleet.store.url}: {plural(runs, 'run')} restored.", notes)
 
     if not file.exists():
         raise click.UsageError(f"there is no file {clean(str(file))}")
     check_backup(file, line_limit)  # before a store is created for it
-    with_fleet(store, read, create=True)
+    return read
 
 
 # -- backup files ------------------------------------------------------------------------------------------------------

@@ -6,23 +6,23 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from asterism.base.text import clean
 from asterism.cli.cli_context import (
+    Answer,
     CommandGroup,
-    Function,
     fleet_options,
-    note,
-    print_json,
+    is_given,
+    name_argument,
+    on_system,
+    options,
     reason_option,
     refuse_options,
     refuse_server,
     server_of,
     store_wait_option,
-    with_system,
 )
-from asterism.cli.option_types import capabilities, duration, pair, positive_duration
+from asterism.cli.option_types import Function, capability_option, duration_option, number_option, pair_option
 
 if TYPE_CHECKING:
     from asterism.api.system import System
@@ -36,61 +36,34 @@ def device() -> None:
     """Run and manage devices: join, list, show, drain, scores."""
 
 
-def _time(name: str, default: str, meaning: str) -> Callable[[Function], Function]:
-    return click.option(name, type=duration, default=default, show_default=True, metavar="DURATION", help=meaning)
+def _policy_option(meaning: str) -> Callable[[Function], Function]:
+    text = f"Device policy file: {meaning}; default: ~/.config/asterism/policy.yaml."
+    return click.option("--device-policy", "policy", metavar="FILE", help=text)
+
+
+_process_options = options(store_wait_option, fleet_options)
+"""The options of a process that works until a signal."""
 
 
 @device.command()
-@click.argument("name")
-@click.option(
-    "--can",
-    multiple=True,
-    callback=capabilities,
-    metavar="WORD",
-    help="A capability that workflows may need, such as gpu; separate several with commas.",
-)
-@click.option(
-    "--slots",
-    type=click.IntRange(min=1),
-    metavar="N",
-    default=1,
-    show_default=True,
-    help="Maximum number of runs at once.",
-)
-@click.option(
-    "--backlog",
-    type=click.IntRange(min=0),
-    metavar="N",
-    default=0,
-    show_default=True,
-    help="How many more runs to claim in advance.",
-)
-@click.option(
-    "--label", "labels", type=pair, multiple=True, metavar="NAME=VALUE", help="A label in the device's profile."
-)
+@name_argument
+@capability_option("--can", "A capability that workflows may need, such as gpu; separate several with commas.")
+@number_option("--slots", 1, least=1, help="Maximum number of runs at once.")
+@number_option("--backlog", 0, least=0, help="How many more runs to claim in advance.")
+@pair_option("--label labels", "A label in the device's profile.")
 @click.option("--accepts", metavar="EXPR", help="Which runs the device accepts, in CEL over run and device.")
 @click.option("--hands-back", metavar="EXPR", help="When the device hands all its runs back, in CEL over its profile.")
-@click.option(
-    "--device-policy",
-    "policy",
-    metavar="FILE",
-    help="Device policy file: what the device may execute; default: ~/.config/asterism/policy.yaml.",
-)
+@_policy_option("what the device may execute")
 @click.option("--peer", "peers", multiple=True, metavar="NAME|URL", help="Sync with this peer; see `asterism peer`.")
 @click.option("--listen", metavar="HOST:PORT", help="Answer peers at this address, such as 0.0.0.0:7420.")
 @click.option("--replace", is_flag=True, help="Take over the name of a device on another machine.")
 @click.option("--no-monitor", is_flag=True, help="Never become the coordinator, which monitors the devices.")
-@click.option(
-    "--every",
-    type=positive_duration,
-    default="5s",
-    show_default=True,
-    metavar="DURATION",
-    help="How often the coordinator checks the devices.",
+@duration_option("--every", "5s", positive=True, help="How often the coordinator checks the devices.")
+@duration_option("--heartbeat", "30s", help="Heartbeat interval while the device is idle.")
+@duration_option("--heartbeat-timeout", "90s", help="The device counts as lost after this time without a heartbeat.")
+@duration_option(
+    "--drain-for", "60s", help="How long running work may take to finish when the device is asked to leave."
 )
-@_time("--heartbeat", "30s", "Heartbeat interval while the device is idle.")
-@_time("--heartbeat-timeout", "90s", "The device counts as lost after this time without a heartbeat.")
-@_time("--drain-for", "60s", "How long running work may take to finish when the device is asked to leave.")
 @click.option(
     "--agent",
     metavar="COMMAND|URL",
@@ -108,8 +81,7 @@ def _time(name: str, default: str, meaning: str) -> Callable[[Function], Functio
 @click.option(
     "--fingerprint", metavar="SHA256", help="Trust the server's certificate with this fingerprint, and no other."
 )
-@store_wait_option
-@fleet_options
+@_process_options
 def join(
     name: str,
     store_wait: float,
@@ -161,8 +133,7 @@ def join(
     if server is not None:
         from asterism.cli.device.device_process import join_server
 
-        given = click.get_current_context().get_parameter_source("store") is ParameterSource.COMMANDLINE
-        if given or wanted.peers or wanted.listen is not None:
+        if is_given("store") or wanted.peers or wanted.listen is not None:
             raise click.UsageError("A device with --server has no store: leave --store, --peer and --listen out.")
         return join_server(server, _read_code(code), fingerprint, wanted, drain_for=drain_for, as_json=as_json)
     if code is not None or fingerprint is not None:
@@ -186,89 +157,60 @@ def _read_code(code: str | None) -> str | None:
 
 
 @device.command("list")
-@fleet_options
-def list_(store: str | None, as_json: bool) -> None:
+@on_system()
+async def list_(system: System) -> Answer:
     """List the devices of the fleet. A star marks the coordinator.
 
     Devices that left recently are listed, too. SLOTS is the number of used slots and of all slots. LOAD, RANK and
     QUALITY (of the connection to the store) are between 0 and 1. BEAT is the age of the last heartbeat."""
+    from asterism.cli.fleet.fleet_views import devices_table
 
-    async def read(system: System) -> None:
-        from asterism.cli.fleet.fleet_views import devices_table
-        from asterism.cli.screen import print_lines
-
-        page = await system.list_devices()
-        if as_json:
-            print_json(page.items)
-        elif page.items:
-            print_lines(lambda width: devices_table(page.items, page.now or 0.0, width))
-        else:
-            click.echo("No device has joined. Start one with: asterism device join NAME")
-
-    with_system(store, read)
+    page = await system.list_devices()
+    if not page.items:
+        return Answer(page.items, "No device has joined. Start one with: asterism device join NAME")
+    return Answer(page.items, lambda width: devices_table(page.items, page.now or 0.0, width))
 
 
 @device.command()
-@click.argument("name")
-@fleet_options
-def show(name: str, store: str | None, as_json: bool) -> None:
+@name_argument
+@on_system()
+async def show(system: System, name: str) -> Answer:
     """Show a device, the runs that it holds, and its latest runs."""
+    from asterism.cli.fleet.fleet_views import device_lines
 
-    async def read(system: System) -> None:
-        from asterism.cli.fleet.fleet_views import device_lines
-        from asterism.cli.screen import print_lines
-
-        details = await system.show_device(name)
-        if as_json:
-            print_json(details)
-        else:
-            print_lines(lambda width: device_lines(details, width))
-
-    with_system(store, read)
+    details = await system.show_device(name)
+    return Answer(details, lambda width: device_lines(details, width))
 
 
 @device.command()
-@click.argument("name")
-@reason_option
-@fleet_options
-def drain(name: str, reason: str, store: str | None, as_json: bool) -> None:
+@name_argument
+@reason_option()
+@on_system()
+async def drain(system: System, name: str, reason: str) -> Answer:
     """Ask a device to finish its runs, take no more, and leave."""
-
-    async def ask(system: System) -> None:
-        device = await system.drain_device(name, reason)
-        if as_json:
-            print_json(device)
-        elif device.state == "silent":
-            seconds = f"{device.heartbeat_timeout:g} s"
-            click.echo(f"{name} has sent no heartbeat for longer than {seconds}; it leaves when it comes back.")
-        else:
-            runs = {0: "no runs", 1: "1 run"}.get(device.used, f"{device.used} runs")
-            click.echo(f"{name} was asked to leave; it has {runs} to finish.")
-
-    with_system(store, ask)
+    device = await system.drain_device(name, reason)
+    if device.state == "silent":
+        seconds = f"{device.heartbeat_timeout:g} s"
+        text = f"{name} has sent no heartbeat for longer than {seconds}; it leaves when it comes back."
+    else:
+        runs = {0: "no runs", 1: "1 run"}.get(device.used, f"{device.used} runs")
+        text = f"{name} was asked to leave; it has {runs} to finish."
+    return Answer(device, text)
 
 
 @device.command()
 @click.argument("subject", metavar="WORKFLOW|RUN")
-@fleet_options
-def scores(subject: str, store: str | None, as_json: bool) -> None:
+@on_system()
+async def scores(system: System, subject: str) -> Answer:
     """Show which device would get a run, and why.
 
     Every candidate has its score and the four parts of the score (load, connection, rank, capability). The other
     devices have the reason why they are not candidates. A star marks the device that would be chosen now. For a run,
     the scores at its assignment follow."""
+    from asterism.cli.fleet.fleet_views import scores_lines
 
-    async def read(system: System) -> None:
-        from asterism.cli.fleet.fleet_views import scores_lines
-        from asterism.cli.screen import print_lines
-
-        answer = await system.score_devices(subject)
-        if as_json:
-            print_json(answer)
-        else:
-            print_lines(lambda width: scores_lines(answer, width))
-
-    with_system(store, read)
+    answer = await system.score_devices(subject)
+    return Answer(answer, lambda width: scores_lines(answer, width))
 
 
 @device.command(short_help="Print a command with which a machine joins.")
@@ -279,26 +221,20 @@ def scores(subject: str, store: str | None, as_json: bool) -> None:
     metavar="PATTERN",
     help="The name of the machine, or a pattern of new names, such as 'lab-*'.",
 )
-@click.option(
-    "--can",
-    multiple=True,
-    callback=capabilities,
-    metavar="WORD",
-    help="A capability that it may declare; separate several with commas.  [default: any]",
-)
+@capability_option("--can", "A capability that it may declare; separate several with commas.  [default: any]")
 @click.option("--server", metavar="URL", help=f"Address of the server; default: that of --store, or {DEFAULT_SERVER}.")
 @click.option("--tls-cert", type=click.Path(exists=True), metavar="FILE", help="Own certificate of the server, to pin.")
-@reason_option
-@fleet_options
-def invite(
+@reason_option()
+@on_system(create=True)
+async def invite(
+    system: System,
     pattern: str,
     can: tuple[str, ...],
     server: str | None,
     tls_cert: str | None,
     reason: str,
     store: str | None,
-    as_json: bool,
-) -> None:
+) -> Answer:
     """Print the command with which one machine can join through the server.
 
     \b
@@ -307,32 +243,26 @@ def invite(
     The code in it works once, within 10 minutes, and for no name that another device has or had. The machine makes a
     key of its own and gets no access to the store. With --tls-cert the machine trusts exactly this certificate, for a
     server whose certificate nobody else signed."""
+    import shlex
 
-    async def write(system: System) -> None:
-        import shlex
+    from asterism.fleet.policy.rule_patterns import is_pattern
+    from asterism.gateway.gateway_transport import server_url
 
-        from asterism.fleet.policy.rule_patterns import is_pattern
-        from asterism.gateway.gateway_transport import server_url
-
-        url = server_url(server or server_of(store) or DEFAULT_SERVER)
-        pin = None if tls_cert is None else _fingerprint(tls_cert)
-        invitation = await system.invite_device(pattern, list(can), reason)
-        code = invitation.code
-        name = "NAME" if is_pattern(pattern) else pattern
-        pinned = "" if pin is None else f" --fingerprint {pin}"
-        able = f" --can {shlex.quote(','.join(sorted(can)))}" if can else ""
-        line = f"asterism device join {shlex.quote(name)}{able} --server {url} --code {code}{pinned}"
-        if as_json:
-            print_json(
-                {"code": code, "server": url, "name": pattern, "can": sorted(can) or None, "fingerprint": pin}
-                | {"seconds": invitation.seconds, "command": line}
-            )
-        else:
-            click.echo(line)
-            named = f", with a name like {pattern} for NAME" if name == "NAME" else ""
-            note(f"Run this on the machine within 10 minutes{named}; the code works once.")
-
-    with_system(store, write, create=True)
+    url = server_url(server or server_of(store) or DEFAULT_SERVER)
+    pin = None if tls_cert is None else _fingerprint(tls_cert)
+    invitation = await system.invite_device(pattern, list(can), reason)
+    code = invitation.code
+    name = "NAME" if is_pattern(pattern) else pattern
+    pinned = "" if pin is None else f" --fingerprint {pin}"
+    able = f" --can {shlex.quote(','.join(sorted(can)))}" if can else ""
+    line = f"asterism device join {shlex.quote(name)}{able} --server {url} --code {code}{pinned}"
+    named = f", with a name like {pattern} for NAME" if name == "NAME" else ""
+    document = {"code": code, "server": url, "name": pattern, "can": sorted(can) or None, "fingerprint": pin}
+    return Answer(
+        {**document, "seconds": invitation.seconds, "command": line},
+        line,
+        [f"Run this on the machine within 10 minutes{named}; the code works once."],
+    )
 
 
 def _fingerprint(path: str) -> str:
@@ -348,65 +278,30 @@ def _fingerprint(path: str) -> str:
 
 
 @device.command()
-@click.argument("name")
-@reason_option
-@fleet_options
-def revoke(name: str, reason: str, store: str | None, as_json: bool) -> None:
+@name_argument
+@reason_option()
+@on_system()
+async def revoke(system: System, name: str, reason: str) -> Answer:
     """Revoke the key of a device that joined through the server.
 
     It is refused from now on and stops its work with its next heartbeat. Its runs go to other devices when its time has
     run out. The name can be enrolled again with a new code."""
-
-    async def write(system: System) -> None:
-        revoked = await system.revoke_device(name, reason)
-        if as_json:
-            print_json(revoked)
-        else:
-            click.echo(f"Revoked {clean(name)}.")
-
-    with_system(store, write)
+    return Answer(await system.revoke_device(name, reason), f"Revoked {clean(name)}.")
 
 
 @click.command()
 @click.argument("name", required=False)
-@click.option(
-    "--every",
-    type=positive_duration,
-    default="5s",
-    show_default=True,
-    metavar="DURATION",
-    help="How often to check the devices.",
-)
-@click.option(
-    "--heartbeat",
-    type=duration,
-    default="30s",
-    show_default=True,
-    metavar="DURATION",
-    help="Heartbeat interval.",
-)
-@click.option(
-    "--heartbeat-timeout",
-    type=duration,
-    default="90s",
-    show_default=True,
-    metavar="DURATION",
-    help="The monitor counts as lost after this time without a heartbeat.",
-)
-@click.option(
-    "--device-policy",
-    "policy",
-    metavar="FILE",
-    help="Device policy file: which commands and URLs may receive notices; default: ~/.config/asterism/policy.yaml.",
-)
+@duration_option("--every", "5s", positive=True, help="How often to check the devices.")
+@duration_option("--heartbeat", "30s", help="Heartbeat interval.")
+@duration_option("--heartbeat-timeout", "90s", help="The monitor counts as lost after this time without a heartbeat.")
+@_policy_option("which commands and URLs may receive notices")
 @click.option(
     "--listen",
     metavar="HOST:PORT",
     help="Serve the metrics of the fleet at http://HOST:PORT/metrics, without encryption, to everybody who reaches it; "
     "port 0 for any free one.",
 )
-@store_wait_option
-@fleet_options
+@_process_options
 def monitor(
     name: str | None,
     every: float,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from asterism.cli.cli_context import CommandGroup, fleet_options, note, print_json, with_system
-from asterism.cli.option_types import duration
+from asterism.cli.cli_context import CommandGroup, ask_again, note, on_system, print_json
+from asterism.cli.option_types import duration_option, number_option
 
 if TYPE_CHECKING:
     from asterism.api.documents import Notice
@@ -20,9 +21,6 @@ AT_ONCE = 1000
 WAIT = 20.0
 """How long one answer waits for new notices, in seconds."""
 
-PAUSE = 1.0
-"""How long to wait before the next try to reach a store or a server, in seconds."""
-
 
 @click.group(cls=CommandGroup)
 def notice() -> None:
@@ -33,41 +31,30 @@ def notice() -> None:
 
 @notice.command("list")
 @click.option("-f", "--follow", is_flag=True, help="Print new notices as they come. Ctrl-C stops it.")
-@click.option("--since", type=duration, metavar="DURATION", help="Only notices of this time until now, such as 2h.")
+@duration_option("--since", help="Only notices of this time until now, such as 2h.")
 @click.option("--run", metavar="RUN", help="Only notices about this run.")
 @click.option("--kind", "kinds", multiple=True, metavar="KIND", help="Only notices of this kind, such as failed.")
-@click.option(
-    "--limit",
-    type=click.IntRange(min=0),
-    metavar="N",
-    default=50,
-    show_default=True,
-    help="Maximum number of old notices, the latest; 0 for all.",
-)
-@fleet_options
-def list_(
+@number_option("--limit", 50, least=0, help="Maximum number of old notices, the latest; 0 for all.")
+@on_system()
+async def list_(
+    system: System,
     follow: bool,
     since: float | None,
     run: str | None,
     kinds: tuple[str, ...],
     limit: int,
-    store: str | None,
     as_json: bool,
 ) -> None:
     """List and follow notices, the latest last.
 
     With --json, prints a JSON array; with --json and --follow, a JSON object for each line."""
     conditions = {"run": run, "kind": ",".join(kinds) or None}
-
-    async def read(system: System) -> None:
-        notices, last = await read_notices(system, limit, since=since, **conditions)
-        print_notices(notices, as_json=as_json, as_lines=follow)
-        if follow:
-            await follow_notices(system, last, as_json=as_json, **conditions)
-        elif not notices and not as_json:
-            note("There are no notices." if not (since or run or kinds) else "No notice matches.")
-
-    with_system(store, read)
+    notices, last = await read_notices(system, limit, since=since, **conditions)
+    print_notices(notices, as_json=as_json, as_lines=follow)
+    if follow:
+        await follow_notices(system, last, as_json=as_json, **conditions)
+    elif not notices and not as_json:
+        note("There are no notices." if not (since or run or kinds) else "No notice matches.")
 
 
 async def read_notices(system: System, limit: int, **conditions: Any) -> tuple[list[Notice], int]:
@@ -87,22 +74,10 @@ async def read_notices(system: System, limit: int, **conditions: Any) -> tuple[l
 async def follow_notices(system: System, after: int, *, as_json: bool, **conditions: Any) -> None:
     """Print new notices until it is cancelled. While the store or the server cannot be reached, it tries again, after
     the last notice that was printed."""
-    import asyncio
-
-    from asterism.api.client_errors import ServerUnreachable, TryLater
-    from asterism.store.store_errors import StoreUnavailable
-
-    reachable = True
     while True:
-        try:
-            page = await system.list_notices(after=after, limit=AT_ONCE, wait=WAIT, **conditions)
-        except (StoreUnavailable, ServerUnreachable, TryLater) as error:
-            if reachable:
-                note(f"The notices cannot be read: {error}. Trying again.")
-            reachable = False
-            await asyncio.sleep(PAUSE)
-            continue
-        reachable, after = True, int(page.next or 0)
+        ask = partial(system.list_notices, after=after, limit=AT_ONCE, wait=WAIT, **conditions)
+        page = await ask_again(ask, "The notices")
+        after = int(page.next or 0)
         print_notices(page.items, as_json=as_json, as_lines=True)
 
 

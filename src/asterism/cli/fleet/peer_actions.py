@@ -11,15 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-import click
 from rich.text import Text
 
 from asterism.base.durations import format_age
 from asterism.base.operating_system import stop_signals
 from asterism.base.status_colours import DIM, tone
 from asterism.base.text import clean, plural
-from asterism.cli.cli_context import format_size, note, print_json
-from asterism.cli.screen import Cell, Column, print_lines, table, wrapped
+from asterism.cli.cli_context import Answer, format_size, note, print_json
+from asterism.cli.screen import Cell, Column, table, wrapped
 from asterism.fleet.fleet import Fleet
 from asterism.peers import peer_client
 from asterism.peers.exchange import Exchange, SyncResult
@@ -49,24 +48,24 @@ def name_from_url(url: str) -> str:
 
 
 async def invite_peer(
-    fleet: Fleet, name: str, url: str, own_name: str, valid: float, *, as_json: bool, store_option: str | None
-) -> None:
-    """Write an invitation, and print it with the next steps. ``store_option`` is the value of ``--store``, if given."""
+    fleet: Fleet, name: str, url: str, own_name: str, valid: float, store_option: str | None, as_json: bool
+) -> Answer:
+    """Write an invitation. The answer has the next steps; ``store_option`` is the value of ``--store``, if given."""
     invitation = await invite(fleet.store, name, url=url, own_name=own_name, valid_for=valid)
     line = invitation.line()
-    if as_json:
-        expires_at = fleet.store.clock() + valid
-        print_json({"name": name, "url": invitation.url, "invitation": line, "expires_at": expires_at})
-        return
-    note(f"On the other machine, run `asterism peer accept -` within {format_age(valid)} and paste this line.")
-    click.echo(line)
-    note(f"Keep it secret. It works once: the first store that uses it becomes peer {name}.")
+    document = {"name": name, "url": invitation.url, "invitation": line, "expires_at": fleet.store.clock() + valid}
     parts = urlsplit(invitation.url)
     options = f"--listen {'127.0.0.1' if parts.hostname in LOOPBACK else '0.0.0.0'}:{parts.port}"
     if store_option is not None and store_option != os.environ.get("ASTERISM_STORE"):
         options += f" --store {shlex.quote(fleet.store.url)}"
-    note(f"This store has to listen then, unless it does already: asterism peer serve {options}")
-    note(f"To run work on this machine as well: asterism device join NAME {options}")
+    if not as_json:
+        note(f"On the other machine, run `asterism peer accept -` within {format_age(valid)} and paste this line.")
+    notes = [
+        f"Keep it secret. It works once: the first store that uses it becomes peer {name}.",
+        f"This store has to listen then, unless it does already: asterism peer serve {options}",
+        f"To run work on this machine as well: asterism device join NAME {options}",
+    ]
+    return Answer(document, line, notes)
 
 
 async def accept_invitation(fleet: Fleet, invitation: Invitation, name: str, *, as_json: bool) -> None:
@@ -89,10 +88,7 @@ async def sync_with(fleet: Fleet, name_or_url: str, *, as_json: bool) -> None:
 
 async def _print_result(name: str, result: SyncResult, refusals: RefusalLog, as_json: bool) -> None:
     found = await refusals.new()
-    if as_json:
-        print_json(sync_json(name, result, found))
-    else:
-        print_lines(lambda width: sync_lines(name, result, found, width))
+    Answer(sync_json(name, result, found), lambda width: sync_lines(name, result, found, width)).print(as_json)
 
 
 async def serve_until_signal(fleet: Fleet, address: str, *, as_json: bool) -> int:

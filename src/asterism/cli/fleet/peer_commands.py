@@ -5,14 +5,15 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from asterism.base.text import clean, plural
-from asterism.cli.cli_context import CommandGroup, fleet_options, note, print_json, with_fleet
-from asterism.cli.option_types import duration
+from asterism.cli.cli_context import Answer, CommandGroup, fleet_options, name_argument, note, on_fleet, with_fleet
+from asterism.cli.option_types import duration_option
 
 if TYPE_CHECKING:
     from asterism.fleet.fleet import Fleet
@@ -40,11 +41,9 @@ def peer() -> None:
     help="Address of this store for the peer.  [default: https://, this host name and port 7420]",
 )
 @click.option("--as", "called", metavar="NAME", help="Name of this store at the peer.  [default: the host in the URL]")
-@click.option(
-    "--valid", type=duration, default="24h", show_default=True, metavar="DURATION", help="Lifetime of the invitation."
-)
-@fleet_options
-def invite(name: str, url: str | None, called: str | None, valid: float, store: str | None, as_json: bool) -> None:
+@duration_option("--valid", "24h", help="Lifetime of the invitation.")
+@on_fleet(create=True)
+def invite(name: str, url: str | None, called: str | None, valid: float, store: str | None, as_json: bool) -> Any:
     """Invite another store, and print the invitation.
 
     The invitation is one line for `asterism peer accept -` on the other machine. Keep it secret: the first store that
@@ -57,11 +56,8 @@ def invite(name: str, url: str | None, called: str | None, valid: float, store: 
 
     address = local_url(url)
     own_name = called or name_from_url(address)
-
-    async def write(fleet: Fleet) -> None:
-        await invite_peer(fleet, name, address, own_name, valid, as_json=as_json, store_option=store)
-
-    with_fleet(store, write, create=True)
+    terms: dict[str, Any] = {"valid": valid, "store_option": store, "as_json": as_json}
+    return partial(invite_peer, name=name, url=address, own_name=own_name, **terms)
 
 
 @peer.command()
@@ -118,62 +114,51 @@ def sync(words: tuple[str, ...], store: str | None, as_json: bool) -> int:
 
 
 @peer.command("list")
-@fleet_options
-def list_(store: str | None, as_json: bool) -> None:
+@on_fleet()
+async def list_(fleet: Fleet) -> Answer:
     """List the peers of a store.
 
     HEARD is the time since the last contact, STORE the start of the store id. A peer without an ADDRESS calls this
     store and cannot be called."""
+    from asterism.cli.fleet.peer_actions import peer_statuses, peers_table
 
-    async def print_peers(fleet: Fleet) -> None:
-        from asterism.cli.fleet.peer_actions import peer_statuses, peers_table
-        from asterism.cli.screen import print_lines
-
-        found = await peer_statuses(fleet)
-        if as_json:
-            print_json([one.to_json() for one in found])
-        elif found:
-            print_lines(lambda width: peers_table(found, fleet.store.clock(), width))
-        else:
-            note("There are no peers. Invite one with: asterism peer invite NAME")
-
-    with_fleet(store, print_peers)
+    peers = await peer_statuses(fleet)
+    document = [peer.to_json() for peer in peers]
+    if not peers:
+        return Answer(document, notes=["There are no peers. Invite one with: asterism peer invite NAME"])
+    return Answer(document, lambda width: peers_table(peers, fleet.store.clock(), width))
 
 
 @peer.command()
-@click.argument("name")
+@name_argument
 @click.option("--adopt", is_flag=True, help="Run its unfinished runs here.")
-@fleet_options
-def remove(name: str, adopt: bool, store: str | None, as_json: bool) -> None:
+@on_fleet()
+async def remove(fleet: Fleet, name: str, adopt: bool) -> Answer:
     """Remove a peer.
 
     This store stops answering and calling it, and keeps the records that it sent. Unfinished runs that the peer manages
     or created are held and listed; --adopt runs them here, now or in a later call. Runs that a device here has started
     continue, and are listed as still running."""
+    from asterism.peers.private_files import TokenFile
+    from asterism.peers.takeover import remove_peer
 
-    async def remove_and_report(fleet: Fleet) -> None:
-        from asterism.peers.private_files import TokenFile
-        from asterism.peers.takeover import remove_peer
-
-        removed = await remove_peer(fleet, name, adopt=adopt)
-        TokenFile(fleet.store).remove(name)
-        if as_json:
-            listed = {"held": removed.held, "adopted": removed.adopted, "running": removed.running}
-            print_json({"removed": name, **{what: [run.id for run in runs] for what, runs in listed.items()}})
-            return
-        click.echo(f"Removed peer {name}. Remove this store on the other machine as well.")
-        for run in removed.held:
-            click.echo(clean(f"held: {run.id} ({run.workflow}, {run.status})"))
-        for run in removed.running:
-            click.echo(clean(f"still running: {run.id} ({run.workflow}, on {run.device})"))
-        if removed.running:
-            note("Stop a run with: asterism runs cancel ID")
-        if removed.held:
-            note(f"Run them here with: asterism peer remove {shlex.quote(name)} --adopt")
-        if removed.adopted:
-            note(f"Adopted {plural(len(removed.adopted), 'run')}.")
-
-    with_fleet(store, remove_and_report)
+    removed = await remove_peer(fleet, name, adopt=adopt)
+    TokenFile(fleet.store).remove(name)
+    listed = {"held": removed.held, "adopted": removed.adopted, "running": removed.running}
+    lines = [
+        f"Removed peer {name}. Remove this store on the other machine as well.",
+        *(clean(f"held: {run.id} ({run.workflow}, {run.status})") for run in removed.held),
+        *(clean(f"still running: {run.id} ({run.workflow}, on {run.device})") for run in removed.running),
+    ]
+    notes = []
+    if removed.running:
+        notes.append("Stop a run with: asterism runs cancel ID")
+    if removed.held:
+        notes.append(f"Run them here with: asterism peer remove {shlex.quote(name)} --adopt")
+    if removed.adopted:
+        notes.append(f"Adopted {plural(len(removed.adopted), 'run')}.")
+    document = {"removed": name, **{what: [run.id for run in runs] for what, runs in listed.items()}}
+    return Answer(document, "\n".join(lines), notes)
 
 
 @peer.command()
@@ -201,26 +186,19 @@ def serve(listen: str, store: str | None, as_json: bool) -> int:
 
 @peer.command()
 @click.argument("run")
-@fleet_options
-def keep(run: str, store: str | None, as_json: bool) -> None:
+@on_fleet()
+async def keep(fleet: Fleet, run: str) -> Answer:
     """Repeat a run that a device here lost to a peer.
 
     Creates a new run that only the device that lost RUN can execute, and prints its id. The new run continues from that
     device's progress and refers to RUN, which does not change."""
+    from asterism.api.local.run_handlers import run_document
+    from asterism.fleet.run_queries import find_run
 
-    async def create_again(fleet: Fleet) -> None:
-        from asterism.api.local.run_handlers import run_document
-        from asterism.fleet.run_queries import find_run
-
-        old = await find_run(fleet, run)
-        new = await fleet.keep_mine(old.id)
-        if as_json:
-            print_json(await run_document(fleet, new))
-        else:
-            click.echo(new.id)
-            note(f"Only {new.pinned} can take it. It is independent of {old.id}.")
-
-    with_fleet(store, create_again)
+    old = await find_run(fleet, run)
+    new = await fleet.keep_mine(old.id)
+    note = f"Only {new.pinned} can take it. It is independent of {old.id}."
+    return Answer(await run_document(fleet, new), new.id, [note])
 
 
 def _invitation_from_stdin() -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,17 +13,20 @@ from asterism.api.pages import read_pages
 from asterism.api.plan_list_operations import MOST_PLANS, STATES
 from asterism.base.text import clean, plural
 from asterism.cli.cli_context import (
+    Answer,
     CommandGroup,
-    fleet_options,
     log_options,
+    name_argument,
     note,
+    on_system,
     options,
     print_json,
+    reason_option,
     refuse_options,
     same_system,
-    with_system,
+    story_reason_option,
 )
-from asterism.cli.option_types import duration
+from asterism.cli.option_types import duration_option, number_option
 from asterism.cli.plan.edit_batches import edit_batch, edit_options
 from asterism.cli.plan.plan_context import (
     OutputOptions,
@@ -39,6 +42,7 @@ from asterism.cli.plan.plan_context import (
 from asterism.cli.plan.plan_draft_commands import new
 from asterism.cli.plan.plan_review_commands import (
     answer,
+    answer_wait_option,
     approvals,
     approve,
     attempt_edit,
@@ -52,10 +56,7 @@ from asterism.cli.plan.plan_review_commands import (
 from asterism.cli.plan.plan_run_commands import resume, retry, standby
 
 if TYPE_CHECKING:
-    from asterism.api.documents import EditOutcome
     from asterism.api.system import System
-
-name_argument = click.argument("name")
 
 
 @click.group(cls=CommandGroup)
@@ -68,16 +69,7 @@ def plan() -> None:
 _change_options = options(
     click.option("--reason", metavar="TEXT", help="The reason, for the story."),
     click.option("--dry-run", is_flag=True, help="Show the changes without applying them."),
-    click.option(
-        "--wait",
-        "timeout",
-        type=duration,
-        default="10s",
-        show_default=True,
-        metavar="DURATION",
-        help="How long to wait for the process that runs the plan.",
-    ),
-    fleet_options,
+    answer_wait_option,
 )
 """The options of the commands that change a plan in a store."""
 
@@ -93,27 +85,20 @@ _change_options = options(
 @click.option("--name", metavar="TEXT", help="Only plans with this in their name, or like this pattern (* and ?).")
 @click.option("--file", metavar="NAME", help="Only plans that were started from this plan file.")
 @click.option("--tag", metavar="TAG", help="Only plans with this tag in their plan file.")
-@click.option("--since", type=duration, metavar="DURATION", help="Only plans of this time until now, such as 2h.")
-@click.option("--until", type=duration, metavar="DURATION", help="Only plans that are older than this, such as 7d.")
-@click.option(
-    "--limit",
-    type=click.IntRange(min=0),
-    metavar="N",
-    default=50,
-    show_default=True,
-    help="Maximum number of plans; 0 for all.",
-)
+@duration_option("--since", help="Only plans of this time until now, such as 2h.")
+@duration_option("--until", help="Only plans that are older than this, such as 7d.")
+@number_option("--limit", 50, least=0, help="Maximum number of plans; 0 for all.")
 @click.option("--after", metavar="POSITION", help="Continue an earlier list at the position that it printed.")
 @click.option("--newest", is_flag=True, help="List the newest first instead of last.")
-@fleet_options
-def list_(
+@on_system()
+async def list_(
+    system: System,
     states: tuple[str, ...],
     since: float | None,
     until: float | None,
     limit: int,
     after: str | None,
     newest: bool,
-    store: str | None,
     as_json: bool,
     **wanted: Any,
 ) -> None:
@@ -121,39 +106,31 @@ def list_(
 
     TASKS is the number of ended tasks and of all tasks; HEARD is the age of the owner's last heartbeat. A plan is at
     rest if it has started but no process runs it; resume it with `asterism resume NAME`."""
+    from asterism.cli.plan.plan_views import plans_table
 
     now = time.time()
     wanted["state"] = ",".join(states) or None
     wanted["since"] = None if since is None else now - since
     wanted["until"] = None if until is None else now - until
-
-    async def read(system: System) -> None:
-        from asterism.cli.plan.plan_views import plans_table
-        from asterism.cli.screen import print_lines
-
-        page = await read_pages(system.list_plans, limit, MOST_PLANS, after, **wanted)
-        if not newest:
-            page.items.reverse()
-        if as_json:
-            print_json(page.items)
-        elif page.items:
-            print_lines(lambda width: plans_table(page.items, page.now or 0.0, width))
-        elif any(value is not None for value in wanted.values()):
-            note("No plan matches.")
-        else:
-            note("The store has no plans. Start one with: asterism run PLAN.YAML --store URL")
-        if page.next is not None:
-            note(f"There are older plans: --after {shlex.quote(page.next)}, or --limit 0 for all")
-
-    with_system(store, read)
+    page = await read_pages(system.list_plans, limit, MOST_PLANS, after, **wanted)
+    if not newest:
+        page.items.reverse()
+    answer = Answer(page.items, lambda width: plans_table(page.items, page.now or 0.0, width))
+    if not page.items:
+        filtered = any(value is not None for value in wanted.values())
+        start = "The store has no plans. Start one with: asterism run PLAN.YAML --store URL"
+        answer = Answer(page.items, notes=["No plan matches." if filtered else start])
+    answer.print(as_json)
+    if page.next is not None:
+        note(f"There are older plans: --after {shlex.quote(page.next)}, or --limit 0 for all")
 
 
 @plan.command()
 @name_argument
 @drawing_options
 @click.option("--failed", is_flag=True, help="List only the tasks that failed, with the reasons.")
-@fleet_options
-def show(name: str, svg_path: str | None, as_mermaid: bool, failed: bool, store: str | None, as_json: bool) -> None:
+@on_system()
+def show(name: str, svg_path: str | None, as_mermaid: bool, failed: bool, as_json: bool) -> Any:
     """Draw a plan as it is now, with the states of its tasks."""
     check_drawing_options(svg_path, as_mermaid, as_json)
     if failed and (svg_path is not None or as_mermaid):
@@ -178,61 +155,44 @@ def show(name: str, svg_path: str | None, as_mermaid: bool, failed: bool, store:
         for line in ["", *state, *review_lines(shown, same_system(system.url))]:
             screen.say(line)
 
-    with_system(store, read)
+    return read
 
 
 @plan.command()
 @name_argument
 @click.argument("task", required=False)
-@fleet_options
-def story(name: str, task: str | None, store: str | None, as_json: bool) -> None:
+@on_system()
+async def story(system: System, name: str, task: str | None) -> Answer:
     """Print everything that happened to a plan, or to one task."""
+    from asterism.cli.plan.plan_views import story_lines
 
-    async def read(system: System) -> None:
-        from asterism.cli.plan.plan_views import story_lines
-        from asterism.cli.screen import print_lines
-
-        entries = (await system.read_story(name, task)).items
-        if as_json:
-            print_json(entries)
-        elif entries:
-            print_lines(lambda width: story_lines(entries))
-        else:
-            note(f"Nothing has happened to {task or name!r} yet.")
-
-    with_system(store, read)
+    entries = (await system.read_story(name, task)).items
+    if not entries:
+        return Answer(entries, notes=[f"Nothing has happened to {task or name!r} yet."])
+    return Answer(entries, lambda width: story_lines(entries))
 
 
 @plan.command()
 @name_argument
 @click.argument("task")
-@fleet_options
-def why(name: str, task: str, store: str | None, as_json: bool) -> None:
+@on_system()
+async def why(system: System, name: str, task: str) -> Answer:
     """Explain why a task is not running.
 
     The answer names what holds the task: a task before it, an open edit cycle, a pause, or, for a task that is a run on
     the fleet, what holds that run."""
+    from asterism.cli.plan.plan_views import explanation_lines
 
-    async def read(system: System) -> None:
-        from asterism.cli.plan.plan_views import explanation_lines
-        from asterism.cli.screen import print_lines
-
-        answer = await system.explain_task(name, task)
-        if as_json:
-            print_json(answer)
-        else:
-            print_lines(lambda width: explanation_lines(answer, width))
-
-    with_system(store, read)
+    answer = await system.explain_task(name, task)
+    return Answer(answer, lambda width: explanation_lines(answer, width))
 
 
 @plan.command()
 @name_argument
 @edit_options
 @_change_options
-def edit(
-    name: str, store: str | None, as_json: bool, reason: str | None, dry_run: bool, timeout: float, **wanted: Any
-) -> int:
+@on_system()
+def edit(name: str, reason: str | None, dry_run: bool, timeout: float, **wanted: Any) -> Any:
     """Edit a plan, all or nothing.
 
     \b
@@ -242,35 +202,44 @@ def edit(
     The process that runs the plan applies the edit; if there is none, this command does. Exits with 1 if the edit is
     rejected, and prints every reason; with 3 if it waits for the approval of a person."""
     batch = edit_batch(**wanted)
-    fields = {
-        "edits": batch.edits,
-        "reason": batch.reason if reason is None else reason,
-        "base_version": batch.base_version,
-        "author": batch.author or None,
-    }
-    return _change_plan(
-        lambda system: system.edit_plan, name, store, as_json, dry_run=dry_run, timeout=timeout, **fields
-    )
+    _refuse_wait(dry_run)
+    why = batch.reason if reason is None else reason
+
+    async def change(system: System) -> Answer:
+        author = batch.author or None
+        edit = system.edit_plan(name, batch.edits, why, batch.base_version, dry_run, author, timeout)
+        return await attempt_edit(system, name, edit, dry_run=dry_run)
+
+    return change
 
 
 @plan.command()
 @name_argument
 @_change_options
-def undo(name: str, store: str | None, as_json: bool, reason: str | None, dry_run: bool, timeout: float) -> int:
+@on_system()
+def undo(name: str, reason: str | None, dry_run: bool, timeout: float) -> Any:
     """Undo the newest edit of a plan.
 
     Again, it undoes the edit before that. The process that runs the plan applies it; if there is none, this command
     does. Exits with 1 if it is rejected: tasks that the edit added have started, or a later edit depends on it."""
-    return _change_plan(
-        lambda system: system.undo_edit, name, store, as_json, dry_run=dry_run, timeout=timeout, reason=reason or ""
-    )
+    _refuse_wait(dry_run)
+
+    async def change(system: System) -> Answer:
+        return await attempt_edit(system, name, system.undo_edit(name, reason or "", dry_run, timeout), dry_run=dry_run)
+
+    return change
+
+
+def _refuse_wait(dry_run: bool) -> None:
+    if dry_run:
+        refuse_options("has no effect with --dry-run: no process is asked.", "timeout")
 
 
 @plan.command()
 @name_argument
 @click.option("--reason", required=True, metavar="TEXT", help="Why what the editors have read is harmless.")
-@fleet_options
-def trust(name: str, reason: str, store: str | None, as_json: bool) -> int:
+@on_system()
+async def trust(system: System, name: str, reason: str) -> Answer:
     """Remove the taint of a plan, so that editors may edit again.
 
     Editors of a plan that has run an untrusted task may only cancel and retry. Read what that task has returned before
@@ -278,96 +247,50 @@ def trust(name: str, reason: str, store: str | None, as_json: bool) -> int:
     not ended yet."""
     from asterism.core.plan.edits import RemoveTaint
 
-    return _change_plan(lambda system: system.edit_plan, name, store, as_json, edits=(RemoveTaint(reason),))
-
-
-def _change_plan(
-    operation: Callable[[System], Callable[..., Awaitable[EditOutcome]]],
-    name: str,
-    store: str | None,
-    as_json: bool,
-    *,
-    dry_run: bool = False,
-    **fields: Any,
-) -> int:
-    """Change a plan by an operation, and print the changes or why they were rejected. Returns the exit code."""
-    if dry_run:
-        refuse_options("has no effect with --dry-run: no process is asked.", "timeout")
-
-    async def attempt(system: System) -> int:
-        from asterism.cli.plan.plan_views import applied_lines, resume_command
-
-        return await attempt_edit(
-            system,
-            name,
-            lambda: operation(system)(name, dry_run=dry_run, **fields),
-            lambda outcome: applied_lines(outcome, resume_command(system.url, name)),
-            as_json=as_json,
-            dry_run=dry_run,
-        )
-
-    return with_system(store, attempt)
+    return await attempt_edit(system, name, system.edit_plan(name, (RemoveTaint(reason),)))
 
 
 @plan.command()
 @name_argument
-@click.option("--reason", default="", metavar="TEXT", help="The reason, shown with the plan.")
-@fleet_options
-def pause(name: str, reason: str, store: str | None, as_json: bool) -> None:
+@reason_option("shown with the plan")
+@on_system()
+async def pause(system: System, name: str, reason: str) -> Answer:
     """Pause a plan: start no more tasks until it is resumed.
 
     Running tasks continue. The process that runs the plan waits."""
+    from asterism.cli.plan.plan_views import paused_line
 
-    async def ask(system: System) -> None:
-        from asterism.cli.plan.plan_views import paused_line
-
-        state = await system.pause_plan(name, reason)
-        if as_json:
-            print_json(state)
-        else:
-            click.echo(clean(paused_line(state)))
-
-    with_system(store, ask)
+    state = await system.pause_plan(name, reason)
+    return Answer(state, clean(paused_line(state)))
 
 
 @plan.command()
 @name_argument
-@click.option("--reason", default="", metavar="TEXT", help="The reason, for the story.")
-@fleet_options
-def cancel(name: str, reason: str, store: str | None, as_json: bool) -> int:
+@story_reason_option
+@on_system()
+async def cancel(system: System, name: str, reason: str, as_json: bool) -> int:
     """Cancel a plan for good.
 
     Running tasks are asked to stop, and only teardowns of set-ups that have begun are started. The process that runs
     the plan cancels it within a second; if there is none, this command does. The command waits for the end; if no
     device can execute the teardowns that are left, it exits with 75. Ctrl-C stops the waiting, not the
     cancellation."""
-
-    async def end(system: System) -> int:
-        from asterism.cli.plan.plan_cancel import cancel
-
-        return await cancel(system, name, reason, as_json)
+    from asterism.cli.plan.plan_cancel import cancel
 
     with quiet_log(but=("asterism.journal", "asterism.device")):
-        return with_system(store, end)
+        return await cancel(system, name, reason, as_json)
 
 
 @plan.command()
 @name_argument
-@click.option("--reason", default="", metavar="TEXT", help="The reason, for the notice.")
-@fleet_options
-def remove(name: str, reason: str, store: str | None, as_json: bool) -> None:
+@reason_option("for the notice")
+@on_system()
+async def remove(system: System, name: str, reason: str) -> Answer:
     """Remove a plan that has ended, with its journal and its runs.
 
     The fleet also does this by itself: `asterism fleet set --keep` sets how long it keeps what has ended."""
-
-    async def forget(system: System) -> None:
-        removed = await system.remove_plan(name, reason)
-        if as_json:
-            print_json(removed)
-        else:
-            click.echo(clean(f"Plan {name!r} is removed, with {plural(removed.runs, 'run')}."))
-
-    with_system(store, forget)
+    removed = await system.remove_plan(name, reason)
+    return Answer(removed, clean(f"Plan {name!r} is removed, with {plural(removed.runs, 'run')}."))
 
 
 @plan.command()
@@ -375,42 +298,32 @@ def remove(name: str, reason: str, store: str | None, as_json: bool) -> None:
 @report_option
 @result_options
 @plain_option
-@fleet_options
-def watch(name: str, store: str | None, as_json: bool, **chosen: Any) -> int:
+@on_system()
+def watch(name: str, as_json: bool, **chosen: Any) -> Any:
     """Follow a plan that runs elsewhere, until it ends.
 
     What is printed, and the exit code, are those of `asterism run`. If the plan has ended, the command prints its
     result. Ctrl-C ends the following, and the plan goes on."""
     check_result_option(chosen["result"], as_json)
+    from asterism.cli.plan.plan_watch import watch_plan
 
-    async def follow(system: System) -> int:
-        from asterism.cli.plan.plan_watch import watch_plan
-
-        return await watch_plan(system, name, OutputOptions(as_json=as_json, **chosen))
-
-    return with_system(store, follow)
+    return partial(watch_plan, name=name, output=OutputOptions(as_json=as_json, **chosen))
 
 
 @plan.command(short_help="Print what the tasks of a plan have printed.")
 @name_argument
 @click.argument("task", required=False)
 @log_options
-@fleet_options
-def logs(name: str, task: str | None, store: str | None, as_json: bool, **chosen: Any) -> None:
+@on_system()
+def logs(name: str, task: str | None, as_json: bool, **chosen: Any) -> Any:
     """Print what the tasks of a plan have printed, or one task.
 
     Without TASK the lines of all tasks are printed in the order of time, each with the name of its task. The output of
     all attempts is kept, each up to the --log-limit of the fleet: its beginning and its end. With --json each line is a
     JSON object with its task, attempt, time and stream."""
-    if as_json:
-        refuse_options("has no effect with --json: each line has its time and stream.", "times")
+    from asterism.cli.log_output import print_plan_log, read_log_options
 
-    async def read(system: System) -> None:
-        from asterism.cli.log_output import LogOptions, print_plan_log
-
-        await print_plan_log(system, name, task, LogOptions(**chosen, as_json=as_json))
-
-    with_system(store, read)
+    return partial(print_plan_log, name=name, task=task, terms=read_log_options(as_json, chosen))
 
 
 for _command in (

@@ -19,7 +19,7 @@ import click
 from asterism.api.system import LocalSystem
 from asterism.base.startup import tune_gc
 from asterism.base.text import join_names
-from asterism.cli.cli_context import note, print_json, same_store
+from asterism.cli.cli_context import note, print_json, same_system
 from asterism.cli.fleet.fleet_progress import FleetProgress
 from asterism.cli.interrupts import INTERRUPTED, work_until_interrupted
 from asterism.cli.model_options import editor_words
@@ -121,9 +121,8 @@ class WatchedOrchestrator(DurableOrchestrator):
             note(f"No device is joined: this process executes the tasks, {self.local} at once. Devices may join later.")
         self._warn_of_absent_devices(kept)
         if self.options.external:
-            note(
-                f"Edit cycles wait for editors. List them: asterism plan cycles {kept.plan.id}{same_store(self.fleet)}"
-            )
+            cycles = f"asterism plan cycles {kept.plan.id}{same_system(self.fleet.store.url)}"
+            note(f"Edit cycles wait for editors. List them: {cycles}")
         self.recording = Recording(kept.plan, self.events)
         try:
             return await super().own(kept, member)

@@ -7,9 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from asterism.cli.cli_context import fleet_options, note, options, print_json, same_system, with_system
+from asterism.cli.cli_context import (
+    Answer,
+    name_argument,
+    note,
+    on_system,
+    options,
+    print_json,
+    reason_option,
+    same_system,
+    story_reason_option,
+)
 from asterism.cli.model_options import budget_limits
-from asterism.cli.option_types import duration
+from asterism.cli.option_types import duration_option
 from asterism.cli.plan.edit_batches import edit_batch, edit_options
 from asterism.cli.plan.plan_context import check_drawing_options, draw_stored, drawing_options
 
@@ -20,17 +30,17 @@ if TYPE_CHECKING:
 REJECTED, WAITS = 1, 3
 """Exit codes: the edit was rejected; the edit waits for the approval of a person."""
 
-name_argument = click.argument("name")
+answer_wait_option = duration_option(
+    "--wait timeout", "10s", help="How long to wait for the process that runs the plan."
+)
 
 
 @click.command()
 @name_argument
 @click.argument("version", required=False, type=click.IntRange(min=0))
 @drawing_options
-@fleet_options
-def history(
-    name: str, version: int | None, svg_path: str | None, as_mermaid: bool, store: str | None, as_json: bool
-) -> None:
+@on_system()
+def history(name: str, version: int | None, svg_path: str | None, as_mermaid: bool, as_json: bool) -> Any:
     """List the versions of a plan, or draw one of them.
 
     Each version has its author, its reason and its edits. Rejected edits are listed too, the newest 50, with the
@@ -40,30 +50,27 @@ def history(
     if version is None and (svg_path is not None or as_mermaid):
         raise click.UsageError("--svg and --mermaid draw one version: name it after the plan.")
 
-    async def read(system: System) -> None:
+    async def read(system: System) -> Answer | None:
         from asterism.cli.plan.plan_review_views import history_lines, past_line
-        from asterism.cli.screen import Screen, print_lines
+        from asterism.cli.screen import Screen
 
-        if version is not None:
-            past = await system.show_version(name, version)
-            if as_json:
-                print_json(past)
-                return
-            await draw_stored(system, name, svg_path, as_mermaid, version)
-            if svg_path is None and not as_mermaid:
-                screen = Screen()
-                screen.say()
-                screen.say(past_line(past))
-            return
-        versions = await system.list_versions(name)
+        if version is None:
+            versions = await system.list_versions(name)
+            unedited = len(versions.items) == 1 and not versions.rejected
+            notes = [f"Plan {name!r} has not been edited."] if unedited else []
+            return Answer(versions, lambda width: history_lines(versions), notes)
+        past = await system.show_version(name, version)
         if as_json:
-            print_json(versions)
-        else:
-            print_lines(lambda width: history_lines(versions))
-            if len(versions.items) == 1 and not versions.rejected:
-                note(f"Plan {name!r} has not been edited.")
+            print_json(past)
+            return None
+        await draw_stored(system, name, svg_path, as_mermaid, version)
+        if svg_path is None and not as_mermaid:
+            screen = Screen()
+            screen.say()
+            screen.say(past_line(past))
+        return None
 
-    with_system(store, read)
+    return read
 
 
 # -- edits -------------------------------------------------------------------------------------------------------------
@@ -72,51 +79,43 @@ def history(
 async def attempt_edit(
     system: System,
     name: str,
-    edit: Callable[[], Awaitable[EditOutcome]],
-    lines: Callable[[EditOutcome], list[str]],
+    edit: Awaitable[EditOutcome],
+    lines: Callable[[EditOutcome], list[str]] | None = None,
     *,
-    as_json: bool,
     dry_run: bool = False,
-) -> int:
-    """Edit a plan, and print ``lines``: the changes; or that the edit waits, or why it was rejected. Returns the exit
-    code."""
+) -> Answer:
+    """Edit a plan. The answer has ``lines``, by default the changes; or that the edit waits, or why it was rejected."""
     from asterism.api.client_errors import ApiError
+    from asterism.cli.plan.plan_views import applied_lines, resume_command
     from asterism.core.errors import EditRejected
     from asterism.core.plan.edits import EditWaits
 
     try:
-        outcome = await edit()
+        outcome = await edit
     except EditWaits as waits:
-        return await _print_waiting(system, name, waits.approval.id, as_json)
+        return await _waiting(system, name, waits.approval.id)
     except ApiError as error:
         if error.approval is None:
             raise
-        return await _print_waiting(system, name, error.approval, as_json)
+        return await _waiting(system, name, error.approval)
     except EditRejected as rejected:
         for line in str(rejected).splitlines():
             note(line)
-        if as_json:
-            violations = [{"edit": why.edit, "rule": why.rule, "message": why.message} for why in rejected.violations]
-            print_json({"name": name, "accepted": False, "dry_run": dry_run, "violations": violations})
-        return REJECTED
-    if as_json:
-        print_json(outcome)
-    else:
-        click.echo("\n".join(lines(outcome)))
-    return 0
+        violations = [{"edit": why.edit, "rule": why.rule, "message": why.message} for why in rejected.violations]
+        document = {"name": name, "accepted": False, "dry_run": dry_run, "violations": violations}
+        return Answer(document, code=REJECTED)
+    shown = applied_lines(outcome, resume_command(system.url, name)) if lines is None else lines(outcome)
+    return Answer(outcome, "\n".join(shown))
 
 
-async def _print_waiting(system: System, name: str, approval: int, as_json: bool) -> int:
-    """Say that an edit waits for a person. Returns the exit code."""
+async def _waiting(system: System, name: str, approval: int) -> Answer:
+    """That an edit waits for a person."""
     from asterism.cli.plan.plan_review_views import waiting_lines
 
     edits = (await system.list_approvals(name, all=True)).items
     waiting = next(edit for edit in edits if edit.id == approval)
-    if as_json:
-        print_json({"name": name, "accepted": False, "waiting": waiting})
-    else:
-        click.echo("\n".join(waiting_lines(name, waiting, same_system(system.url))))
-    return WAITS
+    lines = waiting_lines(name, waiting, same_system(system.url))
+    return Answer({"name": name, "accepted": False, "waiting": waiting}, "\n".join(lines), code=WAITS)
 
 
 # -- edit cycles -------------------------------------------------------------------------------------------------------
@@ -125,74 +124,42 @@ cycle_argument = click.argument("cycle", type=click.IntRange(min=1))
 
 _editor_options = options(
     click.option("--by", "who", metavar="NAME", help="The name of the editor; default: your user name."),
-    click.option(
-        "--wait",
-        "timeout",
-        type=duration,
-        default="10s",
-        show_default=True,
-        metavar="DURATION",
-        help="How long to wait for the process that runs the plan.",
-    ),
-    fleet_options,
+    answer_wait_option,
 )
 """The options of the commands of an editor."""
 
 
 @click.command()
 @name_argument
-@fleet_options
-def cycles(name: str, store: str | None, as_json: bool) -> None:
+@on_system()
+async def cycles(system: System, name: str) -> Answer:
     """List the open edit cycles of a plan.
 
     A cycle reviews tasks that have ended, and holds the tasks after them until it is answered. People and other
     processes answer the cycles of a plan that runs with `--editor outside`."""
+    from asterism.cli.plan.plan_review_views import cycle_lines
 
-    async def read(system: System) -> None:
-        from asterism.cli.plan.plan_review_views import cycle_lines
-        from asterism.cli.screen import print_lines
-
-        cycles = await system.list_cycles(name)
-        if as_json:
-            print_json(cycles.items)
-        elif cycles.items:
-            print_lines(lambda width: cycle_lines(name, cycles, same_system(system.url)))
-        else:
-            note(f"Plan {name!r} has no open edit cycle.")
-
-    with_system(store, read)
+    cycles = await system.list_cycles(name)
+    if not cycles.items:
+        return Answer(cycles.items, notes=[f"Plan {name!r} has no open edit cycle."])
+    return Answer(cycles.items, lambda width: cycle_lines(name, cycles, same_system(system.url)))
 
 
 @click.command()
 @name_argument
 @cycle_argument
-@click.option(
-    "--lease",
-    type=duration,
-    default="10m",
-    show_default=True,
-    metavar="DURATION",
-    help="How long the cycle is reserved for this editor.",
-)
+@duration_option("--lease", "10m", help="How long the cycle is reserved for this editor.")
 @_editor_options
-def claim(
-    name: str, cycle: int, lease: float, who: str | None, timeout: float, store: str | None, as_json: bool
-) -> None:
+@on_system()
+async def claim(system: System, name: str, cycle: int, lease: float, who: str | None, timeout: float) -> Answer:
     """Claim an open edit cycle, so that no other editor answers it.
 
     Claim it again to renew the claim. After its --lease other editors may claim it. The plan does not wait for longer
     than its edit timeout, whether the cycle is claimed or not."""
+    from asterism.cli.plan.plan_review_views import claimed_line
 
-    async def ask(system: System) -> None:
-        from asterism.cli.plan.plan_review_views import claimed_line
-
-        claimed = await system.claim_cycle(name, cycle, lease, who, timeout)
-        if as_json:
-            print_json(claimed)
-        else:
-            click.echo(claimed_line(name, claimed, lease))
-
-    with_system(store, ask)
+    claimed = await system.claim_cycle(name, cycle, lease, who, timeout)
+    return Answer(claimed, claimed_line(name, claimed, lease))
 
 
 @click.command()
@@ -201,16 +168,8 @@ def claim(
 @edit_options
 @click.option("--reason", metavar="TEXT", help="The reason, for the story.")
 @_editor_options
-def answer(
-    name: str,
-    cycle: int,
-    reason: str | None,
-    who: str | None,
-    timeout: float,
-    store: str | None,
-    as_json: bool,
-    **wanted: Any,
-) -> int:
+@on_system()
+def answer(name: str, cycle: int, reason: str | None, who: str | None, timeout: float, **wanted: Any) -> Any:
     """Answer an open edit cycle, with edits or without.
 
     \b
@@ -220,21 +179,16 @@ def answer(
     Without edits the plan goes on as it is. The edits are applied all or none. Exits with 1 if they are rejected, and
     prints every reason; the cycle stays open for another answer. A cycle that nobody has claimed needs no claim."""
     batch = edit_batch(**wanted, may_be_empty=True)
+    why = batch.reason if reason is None else reason
+    author = who or batch.author or None
 
-    async def ask(system: System) -> int:
+    async def ask(system: System) -> Answer:
         from asterism.cli.plan.plan_review_views import answered_lines
 
-        why = batch.reason if reason is None else reason
-        author = who or batch.author or None
-        return await attempt_edit(
-            system,
-            name,
-            lambda: system.answer_cycle(name, cycle, batch.edits, why, batch.base_version, author, timeout),
-            lambda outcome: answered_lines(cycle, outcome),
-            as_json=as_json,
-        )
+        edit = system.answer_cycle(name, cycle, batch.edits, why, batch.base_version, author, timeout)
+        return await attempt_edit(system, name, edit, lambda outcome: answered_lines(cycle, outcome))
 
-    return with_system(store, ask)
+    return ask
 
 
 # -- approvals ---------------------------------------------------------------------------------------------------------
@@ -245,44 +199,29 @@ approval_argument = click.argument("approval", type=click.IntRange(min=1))
 @click.command()
 @name_argument
 @click.option("--all", "everything", is_flag=True, help="Also list edits that were approved, refused or expired.")
-@fleet_options
-def approvals(name: str, everything: bool, store: str | None, as_json: bool) -> None:
+@on_system()
+async def approvals(system: System, name: str, everything: bool) -> Answer:
     """List the edits of a plan that wait for a person.
 
     Rules say which edits wait: `asterism run PLAN.YAML --store URL --approve destructive`. A waiting edit holds the
     tasks that it would change; all other tasks go on."""
+    from asterism.cli.plan.plan_review_views import approval_lines
 
-    async def read(system: System) -> None:
-        from asterism.cli.plan.plan_review_views import approval_lines
-        from asterism.cli.screen import print_lines
-
-        page = await system.list_approvals(name, everything)
-        if as_json:
-            print_json(page.items)
-        elif page.items:
-            print_lines(lambda width: approval_lines(name, page.items, page.now or 0.0, same_system(system.url)))
-        else:
-            note(f"No edit of plan {name!r} waits for a person.")
-
-    with_system(store, read)
+    page = await system.list_approvals(name, everything)
+    if not page.items:
+        return Answer(page.items, notes=[f"No edit of plan {name!r} waits for a person."])
+    store = same_system(system.url)
+    return Answer(page.items, lambda width: approval_lines(name, page.items, page.now or 0.0, store))
 
 
 @click.command()
 @name_argument
 @approval_argument
 @edit_options
-@click.option("--reason", default="", metavar="TEXT", help="The reason, for the story.")
+@story_reason_option
 @_editor_options
-def approve(
-    name: str,
-    approval: int,
-    reason: str,
-    who: str | None,
-    timeout: float,
-    store: str | None,
-    as_json: bool,
-    **wanted: Any,
-) -> int:
+@on_system()
+def approve(name: str, approval: int, reason: str, who: str | None, timeout: float, **wanted: Any) -> Any:
     """Approve an edit that waits for a person.
 
     \b
@@ -292,43 +231,27 @@ def approve(
     The edit, or the given edits in its place, is applied with all checks, completely or not at all. Exits with 1 if it
     is rejected, and prints every reason; it then still waits, and can be refused, or approved with other edits."""
     batch = edit_batch(**wanted, may_be_empty=True)
+    author = who or batch.author or None
 
-    async def ask(system: System) -> int:
-        from asterism.cli.plan.plan_views import applied_lines, resume_command
+    async def ask(system: System) -> Answer:
+        edit = system.approve_edit(name, approval, batch.edits or None, reason, author, timeout)
+        return await attempt_edit(system, name, edit)
 
-        return await attempt_edit(
-            system,
-            name,
-            lambda: system.approve_edit(
-                name, approval, batch.edits or None, reason, who or batch.author or None, timeout
-            ),
-            lambda outcome: applied_lines(outcome, resume_command(system.url, name)),
-            as_json=as_json,
-        )
-
-    return with_system(store, ask)
+    return ask
 
 
 @click.command()
 @name_argument
 @approval_argument
-@click.option("--reason", default="", metavar="TEXT", help="The reason, for its author and the story.")
+@reason_option("for its author and the story")
 @_editor_options
-def refuse(
-    name: str, approval: int, reason: str, who: str | None, timeout: float, store: str | None, as_json: bool
-) -> None:
+@on_system()
+async def refuse(system: System, name: str, approval: int, reason: str, who: str | None, timeout: float) -> Answer:
     """Refuse an edit that waits for a person.
 
     The plan stays as it is, and the tasks that the edit held go on."""
-
-    async def ask(system: System) -> None:
-        decided = await system.refuse_edit(name, approval, reason, who, timeout)
-        if as_json:
-            print_json(decided)
-        else:
-            click.echo(f"The edit of approval {approval} is refused; plan {name!r} stays as it is.")
-
-    with_system(store, ask)
+    decided = await system.refuse_edit(name, approval, reason, who, timeout)
+    return Answer(decided, f"The edit of approval {approval} is refused; plan {name!r} stays as it is.")
 
 
 # -- budgets -----------------------------------------------------------------------------------------------------------
@@ -349,8 +272,8 @@ def _limits(text: str) -> str:
     help="New limits, such as '$5' or '80calls'; the others stay. The editor continues.",
 )
 @click.option("--without-editor", is_flag=True, help="Let the plan go on without its editor.")
-@fleet_options
-def budget(name: str, limits: str | None, without_editor: bool, store: str | None, as_json: bool) -> None:
+@on_system()
+def budget(name: str, limits: str | None, without_editor: bool) -> Any:
     """Show or raise the budget of a model that edits a plan.
 
     \b
@@ -362,7 +285,7 @@ def budget(name: str, limits: str | None, without_editor: bool, store: str | Non
     if limits is not None and without_editor:
         raise click.UsageError("--raise and --without-editor exclude each other.")
 
-    async def ask(system: System) -> None:
+    async def ask(system: System) -> Answer | None:
         from asterism.cli.plan.plan_review_views import budget_lines
 
         if limits is not None or without_editor:
@@ -371,38 +294,28 @@ def budget(name: str, limits: str | None, without_editor: bool, store: str | Non
             plan = await system.show_plan(name, tasks=False)
             if plan.budget is None:
                 note(f"Plan {name!r} has no budget: no model has been asked to edit it.")
-                return
+                return None
             shown = plan.budget
-        if as_json:
-            print_json({"name": name, **vars(shown)})
-        else:
-            click.echo("\n".join(budget_lines(name, shown, same_system(system.url))))
+        return Answer({"name": name, **vars(shown)}, "\n".join(budget_lines(name, shown, same_system(system.url))))
 
-    with_system(store, ask)
+    return ask
 
 
 @click.command()
 @name_argument
 @click.argument("number", required=False, type=click.IntRange(min=1))
-@fleet_options
-def exchanges(name: str, number: int | None, store: str | None, as_json: bool) -> None:
+@on_system()
+async def exchanges(system: System, name: str, number: int | None) -> Answer:
     """List the exchanges with a model that edits a plan.
 
     With NUMBER, shows one of them: the last message of the question, and the answer.
 
     They can be repeated without a model: `asterism run PLAN.YAML --editor model --replay NAME`."""
+    from asterism.cli.plan.plan_review_views import exchange_lines, exchange_text
 
-    async def read(system: System) -> None:
-        from asterism.cli.plan.plan_review_views import exchange_lines, exchange_text
-
-        exchanges = (await system.list_exchanges(name, number)).items
-        if as_json:
-            print_json(exchanges if number is None else exchanges[0])
-        elif number is not None:
-            click.echo(exchange_text(exchanges[0]))
-        elif exchanges:
-            click.echo("\n".join(exchange_lines(exchanges)))
-        else:
-            note(f"No model has been asked to edit plan {name!r}.")
-
-    with_system(store, read)
+    exchanges = (await system.list_exchanges(name, number)).items
+    if number is not None:
+        return Answer(exchanges[0], exchange_text(exchanges[0]))
+    if not exchanges:
+        return Answer(exchanges, notes=[f"No model has been asked to edit plan {name!r}."])
+    return Answer(exchanges, "\n".join(exchange_lines(exchanges)))

@@ -12,16 +12,18 @@ from asterism.api.pages import read_pages
 from asterism.api.run_operations import MOST_AT_ONCE, STATUSES
 from asterism.base.text import echo_data, plural, short
 from asterism.cli.cli_context import (
+    Answer,
     CommandGroup,
-    Function,
     fleet_options,
     log_options,
     note,
+    on_system,
     print_json,
+    reason_option,
     refuse_options,
     with_system,
 )
-from asterism.cli.option_types import duration, json_object
+from asterism.cli.option_types import Function, duration, number_option, object_option
 
 if TYPE_CHECKING:
     from asterism.api.documents import Page, Run
@@ -41,19 +43,13 @@ def runs() -> None:
 
 @runs.command()
 @click.argument("workflow", required=False)
-@click.option(
-    "--input",
-    "given",
-    type=json_object,
-    metavar="JSON|@FILE|-",
-    help="The input as a JSON object, in a file, or on standard input.",
-)
+@object_option("The input as a JSON object, in a file, or on standard input.")
 @click.option("--file", metavar="FILE.YAML", help="Take the workflow from this file and add it to the store.")
 @click.option(
     "--key", metavar="TEXT", help="Idempotency key: a second run with this key is not created; the first is returned."
 )
 @click.option("--series", metavar="NAME", help="Queue the run in a series; a series has at most one active run.")
-@click.option("--priority", type=int, metavar="N", help="Higher goes first; default: the priority of the workflow.")
+@number_option("--priority", help="Higher goes first; default: the priority of the workflow.")
 @click.option("--device", metavar="NAME", help="Run it on this device only.")
 @click.option(
     "--keep", type=click.Choice(KEEPS), help="Which result counts if peers that were apart both ran it; default: epoch."
@@ -141,205 +137,154 @@ def create(
 @click.option("--device", metavar="NAME", help="Only runs on this device.")
 @click.option("--series", metavar="NAME", help="Only runs of this series.")
 @click.option("--search", metavar="TEXT", help="Only runs with this text in their label, key or input.")
-@click.option(
-    "--limit",
-    type=click.IntRange(min=0),
-    metavar="N",
-    default=50,
-    show_default=True,
-    help="Maximum number of runs; 0 for all.",
-)
+@number_option("--limit", 50, least=0, help="Maximum number of runs; 0 for all.")
 @click.option("--newest", is_flag=True, help="List the newest first instead of last.")
-@fleet_options
-def list_(limit: int, newest: bool, store: str | None, as_json: bool, **wanted: Any) -> None:
+@on_system()
+async def list_(
+    system: System, statuses: tuple[str, ...], limit: int, newest: bool, as_json: bool, **wanted: Any
+) -> None:
     """List the latest runs.
 
     LABEL is the label of the run; without one, the task of its plan or the values of its input.
     FOR is how long a run has had its status; for a run that has ended it is how long the work took. BEAT is the age of
     the last heartbeat of its device."""
-
-    if wanted["statuses"]:
-        wanted["status"] = ",".join(wanted["statuses"])
-    del wanted["statuses"]
-
-    async def read(system: System) -> None:
-        page = await read_pages(system.list_runs, limit, MOST_AT_ONCE, **wanted)
-        if not newest:
-            page.items.reverse()
-        if as_json:
-            print_json(page.items)
-        elif page.items:
-            _print_table(page)
-        else:
-            create = "There are no runs. Create one with: asterism runs create WORKFLOW"
-            note("No run matches." if any(wanted.values()) else create)
-        if page.next is not None:
-            note(f"These are the newest {plural(len(page.items), 'run')}; list all with: --limit 0")
-
-    with_system(store, read)
+    wanted["status"] = ",".join(statuses) or None
+    page = await read_pages(system.list_runs, limit, MOST_AT_ONCE, **wanted)
+    if not newest:
+        page.items.reverse()
+    _runs_answer(page, any(wanted.values())).print(as_json)
+    if page.next is not None:
+        note(f"These are the newest {plural(len(page.items), 'run')}; list all with: --limit 0")
 
 
-def _print_table(page: Page[Run]) -> None:
+def _runs_answer(page: Page[Run], filtered: bool) -> Answer:
     from asterism.cli.run.run_views import runs_table
-    from asterism.cli.screen import print_lines
 
-    print_lines(lambda width: runs_table(page.items, page.now or 0.0, width))
+    if not page.items:
+        create = "There are no runs. Create one with: asterism runs create WORKFLOW"
+        return Answer(page.items, notes=["No run matches." if filtered else create])
+    notes = []
     for peer in sorted({run.held_for for run in page.items if run.held_for is not None}):
         held = ", ".join(short(run.id) for run in page.items if run.held_for == peer)
         command = f"asterism peer remove {peer} --adopt"
-        note(f"Held because peer {peer} was removed: {held}. Run them here with: {command}")
+        notes.append(f"Held because peer {peer} was removed: {held}. Run them here with: {command}")
+    return Answer(page.items, lambda width: runs_table(page.items, page.now or 0.0, width), notes)
 
 
 @runs.command(short_help="Show everything about a run.")
 @click.argument("run")
-@fleet_options
-def show(run: str, store: str | None, as_json: bool) -> None:
+@on_system()
+async def show(system: System, run: str) -> Answer:
     """Show everything about a run: its status, progress, story and assignments."""
+    from asterism.cli.run.run_views import details_lines
 
-    async def read(system: System) -> None:
-        from asterism.cli.run.run_views import details_lines
-        from asterism.cli.screen import print_lines
-
-        details = await system.show_run(run)
-        if as_json:
-            print_json(details)
-        else:
-            print_lines(lambda width: details_lines(details, width))
-
-    with_system(store, read)
+    details = await system.show_run(run)
+    return Answer(details, lambda width: details_lines(details, width))
 
 
 @runs.command()
 @click.argument("run")
-@fleet_options
-def why(run: str, store: str | None, as_json: bool) -> None:
+@on_system()
+async def why(system: System, run: str) -> Answer:
     """Explain why a run is not running.
 
     The answer names what holds the run: another run of its series, a pause, the delay before its next attempt, or the
     devices: none is capable, or they are busy, resting, silent or about to answer."""
+    from asterism.cli.run.run_views import explanation_lines
 
-    async def read(system: System) -> None:
-        from asterism.cli.run.run_views import explanation_lines
-        from asterism.cli.screen import print_lines
-
-        answer = await system.explain_run(run)
-        if as_json:
-            print_json(answer)
-        else:
-            print_lines(lambda width: explanation_lines(answer, width))
-
-    with_system(store, read)
+    answer = await system.explain_run(run)
+    return Answer(answer, lambda width: explanation_lines(answer, width))
 
 
 @runs.command()
 @click.option("--until-done", is_flag=True, help="Exit when every run has ended.")
-@fleet_options
-def watch(until_done: bool, store: str | None, as_json: bool) -> None:
+@on_system()
+async def watch(system: System, until_done: bool, as_json: bool) -> None:
     """Watch all runs: their devices, status and progress. Ctrl-C stops it.
 
     Without a terminal, prints a line for each event of a run; with --json a JSON object for each."""
+    from asterism.cli.run.runs_watch import watch as watch_fleet
+    from asterism.cli.screen import Screen
 
-    async def watch_runs(system: System) -> None:
-        from asterism.cli.run.runs_watch import watch as watch_fleet
-        from asterism.cli.screen import Screen
-
-        await watch_fleet(system, Screen(), until_done=until_done, as_json=as_json)
-
-    with_system(store, watch_runs)
+    await watch_fleet(system, Screen(), until_done=until_done, as_json=as_json)
 
 
 @runs.command()
 @click.argument("names", metavar="RUN...", nargs=-1, required=True)
-@fleet_options
-def wait(names: tuple[str, ...], store: str | None, as_json: bool) -> int:
+@on_system()
+async def wait(system: System, names: tuple[str, ...], as_json: bool) -> Answer:
     """Wait until runs have ended. Exits with 1 if one of them failed."""
+    from asterism.cli.run.run_actions import exit_code, wait_for_ends
 
-    async def wait_for_all(system: System) -> int:
-        from asterism.cli.run.run_actions import exit_code, wait_for_ends
-
-        runs = [await system.show_run(name) for name in names]
-        ended = await wait_for_ends(system, list({run.id: run for run in runs}.values()), quiet=as_json)
-        if as_json:
-            print_json(ended)
-        return exit_code(ended)
-
-    return with_system(store, wait_for_all)
+    runs = [await system.show_run(name) for name in names]
+    ended = await wait_for_ends(system, list({run.id: run for run in runs}.values()), quiet=as_json)
+    return Answer(ended, code=exit_code(ended))
 
 
 @runs.command(short_help="Print the output of a completed run.")
 @click.argument("run")
-@fleet_options
-def output(run: str, store: str | None, as_json: bool) -> int:
+@on_system()
+async def output(system: System, run: str, as_json: bool) -> int:
     """Print the output of a completed run: text as it is, anything else as JSON.
 
     Exits with 1 if the run failed, with 64 if it has not ended."""
-
-    async def read(system: System) -> int:
-        details = await system.show_run(run)
-        if not details.ended:
-            note(
-                f"Run {details.id} is {details.status} and has no output yet. "
-                f"Show its progress with: asterism runs show {short(details.id)}"
-            )
-            return REFUSED
-        if details.error is not None:
-            note(f"Run {details.id} {'was ' if details.cancelled else 'failed: '}{details.error}")
-            return FAILED
-        value = (await system.read_output(details.id)).output
-        if as_json or not isinstance(value, str):
-            print_json(value)
-        else:
-            echo_data(value)
-        return 0
-
-    return with_system(store, read)
+    details = await system.show_run(run)
+    if not details.ended:
+        note(
+            f"Run {details.id} is {details.status} and has no output yet. "
+            f"Show its progress with: asterism runs show {short(details.id)}"
+        )
+        return REFUSED
+    if details.error is not None:
+        note(f"Run {details.id} {'was ' if details.cancelled else 'failed: '}{details.error}")
+        return FAILED
+    value = (await system.read_output(details.id)).output
+    if as_json or not isinstance(value, str):
+        print_json(value)
+    else:
+        echo_data(value)
+    return 0
 
 
 # -- requests ----------------------------------------------------------------------------------------------------------
 
 Request = Callable[["System", str], Awaitable["Run"]]
 
-reason_option = click.option("--reason", default="", metavar="TEXT", help="The reason, for the story of the runs.")
+_request_options = reason_option("for the story of the runs")
 
 
 def _request(name: str, meaning: str, short: str | None = None) -> Callable[[Function], click.Command]:
     """A command that makes the same request for each run that it is given."""
 
     def decorate(function: Function) -> click.Command:
-        options = reason_option(fleet_options(function))
-        arguments = click.argument("names", metavar="RUN...", nargs=-1, required=True)(options)
+        command = _request_options(on_system()(function))
+        arguments = click.argument("names", metavar="RUN...", nargs=-1, required=True)(command)
         return runs.command(name, help=meaning, short_help=short)(arguments)
 
     return decorate
 
 
-def _request_each(names: tuple[str, ...], store: str | None, as_json: bool, request: Request) -> int:
-    async def request_all(system: System) -> int:
-        from asterism.api.client_errors import TryLater
-        from asterism.cli.run.run_views import describe_outcome
-        from asterism.core.errors import AsterismError, RunRefused
-        from asterism.store.store_errors import StoreError
+async def _request_each(system: System, names: tuple[str, ...], as_json: bool, request: Request) -> int:
+    from asterism.api.client_errors import TryLater
+    from asterism.cli.run.run_views import describe_outcome
+    from asterism.core.errors import AsterismError, RunRefused
+    from asterism.store.store_errors import StoreError
 
-        changed, refused = [], 0
-        before = {run.id: run for run in [await system.show_run(name) for name in names]}
-        for run in before.values():
-            try:
-                after = await request(system, run.id)
-            except (StoreError, TryLater):
-                raise
-            except AsterismError as error:  # continue with the others
-                note(f"Run {error.run_id}: {error.why}." if isinstance(error, RunRefused) else _sentence(error))
-                refused += 1
-                continue
-            if as_json:
-                changed.append(after)
-            else:
-                click.echo(describe_outcome(run, after))
-        if as_json:
-            print_json(changed)
-        return REFUSED if refused else 0
-
-    return with_system(store, request_all)
+    changed, refused = [], 0
+    before = {run.id: run for run in [await system.show_run(name) for name in names]}
+    for run in before.values():
+        try:
+            after = await request(system, run.id)
+        except (StoreError, TryLater):
+            raise
+        except AsterismError as error:  # continue with the others
+            note(f"Run {error.run_id}: {error.why}." if isinstance(error, RunRefused) else _sentence(error))
+            refused += 1
+            continue
+        changed.append(after)
+        if not as_json:
+            click.echo(describe_outcome(run, after))
+    return Answer(changed, code=REFUSED if refused else 0).print(as_json)
 
 
 def _sentence(error: Exception) -> str:
@@ -349,18 +294,18 @@ def _sentence(error: Exception) -> str:
 
 
 @_request("cancel", "Cancel runs: at once, or when their devices have stopped them.")
-def cancel(names: tuple[str, ...], reason: str, store: str | None, as_json: bool) -> int:
-    return _request_each(names, store, as_json, lambda system, run: system.cancel_run(run, reason))
+async def cancel(system: System, names: tuple[str, ...], reason: str, as_json: bool) -> int:
+    return await _request_each(system, names, as_json, lambda system, run: system.cancel_run(run, reason))
 
 
 @_request("pause", "Pause runs until they are resumed. Their progress is kept.", "Pause runs until they are resumed.")
-def pause(names: tuple[str, ...], reason: str, store: str | None, as_json: bool) -> int:
-    return _request_each(names, store, as_json, lambda system, run: system.pause_run(run, reason))
+async def pause(system: System, names: tuple[str, ...], reason: str, as_json: bool) -> int:
+    return await _request_each(system, names, as_json, lambda system, run: system.pause_run(run, reason))
 
 
 @_request("resume", "Resume paused runs. A device that has not yet stopped a run for the pause continues it.")
-def resume(names: tuple[str, ...], reason: str, store: str | None, as_json: bool) -> int:
-    return _request_each(names, store, as_json, lambda system, run: system.resume_run(run, reason))
+async def resume(system: System, names: tuple[str, ...], reason: str, as_json: bool) -> int:
+    return await _request_each(system, names, as_json, lambda system, run: system.resume_run(run, reason))
 
 
 @_request(
@@ -368,60 +313,47 @@ def resume(names: tuple[str, ...], reason: str, store: str | None, as_json: bool
     "Run ended runs again: create new runs with the same input and print their ids.",
     "Run ended runs again, as new runs.",
 )
-def retry(names: tuple[str, ...], reason: str, store: str | None, as_json: bool) -> int:
-    return _request_each(names, store, as_json, lambda system, run: system.retry_run(run, reason))
+async def retry(system: System, names: tuple[str, ...], reason: str, as_json: bool) -> int:
+    return await _request_each(system, names, as_json, lambda system, run: system.retry_run(run, reason))
 
 
 @runs.command(short_help="Assign runs to another device.")
 @click.argument("names", metavar="RUN...", nargs=-1, required=True)
 @click.option("--to", "device", required=True, metavar="DEVICE", help="The device that gets the runs.")
 @click.option("--stop", is_flag=True, help="If a device works on a run, stop it there first; its progress is kept.")
-@reason_option
-@fleet_options
-def move(names: tuple[str, ...], device: str, stop: bool, reason: str, store: str | None, as_json: bool) -> int:
+@_request_options
+@on_system()
+async def move(system: System, names: tuple[str, ...], device: str, stop: bool, reason: str, as_json: bool) -> int:
     """Assign runs to another device: runs that wait, or that no device has started.
 
     A run on which a device works is refused; with --stop, that device is asked to hand it back first. If the new device
     declines the run, any device may take it again; use `runs create --device` to allow only one device."""
-    return _request_each(names, store, as_json, lambda system, run: system.move_run(run, device, stop, reason))
+    return await _request_each(system, names, as_json, lambda system, run: system.move_run(run, device, stop, reason))
 
 
 @runs.command()
 @click.option(
     "--older-than", type=duration, required=True, metavar="DURATION", help="The minimum age since the end, such as 30d."
 )
-@fleet_options
-def prune(older_than: float, store: str | None, as_json: bool) -> None:
+@on_system()
+async def prune(system: System, older_than: float) -> Answer:
     """Delete runs that ended long ago.
 
     The fleet also does this by itself: `asterism fleet set --keep` sets how long it keeps ended runs."""
-
-    async def forget(system: System) -> None:
-        pruned = await system.prune_runs(older_than)
-        if as_json:
-            print_json(pruned)
-        else:
-            click.echo(f"{plural(pruned.pruned, 'run')} deleted.")
-
-    with_system(store, forget)
+    pruned = await system.prune_runs(older_than)
+    return Answer(pruned, f"{plural(pruned.pruned, 'run')} deleted.")
 
 
 @runs.command(short_help="Print what a run has printed.")
 @click.argument("run")
 @log_options
-@fleet_options
-def logs(run: str, store: str | None, as_json: bool, **terms: Any) -> None:
+@on_system()
+def logs(run: str, as_json: bool, **terms: Any) -> Any:
     """Print what a run has printed: the output of its command, or what its function prints and logs.
 
     The output of all attempts is kept, each up to the --log-limit of the fleet: its beginning and its end. With --json
     each line is a JSON object with its attempt, time and stream. The result of a run is printed by `asterism runs
     output`."""
-    if as_json:
-        refuse_options("has no effect with --json: each line has its time and stream.", "times")
+    from asterism.cli.log_output import print_run_log, read_log_options
 
-    async def read(system: System) -> None:
-        from asterism.cli.log_output import LogOptions, print_run_log
-
-        await print_run_log(system, run, LogOptions(**terms, as_json=as_json))
-
-    with_system(store, read)
+    return partial(print_run_log, run=run, terms=read_log_options(as_json, terms))

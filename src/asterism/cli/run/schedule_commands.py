@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from asterism.base.text import clean
-from asterism.cli.cli_context import CommandGroup, fleet_options, note, print_json, reason_option, with_system
-from asterism.cli.option_types import duration, json_object, named_values, positive_duration
+from asterism.cli.cli_context import Answer, CommandGroup, name_argument, on_system, reason_option
+from asterism.cli.option_types import duration_option, number_option, object_option, parameter_option
 
 if TYPE_CHECKING:
     from asterism.api.documents import ChangedSchedule
@@ -18,8 +18,6 @@ CATCH_UP = ("none", "last", "all")
 OVERLAP = ("skip", "queue", "replace", "allow")
 CREATED = "created"
 SKIPPED = 1
-
-name_argument = click.argument("name")
 
 
 @click.group(cls=CommandGroup)
@@ -34,27 +32,14 @@ def schedule() -> None:
 @name_argument
 @click.option("--workflow", metavar="NAME", help="Create runs of this workflow.")
 @click.option("--plan", "path", metavar="PLAN.YAML", help="Create plans of this plan file, which the store keeps.")
-@click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    callback=named_values,
-    metavar="NAME=VALUE",
-    help="The value of a parameter of the plan file; repeatable.",
-)
-@click.option(
-    "--input",
-    "given",
-    type=json_object,
-    metavar="JSON|@FILE|-",
-    help="The input of each run as a JSON object, in a file, or on standard input.",
-)
-@click.option("--priority", type=int, metavar="N", help="Priority of each run; default: that of the workflow.")
+@parameter_option
+@object_option("The input of each run as a JSON object, in a file, or on standard input.")
+@number_option("--priority", help="Priority of each run; default: that of the workflow.")
 @click.option("--device", metavar="NAME", help="Run it on this device only.")
 @click.option(
     "--cron", metavar="EXPR", help="Times as minute, hour, day of month, month and day of week, such as '0 3 * * *'."
 )
-@click.option("--every", type=positive_duration, metavar="DURATION", help="An interval instead, such as 5m.")
+@duration_option("--every", positive=True, help="An interval instead, such as 5m.")
 @click.option("--timezone", metavar="ZONE", default="UTC", show_default=True, help="Time zone of --cron.")
 @click.option(
     "--catch-up",
@@ -70,28 +55,19 @@ def schedule() -> None:
     show_default=True,
     help="What to do with a tick while earlier work has not ended.",
 )
-@click.option(
-    "--jitter",
-    type=duration,
-    default="0s",
-    show_default=True,
-    metavar="DURATION",
-    help="Delay each tick by up to this time.",
-)
+@duration_option("--jitter", "0s", help="Delay each tick by up to this time.")
 @click.option("--replace", is_flag=True, help="Change a schedule that exists; its history stays.")
-@reason_option
-@fleet_options
+@reason_option()
+@on_system()
 def add(
     name: str,
     given: dict[str, Any] | None,
-    store: str | None,
-    as_json: bool,
     every: float | None,
     cron: str | None,
     path: str | None,
     settings: dict[str, str],
     **terms: Any,
-) -> None:
+) -> Any:
     """Add a schedule.
 
     A tick is a time at which the schedule creates a run or a plan. A tick is missed if no coordinator decides about it
@@ -112,20 +88,16 @@ def add(
     if every is not None and every != int(every):
         raise click.BadParameter("the interval must be a whole number of seconds.", param_hint="--every")
 
-    async def put(system: System) -> None:
-        whole = None if every is None else int(every)
-        added = await system.add_schedule(name, input=given or {}, cron=cron, every=whole, **terms)
-        if as_json:
-            print_json(added)
-            return
+    async def put(system: System) -> Answer:
         from asterism.cli.run.schedule_views import zone_time
 
+        whole = None if every is None else int(every)
+        added = await system.add_schedule(name, input=given or {}, cron=cron, every=whole, **terms)
         first = zone_time(added, added.next)
-        click.echo(clean(f"Schedule {added.name!r} creates {added.target}, {added.times}; first at {first}."))
-        for line in added.advice:
-            note(line)
+        text = f"Schedule {added.name!r} creates {added.target}, {added.times}; first at {first}."
+        return Answer(added, clean(text), added.advice)
 
-    with_system(store, put)
+    return put
 
 
 def _plan_terms(path: str, settings: dict[str, str]) -> dict[str, Any]:
@@ -148,103 +120,72 @@ def _plan_terms(path: str, settings: dict[str, str]) -> dict[str, Any]:
 
 
 @schedule.command("list")
-@fleet_options
-def list_(store: str | None, as_json: bool) -> None:
+@on_system()
+async def list_(system: System) -> Answer:
     """List the schedules.
 
     NEXT is the next tick in the time zone of the schedule, IN the time until it fires, MADE the number of runs that
     were created, and OPEN how many of them have not ended."""
+    from asterism.cli.run.schedule_views import schedules_table
 
-    async def read(system: System) -> None:
-        from asterism.cli.run.schedule_views import schedules_table
-        from asterism.cli.screen import print_lines
-
-        page = await system.list_schedules()
-        if as_json:
-            print_json(page.items)
-        elif page.items:
-            print_lines(lambda width: schedules_table(page.items, width))
-            for line in page.advice:
-                note(line)
-        else:
-            note("There are no schedules. Add one with: asterism schedule add NAME --cron '0 3 * * *' --workflow NAME")
-
-    with_system(store, read)
+    page = await system.list_schedules()
+    if not page.items:
+        how = "asterism schedule add NAME --cron '0 3 * * *' --workflow NAME"
+        return Answer(page.items, notes=[f"There are no schedules. Add one with: {how}"])
+    return Answer(page.items, lambda width: schedules_table(page.items, width), page.advice)
 
 
 @schedule.command()
 @name_argument
 @click.option("--plan-file", is_flag=True, help="Print the plan file that the schedule keeps.")
-@fleet_options
-def show(name: str, plan_file: bool, store: str | None, as_json: bool) -> None:
+@on_system()
+async def show(system: System, name: str, plan_file: bool) -> Answer | None:
     """Show a schedule with its terms, next times and latest ticks."""
+    from asterism.cli.run.schedule_views import NEXT_SHOWN, details_lines
 
-    async def read(system: System) -> None:
-        from asterism.cli.run.schedule_views import NEXT_SHOWN, details_lines
-        from asterism.cli.screen import print_lines
-
-        details = await system.show_schedule(name, NEXT_SHOWN, plan_file)
-        if plan_file:
-            if details.text is None:
-                raise click.UsageError(f"Schedule {name!r} keeps no plan file.")
-            click.echo(details.text, nl=False)
-        elif as_json:
-            print_json(details)
-        else:
-            print_lines(lambda width: details_lines(details, width))
-
-    with_system(store, read)
+    details = await system.show_schedule(name, NEXT_SHOWN, plan_file)
+    if not plan_file:
+        return Answer(details, lambda width: details_lines(details, width))
+    if details.text is None:
+        raise click.UsageError(f"Schedule {name!r} keeps no plan file.")
+    click.echo(details.text, nl=False)
+    return None
 
 
 @schedule.command()
 @name_argument
-@click.option("--reason", default="", metavar="TEXT", help="The reason, shown with the schedule.")
-@fleet_options
-def pause(name: str, reason: str, store: str | None, as_json: bool) -> None:
+@reason_option("shown with the schedule")
+@on_system()
+async def pause(system: System, name: str, reason: str) -> Answer:
     """Pause a schedule: create nothing until it is resumed. Earlier runs continue."""
-
-    async def ask(system: System) -> None:
-        paused = await system.pause_schedule(name, reason)
-        _print_changed(paused, f"{'is' if paused.changed else 'was already'} paused, {paused.paused}.", as_json)
-
-    with_system(store, ask)
+    paused = await system.pause_schedule(name, reason)
+    return _changed(paused, f"{'is' if paused.changed else 'was already'} paused, {paused.paused}.")
 
 
 @schedule.command()
 @name_argument
-@reason_option
-@fleet_options
-def resume(name: str, reason: str, store: str | None, as_json: bool) -> None:
+@reason_option()
+@on_system()
+async def resume(system: System, name: str, reason: str) -> Answer:
     """Resume a paused schedule, from its next tick on. The ticks of the pause are not caught up."""
+    from asterism.cli.run.schedule_views import zone_time
 
-    async def ask(system: System) -> None:
-        from asterism.cli.run.schedule_views import zone_time
-
-        resumed = await system.resume_schedule(name, reason)
-        word = "is resumed" if resumed.changed else "was not paused"
-        _print_changed(resumed, f"{word}; next at {zone_time(resumed, resumed.next)}.", as_json)
-
-    with_system(store, ask)
+    resumed = await system.resume_schedule(name, reason)
+    word = "is resumed" if resumed.changed else "was not paused"
+    return _changed(resumed, f"{word}; next at {zone_time(resumed, resumed.next)}.")
 
 
 @schedule.command()
 @name_argument
-@reason_option
-@fleet_options
-def remove(name: str, reason: str, store: str | None, as_json: bool) -> None:
+@reason_option()
+@on_system()
+async def remove(system: System, name: str, reason: str) -> Answer:
     """Remove a schedule and its history. Earlier runs continue."""
-
-    async def ask(system: System) -> None:
-        _print_changed(await system.remove_schedule(name, reason), "is removed.", as_json)
-
-    with_system(store, ask)
+    return _changed(await system.remove_schedule(name, reason), "is removed.")
 
 
-def _print_changed(changed: ChangedSchedule, words: str, as_json: bool) -> None:
-    if as_json:
-        print_json(changed)
-    else:
-        click.echo(clean(f"Schedule {changed.name!r} {words}"))
+def _changed(changed: ChangedSchedule, words: str) -> Answer:
+    return Answer(changed, clean(f"Schedule {changed.name!r} {words}"))
 
 
 @schedule.command("next")
@@ -252,72 +193,43 @@ def _print_changed(changed: ChangedSchedule, words: str, as_json: bool) -> None:
 @click.option(
     "-n", "--number", type=click.IntRange(1, 1000), default=5, show_default=True, metavar="N", help="How many times."
 )
-@fleet_options
-def next_(name: str, number: int, store: str | None, as_json: bool) -> None:
+@on_system()
+async def next_(system: System, name: str, number: int) -> Answer:
     """Print the next times of a schedule, in its time zone."""
+    from asterism.cli.run.schedule_views import zone_time
 
-    async def read(system: System) -> None:
-        from asterism.cli.run.schedule_views import zone_time
-
-        details = await system.show_schedule(name, number)
-        if as_json:
-            print_json([{"at": at, "local": zone_time(details, at)} for at in details.next_times])
-            return
-        for at in details.next_times:
-            click.echo(zone_time(details, at))
-        if details.paused is not None:
-            note(f"Schedule {name!r} is paused, {details.paused}. Resume it with: asterism schedule resume {name}")
-
-    with_system(store, read)
+    details = await system.show_schedule(name, number)
+    times = {at: zone_time(details, at) for at in details.next_times}
+    resume = f"Resume it with: asterism schedule resume {name}"
+    paused = [] if details.paused is None else [f"Schedule {name!r} is paused, {details.paused}. {resume}"]
+    document = [{"at": at, "local": local} for at, local in times.items()]
+    return Answer(document, "\n".join(times.values()), paused)
 
 
 @schedule.command()
 @name_argument
-@click.option(
-    "--limit",
-    type=click.IntRange(1, 100),
-    default=20,
-    show_default=True,
-    metavar="N",
-    help="How many ticks at most; the store keeps 100.",
-)
-@fleet_options
-def history(name: str, limit: int, store: str | None, as_json: bool) -> None:
+@number_option("--limit", 20, least=1, most=100, help="How many ticks at most; the store keeps 100.")
+@on_system()
+async def history(system: System, name: str, limit: int) -> Answer:
     """List the latest ticks of a schedule, newest last."""
+    from asterism.cli.run.schedule_views import history_table
 
-    async def read(system: System) -> None:
-        from asterism.cli.run.schedule_views import history_table
-        from asterism.cli.screen import print_lines
-
-        details = await system.show_schedule(name, 0)
-        entries = details.history[-limit:]
-        if as_json:
-            print_json(entries)
-        elif entries:
-            print_lines(lambda width: history_table(details, entries, width))
-        else:
-            note(f"Schedule {name!r} has created nothing yet.")
-
-    with_system(store, read)
+    details = await system.show_schedule(name, 0)
+    entries = details.history[-limit:]
+    if not entries:
+        return Answer(entries, notes=[f"Schedule {name!r} has created nothing yet."])
+    return Answer(entries, lambda width: history_table(details, entries, width))
 
 
 @schedule.command()
 @name_argument
-@reason_option
-@fleet_options
-def run(name: str, reason: str, store: str | None, as_json: bool) -> int:
+@reason_option()
+@on_system()
+async def run(system: System, name: str, reason: str) -> Answer:
     """Create the work of a schedule now. Its times stay as they are.
 
     The overlap policy applies: with `skip` the command exits with 1 while earlier work has not ended."""
-
-    async def ask(system: System) -> int:
-        entry = await system.run_schedule(name, reason)
-        if as_json:
-            print_json(entry)
-        elif entry.outcome == CREATED:
-            click.echo(entry.what)
-        else:
-            note(f"Nothing was created: {entry.why}.")
-        return 0 if entry.outcome == CREATED else SKIPPED
-
-    return with_system(store, ask)
+    entry = await system.run_schedule(name, reason)
+    if entry.outcome == CREATED:
+        return Answer(entry, entry.what)
+    return Answer(entry, notes=[f"Nothing was created: {entry.why}."], code=SKIPPED)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from asterism.base.text import clean
 from asterism.cli.cli_context import (
+    Answer,
     CommandGroup,
-    Function,
-    fleet_options,
+    name_argument,
+    on_system,
     options,
-    print_json,
     reason_option,
     refuse_options,
-    with_system,
 )
-from asterism.cli.option_types import capabilities, duration, json_value, pair, words
+from asterism.cli.option_types import capability_option, duration_option, json_value, number_option, pair_option, words
 from asterism.core.run.placement import STRATEGIES
 
 if TYPE_CHECKING:
@@ -29,14 +27,6 @@ if TYPE_CHECKING:
 @click.group(cls=CommandGroup)
 def workflow() -> None:
     """Define what runs execute: add, list, show, remove."""
-
-
-def _time(name: str, meaning: str) -> Callable[[Function], Function]:
-    return click.option(name, type=duration, metavar="DURATION", help=meaning)
-
-
-def _count(name: str, meaning: str) -> Callable[[Function], Function]:
-    return click.option(name, type=click.IntRange(min=0), metavar="N", help=meaning)
 
 
 _terms = options(
@@ -50,10 +40,8 @@ _terms = options(
     click.option("--call", metavar="MODULE:FUNCTION", help="A Python function that the devices can import."),
     click.option("--http", "url", metavar="URL", help="An HTTP request; {name} in the URL stands for an input."),
     click.option("--method", metavar="WORD", help="HTTP method; default: GET."),
-    click.option("--header", "headers", type=pair, multiple=True, metavar="NAME=VALUE", help="HTTP header."),
-    click.option(
-        "--param", "params", type=pair, multiple=True, metavar="NAME=VALUE", help="Query parameter of the HTTP request."
-    ),
+    pair_option("--header headers", "HTTP header."),
+    pair_option("--param params", "Query parameter of the HTTP request."),
     click.option("--body", metavar="TEXT", help="Body of the HTTP request, as text."),
     click.option("--body-json", type=json_value, metavar="JSON|@FILE", help="Body of the HTTP request, as JSON."),
     click.option(
@@ -66,43 +54,33 @@ _terms = options(
     click.option("--agent", metavar="TEXT", help="Work for an agent: what to do; its inputs are those of the run."),
     click.option("--tip", "tips", multiple=True, metavar="TEXT", help="Advice for the agent."),
     click.option("--result", type=json_value, metavar="JSON|@FILE", help="JSON Schema of the agent's result."),
-    click.option("--env", type=pair, multiple=True, metavar="NAME=VALUE", help="Environment variable of the command."),
+    pair_option("--env", "Environment variable of the command."),
     click.option("--cwd", metavar="DIRECTORY", help="Working directory of the command, on the device."),
     click.option("--description", metavar="TEXT", help="What it is for."),
-    click.option(
-        "--needs",
-        multiple=True,
-        callback=capabilities,
-        metavar="WORD",
-        help="A capability that a device must have; separate several with commas.",
-    ),
-    click.option(
-        "--wants",
-        multiple=True,
-        callback=capabilities,
-        metavar="WORD",
-        help="A capability that raises a device's score; separate several with commas.",
-    ),
+    capability_option("--needs", "A capability that a device must have; separate several with commas."),
+    capability_option("--wants", "A capability that raises a device's score; separate several with commas."),
     click.option("--device", metavar="NAME", help="Run it on this device only."),
     click.option("--requires", metavar="EXPR", help="Condition on a device's profile, in CEL."),
     click.option("--prefers", metavar="EXPR", help="Which devices to prefer, in CEL."),
     click.option("--strategy", type=click.Choice(list(STRATEGIES)), help="How to choose a device; default: score."),
     click.option("--orchestration", is_flag=True, help="Prefer the coordinator."),
-    click.option("--priority", type=int, metavar="N", help="Priority of its runs; higher goes first; default: 0."),
+    number_option("--priority", help="Priority of its runs; higher goes first; default: 0."),
     click.option(
         "--preemptible", is_flag=True, help="Runs of higher priority may stop its runs; their progress is kept."
     ),
-    _time("--heartbeat", "Heartbeat interval of its device; default: 30 s."),
-    _time("--heartbeat-timeout", "A run is lost after this time without a heartbeat; default: 90 s."),
-    _time("--assignment-timeout", "How long a device has to claim a run; default: 30 s."),
-    _time("--claim-timeout", "How long a device has to start a claimed run; default: 60 s."),
-    _time("--no-device-timeout", "How long a run waits for a capable device; default: 300 s."),
-    _time("--timeout", "How long one execution may take; default: no limit."),
-    _count("--retries", "How often a failed run is retried; default: 0."),
-    _count("--losses", "How often a run may lose its device; default: 5."),
-    _count("--rounds", "How often all devices are asked before a run that they decline fails; default: 3."),
-    _time("--backoff", "Delay before the first retry; it doubles each time; default: 1 s."),
-    _time("--backoff-most", "The longest delay before a retry; default: 300 s."),
+    duration_option("--heartbeat", help="Heartbeat interval of its device; default: 30 s."),
+    duration_option("--heartbeat-timeout", help="A run is lost after this time without a heartbeat; default: 90 s."),
+    duration_option("--assignment-timeout", help="How long a device has to claim a run; default: 30 s."),
+    duration_option("--claim-timeout", help="How long a device has to start a claimed run; default: 60 s."),
+    duration_option("--no-device-timeout", help="How long a run waits for a capable device; default: 300 s."),
+    duration_option("--timeout", help="How long one execution may take; default: no limit."),
+    number_option("--retries", least=0, help="How often a failed run is retried; default: 0."),
+    number_option("--losses", least=0, help="How often a run may lose its device; default: 5."),
+    number_option(
+        "--rounds", least=0, help="How often all devices are asked before a run that they decline fails; default: 3."
+    ),
+    duration_option("--backoff", help="Delay before the first retry; it doubles each time; default: 1 s."),
+    duration_option("--backoff-most", help="The longest delay before a retry; default: 300 s."),
     click.option(
         "--file",
         "files",
@@ -116,9 +94,9 @@ _terms = options(
 @workflow.command()
 @click.argument("name", required=False)
 @_terms
-@reason_option
-@fleet_options
-def add(name: str | None, files: tuple[str, ...], reason: str, store: str | None, as_json: bool, **terms: Any) -> None:
+@reason_option()
+@on_system(create=True)
+def add(name: str | None, files: tuple[str, ...], reason: str, **terms: Any) -> Any:
     """Add a workflow, or a new version of one.
 
     A workflow says what to execute, what it needs of a device, and how long each step may take. Existing runs keep the
@@ -135,15 +113,12 @@ def add(name: str | None, files: tuple[str, ...], reason: str, store: str | None
         raise click.UsageError("Give the NAME of the workflow, or --file.")
     flows = _from_files(files) if files else [_made(name or "", given)]
 
-    async def keep(system: System) -> None:
+    async def keep(system: System) -> Answer:
         added = [await system.add_workflow(flow.to_json(), reason) for flow in flows]
-        if as_json:
-            print_json(added if files else added[0])
-            return
-        for flow in added:
-            click.echo(f"{flow.name}@{flow.version} {'added' if flow.added else 'exists already'}")
+        lines = [f"{flow.name}@{flow.version} {'added' if flow.added else 'exists already'}" for flow in added]
+        return Answer(added if files else added[0], "\n".join(lines))
 
-    with_system(store, keep, create=True)
+    return keep
 
 
 def _from_files(paths: tuple[str, ...]) -> list[Workflow]:
@@ -195,59 +170,37 @@ def _made(name: str, given: dict[str, Any]) -> Workflow:
 
 
 @workflow.command("list")
-@fleet_options
-def list_(store: str | None, as_json: bool) -> None:
+@on_system()
+async def list_(system: System) -> Answer:
     """List the workflows, each in its latest version."""
+    from asterism.cli.fleet.fleet_views import workflows_table
 
-    async def read(system: System) -> None:
-        from asterism.cli.fleet.fleet_views import workflows_table
-        from asterism.cli.screen import print_lines
-
-        flows = (await system.list_workflows()).items
-        if as_json:
-            print_json(flows)
-        elif flows:
-            print_lines(lambda width: workflows_table(flows, width))
-        else:
-            click.echo("There are no workflows. Add one with: asterism workflow add NAME --argv 'command {input}'")
-
-    with_system(store, read)
+    flows = (await system.list_workflows()).items
+    if not flows:
+        how = "asterism workflow add NAME --argv 'command {input}'"
+        return Answer(flows, f"There are no workflows. Add one with: {how}")
+    return Answer(flows, lambda width: workflows_table(flows, width))
 
 
 @workflow.command()
 @click.argument("name", metavar="NAME[@VERSION]")
-@fleet_options
-def show(name: str, store: str | None, as_json: bool) -> None:
+@on_system()
+async def show(system: System, name: str) -> Answer:
     """Show everything about a workflow."""
+    from asterism.cli.fleet.fleet_views import workflow_lines
 
-    async def read(system: System) -> None:
-        from asterism.cli.fleet.fleet_views import workflow_lines
-        from asterism.cli.screen import print_lines
-
-        flow = await system.show_workflow(name)
-        if as_json:
-            print_json(flow)
-        else:
-            print_lines(lambda width: workflow_lines(flow))
-
-    with_system(store, read)
+    flow = await system.show_workflow(name)
+    return Answer(flow, lambda width: workflow_lines(flow))
 
 
 @workflow.command()
-@click.argument("name")
-@reason_option
-@fleet_options
-def remove(name: str, reason: str, store: str | None, as_json: bool) -> None:
+@name_argument
+@reason_option()
+@on_system()
+async def remove(system: System, name: str, reason: str) -> Answer:
     """Remove a workflow with all its versions.
 
     It is refused while a run of it has not ended, or a schedule creates its runs. Runs that ended keep their version
     until they are deleted, too."""
-
-    async def ask(system: System) -> None:
-        removed = await system.remove_workflow(name, reason)
-        if as_json:
-            print_json(removed)
-        else:
-            click.echo(clean(f"Workflow {removed.name!r} is removed."))
-
-    with_system(store, ask)
+    removed = await system.remove_workflow(name, reason)
+    return Answer(removed, clean(f"Workflow {removed.name!r} is removed."))

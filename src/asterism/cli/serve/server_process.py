@@ -17,7 +17,7 @@ from asterism.base.http_limits import raise_descriptor_limit
 from asterism.base.listen_address import CannotServe, ListenAddress
 from asterism.base.operating_system import stop_signals
 from asterism.base.startup import install_hint, tune_gc
-from asterism.cli.cli_context import note, print_json, same_store
+from asterism.cli.cli_context import note, print_json, same_system
 from asterism.cli.interrupts import work_until_interrupted
 from asterism.cli.series.series_webhook_commands import WebhookSettings, open_webhook
 from asterism.cli.serve.serve_commands import DEFAULT_LISTEN
@@ -111,7 +111,7 @@ async def announce(
         print_json({"url": url, "login": link, "store": fleet.store.url, **also})
         return
     address = "" if url == f"http://{DEFAULT_LISTEN}" else f" --url {url}"
-    another = f"asterism token login{address}{same_store(fleet)}"
+    another = f"asterism token login{address}{same_system(fleet.store.url)}"
     if link is None:
         note(f"Serving {url}. For a link that logs a browser in: {another}")
     else:
@@ -120,7 +120,7 @@ async def announce(
     if "webhook" in also:
         note(f"Receiving the series webhook at {also['webhook']}")
     if "peers" in also:
-        invite = f"asterism peer invite NAME --url {also['peers']}{same_store(fleet)}"
+        invite = f"asterism peer invite NAME --url {also['peers']}{same_system(fleet.store.url)}"
         note(f"Answering peers at {also['peers']}. Invite one with: {invite}")
 
 

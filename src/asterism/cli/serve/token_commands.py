@@ -8,17 +8,15 @@ import click
 
 from asterism.base.text import clean
 from asterism.cli.cli_context import (
+    Answer,
     CommandGroup,
-    fleet_options,
     format_time,
-    note,
-    print_json,
+    on_system,
     reason_option,
-    same_store,
+    same_system,
     server_of,
-    with_system,
 )
-from asterism.cli.option_types import duration
+from asterism.cli.option_types import duration_option
 
 if TYPE_CHECKING:
     from asterism.api.system import System
@@ -41,17 +39,10 @@ def token() -> None:
     help="What it allows (repeatable): observe, operate, series, admin or edit:PLAN.",
 )
 @click.option("--for", "name", required=True, metavar="NAME", help="Who uses it: the name in stories and edits.")
-@click.option(
-    "--valid",
-    type=duration,
-    default="90d",
-    show_default=True,
-    metavar="DURATION",
-    help="How long it is valid.",
-)
-@reason_option
-@fleet_options
-def create(scopes: tuple[str, ...], name: str, valid: float, reason: str, store: str | None, as_json: bool) -> None:
+@duration_option("--valid", "90d", help="How long it is valid.")
+@reason_option()
+@on_system(create=True)
+async def create(system: System, scopes: tuple[str, ...], name: str, valid: float, reason: str) -> Answer:
     """Create a token, and print it.
 
     \b
@@ -59,60 +50,37 @@ def create(scopes: tuple[str, ...], name: str, valid: float, reason: str, store:
     asterism token create --scope edit:nightly --scope observe --for planner --valid 12h
 
     It is printed once: programs send it as `Authorization: Bearer TOKEN`."""
-
-    async def write(system: System) -> None:
-        new = await system.create_token(name, list(scopes), valid, reason)
-        if as_json:
-            print_json(new)
-            return
-        click.echo(new.token)
-        note(
-            f"It is not shown again. It is valid until {format_time(new.expires_at)}; revoke it with: "
-            f"asterism token revoke {new.id}{same_store(system)}"
-        )
-
-    with_system(store, write, create=True)
+    new = await system.create_token(name, list(scopes), valid, reason)
+    revoke = f"asterism token revoke {new.id}{same_system(system.url)}"
+    until = f"It is valid until {format_time(new.expires_at)}; revoke it with: {revoke}"
+    return Answer(new, new.token, [f"It is not shown again. {until}"])
 
 
 @token.command("list")
-@fleet_options
-def list_(store: str | None, as_json: bool) -> None:
+@on_system()
+async def list_(system: System) -> Answer:
     """List tokens and browser sessions.
 
     Those that ended are shown for 30 days."""
+    from asterism.cli.fleet.fleet_views import tokens_table
 
-    async def read(system: System) -> None:
-        from asterism.cli.fleet.fleet_views import tokens_table
-        from asterism.cli.screen import print_lines
-
-        tokens = (await system.list_tokens()).items
-        if as_json:
-            print_json(tokens)
-        elif tokens:
-            print_lines(lambda width: tokens_table(tokens, width))
-        else:
-            note("There are no tokens. Create one with: asterism token create --scope observe --for NAME")
-
-    with_system(store, read)
+    tokens = (await system.list_tokens()).items
+    if not tokens:
+        how = "asterism token create --scope observe --for NAME"
+        return Answer(tokens, notes=[f"There are no tokens. Create one with: {how}"])
+    return Answer(tokens, lambda width: tokens_table(tokens, width))
 
 
 @token.command()
 @click.argument("identity", metavar="ID")
-@reason_option
-@fleet_options
-def revoke(identity: str, reason: str, store: str | None, as_json: bool) -> None:
+@reason_option()
+@on_system()
+async def revoke(system: System, identity: str, reason: str) -> Answer:
     """Revoke a token or a browser session.
 
     The next request with it is refused. ID is the second part of the token, as `asterism token list` shows it."""
-
-    async def write(system: System) -> None:
-        revoked = await system.revoke_token(identity, reason)
-        if as_json:
-            print_json(revoked)
-        else:
-            click.echo(clean(f"Revoked {revoked.id} of {revoked.name}."))
-
-    with_system(store, write)
+    revoked = await system.revoke_token(identity, reason)
+    return Answer(revoked, clean(f"Revoked {revoked.id} of {revoked.name}."))
 
 
 @token.command()
@@ -123,20 +91,13 @@ def revoke(identity: str, reason: str, store: str | None, as_json: bool) -> None
     metavar="URL",
     help="Address of the server.  [default: that of --store, or http://127.0.0.1:7400]",
 )
-@reason_option
-@fleet_options
-def login(
-    scopes: tuple[str, ...], name: str | None, url: str | None, reason: str, store: str | None, as_json: bool
-) -> None:
+@reason_option()
+@on_system()
+async def login(
+    system: System, scopes: tuple[str, ...], name: str | None, url: str | None, reason: str, store: str | None
+) -> Answer:
     """Print a link that logs one browser in, once, within 10 minutes."""
     address = url or server_of(store) or "http://127.0.0.1:7400"
-
-    async def write(system: System) -> None:
-        code = (await system.create_login(list(scopes), name, reason)).code
-        link = f"{address.rstrip('/')}/login?code={code}"
-        if as_json:
-            print_json({"url": link})
-        else:
-            click.echo(link)
-
-    with_system(store, write)
+    code = (await system.create_login(list(scopes), name, reason)).code
+    link = f"{address.rstrip('/')}/login?code={code}"
+    return Answer({"url": link}, link)
