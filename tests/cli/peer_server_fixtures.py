@@ -15,7 +15,8 @@ from cryptography.hazmat.primitives import serialization  # noqa: F401 - loading
 
 from asterism.base.http_limits import Connections, Limits
 from asterism.fleet.fleet import Fleet
-from asterism.peers.invitations import invite, new_token, redeem, token_hash
+from asterism.fleet.one_time_code import new_secret, secret_hash
+from asterism.peers.invitations import invite, redeem
 from asterism.peers.peer_client import PeerClient
 from asterism.peers.peer_server import DEFAULT_LIMITS, Authenticator, open_socket, peer_app, serving, socket_url
 from asterism.peers.private_files import Token, tls_identity
@@ -87,9 +88,9 @@ class Scene:
 
     async def token(self, name: str = "laptop") -> str:
         """The secret of a new peer, whose store is ``store of NAME``."""
-        secret = new_token()
+        secret = new_secret()
         store = self.hearer.fleet.store
-        assert await redeem(store, token_hash(await self.invitation(name)), token_hash(secret)) is not None
+        assert await redeem(store, secret_hash(await self.invitation(name)), secret_hash(secret)) is not None
         await self.hearer.peers.bind(name, f"store of {name}")
         return secret
 

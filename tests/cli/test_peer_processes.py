@@ -22,7 +22,8 @@ import pytest
 
 from asterism.base.private_file import write_private
 from asterism.fleet.fleet import Fleet
-from asterism.peers.invitations import new_token, parse_invitation, token_hash
+from asterism.fleet.one_time_code import new_secret, secret_hash
+from asterism.peers.invitations import parse_invitation
 from tests.cli.cli_scenes import heard
 from tests.cli.command_scenes import Scene, pids_in, until
 from tests.cli.peer_scenes import House, address_of, befriend, invitation, lasting_place, refused, serving
@@ -331,12 +332,12 @@ def test_invalid_requests_do_not_harm_a_server(house: House) -> None:
         wanted = parse_invitation(invitation(kitchen, "laptop", url))
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        secret = new_token()
+        secret = new_secret()
         headers = {"authorization": f"Bearer {secret}"}
         terms: dict[str, Any] = {"verify": context, "headers": headers, "trust_env": False, "timeout": PATIENCE}
         with httpx.Client(base_url=url, **terms) as client:
             redeeming = {"authorization": f"Bearer {wanted.token}"}
-            answer = client.post("/v1/accept", json={"secret_sha256": token_hash(secret)}, headers=redeeming)
+            answer = client.post("/v1/accept", json={"secret_sha256": secret_hash(secret)}, headers=redeeming)
             assert answer.status_code == 200
             for body, status in ((b"{", 400), (b"[]", 400), (b'{"protocol": 99}', 409), (b"{}", 409)):
                 answer = client.post("/v1/meet", content=body)

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asterism.peers.invitations import InvalidInvitation, Invitation, new_token, parse_invitation, peer_url, token_hash
+from asterism.fleet.one_time_code import new_secret, secret_hash
+from asterism.peers.invitations import InvalidInvitation, Invitation, parse_invitation, peer_url
 
 FINGERPRINT = "ab" * 32
-TOKEN = new_token()
+TOKEN = new_secret()
 LINE = f"https://kitchen-pc:7420/#kitchen-pc.{TOKEN}.{FINGERPRINT}"
 
 
@@ -31,9 +32,9 @@ def test_an_invitation_round_trips_with_any_name(name: str) -> None:
 
 
 def test_tokens_are_unique_and_not_in_their_hash() -> None:
-    assert len({new_token() for _ in range(100)}) == 100
-    assert token_hash(TOKEN) == token_hash(TOKEN) != token_hash(new_token())
-    assert TOKEN not in token_hash(TOKEN)
+    assert len({new_secret() for _ in range(100)}) == 100
+    assert secret_hash(TOKEN) == secret_hash(TOKEN) != secret_hash(new_secret())
+    assert TOKEN not in secret_hash(TOKEN)
 
 
 def test_a_token_is_hidden_in_repr() -> None:

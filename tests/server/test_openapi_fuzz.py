@@ -12,11 +12,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from asterism.api.credentials import Credentials, token_sha256
+from asterism.api.credentials import Credentials
 from asterism.base.listen_address import ListenAddress
 from asterism.core.run.workflow import Workflow
 from asterism.durable.journal_store import insert_plan
 from asterism.fleet.fleet import Fleet
+from asterism.fleet.one_time_code import secret_hash
 from asterism.server.app import endpoints
 from asterism.server.http_service import http_service
 from asterism.server.openapi import openapi_document
@@ -57,7 +58,7 @@ class FuzzedServer:
             for scope in ("admin", "observe"):
                 self.tokens[scope] = (await credentials.create("fuzz", [scope], by="test")).token
             code = await credentials.create_login("fuzz", ["admin"], by="test")
-            hashes = [token_sha256(one) for one in (*self.tokens.values(), code)]
+            hashes = [secret_hash(one) for one in (*self.tokens.values(), code)]
             text = "Traceback (most recent"
             self.hidden = [*self.tokens.values(), code, *hashes, fleet.store.url, text, "site-packages", ".py"]
             self.known = {"plan": "nightly", "task": "a", "run": run.id, "schedule": "s", "series": "x", "version": "0"}

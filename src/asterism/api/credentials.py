@@ -13,7 +13,6 @@ other, and a session is no token.
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import re
 import secrets
@@ -23,6 +22,7 @@ from typing import Any
 
 from asterism.api.scopes import ScopeMissing, allows, check_scopes, shown_need
 from asterism.core.errors import AsterismError
+from asterism.fleet.one_time_code import TYPED_BYTES, code_writes, new_secret, secret_hash
 from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.protocol import CREDENTIAL_KEYS, PutRegister, Register, Store, Write
 
@@ -94,7 +94,7 @@ class Credential:
     def has_page_key(self, key: str) -> bool:
         """Whether this is the session of a page that has this key."""
         known = self.page_sha256 if self.kind == SESSION else None
-        return known is not None and hmac.compare_digest(known, token_sha256(key))
+        return known is not None and hmac.compare_digest(known, secret_hash(key))
 
     def to_json(self) -> dict[str, Any]:
         value = {name: getattr(self, name) for name in self.__slots__ if name not in ("id", "scopes")}
@@ -137,12 +137,12 @@ class Credentials:
             identity,
             name,
             check_scopes(scopes),
-            token_sha256(token),
+            secret_hash(token),
             kind,
             now,
             by,
             now + valid_for,
-            page_sha256=None if page_key is None else token_sha256(page_key),
+            page_sha256=None if page_key is None else secret_hash(page_key),
         )
         old = [
             PutRegister(one.key, None, one.revision)
@@ -159,7 +159,7 @@ class Credentials:
         if found is None:
             return None
         credential = _decode(found)
-        right = hmac.compare_digest(credential.sha256, token_sha256(token))
+        right = hmac.compare_digest(credential.sha256, secret_hash(token))
         return credential if right and credential.state(self._store.clock()) == "active" else None
 
     async def is_active(self, identity: str) -> bool:
@@ -193,21 +193,16 @@ class Credentials:
     async def create_login(self, name: str, scopes: Iterable[str], *, by: str, valid_for: float = CODE_LIFETIME) -> str:
         """Make a one-time code, with which a browser or a command logs in as ``name``."""
         _check_name(name)
-        now, code = self._store.clock(), secrets.token_urlsafe(24)
-        value = {"name": name, "scopes": sorted(check_scopes(scopes)), "by": by, "until": now + valid_for}
-        old = [
-            PutRegister(one.key, None, one.revision)
-            for one in await self._store.registers(LOGINS)
-            if one.value["until"] < now
-        ]
-        await self._store.commit([PutRegister(f"{LOGINS}{token_sha256(code)}", value, None), *old])
+        code, until = new_secret(TYPED_BYTES), self._store.clock() + valid_for
+        value = {"name": name, "scopes": sorted(check_scopes(scopes)), "by": by, "until": until}
+        await self._store.commit(await code_writes(self._store, LOGINS, code, value))
         return code
 
     async def redeem_login(self, code: str, kind: str = SESSION) -> NewToken:
         """Exchange a one-time code for a session, or for a token. Raises LoginRefused."""
 
         async def attempt() -> NewToken:
-            found = await self._store.register(f"{LOGINS}{token_sha256(code)}")
+            found = await self._store.register(f"{LOGINS}{secret_hash(code)}")
             if found is None or found.value["until"] < self._store.clock():
                 raise LoginRefused("this code was used or has expired; get a new one with: asterism token login")
             return await self.create(
@@ -220,10 +215,6 @@ class Credentials:
             )
 
         return await retry_on_conflict(attempt)
-
-
-def token_sha256(token: str) -> str:
-    return hashlib.sha256(token.encode("utf-8", "replace")).hexdigest()
 
 
 def _check_name(name: str) -> None:

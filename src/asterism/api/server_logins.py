@@ -6,13 +6,13 @@ well as its address. $ASTERISM_TOKEN counts before the token in the file.
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
-from asterism.base.private_file import UnusableSecret, config_folder, locked_folder, read_private, write_private
+from asterism.base.private_file import PrivateDocument, config_folder
 from asterism.core.errors import AsterismError
 
 TOKEN_VARIABLE = "ASTERISM_TOKEN"
@@ -39,16 +39,11 @@ class ServerLogins:
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or config_folder() / "servers.json"
+        self._document = PrivateDocument(self.path, _logins, _ADVICE)
 
     def all(self) -> list[ServerLogin]:
         """All logins by name. Raises UnusableSecret."""
-        data = read_private(self.path, _ADVICE)
-        if data is None:
-            return []
-        try:
-            return [ServerLogin(name=name, **fields) for name, fields in sorted(json.loads(data).items())]
-        except (AttributeError, TypeError, ValueError):
-            raise UnusableSecret(f"{self.path} is damaged: {_ADVICE}") from None
+        return self._document.read() or []
 
     def of_url(self, url: str) -> ServerLogin | None:
         """The login at an address; None if there is none."""
@@ -65,20 +60,23 @@ class ServerLogins:
 
     def put(self, login: ServerLogin) -> None:
         """Keep a login durably, in place of an earlier one of this name or address. Raises UnusableSecret."""
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with locked_folder(self.path.parent):
+        with self._document.locked():
             others = [other for other in self.all() if login.name != other.name and login.url != other.url]
             self._write([*others, login])
 
     def remove(self, name: str) -> None:
-        with locked_folder(self.path.parent):
+        with self._document.locked():
             self._write([login for login in self.all() if login.name != name])
 
     def _write(self, logins: list[ServerLogin]) -> None:
         fields = {login.name: asdict(login) for login in logins}
         for each in fields.values():
             del each["name"]
-        write_private(self.path, json.dumps(fields, indent=1, sort_keys=True).encode() + b"\n", replace=True)
+        self._document.write(fields)
+
+
+def _logins(data: Any) -> list[ServerLogin]:
+    return [ServerLogin(name=name, **fields) for name, fields in sorted(data.items())]
 
 
 def server_url(store: str) -> str | None:

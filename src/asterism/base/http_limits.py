@@ -265,6 +265,17 @@ def network_of(address: str) -> str:
     return str(found)
 
 
+def address_of(request: Request) -> str:
+    """What counts as the address of who sent a request."""
+    return network_of(request.client.host) if request.client is not None else "nowhere"
+
+
+def bearer_token(request: Request) -> str:
+    """The token in the header ``Authorization`` of a request; empty without one."""
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
 def place_of(request: Request) -> Place | None:
     """The place of the connection of a request; None without one."""
     place = request.scope.get(PLACE)

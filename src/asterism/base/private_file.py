@@ -11,14 +11,19 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 from asterism.base import operating_system
 from asterism.core.errors import AsterismError
+
+T = TypeVar("T")
 
 OTHERS_MODE = stat.S_IRWXG | stat.S_IRWXO
 
@@ -100,6 +105,35 @@ def write_private(path: Path, data: bytes, *, replace: bool) -> bool:
     finally:
         os.close(handle)
     return True
+
+
+class PrivateDocument(Generic[T]):
+    """A private file with a JSON document, which several processes may change. ``parse`` makes a value of the document,
+    and raises KeyError, TypeError, ValueError or AttributeError if it is another one. ``advice`` is what to do with a
+    file that is not used."""
+
+    def __init__(self, path: Path, parse: Callable[[Any], T], advice: str) -> None:
+        self.path, self._parse, self._advice = path, parse, advice
+
+    def read(self) -> T | None:
+        """None if there is no such file. Raises UnusableSecret."""
+        data = read_private(self.path, self._advice)
+        if data is None:
+            return None
+        try:
+            return self._parse(json.loads(data))
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise UnusableSecret(f"{self.path} is damaged: {self._advice}") from None
+
+    def write(self, document: Any) -> None:
+        """Write it durably, or not at all."""
+        data = json.dumps(document, indent=1, sort_keys=True).encode() + b"\n"
+        write_private(self.path, data, replace=True)
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Lock out other processes that change it. Its folder is made if it is missing."""
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return locked_folder(self.path.parent)
 
 
 @contextlib.contextmanager

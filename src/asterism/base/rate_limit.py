@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from asterism.base.http_limits import RequestRefused
+
 MAX_REMEMBERED = 1000
 """How many keys are remembered."""
 
@@ -20,6 +22,12 @@ class RecentEvents:
         since = self._now() - self._window
         recent = [at for at in self._times.get(key, ()) if at > since]
         return recent[-self._most] - since if len(recent) >= self._most else None
+
+    def check(self, key: str, excess: str) -> None:
+        """Raises RequestRefused if one more is not allowed now; ``excess`` says of what there were too many."""
+        wait = self.wait(key)
+        if wait is not None:
+            raise RequestRefused(429, f"{excess}: wait {wait:.0f} s", wait)
 
     def knows(self, key: str) -> bool:
         """Whether there was an event of this key, however long ago, that is not forgotten."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asterism.base.private_file import UnusableSecret, read_private, write_private
+from asterism.base.private_file import PrivateDocument
 from asterism.base.startup import install_hint
 from asterism.core.errors import AsterismError
 from asterism.fleet.device.process_records import state_directory
@@ -95,20 +95,19 @@ class EnrolmentFile:
         readable = re.sub(r"[^A-Za-z0-9.-]", "_", device)[:40]
         self.folder = (root or state_directory()) / "gateways" / f"{readable}-{place}"
         self.path, self.outbox = self.folder / "key.json", self.folder / "outbox"
+        self._document = PrivateDocument(self.path, _enrolment, _ADVICE)
 
     def read(self) -> Enrolment | None:
         """None if the device has no key yet. Raises UnusableSecret."""
-        data = read_private(self.path, _ADVICE)
-        if data is None:
-            return None
-        try:
-            found = json.loads(data)
-            return Enrolment(DeviceKey.from_text(found["key"]), found["enrolled"] is True, found.get("fingerprint"))
-        except (ValueError, KeyError, TypeError):
-            raise UnusableSecret(f"{self.path} is damaged: {_ADVICE}") from None
+        return self._document.read()
 
     def write(self, enrolment: Enrolment) -> None:
         """Write it durably, or not at all."""
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        data = {"key": enrolment.key.to_text(), "enrolled": enrolment.enrolled, "fingerprint": enrolment.fingerprint}
-        write_private(self.path, json.dumps(data).encode(), replace=True)
+        with self._document.locked():
+            self._document.write(
+                {"key": enrolment.key.to_text(), "enrolled": enrolment.enrolled, "fingerprint": enrolment.fingerprint}
+            )
+
+
+def _enrolment(data: Any) -> Enrolment:
+    return Enrolment(DeviceKey.from_text(data["key"]), data["enrolled"] is True, data.get("fingerprint"))

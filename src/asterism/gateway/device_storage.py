@@ -131,10 +131,7 @@ class DeviceStorage:
 
     def admit_notice(self, device: str) -> None:
         """Raises RequestRefused if a device has caused too many notices in the last hour: it may try again later."""
-        wait = self._notices.wait(device)
-        if wait is not None:
-            text = f"device {device} has caused {NOTICES_PER_HOUR} notices within an hour"
-            raise RequestRefused(429, f"{text}: wait {wait:.0f} s", wait)
+        self._notices.check(device, f"device {device} has caused {NOTICES_PER_HOUR} notices within an hour")
 
     def add_notice(self, device: str) -> None:
         """Count a notice."""

@@ -1,9 +1,7 @@
 """Enrolment of devices: one-time codes, the keys that devices made, and the credentials that a gateway gives them.
 
-A person with access to the store makes a *code*: random, for one device, valid for ten minutes, hashed in the store.
-The device shows it once, together with the public half of a key that it made itself; from then on it is that key. A
-repeated request with the same key gets the same answer, since the first answer may have been lost; with another key
-it is refused.
+A person with access to the store makes a code for one device, valid for ten minutes. The device shows it once, together
+with the public half of a key that it made itself; from then on it is that key (fleet/one_time_code.py).
 
 An enrolled device signs a challenge and gets an *access token* for one session, valid for fifteen minutes. A run that
 is granted to the session comes with the *token of the grant*, for this run and this epoch alone. Both are codes of the
@@ -29,6 +27,7 @@ from asterism.core.run.run import Grant, Owner
 from asterism.core.run.session import ABROAD, OPEN, REVOKED, RULE, device_name_problem, is_reserved, skeleton
 from asterism.fleet.device.membership import JOINED
 from asterism.fleet.joinable_devices import CODES, DEVICES
+from asterism.fleet.one_time_code import TYPED_BYTES, Refusal, code_writes, is_first_use, new_secret, secret_hash
 from asterism.fleet.policy.rule_patterns import compile_pattern, is_pattern
 from asterism.gateway.device_key import is_signed
 from asterism.gateway.gateway_messages import InvalidMessage, grant_text, parse_grant
@@ -64,6 +63,9 @@ class CredentialRefused(AsterismError):
     def __init__(self, message: str, kind: str = "invalid") -> None:
         super().__init__(message)
         self.kind = kind
+
+
+_CODE_REFUSED = Refusal(CredentialRefused, "this code", "make another with: asterism device invite")
 
 
 class UnknownEnrolment(AsterismError):
@@ -112,13 +114,9 @@ async def invite(store: Store, *, name: str, can: Iterable[str] | None = None) -
     check_name(name, pattern=True)
     if not is_pattern(name):
         await _check_unknown(store, name)
-    code, now = f"astc_{secrets.token_urlsafe(24)}", store.clock()
-    value = {"until": now + CODE_TIME, "name": name, "can": None if can is None else sorted(can), "key": None}
-    writes: list[Write] = [PutRegister(_code_key(code), value, None)]
-    for old in await store.registers(CODES):
-        if not now - 86_400.0 < old.value["until"] < now + 2 * CODE_TIME:
-            writes.append(PutRegister(old.key, None, old.revision))
-    await store.commit(writes)
+    code, until = f"astc_{new_secret(TYPED_BYTES)}", store.clock() + CODE_TIME
+    value = {"until": until, "name": name, "can": None if can is None else sorted(can), "key": None}
+    await store.commit(await code_writes(store, CODES, code, value))
     return code
 
 
@@ -129,20 +127,20 @@ async def enrol(store: Store, code: str, name: str, key: str) -> EnrolledDevice:
     check_name(name)
 
     async def attempt() -> EnrolledDevice:
-        found = await store.register(_code_key(code))
+        invitation = await store.register(f"{CODES}{secret_hash(code)}")
         known = await find_device(store, name)
         now = store.clock()
-        if found is None:
+        if invitation is None:
             raise CredentialRefused("this code is unknown: make one with: asterism device invite")
-        if found.value["key"] is not None:
-            if found.value["key"] == key and known is not None and known.key == key and known.revoked_at is None:
-                return known  # the first answer was lost
-            raise CredentialRefused("this code was used already: make another with: asterism device invite")
-        if not found.value["until"] - CODE_TIME <= now <= found.value["until"]:
-            raise CredentialRefused("this code has expired: make another with: asterism device invite")
-        if not compile_pattern(found.value["name"]).fullmatch(name):
-            raise CredentialRefused(f"this code is for a device with a name like {found.value['name']!r}")
-        if known is not None and known.revoked_at is None and known.key != key:
+        device = known if known is not None and known.revoked_at is None else None
+        until, pattern, can = (invitation.value[field] for field in ("until", "name", "can"))
+        proof = key if device is not None and device.key == key else None
+        expired = not until - CODE_TIME <= now <= until
+        if not is_first_use(proof, invitation.value["key"], expired, _CODE_REFUSED) and device is not None:
+            return device  # the first answer was lost
+        if not compile_pattern(pattern).fullmatch(name):
+            raise CredentialRefused(f"this code is for a device with a name like {pattern!r}")
+        if device is not None and device.key != key:
             raise CredentialRefused(
                 f"a device {name!r} is enrolled already: choose another name, or revoke it with: "
                 f"asterism device revoke {name}"
@@ -151,11 +149,10 @@ async def enrol(store: Store, code: str, name: str, key: str) -> EnrolledDevice:
         alike = await store.register(_alike_key(name))
         await _check_unknown(store, name)
         register = await store.register(f"{DEVICES}{name}")
-        can = found.value["can"]
         value = {"key": key, "can": can, "enrolled_at": now, "revoked_at": None}
         await store.commit(
             [
-                PutRegister(found.key, {**found.value, "key": key}, found.revision),
+                PutRegister(invitation.key, {**invitation.value, "key": key}, invitation.revision),
                 PutRegister(f"{DEVICES}{name}", value, register and register.revision),
                 PutRegister(_alike_key(name), {"name": name}, alike and alike.revision),
                 Notice(now, "enrolled", f"device {name} was enrolled with a code", None, name),
@@ -167,7 +164,7 @@ async def enrol(store: Store, code: str, name: str, key: str) -> EnrolledDevice:
 
 
 def _alike_key(name: str) -> str:
-    return f"{ALIKE}{hashlib.sha256(skeleton(name).encode()).hexdigest()}"
+    return f"{ALIKE}{secret_hash(skeleton(name))}"
 
 
 async def _check_unknown(store: Store, name: str) -> None:
@@ -218,10 +215,6 @@ def _device(name: str, value: Any) -> EnrolledDevice:
     can = value["can"]
     allowed = None if can is None else frozenset(can)
     return EnrolledDevice(name, value["key"], allowed, value["enrolled_at"], value["revoked_at"])
-
-
-def _code_key(code: str) -> str:
-    return f"{CODES}{hashlib.sha256(code.encode(errors='replace')).hexdigest()}"
 
 
 # -- credentials -------------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from asterism.base.private_file import write_private
 from asterism.gateway.gateway_messages import LARGEST_MESSAGE, STEPS_AT_ONCE, parse_error
 
 log = logging.getLogger("asterism.device")
@@ -45,19 +46,11 @@ class FileOutbox:
     def put(self, message: Mapping[str, Any]) -> str | None:
         self._number += 1
         name = f"{os.getpid():07d}-{self._number:06d}-{secrets.token_hex(4)}.json"
-        place = self._folder / f".{name}"
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            handle = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with open(handle, "w", encoding="ascii") as file:
-                json.dump(message, file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(place, self._folder / name)
+            write_private(self._folder / name, json.dumps(message).encode("ascii"), replace=True)
         except (OSError, ValueError) as error:  # it is still delivered while this process lives
             log.error("a result cannot be kept on disk until the server is back: %s", error)
-            with contextlib.suppress(OSError):
-                place.unlink()
             return None
         return name
 

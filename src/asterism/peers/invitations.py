@@ -8,24 +8,21 @@ The name is the inviter's proposal for its own name, the token is 32 random byte
 inviter's certificate. The line is a secret: the first store that uses it becomes the peer. The inviting store keeps
 only the SHA-256 of the token.
 
-An invitation can be exchanged for a secret, once, within a day or its given lifetime. The guest creates the secret,
-writes it to its token file, and then sends the invitation's token with the SHA-256 of the secret. From then on the
-secret authenticates the guest, and only the guest has ever seen it. If the answer is lost, or either side is killed
-before or after it, the guest repeats the request: a request with the same secret gets the same answer, one with another
-secret is refused. An invitation that was used is therefore worthless, wherever a copy of it was left.
+An invitation can be exchanged for a secret, once, within a day or its given lifetime (fleet/one_time_code.py). The guest
+creates the secret, writes it to its token file, and then sends the invitation's token with the SHA-256 of the secret.
+If the answer is lost, or either side is killed before or after it, the guest repeats the request.
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
-import secrets
-from base64 import urlsafe_b64decode, urlsafe_b64encode
+from base64 import urlsafe_b64decode
 from dataclasses import dataclass, field
 from urllib.parse import quote, unquote, urlsplit
 
 from asterism.base.text import masked_url
 from asterism.core.errors import AsterismError
+from asterism.fleet.one_time_code import SECRET_BYTES, Refusal, is_first_use, new_secret, secret_hash
 from asterism.peers.private_files import tls_identity
 from asterism.peers.registry import Peer, PeerExists, PeerRegistry, check_peer_name, peer_key
 from asterism.store.optimistic_update import retry_on_conflict, update_register
@@ -35,7 +32,6 @@ VALID_FOR = 86_400.0
 """The lifetime of an unused invitation, in seconds."""
 
 DEFAULT_PORT = 7420
-TOKEN_BYTES = 32
 _FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 _HOST = re.compile(r"[A-Za-z0-9._~%:-]+")
 _URL = re.compile(r"https?://[^\s'\"]*", re.IGNORECASE)
@@ -70,15 +66,15 @@ async def invite(store: Store, name: str, *, url: str, own_name: str, valid_for:
     address, identity = peer_url(url), tls_identity(store)
     check_peer_name(name)
     check_peer_name(own_name)
-    peers, token, now = PeerRegistry(store), new_token(), store.clock()
+    peers, token, now = PeerRegistry(store), new_secret(), store.clock()
     await update_register(store, _expiry_key(name), lambda _: {"until": now + valid_for})
     try:
-        await peers.add(name, invitation_sha256=token_hash(token), invited_at=now)
+        await peers.add(name, invitation_sha256=secret_hash(token), invited_at=now)
     except PeerExists:
         known = await peers.get(name)
         if known.store is not None or known.invitation_sha256 is None:
             raise
-        await peers.update(name, invitation_sha256=token_hash(token), token_sha256=None, invited_at=now)
+        await peers.update(name, invitation_sha256=secret_hash(token), token_sha256=None, invited_at=now)
     return Invitation(address, own_name, token, identity.fingerprint)
 
 
@@ -98,29 +94,19 @@ async def redeem(store: Store, invitation_sha256: str, secret_sha256: str) -> Pe
 
     async def attempt() -> Peer | None:
         peer = await peers.find_by_invitation_hash(invitation_sha256)
-        if peer is None or peer.token_sha256 == secret_sha256:
-            return peer
-        if peer.token_sha256 is not None:
-            raise InvitationUsed(f"the invitation of {peer.name} was already used: if not by you, ask for a new one")
+        if peer is None:
+            return None
         until = await expires_at(store, peer)
-        if until is not None and until < store.clock():
-            raise InvitationUsed(f"the invitation of {peer.name} has expired: ask for a new one")
-        return await peers.redeem(peer, secret_sha256)
+        refusal = Refusal(InvitationUsed, f"the invitation of {peer.name}", "ask for a new one")
+        expired = until is not None and until < store.clock()
+        first = is_first_use(secret_sha256, peer.token_sha256, expired, refusal)
+        return await peers.redeem(peer, secret_sha256) if first else peer
 
     return await retry_on_conflict(attempt)
 
 
 def _expiry_key(name: str) -> str:
     return peer_key(name, "invitation")
-
-
-def new_token() -> str:
-    return urlsafe_b64encode(secrets.token_bytes(TOKEN_BYTES)).decode().rstrip("=")
-
-
-def token_hash(token: str) -> str:
-    """The hash of a token, which the inviting store keeps in its place."""
-    return hashlib.sha256(token.encode()).hexdigest()
 
 
 def parse_invitation(line: str) -> Invitation:
@@ -143,7 +129,7 @@ def parse_invitation(line: str) -> Invitation:
 def _is_token(token: str) -> bool:
     if re.fullmatch(r"[A-Za-z0-9_-]{43}", token) is None:
         return False
-    return len(urlsafe_b64decode(f"{token}=")) == TOKEN_BYTES
+    return len(urlsafe_b64decode(f"{token}=")) == SECRET_BYTES
 
 
 def peer_url(text: str) -> str:

@@ -16,8 +16,9 @@ from asterism.base.http_answers import AnswerRefused
 from asterism.base.https_session import CONNECT_TIMEOUT, HttpsSession, Pin, is_temporary, problem_in, shown_text
 from asterism.base.strict_json import NotStrictJson
 from asterism.core.errors import AsterismError
+from asterism.fleet.one_time_code import new_secret, secret_hash
 from asterism.peers.exchange import Exchange, PeerUnreachable, SyncResult
-from asterism.peers.invitations import Invitation, new_token, peer_url, token_hash
+from asterism.peers.invitations import Invitation, peer_url
 from asterism.peers.messages import decode_message, encode_message
 from asterism.peers.private_files import SERVER_NAME, Token, TokenFile
 from asterism.peers.registry import Peer, PeerExists, PeerRefused, PeerRegistry, UnknownPeer
@@ -105,7 +106,7 @@ class PeerClient(HttpsSession):
 
     async def _redeem(self, invitation: str) -> None:
         """Exchange the invitation for the secret. The other side receives only the hash of the secret."""
-        data = json.dumps({"secret_sha256": token_hash(self._token)}).encode()
+        data = json.dumps({"secret_sha256": secret_hash(self._token)}).encode()
         within, kind = CONNECT_TIMEOUT + READ_TIMEOUT, {"content-type": "application/json"}
         await self._answered("POST", "/v1/accept", MAX_MESSAGE_BYTES, within, invitation, kind, data)
         self._redeemed()
@@ -220,4 +221,4 @@ async def _prepare(peers: PeerRegistry, tokens: TokenFile, invitation: Invitatio
             raise
         if token is not None:
             return
-    tokens.put(called, Token(new_token(), invitation.token))
+    tokens.put(called, Token(new_secret(), invitation.token))

@@ -38,8 +38,9 @@ from asterism.base.http_limits import (
     LargeAnswer,
     Limits,
     RequestRefused,
+    address_of,
+    bearer_token,
     length_of,
-    network_of,
     place_of,
     read_body,
 )
@@ -47,8 +48,9 @@ from asterism.base.rate_limit import RecentEvents
 from asterism.base.startup import install_hint
 from asterism.base.strict_json import NotStrictJson, parse_strict
 from asterism.core.errors import AsterismError
+from asterism.fleet.one_time_code import secret_hash
 from asterism.peers.exchange import Exchange
-from asterism.peers.invitations import DEFAULT_PORT, InvitationUsed, redeem, token_hash
+from asterism.peers.invitations import DEFAULT_PORT, InvitationUsed, redeem
 from asterism.peers.messages import decode_message, encode_message
 from asterism.peers.peer_client import MAX_MESSAGE_BYTES, STORE_HEADER
 from asterism.peers.private_files import SERVER_NAME, TlsIdentity
@@ -115,17 +117,17 @@ class _Handlers:
 
     async def accept(self, request: Request) -> Any:
         async def redeemed() -> Response:
-            address, authorization = _address(request), request.headers.get("authorization", "")
-            await self._authenticator.check_invitation(authorization, address)
+            address, token = address_of(request), bearer_token(request)
+            await self._authenticator.check_invitation(token, address)
             body = await read_body(request, self._bodies, client=address, most=MAX_ACCEPT_BYTES, each=MAX_ACCEPT_BYTES)
             sha256 = _parse_body(parse_strict, body).get("secret_sha256")
             if not isinstance(sha256, str) or _SHA256.fullmatch(sha256) is None:
                 raise RequestRefused(400, "secret_sha256 has to be the SHA-256 of a secret")
-            peer = await self._authenticator.redeem(authorization, address, sha256)
+            peer = await self._authenticator.redeem(token, address, sha256)
             log.info("%s accepted its invitation", peer.name)
             return _json_response(200, {})
 
-        return await _response(_address(request), redeemed)
+        return await _response(address_of(request), redeemed)
 
     async def sync(self, request: Request) -> Any:
         return await self._admitted(request, self._sync)
@@ -172,12 +174,12 @@ class _Handlers:
         """The response to an authenticated peer, or the refusal."""
 
         async def admitted() -> Any:
-            peer = await self._authenticator.authenticate(request.headers.get("authorization", ""), _address(request))
+            peer = await self._authenticator.authenticate(bearer_token(request), address_of(request))
             if (place := place_of(request)) is not None:
                 place.admit(peer.name)
             return await _response(peer.name, lambda: answer(request, peer))
 
-        return await _response(_address(request), admitted)
+        return await _response(address_of(request), admitted)
 
 
 async def _response(client: str, answer: Callable[[], Awaitable[Any]]) -> Any:
@@ -195,10 +197,6 @@ async def _response(client: str, answer: Callable[[], Awaitable[Any]]) -> Any:
     except Exception:
         log.exception("internal error in a request of %s", client)
         return _refused(500, "internal error; see the log of this peer")
-
-
-def _address(request: Request) -> str:
-    return network_of(request.client.host) if request.client is not None else "nowhere"
 
 
 def _check_store(request: Request, peer: Peer) -> None:
@@ -245,26 +243,23 @@ class Authenticator:
         self._store, self._peers = store, peers
         self._failures = RecentEvents(now, MAX_FAILURES, FAILURE_WINDOW)
 
-    async def authenticate(self, authorization: str, address: str) -> Peer:
+    async def authenticate(self, token: str, address: str) -> Peer:
         """The peer that has this token. Raises RequestRefused."""
-        token = _bearer_token(authorization)
-        peer = await self._peers.find_by_token_hash(token_hash(token)) if token is not None else None
+        peer = await self._peers.find_by_token_hash(secret_hash(token))
         if peer is None:
             self._count_failure(address)
             raise RequestRefused(401, "unknown token: ask for a new invitation")
         return peer
 
-    async def check_invitation(self, authorization: str, address: str) -> None:
+    async def check_invitation(self, token: str, address: str) -> None:
         """Raises RequestRefused unless the token is that of an invitation of this store, used or not."""
-        token = _bearer_token(authorization)
-        if token is None or await self._peers.find_by_invitation_hash(token_hash(token)) is None:
+        if await self._peers.find_by_invitation_hash(secret_hash(token)) is None:
             raise self._unknown_invitation(address)
 
-    async def redeem(self, authorization: str, address: str, secret_sha256: str) -> Peer:
+    async def redeem(self, token: str, address: str, secret_sha256: str) -> Peer:
         """Exchange an invitation for a secret, and return the peer. Raises RequestRefused."""
-        token = _bearer_token(authorization)
         try:
-            peer = await redeem(self._store, token_hash(token), secret_sha256) if token is not None else None
+            peer = await redeem(self._store, secret_hash(token), secret_sha256)
         except InvitationUsed as error:
             self._count_failure(address)
             raise RequestRefused(403, str(error)) from None
@@ -278,16 +273,10 @@ class Authenticator:
 
     def _count_failure(self, address: str) -> None:
         """Raises RequestRefused if too many requests of this address had a wrong token of late."""
-        if (wait := self._failures.wait(address)) is not None:
-            raise RequestRefused(429, f"too many wrong tokens from {address}: wait {wait:.0f} s", wait)
+        self._failures.check(address, f"too many wrong tokens from {address}")
         if not self._failures.knows(address):
             log.warning("received a wrong token from %s", address)
         self._failures.add(address)
-
-
-def _bearer_token(authorization: str) -> str | None:
-    scheme, _, token = authorization.partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else None
 
 
 # -- the listener ------------------------------------------------------------------------------------------------------

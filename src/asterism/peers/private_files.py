@@ -14,14 +14,13 @@ is no longer secret.
 from __future__ import annotations
 
 import datetime
-import json
 import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from asterism.base.https_session import pem_fingerprint
-from asterism.base.private_file import UnusableSecret, locked_folder, read_private, write_private
+from asterism.base.private_file import PrivateDocument, UnusableSecret, read_private, write_private
 from asterism.base.startup import install_hint
 from asterism.core.errors import AsterismError
 from asterism.store.protocol import Store
@@ -78,37 +77,29 @@ class TokenFile:
     """The tokens with which a store calls its peers, by peer name. Several processes may change them at once."""
 
     def __init__(self, store: Store) -> None:
-        self._path = path_beside(store, TOKENS_SUFFIX)
+        self._document = PrivateDocument(path_beside(store, TOKENS_SUFFIX), _tokens, _ADVICE)
 
     def get(self, peer: str) -> Token | None:
         """Raises UnusableSecret."""
-        return self._read().get(peer)
+        return (self._document.read() or {}).get(peer)
 
     def put(self, peer: str, token: Token) -> None:
         """Store a token durably."""
-        with locked_folder(self._path.parent):
-            self._write({**self._read(), peer: token})
+        with self._document.locked():
+            self._write({**(self._document.read() or {}), peer: token})
 
     def remove(self, peer: str) -> None:
-        with locked_folder(self._path.parent):
-            tokens = self._read()
+        with self._document.locked():
+            tokens = self._document.read() or {}
             if tokens.pop(peer, None) is not None:
                 self._write(tokens)
 
-    def _read(self) -> dict[str, Token]:
-        data = read_private(self._path, _ADVICE)
-        if data is None:
-            return {}
-        try:
-            return {peer: Token.from_json(one) for peer, one in json.loads(data).items()}
-        except (AttributeError, KeyError, TypeError, ValueError):
-            raise UnusableSecret(
-                f"{self._path} is damaged: it is not a JSON object of secrets. Remove it, and invite the peers again"
-            ) from None
-
     def _write(self, tokens: dict[str, Token]) -> None:
-        data = {peer: token.to_json() for peer, token in tokens.items()}
-        write_private(self._path, json.dumps(data, indent=1, sort_keys=True).encode() + b"\n", replace=True)
+        self._document.write({peer: token.to_json() for peer, token in tokens.items()})
+
+
+def _tokens(data: Any) -> dict[str, Token]:
+    return {peer: Token.from_json(token) for peer, token in data.items()}
 
 
 # -- the TLS identity --------------------------------------------------------------------------------------------------

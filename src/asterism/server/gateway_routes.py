@@ -21,7 +21,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from asterism.base.error_log import RecurringError
-from asterism.base.http_limits import PROXY, Bodies, RequestRefused, network_of, place_of, read_body
+from asterism.base.http_limits import PROXY, Bodies, RequestRefused, address_of, bearer_token, place_of, read_body
 from asterism.base.rate_limit import RecentEvents
 from asterism.base.strict_json import NotStrictJson, parse_strict
 from asterism.core.run.session import plain_device_name
@@ -96,11 +96,11 @@ class GatewayRoutes:
             return await self._answer(request, operation)
         except GatewayRefusal as refusal:
             if refusal.status == 401 and refusal.kind == "invalid":
-                address = _address(request)
-                wait = self._failures.wait(address)
-                if wait is not None:
-                    text = f"too many wrong credentials from {address}: wait {wait:.0f} s"
-                    return problem(429, text, retry_after=wait)
+                address = address_of(request)
+                try:
+                    self._failures.check(address, f"too many wrong credentials from {address}")
+                except RequestRefused as error:
+                    return problem_of(error, f"gateway {operation}")
                 self._failures.add(address)
             return problem(refusal.status, str(refusal), f"gateway-{refusal.kind}", kind=refusal.kind)
         except NotStrictJson as error:
@@ -114,9 +114,8 @@ class GatewayRoutes:
 
     async def _answer(self, request: Request, operation: str) -> Response:
         gateway = await self.gateway()
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        token = token.strip() if scheme.lower() == "bearer" else ""
-        client, most = _address(request), MAX_STRANGER_BODY
+        token = bearer_token(request)
+        client, most = address_of(request), MAX_STRANGER_BODY
         with contextlib.ExitStack() as counted:
             if operation not in STRANGERS:
                 client = await self._admit(gateway, request, token)
@@ -141,10 +140,6 @@ class GatewayRoutes:
         if place is not None:
             place.admit(PROXY if self._shared else client)
         return client
-
-
-def _address(request: Request) -> str:
-    return network_of(request.client.host) if request.client is not None else "nowhere"
 
 
 @contextlib.asynccontextmanager

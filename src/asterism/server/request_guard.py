@@ -21,7 +21,7 @@ from starlette.datastructures import Headers, MutableHeaders
 
 from asterism.api.credentials import TOKEN, Credential, Credentials, NewToken
 from asterism.api.http_form import KEY_HEADER, VERSION_HEADER
-from asterism.base.http_limits import PROXY, Limits, RequestRefused, network_of, place_of
+from asterism.base.http_limits import PROXY, Limits, RequestRefused, address_of, bearer_token, place_of
 from asterism.base.rate_limit import RecentEvents
 from asterism.base.startup import VERSION
 from asterism.server.problems import problem
@@ -151,10 +151,8 @@ class Gate:
 
     async def caller(self, request: Request) -> Credential:
         """Who makes a request. Raises RequestRefused with 401."""
-        authorization = request.headers.get("authorization")
-        if authorization is not None:
-            scheme, _, token = authorization.partition(" ")
-            found = await self._find(request, token.strip() if scheme.lower() == "bearer" else "")
+        if "authorization" in request.headers:
+            found = await self._find(request, bearer_token(request))
             if found.kind != TOKEN:
                 raise RequestRefused(
                     401, "the session of a browser is no token: create one with: asterism token create"
@@ -176,9 +174,7 @@ class Gate:
 
     def count_edit(self, caller: Credential) -> None:
         """Raises RequestRefused if a credential has made too many edits in the last minute."""
-        wait = self._edits.wait(caller.id)
-        if wait is not None:
-            raise RequestRefused(429, f"too many edits of {caller.name} in a minute: wait {wait:.0f} s", wait)
+        self._edits.check(caller.id, f"too many edits of {caller.name} in a minute")
         self._edits.add(caller.id)
 
     async def _find(self, request: Request, token: str) -> Credential:
@@ -194,10 +190,8 @@ class Gate:
         """Exchange a one-time code for a session or a token. Raises LoginRefused, and RequestRefused if the address of
         the request has sent too many wrong codes: then no code of it is looked at. A code counts before it is looked
         at, so that many at once are not more."""
-        address = _address_of(request)
-        wait = self._wrong_codes.wait(address)
-        if wait is not None:
-            raise RequestRefused(429, f"too many wrong login codes from {address}: wait {wait:.0f} s", wait)
+        address = address_of(request)
+        self._wrong_codes.check(address, f"too many wrong login codes from {address}")
         self._wrong_codes.add(address)
         try:
             new = await self.credentials.redeem_login(code, kind)
@@ -210,10 +204,8 @@ class Gate:
     def _count_failure(self, request: Request) -> None:
         """Count a wrong token. Raises RequestRefused if its address has sent too many. A right token is accepted all
         the same."""
-        address = _address_of(request)
-        wait = self._failures.wait(address)
-        if wait is not None:
-            raise RequestRefused(429, f"too many wrong tokens from {address}: wait {wait:.0f} s", wait)
+        address = address_of(request)
+        self._failures.check(address, f"too many wrong tokens from {address}")
         self._failures.add(address)
 
     def _check_page_key(self, request: Request, caller: Credential) -> None:
@@ -221,10 +213,6 @@ class Gate:
             raise RequestRefused(
                 401, "the header X-Asterism-Page is missing or wrong: open a link of: asterism token login"
             )
-
-
-def _address_of(request: Request) -> str:
-    return network_of(request.client.host) if request.client is not None else "nowhere"
 
 
 class RequestsUnderWay:

@@ -27,7 +27,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from asterism.base.http_limits import PROXY, Bodies, Limits, RequestRefused, network_of, place_of, read_body
+from asterism.base.http_limits import PROXY, Bodies, Limits, RequestRefused, address_of, place_of, read_body
 from asterism.base.http_server import LimitedServer, serving
 from asterism.base.listen_address import ListenAddress
 from asterism.base.operating_system import stop_signals
@@ -182,7 +182,7 @@ class WebhookEndpoint:
         signature = request.headers.get("x-hub-signature-256")
         if signature is None:
             return _refusal(RequestRefused(401, "the signature is missing"))
-        address = network_of(request.client.host) if request.client is not None else "nowhere"
+        address = address_of(request)
         each = MAX_BODY if self._limits.per_address is not None else self._limits.bodies
         try:
             body = await read_body(request, self._bodies, client=address, most=MAX_BODY, each=each)
