@@ -234,7 +234,7 @@ def is_temporary(status: int) -> bool:
 
 
 def problem_in(body: bytes) -> dict[str, Any]:
-    """The document of a refusal; empty if the body is none."""
+    """The document of a refusal; empty if the body is not a JSON object."""
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):
@@ -243,7 +243,7 @@ def problem_in(body: bytes) -> dict[str, Any]:
 
 
 def shown_text(text: object, most: int) -> str:
-    """A text of the other side, cut and without control characters; empty if it is no text."""
+    """A text of the other side, cut and without control characters; empty if it is not a text."""
     return "".join(letter if letter.isprintable() else " " for letter in text[:most]) if isinstance(text, str) else ""
 
 

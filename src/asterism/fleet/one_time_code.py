@@ -26,7 +26,7 @@ TYPED_BYTES = 24
 """How many random bytes a code has that is copied by hand."""
 
 KEPT_FOR = 86_400.0
-"""How many seconds a code that has expired is remembered: who shows it is told so."""
+"""How many seconds an expired code is remembered, so that its refusal can say that it has expired."""
 
 
 def new_secret(size: int = SECRET_BYTES) -> str:

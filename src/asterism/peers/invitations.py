@@ -8,9 +8,9 @@ The name is the inviter's proposal for its own name, the token is 32 random byte
 inviter's certificate. The line is a secret: the first store that uses it becomes the peer. The inviting store keeps
 only the SHA-256 of the token.
 
-An invitation can be exchanged for a secret, once, within a day or its given lifetime (fleet/one_time_code.py). The guest
-creates the secret, writes it to its token file, and then sends the invitation's token with the SHA-256 of the secret.
-If the answer is lost, or either side is killed before or after it, the guest repeats the request.
+An invitation can be exchanged for a secret, once, within a day or its given lifetime (fleet/one_time_code.py). The
+guest creates the secret, writes it to its token file, and then sends the invitation's token with the SHA-256 of the
+secret. If the answer is lost, or either side is killed before or after it, the guest repeats the request.
 """
 
 from __future__ import annotations
