@@ -22,7 +22,7 @@ from asterism.core.history import Entry
 from asterism.core.json_values import NOTHING
 from asterism.core.run.run import BLANK, UNOWNED, Assignment, Progress, Run, RunStatus, Superseded
 from asterism.core.run.session import Session
-from asterism.store.protocol import Notice, PlanRow
+from asterism.store.protocol import Notice, PlanRow, Register, StoredChunk
 from asterism.store.store_errors import CorruptRecord
 
 
@@ -472,32 +472,16 @@ def _state_fields(text: str) -> dict[str, Any]:
 # -- sessions and notices ----------------------------------------------------------------------------------------------
 
 SESSION_COLUMNS = ("id", "device", "revision", "state", "draining", "beat_at", "profile", "terms")
+_SESSION_TYPES = (_TEXT, _TEXT, _WHOLE, _TEXT, _WHOLE | {bool}, _NUMBER, _TEXT, _TEXT)
+_TERMS = ("joined_at", "host", "can", "slots", "backlog", "accepts", "timeout")
+"""The fields of a session that are in ``terms``, as JSON."""
 
 
 def session_row(session: Session) -> tuple[Any, ...]:
     """Return the values of the columns, in the order of SESSION_COLUMNS."""
-    terms = {
-        "joined_at": session.joined_at,
-        "host": session.host,
-        "can": sorted(session.can),
-        "slots": session.slots,
-        "backlog": session.backlog,
-        "accepts": session.accepts,
-        "timeout": session.timeout,
-    }
-    return (
-        session.id,
-        session.device,
-        session.revision,
-        session.state,
-        1 if session.draining else 0,
-        session.beat_at,
-        to_text(dict(session.profile)),
-        to_text(terms),
-    )
-
-
-_SESSION_TYPES = (_TEXT, _TEXT, _WHOLE, _TEXT, _WHOLE | {bool}, _NUMBER, _TEXT, _TEXT)
+    terms = {name: getattr(session, name) for name in _TERMS}
+    texts = to_text(dict(session.profile)), to_text({**terms, "can": sorted(session.can)})
+    return session.id, session.device, session.revision, session.state, int(session.draining), session.beat_at, *texts
 
 
 def session_of(row: Sequence[Any], used: int = 0) -> Session:
@@ -506,30 +490,20 @@ def session_of(row: Sequence[Any], used: int = 0) -> Session:
         for name, allowed, value in zip(SESSION_COLUMNS, _SESSION_TYPES, row, strict=False):
             if type(value) not in allowed:
                 raise TypeError(f"{name} is of type {type(value).__name__}")
-        terms = from_text(row[7])
-        return Session(
-            row[0],
-            row[1],
-            terms["joined_at"],
-            terms["host"],
-            frozenset(terms["can"]),
-            terms["slots"],
-            terms["backlog"],
-            terms["accepts"],
-            terms["timeout"],
-            from_text(row[6]),
-            row[2],
-            row[3],
-            bool(row[4]),
-            row[5],
-            used,
-        )
+        fields = dict(zip(SESSION_COLUMNS, row, strict=False))
+        terms = from_text(fields.pop("terms"))
+        fields |= {name: terms[name] for name in _TERMS}
+        fields |= {"can": frozenset(terms["can"]), "draining": bool(fields["draining"]), "used": used}
+        return Session(**{**fields, "profile": from_text(fields["profile"])})
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise CorruptRecord(f"session {row[0] if row else '?'} cannot be read: {error!r}") from error
 
 
+_NOTICE = ("at", "kind", "message", "run", "device")
+
+
 def notice_to_json(notice: Notice) -> dict[str, Any]:
-    return {name: getattr(notice, name) for name in ("at", "kind", "message", "run", "device")}
+    return {name: getattr(notice, name) for name in _NOTICE}
 
 
 def notice_of(data: Mapping[str, Any]) -> Notice:
@@ -538,3 +512,32 @@ def notice_of(data: Mapping[str, Any]) -> Notice:
     if type(notice.at) not in _NUMBER or not isinstance(notice.kind, str) or not isinstance(notice.message, str):
         raise TypeError("a notice has a time, a kind and a message")
     return notice
+
+
+def stored_notice(text: str) -> Notice:
+    """Return the notice in a JSON text. Raises CorruptRecord."""
+    try:
+        return notice_of(from_text(text))
+    except (TypeError, ValueError) as error:
+        raise CorruptRecord(f"a notice cannot be read: {error!r}") from error
+
+
+# -- other rows --------------------------------------------------------------------------------------------------------
+
+
+def register_of(row: Sequence[Any]) -> Register:
+    """Return the register in a row: key, value as JSON, revision. Raises CorruptRecord."""
+    key, value, revision = row
+    try:
+        return Register(key, from_text(value), revision)
+    except (TypeError, ValueError) as error:
+        raise CorruptRecord(f"register {key} cannot be read: {error!r}", revision=revision) from error
+
+
+def chunk_of(run_id: str, row: Sequence[Any]) -> StoredChunk:
+    """Return the chunk in a row of the log of a run: epoch, first line, number of lines, JSON. Raises CorruptRecord."""
+    epoch, first, lines, said = row
+    try:
+        return StoredChunk(epoch, first, lines, from_text(said))
+    except (TypeError, ValueError) as error:
+        raise CorruptRecord(f"the log of run {run_id} cannot be read: {error!r}") from error

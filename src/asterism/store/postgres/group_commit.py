@@ -19,7 +19,6 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -30,6 +29,7 @@ from asterism.store.dump_format import blobs_of, blobs_of_values
 from asterism.store.postgres.connection import ConnectionPool
 from asterism.store.postgres.error_mapping import is_about_one, is_collision, own_copy
 from asterism.store.postgres.schema import statements
+from asterism.store.postgres.workers import Call, Workers
 from asterism.store.protocol import (
     Contribution,
     ExpectRegister,
@@ -102,12 +102,12 @@ _NO_TRANSACTION = contextlib.nullcontext()
 Row = tuple[Any, ...]
 
 
-class Job:
+class Job(Call):
     """One call of ``commit``, encoded: a value that is not JSON is refused before the caller waits. ``runs`` are the
     runs it writes; ``run`` is the one, if it writes one run and nothing else."""
 
     __slots__ = (
-        *("alone", "future", "groups", "inserts", "logs", "others", "plans", "priorities", "run", "runs", "size"),
+        *("alone", "groups", "inserts", "logs", "others", "plans", "priorities", "run", "runs", "size"),
         *("updates", "writes"),
     )
 
@@ -192,21 +192,13 @@ class Job:
         if not self.future.done():
             self.future.set_result(None)
 
-    def fail(self, error: Exception) -> None:
-        if not self.future.done():
-            self.future.set_exception(error)
 
-
-class Committer:
+class Committer(Workers[Job]):
     """Performs jobs. Calls ``committed`` with the topics of those that succeeded."""
 
     def __init__(self, connections: ConnectionPool, most: int, committed: Callable[[set[str]], None]) -> None:
-        self._connections = connections
-        self._most = most
+        super().__init__(connections, most)
         self._committed = committed
-        self._queue: deque[Job] = deque()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._working = 0
         self._closed = False
 
     def submit(self, writes: Sequence[Write]) -> asyncio.Future[None]:
@@ -218,33 +210,13 @@ class Committer:
         if not writes:
             future.set_result(None)
             return future
-        self._queue.append(Job(writes, future))
-        if self._working < self._most:
-            self._working += 1
-            task = asyncio.create_task(self._work())
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        self._enqueue(Job(writes, future))
         return future
 
     async def close(self) -> None:
         """Finish queued jobs, and stop."""
         self._closed = True
-        while self._tasks:
-            await asyncio.wait(self._tasks)
-
-    async def _work(self) -> None:
-        try:
-            while self._queue:
-                group = self._next_group()
-                try:
-                    await self._perform(group)
-                except BaseException as error:
-                    for job in group:
-                        job.fail(own_copy(error) if isinstance(error, Exception) else StoreUnavailable("interrupted"))
-                    if not isinstance(error, Exception):
-                        raise
-        finally:
-            self._working -= 1  # in the step that found the queue empty: no job is left behind
+        await super().close()
 
     def _next_group(self) -> list[Job]:
         first = self._queue.popleft()

@@ -13,17 +13,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from asterism.core.run.run import Run
-from asterism.store.postgres.connection import Connection, ConnectionPool
-from asterism.store.postgres.error_mapping import own_copy
+from asterism.store.postgres.connection import Connection
 from asterism.store.postgres.schema import statements
+from asterism.store.postgres.workers import Call, Workers
 from asterism.store.protocol import TakeRequest
 from asterism.store.row_codec import moving, run_of
-from asterism.store.store_errors import StoreCorrupt, StoreUnavailable
+from asterism.store.store_errors import StoreCorrupt
 
 log = logging.getLogger(__name__)
 
@@ -51,10 +50,10 @@ class _Place(NamedTuple):
 FIRST = _Place(-HIGHEST, float("-inf"), "")
 
 
-class _TakeCall:
+class _TakeCall(Call):
     """One call of ``take``. ``taken`` maps the id of each run it gets to the run and the row to write."""
 
-    __slots__ = ("error", "future", "request", "step", "taken")
+    __slots__ = ("error", "request", "step", "taken")
 
     def __init__(
         self, request: TakeRequest, step: Callable[[Run], Run | None], future: asyncio.Future[list[Run]]
@@ -90,57 +89,25 @@ class _TakeCall:
         if len(kept) < len(self.taken):
             self.taken = {run_id: one for run_id, one in self.taken.items() if run_id in kept}
 
-    def end(self, error: Exception | None = None) -> None:
-        if self.future.done():
-            return
-        error = error or self.error
-        if error is not None:
-            self.future.set_exception(error)
-        else:
+    def end(self) -> None:
+        if self.error is not None:
+            self.fail(self.error)
+        elif not self.future.done():
             self.future.set_result([run for run, _ in self.taken.values()])
 
 
-class TakeQueue:
-    """Serves calls of ``take`` in up to ``most`` transactions at the same time."""
-
-    def __init__(self, connections: ConnectionPool, most: int) -> None:
-        self._connections = connections
-        self._most = most
-        self._queue: deque[_TakeCall] = deque()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._working = 0
+class TakeQueue(Workers[_TakeCall]):
+    """Serves calls of ``take``."""
 
     async def take(self, request: TakeRequest, step: Callable[[Run], Run | None]) -> list[Run]:
         if request.limit < 1:
             return []
         call = _TakeCall(request, step, asyncio.get_running_loop().create_future())
-        self._queue.append(call)
-        if self._working < self._most:
-            self._working += 1
-            task = asyncio.create_task(self._work())
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        return await call.future
+        self._enqueue(call)
+        taken: list[Run] = await call.future
+        return taken
 
-    async def close(self) -> None:
-        while self._tasks:
-            await asyncio.wait(self._tasks)
-
-    async def _work(self) -> None:
-        try:
-            while self._queue:
-                calls = self._next_calls()
-                try:
-                    await self._serve(calls)
-                except BaseException as error:
-                    for call in calls:
-                        call.end(own_copy(error) if isinstance(error, Exception) else StoreUnavailable("interrupted"))
-                    if not isinstance(error, Exception):
-                        raise
-        finally:
-            self._working -= 1  # in the step that found the queue empty: no call is left behind
-
-    def _next_calls(self) -> list[_TakeCall]:
+    def _next_group(self) -> list[_TakeCall]:
         """Return calls that the same runs may be offered to."""
         first = self._queue.popleft()
         calls, left, wanted = [first], [], first.request.limit
@@ -157,7 +124,7 @@ class TakeQueue:
         self._queue.extend(left)
         return calls
 
-    async def _serve(self, calls: list[_TakeCall]) -> None:
+    async def _perform(self, calls: list[_TakeCall]) -> None:
         further = calls
         if len(calls) > 1:
             async with self._connections.borrowed() as connection:

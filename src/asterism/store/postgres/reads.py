@@ -28,16 +28,17 @@ from asterism.store.protocol import (
 )
 from asterism.store.row_codec import (
     COLUMNS,
+    chunk_of,
     from_text,
     like_pattern,
-    notice_of,
     plan_of,
+    register_of,
     run_of,
     searched,
     session_of,
+    stored_notice,
     to_text,
 )
-from asterism.store.store_errors import CorruptRecord
 
 _STATUSES = {str(status): status for status in RunStatus}
 
@@ -199,29 +200,6 @@ class Reads:
     async def blob(self, name: str) -> bytes | None:
         row = await self._named("blob", name)
         return row[0] if row is not None else None
-
-
-def chunk_of(run_id: str, row: Sequence[Any]) -> StoredChunk:
-    epoch, first, lines, said = row
-    try:
-        return StoredChunk(epoch, first, lines, from_text(said))
-    except ValueError as error:
-        raise CorruptRecord(f"the log of run {run_id} cannot be read: {error}") from error
-
-
-def stored_notice(text: str) -> Notice:
-    try:
-        return notice_of(from_text(text))
-    except (TypeError, ValueError) as error:
-        raise CorruptRecord(f"a notice cannot be read: {error!r}") from error
-
-
-def register_of(row: Sequence[Any]) -> Register:
-    key, value, revision = row
-    try:
-        return Register(key, from_text(value), revision)
-    except ValueError as error:
-        raise CorruptRecord(f"register {key} cannot be read: {error}", revision=revision) from error
 
 
 def _report(run: str, epoch: int, progress: str | None, tail: str) -> ProgressReport:

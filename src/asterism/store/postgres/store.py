@@ -35,7 +35,7 @@ from asterism.store.postgres.connection import (
 from asterism.store.postgres.group_commit import NO_PEERS, Committer
 from asterism.store.postgres.notifications import Listener, NotificationSender, new_sender
 from asterism.store.postgres.queue import TakeQueue
-from asterism.store.postgres.reads import Reads, chunk_of, register_of, stored_notice
+from asterism.store.postgres.reads import Reads
 from asterism.store.postgres.schema import (
     changed_definitions,
     disabled_triggers,
@@ -49,11 +49,14 @@ from asterism.store.protocol import Change, PutRun, TakeRequest, Usage, Watch, W
 from asterism.store.row_codec import (
     COLUMNS,
     MOVING,
+    chunk_of,
     from_text,
     moving,
     notice_of,
+    register_of,
     run_of,
     session_of,
+    stored_notice,
     without_empty_label,
 )
 from asterism.store.store_errors import StoreCorrupt, StoreError

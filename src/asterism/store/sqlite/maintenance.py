@@ -23,9 +23,9 @@ from asterism.store.store_errors import StoreError
 PAGE = 200
 _LINES: tuple[tuple[str, Callable[[Any], Mapping[str, Any]]], ...] = (
     ("all_sessions", lambda row: dump_format.line(row_codec.session_of(row))),
-    ("all_registers", lambda row: dump_format.line(reads.register_of(row))),
-    ("all_notices", lambda row: dump_format.line(reads.notice_of(row[0]), number=row[1])),
-    ("all_logs", lambda row: dump_format.log_line(row[0], reads.chunk_of(row[0], row[1:]))),
+    ("all_registers", lambda row: dump_format.line(row_codec.register_of(row))),
+    ("all_notices", lambda row: dump_format.line(row_codec.stored_notice(row[0]), number=row[1])),
+    ("all_logs", lambda row: dump_format.log_line(row[0], row_codec.chunk_of(row[0], row[1:]))),
 )
 
 SERIES = "series/"
@@ -122,7 +122,7 @@ def _series(cursor: sqlite3.Cursor, in_series: dict[str, list[Run]], copies: set
         name = row[0].removeprefix(SERIES)
         runs = {run.id: run for run in in_series.pop(name, [])}
         try:
-            series = Series.from_json(reads.register_of(row).value)
+            series = Series.from_json(row_codec.register_of(row).value)
         except (StoreError, UnreadableSeries) as error:
             yield f"series {name}: {error}"
             continue
@@ -147,11 +147,11 @@ def _role(series: Series, item: str) -> str:
 
 def _others(cursor: sqlite3.Cursor, blobs: Blobs) -> Iterator[str]:
     for row in _rows(cursor, "all_registers"):
-        yield from _read("registers", row, reads.register_of)
+        yield from _read("registers", row, row_codec.register_of)
     for row in _rows(cursor, "all_notices"):
-        yield from _read("notices", row, lambda one: reads.notice_of(one[0]))
+        yield from _read("notices", row, lambda one: row_codec.stored_notice(one[0]))
     for row in _rows(cursor, "all_logs"):
-        yield from _read("logs", row, lambda one: reads.chunk_of(one[0], one[1:]))
+        yield from _read("logs", row, lambda one: row_codec.chunk_of(one[0], one[1:]))
     for (run_id,) in _rows(cursor, "logs_without_runs"):
         yield f"the log of run {run_id} is there, but the run does not exist"
     for name in _blobs_of_logs(cursor):

@@ -11,7 +11,7 @@ import sqlite3
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from asterism.core.run.run import Progress, Run, RunStatus
 from asterism.core.run.session import Session
@@ -36,7 +36,8 @@ from asterism.store.sqlite.schema import STATEMENTS
 from asterism.store.store_errors import CorruptRecord, StoreUnavailable
 
 Result = TypeVar("Result")
-_Read = tuple[Callable[..., Any], tuple[Any, ...], asyncio.Future[Any]]
+P = ParamSpec("P")
+_Read = tuple[Callable[[sqlite3.Cursor], Any], asyncio.Future[Any]]
 
 _FIND = f"SELECT {', '.join(row_codec.COLUMNS)} FROM runs"
 _RUN = STATEMENTS["run"]
@@ -56,8 +57,10 @@ class ReaderThreads:
         self._reading = 0
         self._closed = False
 
-    async def ask(self, read: Callable[..., Result], *arguments: Any) -> Result:
-        """Return ``read(cursor, *arguments)``, called in a thread."""
+    async def ask(
+        self, read: Callable[Concatenate[sqlite3.Cursor, P], Result], *arguments: P.args, **options: P.kwargs
+    ) -> Result:
+        """Return ``read(cursor, *arguments, **options)``, called in a thread."""
         if self._closed:
             raise closed(self._path)
         self._reading += 1
@@ -66,7 +69,7 @@ class ReaderThreads:
             self._threads.append(threading.Thread(target=self._work, name=name, daemon=True))
             self._threads[-1].start()
         future: asyncio.Future[Result] = self._loop.create_future()
-        self._queue.put((read, arguments, future))
+        self._queue.put((lambda cursor: read(cursor, *arguments, **options), future))
         try:
             return await future
         finally:
@@ -88,14 +91,14 @@ class ReaderThreads:
     def _work(self) -> None:
         connection = FileConnection(self._path, self._leader.busy_timeout, self._leader)
         while isinstance(request := self._queue.get(), tuple):
-            read, arguments, future = request
+            read, future = request
             answer, fault = None, None
             try:
-                answer = read(connection.ready(), *arguments)
+                answer = read(connection.ready())
             except Exception as error:
                 fault = self._fault(error, connection)
             call_soon(self._loop, resolve, future, answer, fault)
-            del request, read, arguments, future, answer, fault  # an idle thread keeps no objects alive
+            del request, read, future, answer, fault  # an idle thread keeps no objects alive
         connection.close()
         call_soon(self._loop, resolve, request, None, None)
 
@@ -210,25 +213,18 @@ def counts(cursor: sqlite3.Cursor) -> Counter[RunStatus]:
         raise CorruptRecord(f"a run has an unknown status: {error}") from error
 
 
-def sessions(cursor: sqlite3.Cursor, ended: bool, device: str | None) -> list[Session]:
+def sessions(cursor: sqlite3.Cursor, *, ended: bool = False, device: str | None = None) -> list[Session]:
     rows = cursor.execute(STATEMENTS["sessions"], (ended, device, device)).fetchall()
     return [row_codec.session_of(row[:-1], row[-1]) for row in rows]
 
 
 def register(cursor: sqlite3.Cursor, key: str) -> Register | None:
     row = cursor.execute(STATEMENTS["register"], (key,)).fetchone()
-    return None if row is None else register_of(row)
+    return None if row is None else row_codec.register_of(row)
 
 
 def registers(cursor: sqlite3.Cursor, prefix: str) -> list[Register]:
-    return [register_of(row) for row in cursor.execute(STATEMENTS["registers"], (prefix, prefix)).fetchall()]
-
-
-def register_of(row: Sequence[Any]) -> Register:
-    try:
-        return Register(row[0], row_codec.from_text(row[1]), row[2])
-    except (TypeError, ValueError) as error:
-        raise CorruptRecord(f"register {row[0]} cannot be read: {error!r}", revision=row[2]) from error
+    return [row_codec.register_of(row) for row in cursor.execute(STATEMENTS["registers"], (prefix, prefix)).fetchall()]
 
 
 def plans(cursor: sqlite3.Cursor, query: PlanQuery) -> list[PlanRow]:
@@ -261,27 +257,16 @@ def report_of(row: Sequence[Any]) -> ProgressReport:
         raise CorruptRecord(f"the report on run {row[0]} cannot be read: {error!r}") from error
 
 
-def log(cursor: sqlite3.Cursor, run_id: str, after: tuple[int, int]) -> list[StoredChunk]:
-    return [chunk_of(run_id, row) for row in cursor.execute(STATEMENTS["log"], (run_id, *after)).fetchall()]
+def log(cursor: sqlite3.Cursor, run_id: str, *, after: tuple[int, int] = (0, 0)) -> list[StoredChunk]:
+    rows = cursor.execute(STATEMENTS["log"], (run_id, *after)).fetchall()
+    return [row_codec.chunk_of(run_id, row) for row in rows]
 
 
-def chunk_of(run_id: str, row: Sequence[Any]) -> StoredChunk:
-    try:
-        return StoredChunk(row[0], row[1], row[2], row_codec.from_text(row[3]))
-    except (TypeError, ValueError) as error:
-        raise CorruptRecord(f"the log of run {run_id} cannot be read: {error!r}") from error
-
-
-def notices(cursor: sqlite3.Cursor, run_id: str | None, after: int, limit: int) -> list[tuple[int, Notice]]:
-    rows = cursor.execute(STATEMENTS["notices"], (after, run_id, run_id, limit)).fetchall()
-    return [(number, notice_of(text)) for number, text in rows]
-
-
-def notice_of(text: str) -> Notice:
-    try:
-        return row_codec.notice_of(row_codec.from_text(text))
-    except (TypeError, ValueError) as error:
-        raise CorruptRecord(f"a notice cannot be read: {error!r}") from error
+def notices(
+    cursor: sqlite3.Cursor, *, run: str | None = None, after: int = 0, limit: int = 100
+) -> list[tuple[int, Notice]]:
+    rows = cursor.execute(STATEMENTS["notices"], (after, run, run, limit)).fetchall()
+    return [(number, row_codec.stored_notice(text)) for number, text in rows]
 
 
 # -- change feed -------------------------------------------------------------------------------------------------------
@@ -301,8 +286,8 @@ def left_to(cursor: sqlite3.Cursor, run_ids: Sequence[str]) -> dict[str, str]:
     return dict(cursor.execute(STATEMENTS["left_to"], (row_codec.to_text(list(run_ids)),)).fetchall())
 
 
-def copies(cursor: sqlite3.Cursor, peer: str, limit: int, after: str) -> list[Run]:
-    return [row_codec.run_of(row) for row in cursor.execute(STATEMENTS["copies"], (peer, after, limit)).fetchall()]
+def copies(cursor: sqlite3.Cursor, left_to: str, limit: int, after: str = "") -> list[Run]:
+    return [row_codec.run_of(row) for row in cursor.execute(STATEMENTS["copies"], (left_to, after, limit)).fetchall()]
 
 
 def judges(cursor: sqlite3.Cursor) -> set[str]:

@@ -9,44 +9,42 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate
 
-from asterism.core.run.run import Run, RunStatus
-from asterism.core.run.session import Session
-from asterism.store import dump_format
-from asterism.store.protocol import (
-    Change,
-    HeartbeatReply,
-    Notice,
-    PlanQuery,
-    PlanRow,
-    ProgressReport,
-    Query,
-    Register,
-    StoredChunk,
-    TakeRequest,
-    Usage,
-    WaitingRuns,
-    Watch,
-    Write,
-)
+from asterism.core.run.run import Run
+from asterism.store import dump_format, row_codec
+from asterism.store.protocol import HeartbeatReply, ProgressReport, TakeRequest, Watch, Write
 from asterism.store.sqlite import maintenance, reads
 from asterism.store.sqlite.blob_files import Blobs
 from asterism.store.sqlite.connection import FileConnection
 from asterism.store.sqlite.error_mapping import moved
 from asterism.store.sqlite.group_commit import Writer
 from asterism.store.sqlite.queue import TakeJob, first_page
-from asterism.store.sqlite.reads import ReaderThreads
-from asterism.store.sqlite.write_jobs import CommitJob, ForgetSessionsJob, HeartbeatJob, PruneJob, StartFeedJob
+from asterism.store.sqlite.reads import P, ReaderThreads, Result
+from asterism.store.sqlite.schema import STATEMENTS
+from asterism.store.sqlite.write_jobs import CallJob, CommitJob, HeartbeatJob, prune, start_feed
 from asterism.store.store_errors import StoreCorrupt, StoreUnavailable
 from asterism.store.watches import Watches, check_distinct_records
 
 HOUR = 3600.0
 READERS = 2
+
+
+def in_thread(
+    read: Callable[Concatenate[sqlite3.Cursor, P], Result],
+) -> Callable[Concatenate[SqliteStore, P], Coroutine[Any, Any, Result]]:
+    """A method that reads in a thread: ``read`` gets a cursor, and what the method is called with."""
+
+    async def ask(store: SqliteStore, /, *arguments: P.args, **options: P.kwargs) -> Result:
+        return await store._readers.ask(read, *arguments, **options)
+
+    return ask
 
 
 class SqliteStore:
@@ -119,44 +117,19 @@ class SqliteStore:
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
-    async def run(self, run_id: str) -> Run | None:
-        return await self._readers.ask(reads.run, run_id)
-
-    async def find(self, query: Query) -> list[Run]:
-        return await self._readers.ask(reads.find, query)
-
-    async def scan_end(self, query: Query, number: int) -> str | None:
-        return await self._readers.ask(reads.scan_end, query, number)
-
-    async def orphans(self, now: float, limit: int) -> list[tuple[Run, Session]]:
-        return await self._readers.ask(reads.orphans, now, limit)
-
-    async def waiting(self) -> list[WaitingRuns]:
-        return await self._readers.ask(reads.waiting)
-
-    async def counts(self) -> Mapping[RunStatus, int]:
-        return await self._readers.ask(reads.counts)
-
-    async def sessions(self, *, ended: bool = False, device: str | None = None) -> list[Session]:
-        return await self._readers.ask(reads.sessions, ended, device)
-
-    async def register(self, key: str) -> Register | None:
-        return await self._readers.ask(reads.register, key)
-
-    async def registers(self, prefix: str) -> list[Register]:
-        return await self._readers.ask(reads.registers, prefix)
-
-    async def plans(self, query: PlanQuery) -> list[PlanRow]:
-        return await self._readers.ask(reads.plans, query)
-
-    async def reports(self, run_ids: Sequence[str]) -> dict[str, ProgressReport]:
-        return await self._readers.ask(reads.reports, run_ids)
-
-    async def log(self, run_id: str, *, after: tuple[int, int] = (0, 0)) -> list[StoredChunk]:
-        return await self._readers.ask(reads.log, run_id, after)
-
-    async def notices(self, *, run: str | None = None, after: int = 0, limit: int = 100) -> list[tuple[int, Notice]]:
-        return await self._readers.ask(reads.notices, run, after, limit)
+    run = in_thread(reads.run)
+    find = in_thread(reads.find)
+    scan_end = in_thread(reads.scan_end)
+    orphans = in_thread(reads.orphans)
+    waiting = in_thread(reads.waiting)
+    counts = in_thread(reads.counts)
+    sessions = in_thread(reads.sessions)
+    register = in_thread(reads.register)
+    registers = in_thread(reads.registers)
+    plans = in_thread(reads.plans)
+    reports = in_thread(reads.reports)
+    log = in_thread(reads.log)
+    notices = in_thread(reads.notices)
 
     def watch(self, topics: frozenset[str]) -> Watch:
         watch = self._watches.add(topics)
@@ -183,7 +156,9 @@ class SqliteStore:
         keep: Sequence[str] = (),
         only: str = "",
     ) -> int:
-        deleted: int = await self._writer.submit(PruneJob(ended_before, limit, keep, only))
+        kept = row_codec.to_text(list(keep))
+        job = CallJob(partial(prune, ended_before=ended_before, limit=limit, keep=kept, only=only))
+        deleted: int = await self._writer.submit(job)
         if deleted == 0 and not only:
             kept_before = ended_before if blobs_before is None else blobs_before
             before = min(kept_before, self.clock() - self._blob_age)
@@ -202,38 +177,21 @@ class SqliteStore:
     # -- change feed -------------------------------------------------------------------------------------------------
 
     async def start_feed(self) -> str:
-        feed: str = await self._writer.submit(StartFeedJob())
-        return feed
+        return str(await self._writer.submit(CallJob(start_feed)))
 
-    async def changes(self, after: int, limit: int) -> list[Change]:
-        return await self._readers.ask(reads.changes, after, limit)
-
-    async def newest(self) -> int:
-        return await self._readers.ask(reads.newest)
-
-    async def left_to(self, run_ids: Sequence[str]) -> dict[str, str]:
-        return await self._readers.ask(reads.left_to, run_ids)
-
-    async def copies(self, left_to: str, limit: int, after: str = "") -> list[Run]:
-        return await self._readers.ask(reads.copies, left_to, limit, after)
-
-    async def judges(self) -> set[str]:
-        return await self._readers.ask(reads.judges)
+    changes = in_thread(reads.changes)
+    newest = in_thread(reads.newest)
+    left_to = in_thread(reads.left_to)
+    copies = in_thread(reads.copies)
+    judges = in_thread(reads.judges)
+    usage = in_thread(reads.usage)
+    came_from_peers = in_thread(reads.came_from_peers)
+    came_from = in_thread(reads.came_from)
+    kinds = in_thread(reads.kinds)
 
     async def forget_sessions(self, ids: Sequence[str]) -> None:
-        await self._writer.submit(ForgetSessionsJob(ids))
-
-    async def usage(self, store: str) -> Usage:
-        return await self._readers.ask(reads.usage, store)
-
-    async def came_from_peers(self, run_ids: Sequence[str]) -> set[str]:
-        return await self._readers.ask(reads.came_from_peers, run_ids)
-
-    async def came_from(self, store: str) -> list[Run]:
-        return await self._readers.ask(reads.came_from, store)
-
-    async def kinds(self) -> set[str]:
-        return await self._readers.ask(reads.kinds)
+        names = row_codec.to_text(list(ids))
+        await self._writer.submit(CallJob(lambda cursor: cursor.execute(STATEMENTS["forget_these_sessions"], (names,))))
 
     # -- maintenance -------------------------------------------------------------------------------------------------
 

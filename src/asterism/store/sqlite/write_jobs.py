@@ -224,56 +224,41 @@ class HeartbeatJob(Job):
         self.result = HeartbeatReply(now, True, bool(draining), held)
 
 
-class PruneJob(Job):
-    """Deletion of old runs, or, if no run is old enough, of records without a run. The result is the number of runs."""
+class CallJob(Job):
+    """A function of a cursor; its result is that of the job."""
 
-    __slots__ = ("ended_before", "keep", "limit", "only")
+    __slots__ = ("function",)
 
-    def __init__(self, ended_before: float, limit: int, keep: Sequence[str], only: str) -> None:
+    def __init__(self, function: Callable[[sqlite3.Cursor], Any]) -> None:
         super().__init__()
-        self.ended_before = ended_before
-        self.limit = limit
-        self.keep = row_codec.to_text(list(keep))
-        self.only = only
+        self.function = function
 
     def perform(self, cursor: sqlite3.Cursor, alone: bool) -> None:
-        terms = (self.ended_before, self.limit, self.keep, self.only)
-        self.result = cursor.execute(STATEMENTS["forget_runs"], terms).rowcount
-        if self.result < self.limit:
-            terms = (self.ended_before, self.limit - self.result, self.keep, self.only)
-            self.result += cursor.execute(STATEMENTS["forget_seen_runs"], terms).rowcount
-        if self.result == 0 and not self.only:
-            cursor.execute(STATEMENTS["forget_ends"])
-            cursor.execute(STATEMENTS["forget_sessions"], (self.ended_before,))
-            cursor.execute(STATEMENTS["forget_notices"], (self.ended_before,))
-            cursor.execute(STATEMENTS["forget_reports"])
+        self.result = self.function(cursor)
 
 
-class StartFeedJob(Job):
-    """Creation of the feed: triggers, numbers and id in one commit. The result is the id."""
+def prune(cursor: sqlite3.Cursor, *, ended_before: float, limit: int, keep: str, only: str) -> int:
+    """Delete old runs, and return how many; if no run is old enough, delete records without a run. ``keep`` is JSON."""
+    deleted = cursor.execute(STATEMENTS["forget_runs"], (ended_before, limit, keep, only)).rowcount
+    if deleted < limit:
+        more = (ended_before, limit - deleted, keep, only)
+        deleted += cursor.execute(STATEMENTS["forget_seen_runs"], more).rowcount
+    if deleted == 0 and not only:
+        cursor.execute(STATEMENTS["forget_ends"])
+        cursor.execute(STATEMENTS["forget_sessions"], (ended_before,))
+        cursor.execute(STATEMENTS["forget_notices"], (ended_before,))
+        cursor.execute(STATEMENTS["forget_reports"])
+    return deleted
 
-    __slots__ = ()
 
-    def perform(self, cursor: sqlite3.Cursor, alone: bool) -> None:
-        for name in FEED_TRIGGERS:
-            cursor.execute(STATEMENTS[name])
-        cursor.execute(STATEMENTS["feed_everything"])
-        cursor.execute(STATEMENTS["name_feed"], (FEED, row_codec.to_text({"id": uuid.uuid4().hex})))
-        row = cursor.execute(STATEMENTS["register"], (FEED,)).fetchone()
-        self.result = str(row_codec.from_text(row[1])["id"])
-
-
-class ForgetSessionsJob(Job):
-    """Deletion of sessions that have ended and own nothing."""
-
-    __slots__ = ("ids",)
-
-    def __init__(self, ids: Sequence[str]) -> None:
-        super().__init__()
-        self.ids = row_codec.to_text(list(ids))
-
-    def perform(self, cursor: sqlite3.Cursor, alone: bool) -> None:
-        cursor.execute(STATEMENTS["forget_these_sessions"], (self.ids,))
+def start_feed(cursor: sqlite3.Cursor) -> str:
+    """Create the feed: triggers, numbers and id in one commit. Return the id."""
+    for name in FEED_TRIGGERS:
+        cursor.execute(STATEMENTS[name])
+    cursor.execute(STATEMENTS["feed_everything"])
+    cursor.execute(STATEMENTS["name_feed"], (FEED, row_codec.to_text({"id": uuid.uuid4().hex})))
+    row = cursor.execute(STATEMENTS["register"], (FEED,)).fetchone()
+    return str(row_codec.from_text(row[1])["id"])
 
 
 # -- writes as statements ----------------------------------------------------------------------------------------------
