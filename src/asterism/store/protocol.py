@@ -408,14 +408,25 @@ class Watch(Protocol):
     """Waits for commits that concern its topics."""
 
     async def wait(self, timeout: float) -> bool:
-        """Return True once woken, or False after ``timeout`` seconds. A wake before the call counts."""
+        """Wait until a commit concerns one of the topics. A wake before the call counts.
+
+        :param timeout: how long to wait at most, in seconds.
+        :returns: True once woken, or False after the timeout.
+        """
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Watch no longer. The second time it does nothing."""
+        ...
 
 
 class Store(Protocol):
-    """Keeps records with revisions. Every awaited method may raise StoreUnavailable."""
+    """Keeps records with revisions.
+
+    Every awaited method raises StoreUnavailable if the store is out of reach, and StoreCorrupt if a record that it
+    reads is damaged. What else a method raises is said there. A method that returns records returns those of
+    one instant.
+    """
 
     @property
     def url(self) -> str:
@@ -429,8 +440,10 @@ class Store(Protocol):
     async def commit(self, writes: Sequence[Write]) -> None:
         """Write all of a batch, or nothing; durable when it returns.
 
+        :param writes: in any order. No record is named twice. An empty batch does nothing.
         :raises Conflict: a record does not have the revision that its write expects, or the key of a new run is taken.
         :raises ValueError: the batch names a record twice, or holds what cannot be stored.
+        :raises StoreUnavailable: it is unknown whether the commit happened; after its subclasses nothing happened.
         """
         ...
 
@@ -441,6 +454,8 @@ class Store(Protocol):
         :param request: the device, and which runs it accepts.
         :param step: returns the run as taken, or None to leave it. It may be called in another thread, and several
             times for one run, so it must have no side effects.
+        :returns: the runs that were taken, as ``step`` returned them; none if there is nothing for the device.
+        :raises Exception: what ``step`` raises; then nothing is taken.
         """
         ...
 
@@ -449,12 +464,17 @@ class Store(Protocol):
     ) -> HeartbeatReply:
         """Record that a session is alive, and return what it owns.
 
+        :param session: the id of the session.
         :param profile: the current values of the device (load, battery, labels), which replace the previous ones.
         :param reports: progress of the runs it owns. A report that does not name the current epoch is dropped.
+        :returns: what the session owns, and what is asked of it. ``alive`` is False for a session that is not open.
+        :raises ValueError: the profile is not JSON.
         """
         ...
 
-    async def run(self, run_id: str) -> Run | None: ...
+    async def run(self, run_id: str) -> Run | None:
+        """Return the run with this id; None if there is none."""
+        ...
 
     async def find(self, query: Query) -> list[Run]:
         """Return the runs that satisfy a query, in its order. It may look at every run of the store; ``scan_end``
@@ -476,46 +496,82 @@ class Store(Protocol):
 
     async def orphans(self, now: float, limit: int) -> list[tuple[Run, Session]]:
         """Return runs whose owner has ended, or was silent for longer than the run's timeout, with that owner. A run
-        that is only assigned expires by its own ``due_at`` instead, since an idle device sends few heartbeats."""
+        that is only assigned expires by its own ``due_at`` instead, since an idle device sends few heartbeats.
+
+        :param now: the time by the store's clock.
+        :param limit: how many runs to return at most.
+        """
         ...
 
-    async def waiting(self) -> list[WaitingRuns]: ...
+    async def waiting(self) -> list[WaitingRuns]:
+        """Return how many runs are offered, for each kind and each device that they are pinned to."""
+        ...
 
     async def counts(self) -> Mapping[RunStatus, int]:
         """Return the number of runs in each status. A status without runs may be missing."""
         ...
 
     async def sessions(self, *, ended: bool = False, device: str | None = None) -> list[Session]:
-        """Return the sessions that are open, abroad or replaced; with ``ended`` also those that ended and are kept;
-        with ``device`` those of this device only."""
+        """Return the sessions that are open, abroad or replaced.
+
+        :param ended: also those that ended and are kept.
+        :param device: only those of this device.
+        """
         ...
 
-    async def register(self, key: str) -> Register | None: ...
+    async def register(self, key: str) -> Register | None:
+        """Return the register under a key; None if there is none.
+
+        :raises StoreCorrupt: its value cannot be read; ``revision`` of the error allows to replace it.
+        """
+        ...
 
     async def registers(self, prefix: str) -> list[Register]:
-        """Return the registers whose keys begin with ``prefix``, by key."""
+        """Return the registers whose keys begin with ``prefix``, by key; all of them with an empty prefix."""
         ...
 
     async def plans(self, query: PlanQuery) -> list[PlanRow]:
-        """Return the plans of a query, without reading their journals."""
+        """Return the plans of a query, without reading their journals.
+
+        :param query: the conditions and the limit. The newest plans come first.
+        """
         ...
 
-    async def reports(self, run_ids: Sequence[str]) -> dict[str, ProgressReport]: ...
+    async def reports(self, run_ids: Sequence[str]) -> dict[str, ProgressReport]:
+        """Return what the owners of these runs reported last. A run that no session owns, or whose owner has not
+        reported since it took the run, is not in the result.
+
+        :param run_ids: the ids of the runs; ids that do not exist are passed over.
+        """
+        ...
 
     async def log(self, run_id: str, *, after: tuple[int, int] = (0, 0)) -> list[StoredChunk]:
-        """Return the chunks of the log of a run that have lines after (epoch, line number), by epoch and number."""
+        """Return chunks of the log of a run, by epoch and number; none if there is no such run.
+
+        :param run_id: the id of the run.
+        :param after: an epoch and a line number: only chunks that have lines after it.
+        """
         ...
 
     async def notices(self, *, run: str | None = None, after: int = 0, limit: int = 100) -> list[tuple[int, Notice]]:
-        """Return notices with their numbers, oldest first, from number ``after`` + 1 on; only those about ``run``, if
-        it is given."""
+        """Return notices with their numbers, oldest first.
+
+        :param run: only notices about the run with this id.
+        :param after: only notices with a higher number.
+        :param limit: how many to return at most.
+        """
         ...
 
     async def put_blob(self, data: bytes) -> str:
         """Store a large value, and return its name, the SHA-256 of it; durable when it returns."""
         ...
 
-    async def blob(self, name: str) -> bytes | None: ...
+    async def blob(self, name: str) -> bytes | None:
+        """Return a large value; None if there is none of this name.
+
+        :raises StoreCorrupt: its content does not match its name.
+        """
+        ...
 
     async def prune(
         self,
@@ -540,7 +596,7 @@ class Store(Protocol):
         ...
 
     async def check(self) -> list[str]:
-        """Return everything that is wrong with the stored data, as sentences."""
+        """Return everything that is wrong with the stored data, as sentences. It reads all of it, and may take long."""
         ...
 
     def dump(self) -> AsyncIterator[Mapping[str, Any]]:
@@ -548,15 +604,28 @@ class Store(Protocol):
         ...
 
     async def load(self, lines: AsyncIterator[Mapping[str, Any]], *, keep_devices: bool = False) -> int:
-        """Fill an empty store from a dump. Return the number of runs. Devices that joined through a server are revoked,
-        unless ``keep_devices``: one that was revoked after the dump would be valid again."""
+        """Fill an empty store from a dump, and return the number of runs. If it raises, the store may be partly filled.
+
+        :param lines: what ``dump`` yielded, of any engine.
+        :param keep_devices: do not revoke the devices that joined through a server: one that was revoked after the dump
+            would be valid again.
+        :raises StoreCorrupt: the lines are not a dump, or a damaged one.
+        :raises UnknownSchema: the dump is of a later version.
+        :raises StoreError: the store is not empty.
+        """
         ...
 
     def watch(self, topics: frozenset[str]) -> Watch:
-        """Start to watch topics: ``OFFERED``, ``ENDED``, or that of a device or a plan."""
+        """Start to watch topics.
+
+        :param topics: ``OFFERED``, ``ENDED``, ``CREDENTIALS_CHANGED``, or those of devices (``for_device``) and plans
+            (``for_plan``).
+        """
         ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Finish pending calls and wake all watches. The store must not be used after that."""
+        ...
 
 
 class ChangeFeed(Protocol):
