@@ -368,18 +368,17 @@ def test_cancelling_at_any_moment_of_the_start_leaves_no_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noted = tmp_path / "pids"
-    started: list[subprocess.Popen[bytes]] = []
-    start = subprocess.Popen.__init__
+    started: list[int] = []
+    spawn = process_guard.Guard.spawn
 
-    def noting(process: subprocess.Popen[bytes], *arguments: Any, **terms: Any) -> None:
-        start(process, *arguments, **terms)
-        if str(noted) in str(process.args):  # not the guard, which lives as long as this process
-            started.append(process)
+    def noting(guard: process_guard.Guard, ticket: int, launch: process_guard.Launch) -> int:
+        started.append(spawn(guard, ticket, launch))
+        return started[-1]
 
-    monkeypatch.setattr(subprocess.Popen, "__init__", noting)
+    monkeypatch.setattr(process_guard.Guard, "spawn", noting)
     cancel_at_every_turn(Task("a", shell=f"echo $$ >> {noted}; exec sleep 1000"))
     assert started, "no turn was late enough for a process to start"
-    for pid in [*pids(noted, 0), *(process.pid for process in started)]:
+    for pid in [*pids(noted, 0), *started]:
         soon(lambda pid=pid: not alive(pid))
 
 

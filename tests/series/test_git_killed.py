@@ -15,7 +15,9 @@ from tests.series.register_openers import bare_repository
 
 COMMAND = "from asterism.cli.main import main; main()"
 UNGUARDED = (
-    f"from asterism.series import git_process; git_process.process_guard.report = lambda *words: None; {COMMAND}"
+    "from asterism.execution import guard_main, process_guard; guard_main.enter = lambda *words: None; "
+    "process_guard.Guard._order = lambda guard, *words: process_guard._fork(guard.pipe(), *words); "
+    f"{COMMAND}"
 )
 
 

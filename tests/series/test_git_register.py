@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from asterism.series import git_register
+from asterism.series import git_process, git_register
 from asterism.series.claims import Claim, claim
 from asterism.series.compare_and_swap import RetryOptions
 from asterism.series.git_process import DIRECTORY_PREFIX, GitResult, PrivateRepository
@@ -280,18 +280,17 @@ async def test_who_is_interrupted_while_git_begins_leaves_no_process_behind(
 ) -> None:
     """The process is there before its parent knows of it: at that very moment the parent is interrupted."""
     file, environment = frozen
-    start = asyncio.create_subprocess_exec
+    start = git_process.start_process
 
     async def slowly(*words: Any, **terms: Any) -> Any:
         process = await start(*words, **terms)
         await asyncio.to_thread(noted, file)
         reading.cancel()
-        await asyncio.sleep(0)
         return process
 
     reading: asyncio.Future[Any]
     async with using("file:///x.git", environment=environment) as register:
-        monkeypatch.setattr(asyncio, "create_subprocess_exec", slowly)
+        monkeypatch.setattr(git_process, "start_process", slowly)
         reading = asyncio.ensure_future(register.read(NAME))
         with pytest.raises(asyncio.CancelledError):
             await reading

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,6 +71,36 @@ def signal_group(group: int, number: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def wait_for_child(child: int) -> int:
+    """Wait for the end of a child process; returns its exit code, which is negative for a signal."""
+    try:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    except ChildProcessError:  # somebody else has waited for it
+        return 255
+
+
+def call_after_child(loop: asyncio.AbstractEventLoop, child: int, ended: Callable[[int], None]) -> None:
+    """Call ``ended`` on an event loop with the exit code of a child process, when it has ended. Raises RuntimeError if
+    that takes a thread, and there is no other."""
+
+    def exited(watch: int) -> None:
+        loop.remove_reader(watch)
+        os.close(watch)
+        ended(wait_for_child(child))
+
+    def wait() -> None:
+        code = wait_for_child(child)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: no caller waits
+            loop.call_soon_threadsafe(ended, code)
+
+    try:
+        watch = os.pidfd_open(child)
+    except (AttributeError, OSError):  # not on this system, or out of descriptors
+        threading.Thread(target=wait, name=f"asterism-wait-{child}", daemon=True).start()
+    else:
+        loop.add_reader(watch, exited, watch)
 
 
 def lock_file(file: int, *, shared: bool = False, wait: bool = False) -> None:

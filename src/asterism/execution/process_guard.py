@@ -1,87 +1,102 @@
-"""The process guard: a helper process that kills child processes if their parent dies or is frozen.
+"""The process guard: a small process that starts child processes, and kills them if their parent dies or is frozen.
 
-Each child leads a process group of its own, and writes its process id into the guard's pipe before it executes the
-user's program. So no child is ever alive and unknown. When the parent dies, in whatever way, the pipe closes, and the
-guard kills every group that was not reported finished. With a ``grace`` it sends SIGTERM first, so that they can remove
-their locks, and kills the rest after so many seconds. It works on every system with pipes and process groups. A child
-that starts its own session escapes it.
+Each child leads a process group of its own, and is known to the guard before it executes the user's program. So no
+child is ever alive and unknown. When the parent dies, in whatever way, the guard's input closes, and the guard kills
+every group that was not reported finished. With a ``grace`` it sends SIGTERM first, so that they can remove their
+locks, and kills the rest after so many seconds. It works on every system with process groups. A child that starts its
+own session escapes it.
 
-The lines are ``+ticket pid`` from the child, ``-ticket`` from the parent, ``/ticket hex`` for a folder that the guard
+``Guard.spawn`` starts a child. Once the guard has said that it is ``ready``, it makes the child (``guard_main``): the
+line ``!ticket size`` is followed by an order of that size, with the files of the child as descriptors. The child writes
+``+ticket pid`` to the parent, which knows it even if the guard is killed in that moment, and the guard answers
+``!ticket pid`` when the child has become its program, followed by the step that failed and its errno if one did. A
+guard that is just being started, or that runs where there is no such ``clone``, makes no child: the parent forks, and
+the child writes ``+ticket pid`` to the guard.
+
+The other lines from the parent are ``-ticket`` for a child that has ended, ``/ticket hex`` for a folder that the guard
 removes if the parent dies, and ``=ticket seconds`` for a lease: the child is killed after that time unless the line is
 repeated. A frozen parent cannot stop work whose lease has expired, but its guard can. The parent chooses the ticket, so
 it can take back the ticket of a child that failed before its process id was known; that id may then belong to another
 process.
 
-Before the guard kills a group whose lease has expired, it writes the ticket into a pipe to the parent. So a parent that
-sees such a child end already finds the ticket there (``overdue``).
+Before the guard kills a group whose lease has expired, it writes the ticket into the pipe to the parent. So a parent
+that sees such a child end already finds the ticket there (``overdue``).
 """
 
 from __future__ import annotations
 
 import contextlib
+import marshal
 import os
+import select
+import signal
+import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-_PROGRAM = """
-import os, select, signal, sys, time
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-os.set_blocking(1, False)  # the parent may not read it
-clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-groups, ends, folders, rest = {}, {}, {}, b""
-def end(ticket, mark=b""):
-    ends.pop(ticket, None)
-    if ticket in groups:
-        try:
-            os.write(1, mark)
-        except OSError:
-            pass
-        try:
-            os.killpg(groups.pop(ticket), signal.SIGKILL)
-        except OSError:
-            pass
-while True:
-    wait = min((at for one, at in ends.items() if one in groups), default=None)  # one may be late to be born
-    wait = None if wait is None else min(1.0, max(0.0, wait - time.clock_gettime(clock)))
-    if not select.select([0], [], [], wait)[0]:  # what was said in time is heard before anything is ended
-        for ticket in [one for one in groups if ends.get(one, float("inf")) <= time.clock_gettime(clock)]:
-            end(ticket, ticket + b"\\n")
-        continue
-    data = os.read(0, 65536)
-    if not data:
-        break
-    *lines, rest = (rest + data).split(b"\\n")
-    for line in lines:
-        ticket, *number = line[1:].split()
-        if line[:1] == b"+":
-            groups[ticket] = int(number[0])
-        elif line[:1] == b"=":
-            ends[ticket] = time.clock_gettime(clock) + float(number[0])
-        elif line[:1] == b"/":
-            folders[ticket] = bytes.fromhex(number[0].decode())
-        else:
-            for known in (groups, ends, folders):
-                known.pop(ticket, None)
-def ask(group, how):
-    try:
-        os.killpg(group, how)
-    except OSError:
-        return False
-    return True
-until = time.clock_gettime(clock) + float(sys.argv[1])
-left = [group for group in groups.values() if float(sys.argv[1]) and ask(group, signal.SIGTERM)]
-while left and time.clock_gettime(clock) < until:
-    time.sleep(0.01)
-    left = [group for group in left if ask(group, 0)]
-for ticket in list(groups):
-    end(ticket)
-if folders:
-    import shutil
-    for folder in folders.values():
-        shutil.rmtree(folder, ignore_errors=True)
-"""
+from asterism.base import operating_system
+from asterism.core.errors import AsterismError, DeviceTrouble
+from asterism.execution import guard_main
+
+ANSWER_TIMEOUT = 60.0
+"""How long a guard may take to start a child, in seconds. One that takes longer is frozen, and is killed."""
+
+
+class Admission(NamedTuple):
+    """What a child does before it becomes its program: it writes ``+ticket pid start-time`` into the file ``groups``,
+    asks to be killed with the process ``agent`` (0 for no), and checks that its directory is ``cwd``, if not None.
+    ``own_stat`` is the file with its start time; None where there is none."""
+
+    ticket: int
+    groups: int
+    own_stat: bytes | None
+    agent: int
+    cwd: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A program to start. ``executable`` is the file to execute if it is not the first word; ``files`` are standard
+    input, output and error. ``session`` gives it a session of its own, without a terminal."""
+
+    argv: Sequence[str]
+    environment: Mapping[str, str]
+    files: Sequence[int]
+    cwd: str | None = None
+    executable: str | None = None
+    session: bool = False
+    admission: Admission | None = None
+
+    @property
+    def file(self) -> str:
+        return self.executable or self.argv[0]
+
+    def order(self) -> dict[str, Any]:
+        """The launch as bytes, with the state of this process that a child inherits. Raises ValueError."""
+        path = os.fsencode(self.file)
+        folders = [] if os.path.dirname(path) else os.get_exec_path(self.environment)
+        environment = {os.fsencode(name): os.fsencode(value) for name, value in self.environment.items()}
+        argv = [os.fsencode(word) for word in self.argv]
+        if any(b"=" in name for name in environment):
+            raise ValueError("illegal environment variable name")
+        if any(0 in text for text in (path, *argv, *environment, *environment.values())):
+            raise ValueError("embedded null byte")
+        admission = self.admission
+        return {
+            "argv": argv,
+            "executables": [os.path.join(os.fsencode(folder), path) for folder in folders] or [path],
+            "environment": environment,
+            "cwd": None if self.cwd is None else os.fsencode(self.cwd),
+            "session": self.session,
+            "ignored": guard_main.ignored_signals(),
+            "blocked": [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, ())],
+            "admission": admission and (admission.ticket, admission.own_stat, admission.agent, admission.cwd),
+            "files": 4 if admission is None else 5,
+        }
 
 
 class Guard:
@@ -91,12 +106,17 @@ class Guard:
     def __init__(self, grace: float = 0.0) -> None:
         self._grace = grace
         self._process: subprocess.Popen[bytes] | None = None
+        self._input: socket.socket | None = None
+        self._owner = 0
+        self._ready = False
         self._tickets = 0
         self._groups: dict[int, int] = {}
         self._ends: dict[int, float] = {}
         self._folders: dict[int, bytes] = {}
         self._overdue: set[int] = set()
-        self._marks = b""  # an incomplete line
+        self._rest = b""  # an incomplete line
+        self._children: dict[int, int] = {}  # those that are being started
+        self._answers: dict[int, list[bytes]] = {}
 
     def admit(self) -> int:
         """A ticket for a child that is about to be started."""
@@ -105,25 +125,75 @@ class Guard:
 
     def pipe(self) -> int:
         """The file descriptor to which children report. Starts the guard if it does not run. Raises OSError."""
+        if self._process is not None and self._owner != os.getpid():
+            self._forget()  # this process was forked: guard and children are those of its parent
+            for children in (self._groups, self._ends, self._folders):
+                children.clear()
         if self._process is None or self._process.poll() is not None:
-            if self._process is not None:
-                self.close()
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _PROGRAM, str(self._grace)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                start_new_session=True,  # a Ctrl-C in the terminal must not reach it
-            )
+            self.close()
+            self._input, other = socket.socketpair()
+            words = [sys.executable, "-I", "-S", guard_main.__file__, str(self._grace)]
+            with other:
+                # a group of its own: a Ctrl-C in the terminal must not reach it
+                self._process = subprocess.Popen(words, stdin=other.fileno(), stdout=subprocess.PIPE, process_group=0)
+            self._owner = os.getpid()
             assert self._process.stdout is not None
             os.set_blocking(self._process.stdout.fileno(), False)
             if self._groups or self._ends or self._folders:
                 self._hand_over()
-        assert self._process.stdin is not None
-        return self._process.stdin.fileno()
+        assert self._input is not None
+        return self._input.fileno()
 
-    def started(self, ticket: int, group: int) -> None:
-        """Keep the process group of a child, for the next guard if this one is killed."""
-        self._groups[ticket] = group
+    def spawn(self, ticket: int, launch: Launch) -> int:
+        """Start a child and return its process id; it has become its program. Raises OSError if that cannot be
+        executed, DeviceTrouble if the child could not be recorded, and AsterismError if its directory was replaced."""
+        self.pipe()
+        self._read_lines()
+        child = self._order(ticket, launch) if self._ready else _fork(self.pipe(), ticket, launch)
+        self._groups[ticket] = child
+        return child
+
+    def _order(self, ticket: int, launch: Launch) -> int:
+        """Let the guard start a child."""
+        assert self._input is not None
+        admission = launch.admission
+        order = marshal.dumps(launch.order())
+        here = os.open(".", getattr(os, "O_PATH", os.O_RDONLY))
+        files = [*launch.files, here, *(() if admission is None else (admission.groups,))]
+        message = b"!%d %d\n%s" % (ticket, len(order), order)
+        try:
+            sent = socket.send_fds(self._input, [message], files)
+            self._input.sendall(message[sent:])
+        except OSError:
+            return self._lost(ticket)
+        finally:
+            os.close(here)
+        until = time.monotonic() + ANSWER_TIMEOUT
+        while ticket not in self._answers:
+            if not self._read_lines(max(0.0, until - time.monotonic())):
+                return self._lost(ticket)
+        number, *failure = self._answers.pop(ticket)
+        self._children.pop(ticket, None)
+        if not failure:
+            return int(number)
+        if failure[0] == b"clone":  # a sandbox may refuse it
+            self._ready = False
+            return _fork(self.pipe(), ticket, launch)
+        operating_system.wait_for_child(int(number))
+        raise _start_error(failure[0], int(failure[1]), launch)
+
+    def _lost(self, ticket: int) -> int:
+        """The guard was killed or is frozen, and may have started a child. Raises DeviceTrouble."""
+        if self._process is not None:
+            self._process.kill()
+        while ticket not in self._children and self._read_lines(ANSWER_TIMEOUT):
+            pass  # a child that has not reported itself holds the pipe
+        child = self._children.pop(ticket, 0)
+        if child:
+            operating_system.signal_group(child, operating_system.KILL)
+            operating_system.wait_for_child(child)
+        self.close()
+        raise DeviceTrouble("the command could not be started: its guard was killed")
 
     def allow(self, ticket: int, seconds: float) -> None:
         """Set or renew the lease of a child: it is killed after so many seconds."""
@@ -141,23 +211,37 @@ class Guard:
         self._folders.pop(ticket, None)
         self._ends.pop(ticket, None)
         self._overdue.discard(ticket)
-        self._write(b"-%d\n" % ticket)
+        if operating_system.HAS_PROCESS_GROUPS:
+            self._write(b"-%d\n" % ticket)
 
     def overdue(self, ticket: int) -> bool:
         """Whether the guard killed a child because its lease expired. Known before the end of the child is seen."""
-        self._read_marks()
+        self._read_lines()
         return ticket in self._overdue
 
-    def _read_marks(self) -> None:
+    def _read_lines(self, timeout: float = 0.0) -> bool:
+        """Read what the guard and new children have written, or wait for more. Returns whether there was something."""
         if self._process is None:
-            return
+            return False
         assert self._process.stdout is not None
-        try:
-            while data := os.read(self._process.stdout.fileno(), 65536):
-                *lines, self._marks = (self._marks + data).split(b"\n")
-                self._overdue.update(map(int, lines))
-        except BlockingIOError:
-            pass
+        file, data = self._process.stdout.fileno(), b""
+        if timeout:
+            select.select([file], [], [], timeout)
+        with contextlib.suppress(BlockingIOError):
+            while piece := os.read(file, 65536):
+                data += piece
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            words = line[1:].split()
+            if line == b"ready":
+                self._ready = True
+            elif line[:1] == b"+":
+                self._children[int(words[0])] = int(words[1])
+            elif line[:1] == b"!":
+                self._answers[int(words[0])] = words[1:]
+            else:
+                self._overdue.add(int(line))
+        return bool(data)
 
     def _write(self, line: bytes) -> None:
         try:
@@ -168,25 +252,79 @@ class Guard:
                 self.pipe()
 
     def _hand_over(self) -> None:
-        assert self._process is not None
-        assert self._process.stdin is not None
-        lines = [b"+%d %d\n" % one for one in self._groups.items()]
+        assert self._input is not None
+        lines = [b"+%d %d\n" % group for group in self._groups.items()]
         lines += [b"=%d %.3f\n" % (ticket, at - time.monotonic()) for ticket, at in self._ends.items()]
-        lines += [b"/%d %s\n" % one for one in self._folders.items()]
-        os.write(self._process.stdin.fileno(), b"".join(lines))
+        lines += [b"/%d %s\n" % folder for folder in self._folders.items()]
+        self._input.sendall(b"".join(lines))
 
     def close(self) -> None:
         """End the guard, which kills all children that are not finished."""
-        if self._process is not None:
-            assert self._process.stdin is not None
-            assert self._process.stdout is not None
-            self._process.stdin.close()
+        if self._process is not None and self._input is not None and self._owner == os.getpid():
+            self._input.close()
             self._process.wait()
-            self._read_marks()
+            self._read_lines()
+        self._forget()
+
+    def _forget(self) -> None:
+        if self._input is not None:
+            self._input.close()
+        if self._process is not None and self._process.stdout is not None:
             self._process.stdout.close()
-            self._process, self._marks = None, b""
+        self._process, self._input, self._rest, self._ready = None, None, b"", False
 
 
-def report(pipe: int, ticket: int) -> None:
-    """Runs in the child, between fork and exec."""
-    os.write(pipe, b"+%d %d\n" % (ticket, os.getpid()))
+def _fork(pipe: int, ticket: int, launch: Launch) -> int:
+    """Start a child by a fork of this process."""
+    admission = launch.admission
+    told, tell = os.pipe()
+
+    def enter() -> None:
+        try:
+            if admission is None:
+                guard_main.enter(pipe, ticket, None, -1)
+            else:
+                own, groups = (admission.ticket, *admission[2:]), admission.groups
+                guard_main.enter(pipe, ticket, own, groups)
+        except guard_main.EntryFailed as failed:
+            os.write(tell, b"own %d" % failed.args[0])
+            raise
+        except guard_main.DirectoryReplaced:
+            os.write(tell, b"directory 0")
+            raise
+
+    if admission is not None and admission.agent:
+        guard_main.c_library()  # a child must not load it
+    try:
+        process = subprocess.Popen(
+            launch.argv,
+            executable=launch.executable,
+            env=launch.environment,
+            cwd=launch.cwd,
+            stdin=launch.files[0],
+            stdout=launch.files[1],
+            stderr=launch.files[2],
+            start_new_session=launch.session,
+            process_group=None if launch.session else 0,
+            preexec_fn=enter,
+        )
+    except subprocess.SubprocessError as error:
+        os.set_blocking(told, False)
+        with contextlib.suppress(BlockingIOError):
+            step, code = os.read(told, 100).split()
+            raise _start_error(step, int(code), launch) from None
+        raise DeviceTrouble(f"the command could not be started: {error}") from error
+    finally:
+        os.close(told)
+        os.close(tell)
+    process.returncode = 0  # its end is awaited by its id
+    return process.pid
+
+
+def _start_error(step: bytes, code: int, launch: Launch) -> Exception:
+    """What went wrong in a child before it became its program."""
+    if step == b"directory":
+        return AsterismError("the command was not started: its directory was replaced")
+    if step == b"own":
+        return DeviceTrouble(f"the command could not be started: {os.strerror(code)}")
+    return OSError(code, os.strerror(code), launch.cwd if step == b"chdir" else launch.file)

@@ -6,12 +6,9 @@ import asyncio
 import contextlib
 import errno
 import json
-import mmap
 import os
 import signal
-import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import IO, Any
 
 from asterism.base import operating_system
@@ -20,6 +17,7 @@ from asterism.core.errors import AsterismError, DeviceTrouble
 from asterism.core.json_values import SizeLimit
 from asterism.execution import process_guard
 from asterism.execution.large_values import call_apart
+from asterism.execution.process_guard import Admission
 
 OUTPUT_LIMIT = 1 << 20
 """How many bytes of the end of a command's output are kept for its error."""
@@ -64,7 +62,7 @@ class CommandFailed(AsterismError):
         super().__init__(f"the command {ended}" + (f": {last[0]}" if last else ""))
 
 
-class _Listener(asyncio.SubprocessProtocol):
+class Listener(asyncio.SubprocessProtocol):
     """Keeps the standard output of a command whole, up to ``limit`` bytes, and beyond that only its end, as of its
     errors. It distinguishes the exit of the command from the end of its output: a process that the command left behind
     may hold the pipes open much longer."""
@@ -102,11 +100,107 @@ class _Listener(asyncio.SubprocessProtocol):
         """The end of an output."""
         return bytes(self._kept[fd][-OUTPUT_LIMIT:]).decode(errors="replace")
 
+    def output(self) -> bytearray:
+        """The standard output; to be called once."""
+        return self._kept.pop(1)
+
     async def value(self, limit: SizeLimit) -> Any:
         """The standard output, parsed if it is JSON; to be called once. Raises TooLarge, and NotJson for bytes that are
         not text."""
         limit.check(self.size, "the output of the command")
-        return await call_apart(_parsed, self._kept.pop(1))
+        return await call_apart(_parsed, self.output())
+
+
+class _Child:
+    """A child process on the event loop: passes its output and its end to the listener, as a transport of asyncio
+    does. The start of asyncio's own can be cancelled half-way, and forks this process."""
+
+    def __init__(self, pid: int, pipes: Mapping[int, int], listener: Listener) -> None:
+        self._pid, self._listener = pid, listener
+        self._loop = asyncio.get_running_loop()
+        self._code: int | None = None
+        self._pipes = dict(pipes)
+        operating_system.call_after_child(self._loop, pid, self._exited)
+        for number, file in pipes.items():
+            os.set_blocking(file, False)
+            self._loop.add_reader(file, self._read, number, file)
+
+    def get_pid(self) -> int:
+        return self._pid
+
+    def get_returncode(self) -> int | None:
+        return self._code
+
+    def _read(self, number: int, file: int) -> None:
+        try:
+            data = os.read(file, 1 << 18)
+        except BlockingIOError:
+            return
+        if data:
+            self._listener.pipe_data_received(number, data)
+        else:
+            self._close_pipe(number)
+
+    def _exited(self, code: int) -> None:
+        self._code = code
+        self._listener.process_exited()
+
+    def _close_pipe(self, number: int) -> None:
+        file = self._pipes.pop(number)
+        self._loop.remove_reader(file)
+        os.close(file)
+        if not self._pipes:
+            self._listener.connection_lost(None)
+
+    def close(self) -> None:
+        for number in list(self._pipes):
+            self._close_pipe(number)
+
+
+Transport = _Child | asyncio.SubprocessTransport
+
+
+async def start_process(
+    guard: process_guard.Guard,
+    ticket: int,
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    listener: Listener,
+    *,
+    cwd: str | None = None,
+    executable: str | None = None,
+    stdin: IO[bytes] | None = None,
+    session: bool = False,
+    admission: Admission | None = None,
+) -> Transport:
+    """Start a program under a guard, as the leader of its own process group, or of its own session. Raises OSError if
+    it cannot be executed, DeviceTrouble if the machine is out of a resource, AsterismError if its directory was
+    replaced."""
+    if not operating_system.HAS_PROCESS_GROUPS:
+        terms: dict[str, Any] = {"env": dict(environment), "cwd": cwd, "executable": executable}
+        terms["stdin"] = asyncio.subprocess.DEVNULL if stdin is None else stdin
+        pipe = asyncio.subprocess.PIPE
+        start = asyncio.get_running_loop().subprocess_exec(lambda: listener, *argv, stdout=pipe, stderr=pipe, **terms)
+        return (await start)[0]
+    with contextlib.ExitStack() as after, contextlib.ExitStack() as failed:
+        source = os.open(os.devnull, os.O_RDONLY) if stdin is None else stdin.fileno()
+        if stdin is None:
+            after.callback(os.close, source)
+        files, pipes = [source], {}
+        for number in (1, 2):
+            pipes[number], end = os.pipe()
+            failed.callback(os.close, pipes[number])
+            after.callback(os.close, end)
+            files.append(end)
+        launch = process_guard.Launch(argv, environment, files, cwd, executable, session, admission)
+        child = guard.spawn(ticket, launch)
+        failed.callback(_signal_group, child, operating_system.KILL)
+        try:
+            transport = _Child(child, pipes, listener)
+        except RuntimeError as error:  # it takes a thread, and there may be none
+            raise DeviceTrouble(f"the command could not be started: {error}") from error
+        failed.pop_all()
+    return transport
 
 
 class Commands:
@@ -133,7 +227,7 @@ class Commands:
         *,
         executable: str | None = None,
         heard: Callable[[int, bytes], None] | None = None,
-        in_child: Callable[[], None] | None = None,
+        admission: Admission | None = None,
         key: str | None = None,
         lease: float | None = None,
         stdin: IO[bytes] | None = None,
@@ -141,14 +235,15 @@ class Commands:
         folder: str | None = None,
     ) -> Any:
         """Run a command and return its output: parsed if it is JSON, text otherwise. Raises CommandFailed; OSError if
-        the command cannot be executed; DeviceTrouble if the machine is out of a resource; LeaseExpired; TooLarge if the
-        output is larger than ``result_limit``; NotJson if it is not UTF-8. Without a ``result_limit`` it returns None.
+        the command cannot be executed; AsterismError if its directory was replaced; DeviceTrouble if the machine is out
+        of a resource; LeaseExpired; TooLarge if the output is larger than ``result_limit``; NotJson if it is not UTF-8.
+        Without a ``result_limit`` it returns None.
 
         When cancelled, its process group gets SIGTERM, and is killed after ``grace`` seconds. Processes that the
         command leaves in its group are killed with it.
 
         ``executable`` is the file to execute if it is not the first word. ``heard`` is called with each piece of output
-        and its pipe (1 or 2). ``in_child`` runs in the child just before it executes the command. With a ``lease`` the
+        and its pipe (1 or 2). ``admission`` is what the child does before it becomes the command. With a ``lease`` the
         command is killed after so many seconds, even if this process is frozen, unless ``allow`` is called with its
         ``key``. ``stdin`` is a file for the command to read. ``folder`` has files of the command: the caller
         removes it, or the guard if this process is killed."""
@@ -158,21 +253,27 @@ class Commands:
         if key is not None:
             self._keys[key] = ticket
         try:
-            terms: dict[str, Any] = {"env": dict(environment), "cwd": cwd, "executable": executable}
-            terms["stdin"] = asyncio.subprocess.DEVNULL if stdin is None else stdin
-            with own_part("the guard of the command could not be started"):
-                pipe = self._guard.pipe() if operating_system.HAS_PROCESS_GROUPS else -1
-                shared = mmap.mmap(-1, 16)  # shared with the child: its process id, and the errno of its failure
-            if lease is not None:
-                self._guard.allow(ticket, lease)
-            if folder is not None and operating_system.HAS_PROCESS_GROUPS:
-                self._guard.remove_later(ticket, folder)
-            with shared:
-                if operating_system.HAS_PROCESS_GROUPS:
-                    terms["process_group"] = 0
-                    terms["preexec_fn"] = partial(_report_to_guard, pipe, ticket, shared, in_child)
-                whole = 0 if result_limit is None else result_limit.size
-                listener = await self._run(argv, terms, partial(_Listener, heard, whole), shared, ticket)
+            if operating_system.HAS_PROCESS_GROUPS:
+                with own_part("the guard of the command could not be started"):
+                    self._guard.pipe()
+                if lease is not None:
+                    self._guard.allow(ticket, lease)
+                if folder is not None:
+                    self._guard.remove_later(ticket, folder)
+            listener = Listener(heard, 0 if result_limit is None else result_limit.size)
+            with own_part("the command could not be started", EXHAUSTED):
+                transport = await start_process(
+                    self._guard,
+                    ticket,
+                    argv,
+                    environment,
+                    listener,
+                    cwd=cwd,
+                    executable=executable,
+                    stdin=stdin,
+                    admission=admission,
+                )
+            await self._wait(transport, listener, ticket)
         finally:
             if key is not None and self._keys.get(key) == ticket:
                 del self._keys[key]
@@ -182,32 +283,8 @@ class Commands:
                 self._guard.close()
         return None if result_limit is None else await listener.value(result_limit)
 
-    async def _run(
-        self,
-        argv: Sequence[str],
-        terms: Mapping[str, Any],
-        listener_of: Callable[[], _Listener],
-        shared: mmap.mmap,
-        ticket: int,
-    ) -> _Listener:
-        """Run a command to its end; returns its output."""
-        # not cancelled half-way: a forked process must be stopped as a whole group
-        spawning = asyncio.create_task(self._spawn(argv, terms, listener_of))
-        try:
-            with own_part("the command could not be started", EXHAUSTED):
-                transport, listener = await asyncio.shield(spawning)
-        except asyncio.CancelledError:
-            await self._stop_starting(spawning, shared)
-            raise
-        except (DeviceTrouble, RuntimeError) as error:  # asyncio needs a thread, and there may be none
-            # it may have been forked before the resource ran out
-            _signal_group(_child_pid(shared), operating_system.KILL)
-            raise DeviceTrouble(str(error)) from error
-        except subprocess.SubprocessError:
-            with own_part("the command could not be started"):
-                _raise_child_error(shared)
-            raise
-        self._guard.started(ticket, transport.get_pid())
+    async def _wait(self, transport: Transport, listener: Listener, ticket: int) -> None:
+        """Wait for the end of a command."""
         try:
             await asyncio.shield(listener.exited)  # cancelling the wait must not cancel the future
         except asyncio.CancelledError:
@@ -219,42 +296,8 @@ class Commands:
             raise LeaseExpired
         if code != 0:
             raise CommandFailed(code, listener.tail(2) or listener.tail(1))
-        return listener
 
-    async def _spawn(
-        self, argv: Sequence[str], terms: Mapping[str, Any], listener_of: Callable[[], _Listener]
-    ) -> tuple[asyncio.SubprocessTransport, _Listener]:
-        return await asyncio.get_running_loop().subprocess_exec(
-            listener_of,
-            *argv,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            **terms,
-        )
-
-    async def _stop_starting(
-        self, spawning: asyncio.Task[tuple[asyncio.SubprocessTransport, _Listener]], shared: mmap.mmap
-    ) -> None:
-        """Stop a command that is still being started. The start must be awaited; it takes a few turns of the loop.
-
-        If the start itself was cancelled, as at the end of a program, asyncio kills only the process and not its group,
-        and may wait for its pipes forever, until it is cancelled again."""
-        waiting = True
-        while not spawning.done():
-            if spawning.cancelling():
-                _signal_group(_child_pid(shared), operating_system.KILL)
-                spawning.cancel()
-            try:
-                await asyncio.wait([spawning], timeout=0.1)
-            except asyncio.CancelledError:
-                waiting = False
-        if spawning.cancelled():
-            _signal_group(_child_pid(shared), operating_system.KILL)
-        elif spawning.exception() is None:
-            transport, listener = spawning.result()
-            await (self._stop(transport, listener) if waiting else self._kill(transport, listener))
-
-    async def _stop(self, transport: asyncio.SubprocessTransport, listener: _Listener) -> None:
+    async def _stop(self, transport: Transport, listener: Listener) -> None:
         _signal_group(transport.get_pid(), signal.SIGTERM)
         try:
             await asyncio.wait([listener.exited], timeout=self.grace)
@@ -263,14 +306,14 @@ class Commands:
             raise
         await self._end(transport, listener)
 
-    async def _kill(self, transport: asyncio.SubprocessTransport, listener: _Listener) -> None:
+    async def _kill(self, transport: Transport, listener: Listener) -> None:
         _signal_group(transport.get_pid(), operating_system.KILL)
         try:
             await asyncio.wait([listener.exited], timeout=self.grace)  # short, but it may have to finish a read
         finally:
             transport.close()
 
-    async def _end(self, transport: asyncio.SubprocessTransport, listener: _Listener) -> None:
+    async def _end(self, transport: Transport, listener: Listener) -> None:
         """Kill the rest of the group, and read the rest of the output."""
         if operating_system.HAS_PROCESS_GROUPS or transport.get_returncode() is None:
             _signal_group(transport.get_pid(), operating_system.KILL)
@@ -285,31 +328,6 @@ class Commands:
         self._closing = True
         if not self._running:
             self._guard.close()
-
-
-def _report_to_guard(pipe: int, ticket: int, shared: mmap.mmap, in_child: Callable[[], None] | None) -> None:
-    """Runs in the child, between fork and exec. The guard's pipe is closed after it. Python reports to the parent that
-    this raised, but not what: so the errno is left in shared memory."""
-    shared[:8] = os.getpid().to_bytes(8, "little")
-    try:
-        process_guard.report(pipe, ticket)
-        if in_child is not None:
-            in_child()
-    except OSError as error:
-        shared[8:] = (error.errno or 0).to_bytes(8, "little")
-        raise
-
-
-def _child_pid(shared: mmap.mmap) -> int:
-    """The process id of a child that has reported it; 0 otherwise."""
-    return int.from_bytes(shared[:8], "little")
-
-
-def _raise_child_error(shared: mmap.mmap) -> None:
-    """Raise the OSError that the child got, if it did."""
-    code = int.from_bytes(shared[8:], "little")
-    if code:
-        raise OSError(code, os.strerror(code))
 
 
 def _signal_group(group: int, number: signal.Signals) -> None:

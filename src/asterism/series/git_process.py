@@ -18,18 +18,19 @@ import contextlib
 import re
 import shutil
 import signal
+import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from asterism.base import operating_system
 from asterism.base.text import masked_url
 from asterism.execution import process_guard
+from asterism.execution.processes import Listener, Transport, start_process
 from asterism.series.register import RegisterUnavailable
 
 DIRECTORY_PREFIX = "asterism-series-"
@@ -118,46 +119,31 @@ class PrivateRepository:
         self.remove()
         await asyncio.to_thread(self._guard.close)
 
-    def _group_terms(self, ticket: int) -> dict[str, Any]:
-        """The process leads a group of its own, has no terminal to prompt on, and reports to the guard."""
-        if not operating_system.HAS_PROCESS_GROUPS:
-            return {}
-        report = partial(process_guard.report, self._guard.pipe(), ticket)
-        return {"start_new_session": True, "preexec_fn": report}
-
     async def run(self, *words: str, stdin: bytes = b"", environment: Mapping[str, str] | None = None) -> GitResult:
         """Run a git command to its end; ``environment`` is added to that of the repository. Raises GitTimeout."""
         self.ensure()
         ticket = self._guard.admit()
+        variables = {**self._environment, **(environment or {}), "GIT_DIR": str(self._directory)}
+        listener = Listener(None, sys.maxsize)
         try:
-            starting = asyncio.ensure_future(
-                asyncio.create_subprocess_exec(
-                    "git",
-                    *_SETTINGS,
-                    *words,
-                    stdin=asyncio.subprocess.PIPE,
-                    stdout=asyncio.subprocess.PIPE,
-                    stderr=asyncio.subprocess.PIPE,
-                    env={**self._environment, **(environment or {}), "GIT_DIR": str(self._directory)},
-                    **self._group_terms(ticket),
-                )
-            )
+            with tempfile.TemporaryFile() as source:
+                source.write(stdin)
+                source.seek(0)
+                try:  # without a terminal of its session, git has none to prompt on
+                    argv = ("git", *_SETTINGS, *words)
+                    start = start_process(self._guard, ticket, argv, variables, listener, stdin=source, session=True)
+                    process = await start
+                except FileNotFoundError:
+                    raise RegisterUnavailable("git is not installed: a series on a git remote needs it") from None
+            ended = asyncio.gather(listener.exited, listener.output_ended)
             try:
-                process = await asyncio.shield(starting)
-            except FileNotFoundError:
-                raise RegisterUnavailable("git is not installed: a series on a git remote needs it") from None
-            except asyncio.CancelledError:  # git may have started, and without its pid nothing could end it
-                await _end(await starting)
-                raise
-            self._guard.started(ticket, process.pid)
-            try:
-                out, stderr = await asyncio.wait_for(process.communicate(stdin), self._timeout)
+                await asyncio.wait_for(asyncio.shield(ended), self._timeout)
             except TimeoutError:
                 raise GitTimeout(f"git {words[0]} took longer than {self._timeout:g} s") from None
             finally:
-                if process.returncode is None:
-                    await _end(process)
-            return GitResult(process.returncode or 0, out, stderr.decode(errors="replace"))
+                if not ended.done():
+                    await _end(process, ended)
+            return GitResult(process.get_returncode() or 0, bytes(listener.output()), listener.tail(2))
         finally:
             self._guard.finished(ticket)
 
@@ -172,20 +158,18 @@ def _remove_abandoned() -> None:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """End a process with its whole group, unless it has ended."""
-    if process.returncode is not None:
-        return
-    alive = _signal_group(process.pid, signal.SIGTERM)  # on SIGTERM git removes its locks
+async def _end(process: Transport, ended: Awaitable[object]) -> None:
+    """End a process with its whole group."""
+    alive = _signal_group(process.get_pid(), signal.SIGTERM)  # on SIGTERM git removes its locks
     deadline = time.monotonic() + GRACE
     try:
         while alive and time.monotonic() < deadline:
             await asyncio.sleep(0.01)
-            alive = _signal_group(process.pid, 0)
+            alive = _signal_group(process.get_pid(), 0)
     finally:
         if alive:
-            _signal_group(process.pid, operating_system.KILL)
-        await process.communicate()  # wait() alone never returns while the output pipe is full
+            _signal_group(process.get_pid(), operating_system.KILL)
+        await ended
 
 
 def _signal_group(group: int, number: int) -> bool:

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from asterism.base.secret_mask import Mask
 from asterism.core.errors import AsterismError, DeviceUnavailable, NotJson
 from asterism.core.run.run import Assignment, Progress, Run
+from asterism.execution import guard_main
 from asterism.execution.processes import OUTPUT_LIMIT, CommandFailed
 from asterism.execution.task_inputs import MissingInput
 from asterism.fleet.device.executor import TAIL, LimitReached
@@ -406,19 +407,20 @@ async def test_nothing_is_left_behind(state: Path) -> None:
 def test_ended_process_groups_are_removed_from_the_records(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("asterism.fleet.device.process_records.LARGEST", 40)
     life = ProcessRecords("kitchen", "s1")
-    held, in_child = life.admit(None)
+    held = life.admit(None)
     child = os.fork()
     if child == 0:
-        in_child()
+        guard_main.enter(os.open(os.devnull, os.O_WRONLY), 1, (held.ticket, held.own_stat, 0, None), held.groups)
         os.execvp("sleep", ["sleep", "1000"])
     groups = state / "lives" / "s1" / "groups"
     soon(lambda: lines(groups, 2))
     for _ in range(50):
-        ticket, _ = life.admit(None)
-        life.finished(ticket)
+        life.finished(life.admit(None).ticket)
     first, *rest = lines(groups)
     assert json.loads(first)["device"] == "kitchen"
-    assert [line for line in rest if line.startswith("+")] == [line for line in rest if f"+{held} {child} " in line]
+    assert [line for line in rest if line.startswith("+")] == [
+        line for line in rest if f"+{held.ticket} {child} " in line
+    ]
     assert len(rest) < 10
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)

@@ -120,14 +120,20 @@ TREE = (
 )
 """A shell, a child in its group, and two that have left it."""
 
-WITHOUT_DEATH_SIGNAL = "made._records._ask = None"
+READY = (
+    "guard = made._commands._guard; guard.pipe(); [guard._read_lines(1.0) for _ in iter(lambda: guard._ready, True)]"
+)
+"""The guard starts the command; otherwise it is being started itself, and the agent forks."""
+
+WITHOUT_DEATH_SIGNAL = "made._records._dies_with_agent = False"
 
 
 # -- death -------------------------------------------------------------------------------------------------------------
 
 
-def test_if_only_the_agent_dies_its_guard_ends_the_group_at_once(agent: Callable[..., Agent]) -> None:
-    one = agent("trap '' TERM; echo $$ >> $NOTED; sleep 1000 & echo $! >> $NOTED; wait")
+@pytest.mark.parametrize("setting", ["", pytest.param(READY, marks=linux)], ids=["forked", "cloned"])
+def test_if_only_the_agent_dies_its_guard_ends_the_group_at_once(agent: Callable[..., Agent], setting: str) -> None:
+    one = agent("trap '' TERM; echo $$ >> $NOTED; sleep 1000 & echo $! >> $NOTED; wait", setting=setting)
     numbers = one.numbers(2)
     one.process.kill()
     one.process.wait()
@@ -135,11 +141,22 @@ def test_if_only_the_agent_dies_its_guard_ends_the_group_at_once(agent: Callable
 
 
 @linux
-def test_if_both_die_the_command_itself_dies_with_them(agent: Callable[..., Agent]) -> None:
-    one = agent("echo $$ >> $NOTED; exec sleep 1000")
+@pytest.mark.parametrize("setting", ["", READY], ids=["forked", "cloned"])
+def test_if_both_die_the_command_itself_dies_with_them(agent: Callable[..., Agent], setting: str) -> None:
+    one = agent("echo $$ >> $NOTED; exec sleep 1000", setting=setting)
     (leader,) = one.numbers(1)
     one.kill()
     soon(lambda: not alive(leader))
+
+
+@linux
+@pytest.mark.parametrize("setting", ["", READY], ids=["forked", "cloned"])
+def test_without_the_death_signal_it_would_go_on(agent: Callable[..., Agent], setting: str) -> None:
+    """The ablation."""
+    one = agent("echo $$ >> $NOTED; exec sleep 1000", setting=f"{WITHOUT_DEATH_SIGNAL}; {setting}")
+    (leader,) = one.numbers(1)
+    one.kill()
+    assert alive(leader)
 
 
 @linux

@@ -14,11 +14,12 @@ from typing import IO, Any, Protocol
 
 from asterism.base.secret_mask import Mask
 from asterism.core.run.run import Progress, Run
+from asterism.execution.process_guard import Admission
 from asterism.execution.processes import Commands
 from asterism.fleet.policy.device_policy import DevicePolicy
 
-Admit = Callable[[str | None], AbstractContextManager[Callable[[], None]]]
-"""Records a process that is about to start in a directory; yields what the child calls first."""
+Admit = Callable[[str | None], AbstractContextManager[Admission]]
+"""Records a process that is about to start in a directory."""
 
 
 class AgentProcesses:
@@ -51,7 +52,7 @@ class AgentProcesses:
         self._started += 1
         key = f"{self._run_id}/{self._started}"
         lease = None if self._until is None else max(self._until - time.monotonic(), 0.001)
-        with self._admit(cwd) as in_child:
+        with self._admit(cwd) as admission:
             self._keys.add(key)
             try:
                 return await self._commands.run(
@@ -60,7 +61,7 @@ class AgentProcesses:
                     cwd,
                     executable=executable,
                     heard=heard,
-                    in_child=in_child,
+                    admission=admission,
                     key=key,
                     lease=lease,
                     stdin=stdin,

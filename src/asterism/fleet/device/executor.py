@@ -25,7 +25,6 @@ import json
 import logging
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -42,6 +41,7 @@ from asterism.core.run.run import Progress, Run
 from asterism.core.run.workflow import Workflow
 from asterism.execution import task_inputs
 from asterism.execution.large_values import call_apart
+from asterism.execution.process_guard import Admission
 from asterism.execution.processes import EXHAUSTED, OUTPUT_LIMIT, CommandFailed, Commands, own_part
 from asterism.execution.task_inputs import ResolvedInputs
 from asterism.fleet.device.agent_work import AgentProcesses, AgentRunner, AgentWork
@@ -304,12 +304,12 @@ class DeviceExecutor:
 
     async def probe(self) -> None:
         """Run an empty command with all that a device does for a command. Raises DeviceTrouble."""
-        with self._run_files({}, None) as (_, files, in_child):
+        with self._run_files({}, None) as (_, files, admission):
             environment = {**self._records.marks(), **files}
             try:
                 empty = operating_system.EMPTY_COMMAND
-                await self._commands.run(empty, environment, in_child=in_child, lease=PROBE_TIMEOUT)
-            except (CommandFailed, OSError, subprocess.SubprocessError) as error:
+                await self._commands.run(empty, environment, admission=admission, lease=PROBE_TIMEOUT)
+            except (CommandFailed, OSError) as error:
                 raise DeviceTrouble(f"an empty command fails: {error}") from error
 
     def allow(self, run_id: str, seconds: float) -> None:
@@ -325,7 +325,7 @@ class DeviceExecutor:
     # -- commands ----------------------------------------------------------------------------------------------------
 
     async def _run(self, work: RunWork, command: Command, mask: Mask, texts: Mapping[str, str]) -> Any:
-        with self._run_files(work.given, command.cwd) as (progress, files, in_child):
+        with self._run_files(work.given, command.cwd) as (progress, files, admission):
             files |= await _write_inputs(texts, progress.parent)
             watcher = OutputWatcher(progress, mask, work.on_output, work.on_progress, work.output)
             try:
@@ -335,7 +335,7 @@ class DeviceExecutor:
                     command.cwd,
                     executable=command.executable,
                     heard=watcher.hear,
-                    in_child=in_child,
+                    admission=admission,
                     key=work.run.id,
                     lease=work.lease,
                     result_limit=await work.value_limit(),
@@ -351,8 +351,6 @@ class DeviceExecutor:
                         "the words and variables of the command are too long; let it read the file $ASTERISM_INPUT"
                     ) from None
                 raise
-            except subprocess.SubprocessError:  # the child checked its directory before it became the command
-                raise AsterismError("the command was not started: its directory was replaced") from None
             finally:
                 watcher.close()
         raise failed  # outside the handler: the first error, with all of the output, would stay its context
@@ -401,31 +399,29 @@ class DeviceExecutor:
         )
 
     @contextlib.contextmanager
-    def _admitted(self, cwd: str | None) -> Iterator[Callable[[], None]]:
+    def _admitted(self, cwd: str | None) -> Iterator[Admission]:
         """Record a process of an agent for as long as it runs. Raises DeviceTrouble."""
         with own_part("a process of the agent could not be recorded"):
-            ticket, in_child = self._records.admit(None if self.policy.everything else cwd)
+            admission = self._records.admit(None if self.policy.everything else cwd)
         try:
-            yield in_child
+            yield admission
         finally:
-            self._records.finished(ticket)
+            self._records.finished(admission.ticket)
 
     @contextlib.contextmanager
-    def _run_files(
-        self, given: Mapping[str, Any], cwd: str | None
-    ) -> Iterator[tuple[Path, dict[str, str], Callable[[], None]]]:
+    def _run_files(self, given: Mapping[str, Any], cwd: str | None) -> Iterator[tuple[Path, dict[str, str], Admission]]:
         """The files of a command for as long as it runs. Yields the file for its progress, the variables that name its
-        files, and the function that its process calls first. Raises DeviceTrouble."""
+        files, and what its process does first. Raises DeviceTrouble."""
         with contextlib.ExitStack() as undo:
             with own_part("the files of the run could not be written"):
                 directory = self._records.make_directory()
                 undo.callback(shutil.rmtree, directory, ignore_errors=True)
-                ticket, in_child = self._records.admit(None if self.policy.everything else cwd)
-                undo.callback(self._records.finished, ticket)
+                admission = self._records.admit(None if self.policy.everything else cwd)
+                undo.callback(self._records.finished, admission.ticket)
                 progress, file = directory / "progress", directory / "input.json"
                 _write_input(file, given)
                 progress.touch(mode=0o600)
-            yield progress, {"ASTERISM_PROGRESS": str(progress), "ASTERISM_INPUT": str(file)}, in_child
+            yield progress, {"ASTERISM_PROGRESS": str(progress), "ASTERISM_INPUT": str(file)}, admission
 
 
 def _refuse_secret_inputs(flow: Workflow, given: Any) -> None:

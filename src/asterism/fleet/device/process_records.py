@@ -27,12 +27,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from asterism.base import operating_system
+from asterism.execution.process_guard import Admission
 
 PROC = Path("/proc")
 LARGEST = 1 << 16
@@ -40,8 +41,6 @@ LARGEST = 1 << 16
 
 ROUNDS = 10
 """How often to search again for processes that were started while others were being killed."""
-
-_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 
 
 # -- identity of processes ---------------------------------------------------------------------------------------------
@@ -138,7 +137,8 @@ class ProcessRecords:
         self.device, self.session, self.store = device, session, store_mark(store)
         self._proc = proc
         self._agent, self._began = 0, 0.0
-        self._ask = _death_signal()
+        # Linux kills them when the thread ends that started them, that of the event loop: nobody looks after them then
+        self._dies_with_agent = sys.platform.startswith("linux")
         self._directory: Path | None = None
         self._groups = -1
         self._tickets = 0
@@ -167,27 +167,15 @@ class ProcessRecords:
         """A new directory for the files of one execution."""
         return Path(tempfile.mkdtemp(prefix="run-", dir=self._open_records()))
 
-    def admit(self, cwd: str | None) -> tuple[int, Callable[[], None]]:
-        """A ticket for a child, and the function that the child calls before it becomes the command: it records itself,
-        asks to be killed with this process, and checks its directory, since a link may have changed after ``cwd`` was
-        judged."""
+    def admit(self, cwd: str | None) -> Admission:
+        """What a child does before it becomes the command: it records itself, asks to be killed with this process, and
+        checks its directory, since a link may have changed after ``cwd`` was judged."""
         self._open_records()
         self._tickets += 1
-        ticket, groups, agent = self._tickets, self._groups, os.getpid()
+        self._open.add(self._tickets)
         own_stat = str(self._proc / "self" / "stat").encode() if self._proc.is_dir() else None
-        ask = self._ask
-
-        def in_child() -> None:
-            os.write(groups, b"+%d %d %s\n" % (ticket, os.getpid(), _own_start_time(own_stat)))
-            if ask is not None:
-                ask(_DEATH_SIGNAL, operating_system.KILL)
-                if os.getppid() != agent:  # the agent died before the request
-                    os._exit(1)
-            if cwd is not None and _working_directory() != cwd:
-                raise PermissionError(f"{cwd} is another directory by now")
-
-        self._open.add(ticket)
-        return ticket, in_child
+        agent = os.getpid() if self._dies_with_agent else 0
+        return Admission(self._tickets, self._groups, own_stat, agent, cwd)
 
     def finished(self, ticket: int) -> None:
         self._open.discard(ticket)
@@ -238,38 +226,6 @@ class ProcessRecords:
         os.ftruncate(self._groups, 0)
         os.write(self._groups, b"".join([first, *still_open]))
         self._written = 0
-
-
-def _own_start_time(stat: bytes | None) -> bytes:
-    """``start_time`` of the calling process, without anything that a fork may have left in a bad state."""
-    if stat is None:
-        return b"%d" % int(time.time())
-    file = os.open(stat, os.O_RDONLY)
-    try:
-        return os.read(file, 4096).rpartition(b")")[2].split()[19]
-    finally:
-        os.close(file)
-
-
-def _working_directory() -> str | None:
-    """The working directory; None if it was removed."""
-    with contextlib.suppress(OSError):
-        return os.getcwd()
-    return None
-
-
-def _death_signal() -> Callable[[int, int], int] | None:
-    """``prctl`` on Linux, with which a child asks to be killed when the thread that started it ends: that is the thread
-    of the event loop, after which nothing looks after the child."""
-    if not sys.platform.startswith("linux"):
-        return None
-    import ctypes
-
-    with contextlib.suppress(OSError, AttributeError):
-        prctl = ctypes.CDLL(None).prctl
-        prctl.argtypes, prctl.restype = (ctypes.c_int, ctypes.c_ulong), ctypes.c_int
-        return prctl
-    return None
 
 
 # -- orphans: what earlier sessions left running -----------------------------------------------------------------------
