@@ -1,9 +1,9 @@
 """The memory of a large process in huge pages, so that its forks are cheap.
 
 Commands that tests run as forks, and the first command under a process guard, fork this process. A fork copies the
-entry of each page of the process, and afterwards each page that the process writes is a fault. A worker of the tests has all test
-files in its memory: 340 MB are 87,000 pages, and a fork takes 20 to 30 ms of processor time. In pages of 2 MB it takes
-a third.
+entry of each page of the process, and afterwards each page that the process writes is a fault. A worker of the tests
+has all test files in its memory: 340 MB are 87,000 pages, and a fork takes 20 to 30 ms of processor time. In pages of
+2 MB it takes a third.
 
 Where the system has no huge pages, or none to spare, nothing happens.
 """

@@ -1,8 +1,9 @@
 """How work is executed anywhere: processes, functions, HTTP requests, their inputs and their output.
 
 ``task_inputs``        the inputs of a task: values and placeholders; for a command its environment, words and files
-``processes``          commands as child processes; ``process_guard`` starts them, and kills those of a process that dies or
-                       is frozen; ``guard_main`` is the program of the guard
+``processes``          commands as child processes
+``process_guard``      starts child processes, and kills those of a process that dies or is frozen
+``guard_main``         the program of the guard
 ``placeholders``       placeholders of plan files (``{item}``), filled when a task is made
 ``foreach_expansion``  the tasks of a ``foreach``, from a list
 ``function_calls``     Python functions by their path, and the traceback of one that failed
