@@ -15,6 +15,7 @@ import select
 import signal
 import sys
 import time
+from functools import cache
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -79,18 +80,14 @@ def working_directory() -> str | None:
         return None
 
 
-_library: Any = None
-
-
+@cache
 def c_library() -> Any:
     """The C library, loaded once: a child must not load anything."""
-    global _library
-    if _library is None:
-        import ctypes
+    import ctypes
 
-        _library = ctypes.PyDLL(None, use_errno=True)
-        _library.prctl.argtypes, _library.prctl.restype = (ctypes.c_int, ctypes.c_ulong), ctypes.c_int
-    return _library
+    library = ctypes.PyDLL(None, use_errno=True)
+    library.prctl.argtypes, library.prctl.restype = (ctypes.c_int, ctypes.c_ulong), ctypes.c_int
+    return library
 
 
 def clone_call() -> Callable[[], int] | None:

@@ -253,26 +253,11 @@ class Commands:
         if key is not None:
             self._keys[key] = ticket
         try:
-            if operating_system.HAS_PROCESS_GROUPS:
-                with own_part("the guard of the command could not be started"):
-                    self._guard.pipe()
-                if lease is not None:
-                    self._guard.allow(ticket, lease)
-                if folder is not None:
-                    self._guard.remove_later(ticket, folder)
+            self._guard_it(ticket, lease, folder)
             listener = Listener(heard, 0 if result_limit is None else result_limit.size)
             with own_part("the command could not be started", EXHAUSTED):
-                transport = await start_process(
-                    self._guard,
-                    ticket,
-                    argv,
-                    environment,
-                    listener,
-                    cwd=cwd,
-                    executable=executable,
-                    stdin=stdin,
-                    admission=admission,
-                )
+                terms: dict[str, Any] = {"cwd": cwd, "executable": executable, "stdin": stdin, "admission": admission}
+                transport = await start_process(self._guard, ticket, argv, environment, listener, **terms)
             await self._wait(transport, listener, ticket)
         finally:
             if key is not None and self._keys.get(key) == ticket:
@@ -282,6 +267,15 @@ class Commands:
             if self._closing and not self._running:
                 self._guard.close()
         return None if result_limit is None else await listener.value(result_limit)
+
+    def _guard_it(self, ticket: int, lease: float | None, folder: str | None) -> None:
+        if operating_system.HAS_PROCESS_GROUPS:
+            with own_part("the guard of the command could not be started"):
+                self._guard.pipe()
+            if lease is not None:
+                self._guard.allow(ticket, lease)
+            if folder is not None:
+                self._guard.remove_later(ticket, folder)
 
     async def _wait(self, transport: Transport, listener: Listener, ticket: int) -> None:
         """Wait for the end of a command."""
