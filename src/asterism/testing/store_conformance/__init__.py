@@ -42,8 +42,8 @@ except ImportError as error:
     ) from error
 
 _TESTS = (
-    "commit_tests", "concurrency_tests", "dump_tests", "feed_tests", "log_tests", "maintenance_tests", "model_tests",
-    "query_tests", "record_tests", "sample_records", "session_tests",
+    "concurrency_tests", "feed_tests", "maintenance_tests", "model_tests", "query_tests", "record_tests",
+    "sample_records", "session_tests",
 )  # fmt: skip
 
 with contextlib.suppress(ImportError):  # so that pytest shows what a failed assertion in these modules compared
@@ -52,16 +52,14 @@ with contextlib.suppress(ImportError):  # so that pytest shows what a failed ass
     pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in _TESTS))
 
 # ruff: noqa: E402
-from asterism.testing.conformance import ProcessOpener, StoreTests
-from asterism.testing.store_conformance.commit_tests import CommitTests
+from asterism.testing.conformance import ProcessOpener
 from asterism.testing.store_conformance.concurrency_tests import ProcessTests, RaceTests
-from asterism.testing.store_conformance.dump_tests import DumpTests
 from asterism.testing.store_conformance.feed_tests import FeedTests
-from asterism.testing.store_conformance.log_tests import LogTests
-from asterism.testing.store_conformance.maintenance_tests import OrphanTests, RetentionTests
+from asterism.testing.store_conformance.maintenance_tests import DumpTests, RetentionTests
 from asterism.testing.store_conformance.model_tests import ModelTests
-from asterism.testing.store_conformance.query_tests import FindTests, TakeTests
-from asterism.testing.store_conformance.record_tests import RegisterTests, ValueTests
+from asterism.testing.store_conformance.query_tests import FindTests, OrphanTests, TakeTests
+from asterism.testing.store_conformance.record_tests import CommitTests, LogTests, RegisterTests, ValueTests
+from asterism.testing.store_conformance.sample_records import StoreTests
 from asterism.testing.store_conformance.session_tests import HeartbeatTests, WatchTests
 
 __all__ = ["ProcessOpener", "SharedStoreConformance", "StoreConformance", "StoreTests"]

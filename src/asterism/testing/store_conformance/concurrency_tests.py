@@ -17,8 +17,17 @@ from asterism.core.run.session import REPLACED
 from asterism.store.protocol import Notice, PutRegister, PutRun, PutSession, Query, Store, Write
 from asterism.store.row_codec import run_of
 from asterism.store.store_errors import Conflict
-from asterism.testing.conformance import StoreTests
-from asterism.testing.store_conformance.sample_records import a_run, a_session, added, ids, joined, offer, taking, wins
+from asterism.testing.store_conformance.sample_records import (
+    StoreTests,
+    a_run,
+    a_session,
+    added,
+    ids,
+    joined,
+    offer,
+    taking,
+    wins,
+)
 
 
 async def _increment(store: Store, *keys: str) -> int:

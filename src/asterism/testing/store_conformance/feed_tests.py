@@ -6,7 +6,7 @@ from typing import Any
 
 from asterism.core.run import transitions
 from asterism.core.run.run import ASSIGNED, CLAIMED
-from asterism.core.run.session import ABROAD, ENDED
+from asterism.core.run.session import ABROAD, ENDED, Session
 from asterism.store.protocol import ENDED as ENDED_TOPIC
 from asterism.store.protocol import (
     FEED,
@@ -23,10 +23,11 @@ from asterism.store.protocol import (
     for_device,
 )
 from asterism.store.store_errors import StoreError
-from asterism.testing.conformance import WAKE_TIMEOUT, StoreTests
 from asterism.testing.store_conformance.sample_records import (
     FAR,
     FLOW,
+    WAKE_TIMEOUT,
+    StoreTests,
     a_run,
     a_session,
     added,
@@ -100,12 +101,10 @@ class FeedTests(StoreTests):
         assert numbers[-1] == await feed.newest() == change.number
         assert [one.run.id for one in await feed.changes(numbers[0], 1)] == ["r0003"]
 
-    async def test_a_take_is_a_change(self, store: Store, feed: ChangeFeed) -> None:
-        kitchen = a_session()
-        await joined(store, kitchen)
+    async def test_a_take_is_a_change(self, store: Store, feed: ChangeFeed, session: Session) -> None:
         await added(store, a_run(1))
         seen = await feed.newest()
-        await store.take(offer(), taking(kitchen))
+        await store.take(offer(), taking(session))
         [change] = await feed.changes(seen, 10)
         assert (change.run.device, change.left_to) == ("kitchen", None)
 
@@ -139,16 +138,14 @@ class FeedTests(StoreTests):
             await store.commit([copy(3), PutRun(a_run(3), None)])
         assert await store.run("r0001") == a_run(1, key="once")
 
-    async def test_a_copy_is_not_offered(self, store: Store, feed: ChangeFeed) -> None:
-        kitchen = a_session()
-        await joined(store, kitchen)
+    async def test_a_copy_is_not_offered(self, store: Store, feed: ChangeFeed, session: Session) -> None:
         await added(store, a_run(1))
         await store.commit([copy(2)])
         assert ids(await store.find(Query(offered=True))) == ["r0001"]
         assert ids(await store.find(Query(offered=False))) == ["r0002"]
         assert [one.number for one in await store.waiting()] == [1]
-        assert ids(await store.take(offer(), taking(kitchen))) == ["r0001"]
-        assert await store.take(offer(), taking(kitchen)) == []
+        assert ids(await store.take(offer(), taking(session))) == ["r0001"]
+        assert await store.take(offer(), taking(session)) == []
 
     async def test_a_run_that_is_left_to_a_peer_is_no_longer_offered(self, store: Store, feed: ChangeFeed) -> None:
         await joined(store, a_session())
@@ -261,21 +258,19 @@ class FeedTests(StoreTests):
         await joined(store, over)
         assert (await session_in(store, over.id)).state != ENDED
 
-    async def test_a_restored_store_has_another_feed_and_no_open_copies(self, store: Store, feed: ChangeFeed) -> None:
+    async def test_a_restored_store_has_another_feed_and_no_open_copies(
+        self, store: Store, feed: ChangeFeed, fresh: Store
+    ) -> None:
         ended = completed(held_by(a_run(3), _ABROAD))
         await store.commit([copy(1), PutRun(a_run(2), None), PutCopy(ended, None, PEER)])
         first = await feed.start_feed()
         dumped = [line async for line in store.dump()]
-        restored = await self.open_store()
-        try:
-            assert await restored.load(lines_of(dumped)) == 2
-            assert await restored.register(FEED) is None
-            assert ids(await restored.find(Query(offered=True))) == ["r0002"]
-            assert await feed_of(restored).start_feed() != first
-            assert (await contents(restored)).runs == {"r0002": a_run(2), "r0003": ended}
-            assert ["are not restored: 1." in notice.message for _, notice in await restored.notices()] == [True]
-        finally:
-            await restored.close()
+        assert await fresh.load(lines_of(dumped)) == 2
+        assert await fresh.register(FEED) is None
+        assert ids(await fresh.find(Query(offered=True))) == ["r0002"]
+        assert await feed_of(fresh).start_feed() != first
+        assert (await contents(fresh)).runs == {"r0002": a_run(2), "r0003": ended}
+        assert ["are not restored: 1." in notice.message for _, notice in await fresh.notices()] == [True]
 
     async def test_a_large_feed_is_read_in_parts(self, store: Store, feed: ChangeFeed) -> None:
         await store.commit([PutRun(a_run(number, FLOW), None) for number in range(250)])

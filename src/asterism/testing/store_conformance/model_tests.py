@@ -34,8 +34,7 @@ from asterism.store.protocol import (
     Write,
 )
 from asterism.store.store_errors import Conflict
-from asterism.testing.conformance import StoreTests
-from asterism.testing.store_conformance.sample_records import FAR, FLOW, contents, ids, offer
+from asterism.testing.store_conformance.sample_records import FAR, FLOW, StoreTests, contents, ids, offer
 
 PROGRAMS, STEPS = 12, 25
 PHASES = (Phase.generate, Phase.shrink)

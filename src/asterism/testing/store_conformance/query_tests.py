@@ -1,11 +1,11 @@
-"""Tests of queries and takes: which runs a store finds, and which run a device gets, none twice."""
+"""Tests of queries and takes: which runs a store finds and counts, and which run a device gets, none twice."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,9 @@ from asterism.core.run.run import (
     TERMINAL,
     Grant,
     Run,
+    RunStatus,
 )
+from asterism.core.run.session import ENDED, REPLACED, Session
 from asterism.store.protocol import (
     PlanQuery,
     PutLog,
@@ -29,15 +31,19 @@ from asterism.store.protocol import (
     PutPriority,
     PutRegister,
     PutRun,
+    PutSession,
     Query,
     Store,
     StoredChunk,
+    WaitingRuns,
 )
 from asterism.store.store_errors import Conflict
-from asterism.testing.conformance import StoreTests
 from asterism.testing.store_conformance.sample_records import (
+    FAR,
     FLOW,
     LATER,
+    TIMEOUT,
+    StoreTests,
     a_run,
     a_session,
     added,
@@ -52,6 +58,7 @@ from asterism.testing.store_conformance.sample_records import (
     raising,
     released,
     series_of,
+    session_in,
     started,
     taking,
     wins,
@@ -294,10 +301,8 @@ class FindTests(StoreTests):
 class TakeTests(StoreTests):
     """Tests of ``take``."""
 
-    async def test_taken_runs_are_stored_and_returned(self, store: Store) -> None:
-        session = a_session()
+    async def test_taken_runs_are_stored_and_returned(self, store: Store, session: Session) -> None:
         run = a_run(1, given={"file": "a.mp4"})
-        await joined(store, session)
         await added(store, run)
         [taken] = await store.take(offer(), taking(session))
         assert taken == held_by(run, session, now=LATER)
@@ -308,9 +313,7 @@ class TakeTests(StoreTests):
     async def test_an_empty_store_has_nothing_to_take(self, store: Store) -> None:
         assert await store.take(offer(), taking(a_session())) == []
 
-    async def test_the_most_urgent_comes_first_and_the_oldest_of_those(self, store: Store) -> None:
-        session = a_session()
-        await joined(store, session)
+    async def test_the_most_urgent_comes_first_and_the_oldest_of_those(self, store: Store, session: Session) -> None:
         runs = [a_run(number, priority=number % 3 - 1) for number in range(9)]
         await added(store, *runs)
         expected = ids(sorted(runs, key=lambda run: (-run.priority, run.created_at)))
@@ -319,9 +322,7 @@ class TakeTests(StoreTests):
         assert ids(await store.take(offer(limit=0), taking(session))) == []
         assert ids(await store.take(offer(limit=100), taking(session))) == expected[6:]
 
-    async def test_a_changed_priority_changes_the_place_in_the_queue(self, store: Store) -> None:
-        session = a_session()
-        await joined(store, session)
+    async def test_a_changed_priority_changes_the_place_in_the_queue(self, store: Store, session: Session) -> None:
         runs = [a_run(number, priority=number) for number in range(4)]
         await added(store, *runs)
         late = runs[1].changed(priority=7, revision=3)
@@ -334,9 +335,7 @@ class TakeTests(StoreTests):
         assert ids(await store.take(offer(limit=9), taking(session))) == ids([changed, runs[3], runs[2], runs[1]])
         assert await store.check() == []
 
-    async def test_a_returned_run_keeps_its_place_in_the_queue(self, store: Store) -> None:
-        session = a_session()
-        await joined(store, session)
+    async def test_a_returned_run_keeps_its_place_in_the_queue(self, store: Store, session: Session) -> None:
         await added(store, *(a_run(number) for number in range(4)))
         first, second = await store.take(offer(limit=2), taking(session))
         await store.commit([after(first, released(first))])
@@ -344,10 +343,8 @@ class TakeTests(StoreTests):
         await store.commit([after(second, released(second))])
         assert ids(await store.take(offer(limit=9), taking(session))) == [second.id, "r0003"]
 
-    async def test_kinds_that_a_device_cannot_do_are_passed_over(self, store: Store) -> None:
-        session = a_session()
+    async def test_kinds_that_a_device_cannot_do_are_passed_over(self, store: Store, session: Session) -> None:
         other, newer = replace(FLOW, name="index"), FLOW.at_version(2)
-        await joined(store, session)
         await added(store, a_run(1), a_run(2, other), a_run(3, newer), a_run(4))
         asked = offer(not_kinds=frozenset({"transcode@1"}))
         assert ids(await store.take(replace(asked, limit=1), taking(session))) == ["r0002"]
@@ -355,11 +352,9 @@ class TakeTests(StoreTests):
         assert ids(await store.take(asked, taking(session))) == ["r0003"]
         assert ids(await store.take(offer(), taking(session))) == ["r0001", "r0004"]
 
-    async def test_a_pinned_run_is_for_its_device(self, store: Store) -> None:
-        kitchen, garage = a_session(), a_session("garage-1", "garage")
-        await joined(store, kitchen, garage)
+    async def test_a_pinned_run_is_for_its_device(self, store: Store, session: Session, garage: Session) -> None:
         await added(store, a_run(1, device="garage"), a_run(2), a_run(3, device="kitchen"), a_run(4, device="Garage"))
-        assert ids(await store.take(offer(), taking(kitchen))) == ["r0002", "r0003"]
+        assert ids(await store.take(offer(), taking(session))) == ["r0002", "r0003"]
         assert ids(await store.take(offer("garage"), taking(garage))) == ["r0001"]
 
     async def test_a_run_that_avoids_a_device_is_not_offered_to_it(self, store: Store) -> None:
@@ -372,25 +367,19 @@ class TakeTests(StoreTests):
         for number, name in enumerate(names):
             assert ids(await store.take(offer(name), taking(sessions[name]))) == [f"r000{number}"]
 
-    async def test_a_run_is_not_offered_before_its_time(self, store: Store) -> None:
-        session = a_session()
-        await joined(store, session)
+    async def test_a_run_is_not_offered_before_its_time(self, store: Store, session: Session) -> None:
         await added(store, a_run(1).changed(not_before=100.5), a_run(2).changed(not_before=100.25))
         assert await store.take(offer(now=100.0), taking(session)) == []
         assert ids(await store.take(offer(now=100.25), taking(session))) == ["r0002"]
         assert ids(await store.take(offer(now=101.0), taking(session))) == ["r0001"]
 
-    async def test_a_request_above_a_priority_takes_only_more_urgent_runs(self, store: Store) -> None:
-        session = a_session()
-        await joined(store, session)
+    async def test_a_request_above_a_priority_takes_only_more_urgent_runs(self, store: Store, session: Session) -> None:
         await added(store, *(a_run(number, priority=number - 2) for number in range(5)))
         assert ids(await store.take(offer(above=0), taking(session))) == ["r0004", "r0003"]
         assert ids(await store.take(offer(above=0), taking(session))) == []
         assert ids(await store.take(offer(above=-2), taking(session))) == ["r0002", "r0001"]
 
-    async def test_paused_held_owned_and_ended_runs_are_never_offered(self, store: Store) -> None:
-        session = a_session()
-        await joined(store, session)
+    async def test_paused_held_owned_and_ended_runs_are_never_offered(self, store: Store, session: Session) -> None:
         runs = [a_run(number) for number in range(5)]
         held = a_run(5, series="one at a time")
         await added(store, *runs, held)
@@ -417,9 +406,9 @@ class TakeTests(StoreTests):
         )
         assert ids(await store.take(offer(), taking(session))) == ["r0000", "r0002", "r0005"]
 
-    async def test_a_run_changed_many_times_while_it_waited_is_offered_once(self, store: Store) -> None:
-        session = a_session()
-        await joined(store, session)
+    async def test_a_run_changed_many_times_while_it_waited_is_offered_once(
+        self, store: Store, session: Session
+    ) -> None:
         run = a_run(1)
         await added(store, run, a_run(2))
         for _ in range(5):
@@ -430,9 +419,7 @@ class TakeTests(StoreTests):
         assert ids(await store.take(offer(), taking(session))) == ["r0001", "r0002"]
         assert await store.take(offer(), taking(session)) == []
 
-    async def test_a_step_may_refuse_and_then_sees_the_next(self, store: Store) -> None:
-        session = a_session()
-        await joined(store, session)
+    async def test_a_step_may_refuse_and_then_sees_the_next(self, store: Store, session: Session) -> None:
         await added(store, *(a_run(number) for number in range(40)))
         step = taking(session)
         wanted = {"r0030", "r0033", "r0037"}
@@ -442,9 +429,7 @@ class TakeTests(StoreTests):
         assert await store.take(offer(limit=2), lambda run: None) == []
         assert ids(await store.take(offer(limit=1), step)) == ["r0000"]
 
-    async def test_a_step_that_raises_leaves_everything_as_it_was(self, store: Store) -> None:
-        session = a_session()
-        await joined(store, session)
+    async def test_a_step_that_raises_leaves_everything_as_it_was(self, store: Store, session: Session) -> None:
         await added(store, *(a_run(number) for number in range(5)))
         before = await contents(store)
         step = taking(session)
@@ -500,9 +485,7 @@ class TakeTests(StoreTests):
         assert twice == []
         assert {run.id: run for run in taken} == (await contents(store)).runs
 
-    async def test_a_take_and_a_commit_never_both_win(self, store: Store, other: Store) -> None:
-        session = a_session()
-        await joined(store, session)
+    async def test_a_take_and_a_commit_never_both_win(self, store: Store, other: Store, session: Session) -> None:
         runs = [a_run(number) for number in range(40)]
         await added(store, *runs)
         cancelled: list[str] = []
@@ -524,14 +507,152 @@ class TakeTests(StoreTests):
             assert run is not None
             assert run.status is CLAIMED
 
-    async def test_a_lost_run_is_offered_with_its_history(self, store: Store) -> None:
-        session, other = a_session(), a_session("garage-1", "garage")
-        await joined(store, session, other)
+    async def test_a_lost_run_is_offered_with_its_history(
+        self, store: Store, session: Session, garage: Session
+    ) -> None:
         run = a_run(1)
         again = transitions.lose(held_by(run, session), FLOW, 60.0, "no heartbeat arrived")
         assert again.status is REASSIGNING
         await added(store, again)
         assert await store.take(offer(), taking(session)) == []  # it avoids the device that lost it
-        [taken] = await store.take(offer("garage"), taking(other))
+        [taken] = await store.take(offer("garage"), taking(garage))
         assert taken.epoch == 2
         assert taken.previous == again.previous
+
+
+# -- orphans and counts ------------------------------------------------------------------------------------------------
+
+
+def _present(counts: Mapping[RunStatus, int]) -> dict[RunStatus, int]:
+    return {status: number for status, number in counts.items() if number}
+
+
+class OrphanTests(StoreTests):
+    """Tests of ``orphans``, ``waiting`` and ``counts``."""
+
+    async def test_the_runs_of_an_ended_session_are_orphans_at_once(self, store: Store) -> None:
+        session, over = a_session(), a_session("garage-1", "garage", state=ENDED)
+        await joined(store, session, over)
+        theirs = [assigned_to(a_run(1), over), held_by(a_run(2), over), started(held_by(a_run(3), over))]
+        await added(store, *theirs, held_by(a_run(4), session), completed(held_by(a_run(5), over)), a_run(6))
+        found = await store.orphans(0.0, 10)
+        assert sorted(run.id for run, _ in found) == ["r0001", "r0002", "r0003"]
+        assert {run.id: run for run, _ in found} == {run.id: run for run in theirs}
+        known = await session_in(store, "garage-1")
+        assert [replace(owner, used=known.used) for _, owner in found] == [known] * 3
+
+    async def test_an_owner_may_be_silent_exactly_as_long_as_the_timeout_of_its_runs(self, store: Store) -> None:
+        session, old = a_session(), a_session("garage-1", "garage", state=REPLACED)
+        await joined(store, session, old)
+        patient = replace(FLOW, name="patient", heartbeat_timeout=4 * TIMEOUT)
+        await added(store, held_by(a_run(1), session), held_by(a_run(2, patient), session, patient))
+        await added(store, held_by(a_run(3), old), a_run(4), completed(held_by(a_run(5), session)))
+        await store.heartbeat("kitchen-1", {}, [])
+        silent_since = (await session_in(store, "garage-1")).beat_at
+        beat_at = (await session_in(store, "kitchen-1")).beat_at
+        for now, expected in [
+            (0.0, []),
+            (beat_at, []),
+            (silent_since + TIMEOUT, []),
+            (beat_at + TIMEOUT + 0.001, ["r0001", "r0003"]),
+            (beat_at + 4 * TIMEOUT, ["r0001", "r0003"]),
+            (beat_at + 4 * TIMEOUT + 0.001, ["r0001", "r0002", "r0003"]),
+        ]:
+            assert sorted(run.id for run, _ in await store.orphans(now, 10)) == expected, now - beat_at
+        assert "r0001" not in [run.id for run, _ in await store.orphans(beat_at + TIMEOUT, 10)]
+
+    async def test_an_assigned_run_is_not_an_orphan_of_a_silent_session(self, store: Store, session: Session) -> None:
+        asked = assigned_to(a_run(1), session)
+        await added(store, asked, held_by(a_run(2), session))
+        assert [run.id for run, _ in await store.orphans(FAR, 10)] == ["r0002"]
+        known = await session_in(store, session.id)
+        await store.commit([PutSession(known.changed(state=ENDED), known.revision)])
+        assert sorted(run.id for run, _ in await store.orphans(FAR, 10)) == ["r0001", "r0002"]
+
+    async def test_a_heartbeat_saves_the_runs_of_a_session(self, store: Store, session: Session) -> None:
+        await added(store, held_by(a_run(1), session))
+        first = (await session_in(store, session.id)).beat_at
+        while store.clock() <= first + 0.01:  # the store's clock is real, and has to advance
+            await store.heartbeat(session.id, {}, [])
+        await store.heartbeat(session.id, {}, [])
+        last = (await session_in(store, session.id)).beat_at
+        assert last > first
+        assert await store.orphans(first + TIMEOUT + (last - first) / 2, 10) == []
+        assert [run.id for run, _ in await store.orphans(last + TIMEOUT + 0.001, 10)] == ["r0001"]
+
+    async def test_orphans_come_a_few_at_a_time(self, store: Store) -> None:
+        over = a_session("garage-1", "garage", state=ENDED)
+        await joined(store, over)
+        runs = [held_by(a_run(number), over) for number in range(7)]
+        await added(store, *runs)
+        left = {run.id for run in runs}
+        while left:
+            found = await store.orphans(FAR, 3)
+            assert len(found) == min(3, len(left))
+            for run, _ in found:
+                left.remove(run.id)
+            await store.commit([after(run, transitions.lose(run, FLOW, 500.0, "its owner ended")) for run, _ in found])
+        assert await store.orphans(FAR, 3) == []
+
+    async def test_ending_a_session_orphans_its_runs(self, store: Store, session: Session) -> None:
+        await added(store, held_by(a_run(1), session))
+        known = await session_in(store, session.id)
+        assert await store.orphans(known.beat_at, 10) == []
+        await store.commit([PutSession(known.changed(state=ENDED), known.revision)])
+        [(run, owner)] = await store.orphans(0.0, 10)
+        assert run == held_by(a_run(1), session)
+        assert (owner.id, owner.state, owner.revision) == (session.id, ENDED, known.revision + 1)
+
+    async def test_waiting_runs_are_counted_by_kind_and_device(self, store: Store, session: Session) -> None:
+        assert await store.waiting() == []
+        index = replace(FLOW, name="index")
+        await added(
+            store,
+            a_run(1),
+            a_run(2),
+            a_run(3, FLOW.at_version(2)),
+            a_run(4, index, device="garage"),
+            a_run(5, index, device="kitchen"),
+            a_run(6, index).changed(not_before=FAR),
+            released(held_by(a_run(7, index), session), now=5.5),
+            a_run(8, series="held"),
+            transitions.pause(a_run(9), 9.0, "ann"),
+            held_by(a_run(10), session),
+            completed(held_by(a_run(11), session)),
+        )
+        await store.commit([series_of("held", queue=["r0008"])])
+        expected = {
+            WaitingRuns("transcode", 1, None, 2, 1.0),
+            WaitingRuns("transcode", 2, None, 1, 3.0),
+            WaitingRuns("index", 1, "garage", 1, 4.0),
+            WaitingRuns("index", 1, "kitchen", 1, 5.0),
+            WaitingRuns("index", 1, None, 2, 5.5),
+        }
+        found = await store.waiting()
+        assert len(found) == len(expected)
+        assert set(found) == expected
+        await store.take(offer("garage", limit=1, not_kinds=frozenset({"index@1"})), taking(session))
+        assert WaitingRuns("transcode", 1, None, 1, 2.0) in await store.waiting()
+
+    async def test_runs_are_counted_by_status(self, store: Store, session: Session) -> None:
+        assert _present(await store.counts()) == {}
+        runs = [
+            a_run(1),
+            a_run(2, series="x"),
+            assigned_to(a_run(3), session),
+            held_by(a_run(4), session),
+            started(held_by(a_run(5), session)),
+            completed(held_by(a_run(6), session)),
+            transitions.cancel(a_run(7), 8.0, "ann"),
+            transitions.cancel(a_run(8), 9.0, "ann"),
+            released(held_by(a_run(9), session)),
+        ]
+        await added(store, *runs)
+        await store.commit([series_of("x", queue=["r0002"])])
+        counted = _present(await store.counts())
+        assert counted == Counter(run.status for run in runs)
+        assert all(type(status) is RunStatus for status in counted)
+        await store.commit([after(runs[0], transitions.cancel(runs[0], 10.0, "ann"))])
+        assert (await store.counts())[RunStatus.FAILED] == 3
+        await store.prune(FAR, 100)
+        assert _present(await store.counts()) == Counter(run.status for run in runs[1:] if not run.ended)

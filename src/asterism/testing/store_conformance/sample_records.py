@@ -1,14 +1,17 @@
 """Sample records: runs and sessions to test with, the contents of a whole store, and random histories of runs.
 
+``StoreTests`` is the base of all tests of stores.
+
 Ids sort in the order in which their runs were created, as the ids of a fleet do: an engine may sort by either.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -20,8 +23,19 @@ from asterism.core.run.run import Grant, Owner, Progress, Run
 from asterism.core.run.session import Session
 from asterism.core.run.workflow import Workflow
 from asterism.core.series.machine import Series
-from asterism.store.protocol import Notice, PutRegister, PutRun, PutSession, Query, Register, Store, TakeRequest
-from asterism.store.store_errors import Conflict
+from asterism.store.protocol import (
+    Notice,
+    PutRegister,
+    PutRun,
+    PutSession,
+    Query,
+    Register,
+    Store,
+    TakeRequest,
+    feed_of,
+)
+from asterism.store.store_errors import Conflict, StoreError
+from asterism.testing.conformance import AsyncTest, AsyncTests, ProcessOpener
 
 TIMEOUT = 64.0
 """A timeout whose sum with any time of this century is exact, in whatever order an engine adds."""
@@ -180,6 +194,74 @@ async def lines_of(lines: Iterable[Mapping[str, Any]]) -> AsyncIterator[Mapping[
     """Return the lines of a dump as an async iterator, to load them."""
     for line in lines:
         yield line
+
+
+# -- what tests get ----------------------------------------------------------------------------------------------------
+
+WAKE_TIMEOUT = 300.0
+"""How long a test waits for something that has to happen, in seconds. Only a failure takes that long."""
+
+
+class StoreTests(AsyncTests):
+    """The parameters of a test say what it gets:
+
+    - ``store``, a fresh store, which has to pass its own check at the end; ``fresh``, one more.
+    - ``other``, a second connection to ``store``, or the same one if there can be only one.
+    - ``feed``, the change feed of the store, which is started. An engine without a feed has to refuse to start it.
+    - ``session`` and ``garage``, sessions of the devices ``kitchen`` and ``garage``, which have joined.
+    """
+
+    tells_topics_apart = True
+    """Whether commits of other topics leave a watch alone. A watch may be woken without need in any case, but where
+    this is True not every commit wakes it."""
+
+    has_feed = True
+    """Whether the engine can exchange records with peers. One that cannot raises StoreError."""
+
+    async def open_store(self) -> Store:
+        """Open a fresh, empty store. Has to be overridden."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how to open a store: override open_store")
+
+    async def open_another(self, store: Store) -> Store | None:
+        """Open a second connection to ``store``; None if the engine lives in one process and needs none."""
+        return None
+
+    async def process_opener(self, store: Store) -> ProcessOpener:
+        """Return how another process opens ``store``."""
+        raise NotImplementedError(
+            f"{type(self).__name__} does not say how another process opens a store: override process_opener"
+        )
+
+    async def run_test(self, test: AsyncTest) -> None:
+        async with AsyncExitStack() as closing:
+
+            async def opened(opening: Awaitable[Store | None]) -> Store | None:
+                store = await opening
+                if store is not None:
+                    closing.push_async_callback(store.close)
+                return store
+
+            store = await opened(self.open_store())
+            assert store is not None
+            arguments: dict[str, Any] = {}
+            for name in inspect.signature(test).parameters:
+                if name == "fresh":
+                    arguments[name] = await opened(self.open_store())
+                elif name == "other":
+                    arguments[name] = await opened(self.open_another(store)) or store
+                elif name in ("session", "garage"):
+                    arguments[name] = a_session() if name == "session" else a_session("garage-1", "garage")
+                    await joined(store, arguments[name])
+                elif name == "feed":
+                    arguments[name] = feed_of(store)
+                    if not self.has_feed:
+                        with raising(StoreError):
+                            await feed_of(store).start_feed()
+                        return
+                    await feed_of(store).start_feed()
+            await test(self, store, **arguments)
+            problems = await store.check()
+            assert problems == [], f"the check of the store found problems: {'; '.join(problems)}"
 
 
 # -- random histories, for hypothesis ----------------------------------------------------------------------------------

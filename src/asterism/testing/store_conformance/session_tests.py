@@ -8,7 +8,9 @@ from unittest import SkipTest
 
 from asterism.core.run import transitions
 from asterism.core.run.run import ASSIGNED, CLAIMED, PROCESSING, Progress, Run
-from asterism.core.run.session import ENDED, OPEN, REPLACED
+
+# -- sessions ----------------------------------------------------------------------------------------------------------
+from asterism.core.run.session import ENDED, OPEN, REPLACED, Session
 from asterism.store.protocol import ENDED as ENDED_TOPIC
 from asterism.store.protocol import (
     OFFERED,
@@ -24,9 +26,10 @@ from asterism.store.protocol import (
     Write,
     for_device,
 )
-from asterism.testing.conformance import WAKE_TIMEOUT, StoreTests
 from asterism.testing.store_conformance.sample_records import (
     FLOW,
+    WAKE_TIMEOUT,
+    StoreTests,
     a_run,
     a_session,
     added,
@@ -45,8 +48,6 @@ from asterism.testing.store_conformance.sample_records import (
     taking,
     wins,
 )
-
-# -- sessions ----------------------------------------------------------------------------------------------------------
 
 
 class HeartbeatTests(StoreTests):
@@ -103,9 +104,9 @@ class HeartbeatTests(StoreTests):
             await store.commit([PutSession(known.changed(state=ENDED), known.revision)])
         assert (await session_in(store, "kitchen-1")).state == OPEN
 
-    async def test_the_reply_names_every_run_of_the_session(self, store: Store) -> None:
-        session, other = a_session(), a_session("garage-1", "garage")
-        await joined(store, session, other)
+    async def test_the_reply_names_every_run_of_the_session(
+        self, store: Store, session: Session, garage: Session
+    ) -> None:
         runs = [a_run(number) for number in range(8)]
         requested = transitions.cancel(started(held_by(runs[3], session)), 65.0, "ann")
         ended = completed(held_by(runs[4], session))
@@ -116,7 +117,7 @@ class HeartbeatTests(StoreTests):
             requested,
         ]
         back = released(held_by(runs[5], session))
-        await added(store, *owned, ended, back, held_by(runs[6], other), runs[7])
+        await added(store, *owned, ended, back, held_by(runs[6], garage), runs[7])
         answer = await store.heartbeat("kitchen-1", {}, [])
         assert sorted(answer.held) == [
             OwnedRun("r0000", 1, ASSIGNED, None),
@@ -127,9 +128,7 @@ class HeartbeatTests(StoreTests):
         assert all(type(held) is OwnedRun for held in answer.held)
         assert [held.run for held in (await store.heartbeat("garage-1", {}, [])).held] == ["r0006"]
 
-    async def test_reports_are_stored(self, store: Store) -> None:
-        session = a_session()
-        await joined(store, session)
+    async def test_reports_are_stored(self, store: Store, session: Session) -> None:
         runs = [started(held_by(a_run(number), session)) for number in range(3)]
         await added(store, *runs)
         reports = [
@@ -146,14 +145,14 @@ class HeartbeatTests(StoreTests):
         assert (await store.reports(["r0001"]))["r0001"] == reports[1]
         assert [run.progress for run in (await contents(store)).runs.values()] == [None] * 3
 
-    async def test_a_report_of_another_epoch_or_about_anothers_run_is_dropped(self, store: Store) -> None:
-        session, other = a_session(), a_session("garage-1", "garage")
-        await joined(store, session, other)
+    async def test_a_report_of_another_epoch_or_about_anothers_run_is_dropped(
+        self, store: Store, session: Session, garage: Session
+    ) -> None:
         second = held_by(released(held_by(a_run(1), session)), session)
         assert second.epoch == 2
         free = released(held_by(a_run(2), session))
         ended = completed(held_by(a_run(3), session))
-        await added(store, second, free, ended, held_by(a_run(4), other))
+        await added(store, second, free, ended, held_by(a_run(4), garage))
         wrong = [
             ProgressReport("r0001", 1, Progress(1), "too late"),
             ProgressReport("r0001", 3, Progress(1), "too early"),
@@ -167,9 +166,7 @@ class HeartbeatTests(StoreTests):
         await store.heartbeat("kitchen-1", {}, [*wrong, ProgressReport("r0001", 2, Progress(2), "in time")])
         assert await store.reports(["r0001", "r0004"]) == {"r0001": ProgressReport("r0001", 2, Progress(2), "in time")}
 
-    async def test_a_report_lasts_as_long_as_its_epoch(self, store: Store) -> None:
-        session = a_session()
-        await joined(store, session)
+    async def test_a_report_lasts_as_long_as_its_epoch(self, store: Store, session: Session) -> None:
         runs: list[Run] = [started(held_by(a_run(number), session)) for number in range(3)]
         await added(store, *runs)
         await store.heartbeat("kitchen-1", {}, [ProgressReport(run.id, 1, Progress(1), "x") for run in runs])
@@ -202,12 +199,10 @@ class HeartbeatTests(StoreTests):
         assert (await session_in(store, "kitchen-1")).room == 0
 
     async def test_a_run_named_in_a_reply_is_not_taken_away_on_older_knowledge(
-        self, store: Store, other: Store
+        self, store: Store, other: Store, session: Session
     ) -> None:
         """A device counts its lease from the heartbeat that was answered. Either the monitor is first, and the reply
         does not name the run; or the heartbeat is, and the monitor's ExpectSession fails."""
-        session = a_session()
-        await joined(store, session)
         for number in range(30):
             run = held_by(a_run(number), session)
             await added(store, run)
@@ -284,9 +279,7 @@ class WatchTests(StoreTests):
             assert await waiting
             watch.close()
 
-    async def test_every_topic_is_woken_by_its_commits(self, store: Store, other: Store) -> None:
-        session = a_session()
-        await joined(store, session)
+    async def test_every_topic_is_woken_by_its_commits(self, store: Store, other: Store, session: Session) -> None:
         runs = [a_run(number) for number in range(6)]
         working = started(held_by(runs[3], session))
         paused = transitions.pause(runs[4], 4.0, "ann")
@@ -309,11 +302,11 @@ class WatchTests(StoreTests):
                 assert await watch.wait(WAKE_TIMEOUT), (topic, number)
                 watch.close()
 
-    async def test_a_watch_is_not_woken_by_commits_of_other_topics(self, store: Store, other: Store) -> None:
+    async def test_a_watch_is_not_woken_by_commits_of_other_topics(
+        self, store: Store, other: Store, session: Session
+    ) -> None:
         if not self.tells_topics_apart:
             raise SkipTest("this engine does not tell topics apart")
-        session = a_session()
-        await joined(store, session)
         first = store.watch(frozenset({OFFERED}))
         await added(other, a_run(9))
         assert await first.wait(
@@ -362,10 +355,8 @@ class WatchTests(StoreTests):
         assert await watch.wait(WAKE_TIMEOUT)
         watch.close()
 
-    async def test_waiting_and_reading_again_misses_nothing(self, store: Store, other: Store) -> None:
+    async def test_waiting_and_reading_again_misses_nothing(self, store: Store, other: Store, session: Session) -> None:
         """Devices read, wait and read again, while twenty runs arrive."""
-        session = a_session()
-        await joined(store, session)
         taken: list[Run] = []
         watch = store.watch(frozenset({OFFERED}))
 
