@@ -6,8 +6,8 @@ import pytest
 
 from asterism.durable import plan_submissions
 from asterism.testing.simulator import simulate
-from asterism.testing.simulator.cancel_world import CancelWorld
 from asterism.testing.simulator.checker import Violation
+from asterism.testing.simulator.plan_world import CancelWorld
 
 pytestmark = pytest.mark.slow
 

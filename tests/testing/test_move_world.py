@@ -10,7 +10,7 @@ from asterism.core.run import transitions
 from asterism.core.run.run import PROCESSING, Run
 from asterism.fleet import run_move
 from asterism.testing.simulator import Violation, simulate
-from asterism.testing.simulator.move_world import MoveWorld
+from asterism.testing.simulator.fleet_world import MoveWorld
 
 pytestmark = pytest.mark.slow
 

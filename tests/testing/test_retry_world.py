@@ -11,7 +11,7 @@ from asterism.core.errors import AsterismError
 from asterism.durable import compaction, journal_store, plan_retry
 from asterism.store.protocol import PutRegister
 from asterism.testing.simulator import simulate
-from asterism.testing.simulator.retry_world import RetryWorld
+from asterism.testing.simulator.plan_world import RetryWorld
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ from asterism.core.schedule import ticks
 from asterism.fleet import scheduled_work
 from asterism.fleet.scheduled_work import ScheduledWork, schedule_key
 from asterism.testing.simulator import Violation, simulate
-from asterism.testing.simulator.schedule_world import ScheduleWorld
+from asterism.testing.simulator.fleet_world import ScheduleWorld
 
 pytestmark = pytest.mark.slow
 

@@ -18,14 +18,10 @@ from asterism.peers.record_decisions import BatchDecisions
 from asterism.store.protocol import Write
 from asterism.testing.simulator import peer_world, simulate
 from asterism.testing.simulator.__main__ import main
-from asterism.testing.simulator.cancel_world import CancelWorld
-from asterism.testing.simulator.fleet_world import BatteryWorld, FleetWorld, WallClockWorld
+from asterism.testing.simulator.fleet_world import BatteryWorld, FleetWorld, MoveWorld, ScheduleWorld, WallClockWorld
 from asterism.testing.simulator.gateway_world import GatewayWorld
-from asterism.testing.simulator.move_world import MoveWorld
 from asterism.testing.simulator.peer_world import ForgetfulWorld, JumpingWorld, PeerWorld, PutBackWorld
-from asterism.testing.simulator.plan_world import PlanWorld
-from asterism.testing.simulator.retry_world import RetryWorld
-from asterism.testing.simulator.schedule_world import ScheduleWorld
+from asterism.testing.simulator.plan_world import CancelWorld, PlanWorld, RetryWorld
 from asterism.testing.simulator.simulation import COMMAND, WORLDS, Deadlock, replay_line, world_named
 
 pytestmark = pytest.mark.slow
@@ -210,7 +206,7 @@ def test_invalid_arguments_are_refused(words: list[str], message: str, capsys: p
 PLAYED = """
 import hashlib, logging
 from asterism.testing.simulator import FleetWorld, simulate
-from asterism.testing.simulator.move_world import MoveWorld
+from asterism.testing.simulator.fleet_world import MoveWorld
 from asterism.testing.simulator.peer_world import PeerWorld
 from asterism.testing.simulator.plan_world import PlanWorld
 logging.getLogger("asterism").setLevel(logging.CRITICAL)

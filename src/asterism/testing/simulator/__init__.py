@@ -9,12 +9,12 @@
 A seed determines a world: its machines, their work, the faults and their times, and the order of everything that could
 happen at one moment. A world that breaks a promise raises Violation with the command that replays it.
 
-``simulation`` plays a world: ``simulate`` runs it on an event loop in virtual time. A world is in ``fleet_world``
-(machines and one store), ``move_world`` (the same, and people who move runs), ``schedule_world``, ``plan_world``
-(orchestrators of a plan that crash), ``retry_world`` (the same, and people who retry the plan), ``cancel_world`` (the
-same, and a person who cancels it) or ``peer_world`` (three stores that exchange records). Worlds are made of
-``machines``, ``peer_stores`` and ``faults``. The ``checker`` receives every write and every execution, and reports
-broken promises; ``peer_stores`` also checks what must hold between stores.
+``simulation`` plays a world: ``simulate`` runs it on an event loop in virtual time. Worlds are in ``fleet_world``
+(machines and one store; the same with moves of runs, batteries, wall clocks or schedules), ``gateway_world`` (machines
+without a store), ``plan_world`` (orchestrators of a plan that crash; the same with people who retry or cancel it) and
+``peer_world`` (three stores that exchange records). They are made of ``machines``, ``peer_stores`` and ``faults``. The
+``checker`` receives every write and every execution, and reports broken promises; ``peer_stores`` also checks what must
+hold between stores.
 """
 
 from asterism.testing.simulator.checker import Violation

@@ -1,4 +1,7 @@
-"""Simulated fleets: machines, a store, work, and faults, all from one seed."""
+"""Simulated fleets: machines, a store, work, and faults, all from one seed.
+
+Besides ``FleetWorld``: worlds with moves of runs, low batteries, wall clocks that jump, and schedules.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,19 @@ import asyncio
 import contextlib
 import logging
 import random
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from asterism.base.clock import ServerClock
 from asterism.core.errors import AsterismError, RunRefused
 from asterism.core.run.workflow import Workflow
+from asterism.core.schedule.schedule import OVERLAP
 from asterism.fleet.device.agent import DeviceAgent
+from asterism.fleet.device.device_connection import DeviceAccess
 from asterism.fleet.fleet import Fleet
+from asterism.fleet.scheduled_work import SchedulePass
 from asterism.store.protocol import HeartbeatReply, ProgressReport, Query
 from asterism.store.store_errors import StoreUnavailable
 from asterism.testing.simulator.checker import CheckedStore, Checker
@@ -30,18 +37,26 @@ RECOVERY = 1500.0
 """How long after that all runs must have ended, in seconds."""
 
 HEARTBEAT, TIMEOUT = 3.0, 10.0
+TIMES: dict[str, Any] = {"heartbeat": HEARTBEAT, "heartbeat_timeout": TIMEOUT}
 GPU = frozenset({"gpu"})
 
 
 @dataclass
 class Life:
-    """A machine from boot to crash."""
+    """A machine from boot to crash. The first of its ``tasks`` runs its device."""
 
     machine: Machine
-    wire: Wire
     agent: DeviceAgent
-    task: asyncio.Task[None]
-    visitors: list[asyncio.Task[None]]
+    tasks: list[asyncio.Task[Any]]
+
+
+@dataclass
+class FleetLife(Life):
+    wire: Wire
+
+
+AnyLife = TypeVar("AnyLife", bound=Life)
+AnyChecker = TypeVar("AnyChecker", bound=Checker)
 
 
 class SimHost:
@@ -60,7 +75,42 @@ class SimHost:
         """Nothing to close."""
 
 
-class FleetWorld:
+class World(Generic[AnyLife, AnyChecker]):
+    """What every kind of world has: machines that boot and crash, and the jobs of people."""
+
+    def __init__(self, seed: int, checker: AnyChecker) -> None:
+        self.chance, self.checker = random.Random(seed), checker
+        self.lives: dict[str, AnyLife] = {}
+        self.ended: list[AnyLife] = []
+        self._jobs: list[asyncio.Task[None]] = []
+
+    def agent(self, access: Fleet | DeviceAccess, machine: Machine, host: str, **terms: Any) -> DeviceAgent:
+        """Make the device of a machine, which has its name unless ``terms`` say another one."""
+        executor = SimExecutor(machine, self.checker, self.chance)
+        usual = {"name": machine.name, "executor": executor, "host": SimHost(host), "measure": dict}
+        return DeviceAgent(access, **{**usual, **terms})
+
+    def crash(self, name: str) -> None:
+        life = self.lives.pop(name)
+        self.checker.note(f"{name} crashes")
+        life.machine.crash()
+        for task in life.tasks:
+            task.cancel()
+        self.ended.append(life)
+
+    def spawn(self, job: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(job)
+        self._jobs.append(task)
+        return task
+
+    async def _shut_down(self) -> None:
+        tasks = [task for life in [*self.lives.values(), *self.ended] for task in life.tasks]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class FleetWorld(World[FleetLife, Checker]):
     """Machines that share a store.
 
     :param machines: the largest number of machines.
@@ -75,15 +125,12 @@ class FleetWorld:
     def __init__(
         self, seed: int, *, machines: int = 4, runs: int = 6, faults: Sequence[str] = ALL, often: float = OFTEN
     ) -> None:
-        self.chance = random.Random(seed)
-        self.jump = 0.0
         loop = asyncio.get_running_loop()
-        self.checker = Checker(loop.time)
+        super().__init__(seed, Checker(loop.time))
+        self.jump = 0.0
         self.store = CheckedStore(lambda: 1_000_000.0 + loop.time() + self.jump, self.checker)
         self.names = [f"m{number}" for number in range(self.chance.randint(2, machines))]
         self.number_of_runs = self.chance.randint(1, runs)
-        self.lives: dict[str, Life] = {}
-        self.ended: list[Life] = []
         self.faults = Faults(self, faults, often)
         self._skews = {name: self.chance.choice([0.0, 0.0, 86_400.0, -3600.0]) for name in self.names}
         self._rates = {name: self.chance.uniform(0.97, 1.03) for name in self.names}
@@ -91,43 +138,46 @@ class FleetWorld:
         self._gives_up: float = self.chance.choice([GIVES_UP, 15.0])
         self._watches_every = self.chance.uniform(1.5, 4.0)
         self._person = Fleet(self.store, by="person", chance=self.chance)
-        self._jobs: list[asyncio.Task[Any]] = []
 
     # -- machines ----------------------------------------------------------------------------------------------------
 
     def boot(self, name: str, *, replace: bool = False) -> None:
         machine = Machine(name, self._rates[name], self._skews[name])
-        wire = self.wire(machine)
-        fleet = Fleet(wire, by=name, clock=machine, chance=self.chance)
-        agent = DeviceAgent(
-            fleet,
-            name,
+        wire, host = self.wire(machine), f"{name}/{self._hosts[name]}"
+        agent = self.agent(
+            self.access(wire, machine, host),
+            machine,
+            host,
             can=GPU if name != "m0" else (),
             slots=self.chance.randint(1, 2),
             backlog=self.chance.randint(0, 1),
-            executor=SimExecutor(machine, self.checker, self.chance),
-            heartbeat=HEARTBEAT,
-            heartbeat_timeout=TIMEOUT,
             grace=0.5,
-            monitor_every=self._watches_every,
-            lease=6.0,
             replace=replace,
-            host=SimHost(f"{name}/{self._hosts[name]}"),
+            **TIMES,
             **self.device_terms(name),
         )
         wire.session = agent.session.id
         self.checker.note(f"{name} boots")
-        self.lives[name] = Life(machine, wire, agent, asyncio.create_task(self._live(agent)), [])
+        self.lives[name] = FleetLife(machine, agent, [asyncio.create_task(self._live(agent))], wire)
 
     def device_terms(self, name: str) -> dict[str, Any]:
         """Further arguments of the device of a machine; to be overridden."""
-        return {"measure": dict}
+        return self.monitor_terms
+
+    @property
+    def monitor_terms(self) -> dict[str, Any]:
+        """The arguments of a device that may be elected to monitor the others."""
+        return {"monitor_every": self._watches_every, "lease": 6.0}
 
     def wire(self, machine: Machine) -> Wire:
         """Return the connection of a machine to the store."""
         return Wire(self.store, machine, self.chance, self._gives_up)
 
-    def fleet_at(self, life: Life) -> Fleet:
+    def access(self, wire: Wire, machine: Machine, host: str) -> Fleet | DeviceAccess:
+        """Return what the device of a machine uses the fleet with."""
+        return Fleet(wire, by=machine.name, clock=machine, chance=self.chance)
+
+    def fleet_at(self, life: FleetLife) -> Fleet:
         """Return the fleet as people on a machine use it."""
         return life.agent.fleet
 
@@ -140,14 +190,6 @@ class FleetWorld:
         except Exception:
             log.exception("%s ended with a bug", agent.name)  # which the simulation collects
 
-    async def crash(self, name: str) -> None:
-        life = self.lives.pop(name)
-        self.checker.note(f"{name} crashes")
-        life.machine.crash()
-        for task in [life.task, *life.visitors]:
-            task.cancel()
-        self.ended.append(life)
-
     def replace(self, name: str) -> None:
         """Let another machine take the name. The old one continues until it learns of that."""
         self.checker.note(f"{name} is replaced")
@@ -155,31 +197,26 @@ class FleetWorld:
         self._hosts[name] += 1
         self.boot(name, replace=True)
 
-    def random_life(self) -> Life | None:
+    def random_life(self) -> FleetLife | None:
         return self.lives[self.chance.choice(sorted(self.lives))] if self.lives else None
 
     # -- work --------------------------------------------------------------------------------------------------------
 
     async def work(self) -> None:
         """People create runs on machines, and cancel or pause some."""
+        terms: dict[str, Any] = {"call": "work:do", "losses": 50, **_FAST}
         flows = [
-            Workflow(
-                "plain", call="work:do", heartbeat=HEARTBEAT, heartbeat_timeout=TIMEOUT, losses=50, retries=1, **_FAST
-            ),
-            Workflow(
-                "picky", call="work:do", needs=GPU, heartbeat=4.0, heartbeat_timeout=12.0, losses=50, retries=3, **_FAST
-            ),
-            Workflow(
-                "brisk", call="work:do", heartbeat=1.5, heartbeat_timeout=5.0, losses=50, preemptible=True, **_FAST
-            ),
+            Workflow("plain", retries=1, **TIMES, **terms),
+            Workflow("picky", needs=GPU, heartbeat=4.0, heartbeat_timeout=12.0, retries=3, **terms),
+            Workflow("brisk", heartbeat=1.5, heartbeat_timeout=5.0, preemptible=True, **terms),
         ]
         for _ in range(self.number_of_runs):
             await asyncio.sleep(self.chance.uniform(0.0, TROUBLE / self.number_of_runs))
             life = self.random_life()
             if life is not None and not life.machine.frozen:
-                life.visitors.append(self.spawn(self._create(life, self.chance.choice(flows))))
+                life.tasks.append(self.spawn(self._create(life, self.chance.choice(flows))))
 
-    async def _create(self, life: Life, flow: Workflow) -> None:
+    async def _create(self, life: FleetLife, flow: Workflow) -> None:
         chance = self.chance
         given = {"steps": chance.randint(1, 4), "seconds": chance.choice([0.1, 2.0, 15.0, 40.0]), "fails": 0.1}
         series = chance.choice([None, None, "alpha"])
@@ -251,7 +288,7 @@ class FleetWorld:
         until = loop.time() + RECOVERY
         while loop.time() < until and not self.checker.violations:
             for name, life in list(self.lives.items()):
-                if life.task.done():
+                if life.tasks[0].done():
                     self.boot(name)
             runs = await self.store.find(Query())
             for run in runs:
@@ -261,17 +298,6 @@ class FleetWorld:
             if all(run.ended for run in runs) and all(not len(life.agent.worker) for life in everyone):
                 return
             await asyncio.sleep(1.0)
-
-    async def _shut_down(self) -> None:
-        tasks = [life.task for life in [*self.lives.values(), *self.ended]]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    def spawn(self, job: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(job)
-        self._jobs.append(task)
-        return task
 
 
 _FAST: dict[str, Any] = {
@@ -298,7 +324,8 @@ class BatteryWorld(FleetWorld):
         self.faults.all += [self._run_low] * 4
 
     def device_terms(self, name: str) -> dict[str, Any]:
-        return {"measure": lambda: {"battery": self.levels[name]}, "hands_back": "battery < 0.2"}
+        battery = {"measure": lambda: {"battery": self.levels[name]}, "hands_back": "battery < 0.2"}
+        return {**self.monitor_terms, **battery}
 
     async def _run_low(self) -> None:
         low = self.names if self.chance.random() < 0.3 else [self.chance.choice(self.names)]
@@ -349,3 +376,118 @@ class WallClockWorld(FleetWorld):
 
     def wire(self, machine: Machine) -> Wire:
         return EstimatingWire(self.store, machine, self.chance, self._gives_up)
+
+
+MOST_MOVES = 3
+"""How often a person moves one run."""
+
+
+class MoveWorld(FleetWorld):
+    """Machines that share a store, and people who move runs while machines fail.
+
+    Most runs are moved: before they start, while they are worked on, when they have ended. The machine of the person
+    may crash in the middle of a move. A move that was accepted is an assignment like any other: it is never lost, and
+    the device before it is fenced.
+    """
+
+    MEDDLING = 0.9
+    moves = 0
+
+    async def _meddle(self, fleet: Fleet, run_id: str) -> None:
+        for _ in range(self.chance.randint(1, MOST_MOVES)):
+            with contextlib.suppress(AsterismError):  # the device has no room, the run has ended, the store is away
+                await self._move(fleet, run_id, self.chance.choice(self.names))
+            await asyncio.sleep(self.chance.uniform(0.0, 5.0))
+        if self.chance.random() < 0.2:
+            await super()._meddle(fleet, run_id)
+
+    async def _move(self, fleet: Fleet, run_id: str, device: str) -> None:
+        run = await fleet.move(run_id, device, stop=self.chance.random() < 0.7)
+        self.moves += 1
+        self.checker.acknowledged.append(run)
+        if run.device != device:
+            self.checker.broken(f"run {run_id} was said to be moved to {device}, and is on {run.device or 'no device'}")
+
+
+GOES_ON = 300.0
+"""How long after the last fault every schedule must have decided about a tick, in seconds."""
+
+
+class ScheduleWorld(FleetWorld):
+    """Machines that share a store with schedules: several coordinators at once, crashes, and clocks that jump.
+
+    Every machine decides about ticks, elected or not, through its own connection to the store. No tick may be created
+    twice, whatever happens, and when the faults are over, every schedule goes on.
+    """
+
+    def __init__(self, seed: int, **terms: Any) -> None:
+        super().__init__(seed, **terms)
+        self.faults.all += [self._set_back] * 3
+        self.schedules = [f"s{number}" for number in range(self.chance.randint(1, 2))]
+
+    def boot(self, name: str, *, replace: bool = False) -> None:
+        super().boot(name, replace=replace)
+        life = self.lives[name]
+        life.tasks.append(asyncio.create_task(self._coordinate(life)))
+
+    async def _coordinate(self, life: FleetLife) -> None:
+        """Decide about ticks as a coordinator does, without an election."""
+        decide, clock = SchedulePass(life.agent.fleet), life.agent.fleet.clock
+        while not life.machine.dead:
+            await clock.sleep(self.chance.uniform(1.0, 6.0))
+            try:
+                await decide.run_pass()
+            except AsterismError:
+                continue  # the next pass is soon
+
+    async def _set_back(self) -> None:
+        """The store's clock is set back, and right again a moment later: ticks come a second time."""
+        self.jump -= 3600.0
+        self.checker.note("the store's clock is set back by an hour")
+        await asyncio.sleep(self.chance.uniform(2.0, 10.0))
+        self.jump += 3600.0
+        self.checker.note("the store's clock is right again")
+
+    async def work(self) -> None:
+        chance = self.chance
+        await self._person.workflows.add(Workflow("ticked", call="work:do", losses=50, **TIMES))
+        for name in self.schedules:
+            every, overlap = chance.randint(4, 20), chance.choice(OVERLAP)
+            alone = overlap in ("skip", "replace")  # else hundreds of runs may wait when the faults are over
+            seconds = chance.choice([2.0, 15.0]) if alone else 0.1
+            await self._person.schedules.add(
+                name,
+                workflow="ticked",
+                given={"steps": 1, "seconds": seconds, "fails": 0.0},
+                every=every,
+                catch_up=chance.choice(["none", "last", "last", "all"] if every > 10 else ["none", "last"]),
+                overlap=overlap,
+                jitter=chance.choice([0.0, 3.0]),
+            )
+        await asyncio.sleep(TROUBLE)
+
+    async def _wait_until_done(self) -> None:
+        await self._wait_for_decisions()
+        for name in self.schedules:
+            await self._person.schedules.pause(name)
+        await super()._wait_until_done()
+        self.check_ticks(await self.store.find(Query(workflow="ticked")))
+
+    async def _wait_for_decisions(self) -> None:
+        """Every schedule goes on when the faults are over."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + GOES_ON
+        before = {name: (await self._person.schedules.history(name))[-1:] for name in self.schedules}
+        for name in self.schedules:
+            while (await self._person.schedules.history(name))[-1:] == before[name]:
+                if loop.time() > until:
+                    self.checker.broken(f"schedule {name} decided about no tick for {GOES_ON:g} s")
+                    return
+                await asyncio.sleep(1.0)
+
+    def check_ticks(self, runs: list[Any]) -> None:
+        """No tick has two runs. A key names the schedule and the tick, and perhaps, without a safeguard, more."""
+        created = Counter((run.key or "").partition("#")[0] for run in runs)
+        for tick, number in created.items():
+            if number > 1:
+                self.checker.broken(f"tick {tick} was created {number} times")

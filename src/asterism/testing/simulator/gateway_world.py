@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from asterism.core.run.run import Grant, Run
-from asterism.fleet.device.agent import DeviceAgent
+from asterism.fleet.device.device_connection import DeviceAccess
 from asterism.fleet.fleet import Fleet
 from asterism.gateway.device_key import DeviceKey
 from asterism.gateway.enrolment import DeviceCredentials, Identity, enrol, invite
@@ -24,8 +24,8 @@ from asterism.gateway.outbox import MemoryOutbox
 from asterism.store.protocol import HeartbeatReply, ProgressReport, TakeRequest, Write
 from asterism.store.store_errors import StoreUnavailable
 from asterism.testing.simulator.checker import CheckedStore
-from asterism.testing.simulator.fleet_world import GPU, HEARTBEAT, TIMEOUT, FleetWorld, Life, SimHost
-from asterism.testing.simulator.machines import PERFECT_LINK, Machine, SimExecutor, Wire, _Message, _Outcome
+from asterism.testing.simulator.fleet_world import TIMES, FleetLife, FleetWorld
+from asterism.testing.simulator.machines import Machine, Wire, _Message, _Outcome
 
 _writer: ContextVar[str] = ContextVar("_writer", default="")
 """The session for which the server acts."""
@@ -83,7 +83,7 @@ class SimServer:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def start(self) -> None:
-        fleet = Fleet(self._store, by="server", clock=_LoopClock(), chance=self._chance)
+        fleet = Fleet(self._store, by="server", clock=Machine("server", 1.0, 0.0), chance=self._chance)
         credentials = await SimCredentials.open(fleet.store)
         self._gateway = SimGateway(fleet, credentials, "simulated")
         self.spawn(self._gateway.look_for_work())
@@ -115,44 +115,31 @@ class SimServer:
 class SimTransport(Wire):
     """The network of a machine to the server."""
 
+    times_each = True
+
     def __init__(
         self, server: SimServer, store: CheckedStore, machine: Machine, chance: random.Random, gives_up: float
     ) -> None:
         super().__init__(store, machine, chance, gives_up)
         self._server = server
-        self._loop = asyncio.get_running_loop()
 
     async def send(self, operation: str, body: Any, token: str | None, *, timeout: float) -> Any:
-        await self._machine.gate()
+        waits = operation == "wait"
         sent = body if isinstance(body, bytes) else json.dumps(body)
-        name = NAMES.get(operation, operation)
-        waits = float(body["seconds"]) if operation == "wait" else 0.0
-        until = self._loop.time() + waits + self.gives_up
-
-        async def request() -> Any:
-            return await self._server.answer(operation, token, sent)
-
-        message = _Message(name, request, operation != "wait", self._loop.create_future(), until)
-        late = self.before.pop(name)() if name in self.before else 0.0
-        if late < float("inf"):
-            self._later(late + self._delay(), message, self._arrive, message)
-        self._is_lost(message)  # unless an answer comes before
-        outcome, failure = await message.answer
-        await self._machine.gate()
-        if failure is not None:
-            raise failure
-        return outcome
+        return await self._ask(
+            NAMES.get(operation, operation),
+            lambda: self._server.answer(operation, token, sent),
+            repeats=not waits,
+            patience=float(body["seconds"]) if waits else 0.0,
+        )
 
     def _arrive(self, message: _Message) -> None:
-        chance, quality = self._chance, self.quality
-        if self.cut or not self._server.up or (quality is not PERFECT_LINK and chance.random() < quality.lost):
+        if self.cut or not self._server.up or self._happens(self.quality.lost):
             return
-        if message.repeats and quality is not PERFECT_LINK and chance.random() < quality.repeated:
-            self._loop.call_later(chance.uniform(0.0, quality.slowest), self._repeat, message)
+        self._repeat(message, self._perform, message)
         self._server.spawn(self._performed(message))
 
-    def _repeat(self, message: _Message) -> None:
-        """The same message arrives again; nobody waits for the answer."""
+    def _perform(self, message: _Message) -> None:
         if self._server.up:
             self._server.spawn(_outcome(message))
 
@@ -160,11 +147,7 @@ class SimTransport(Wire):
         outcome = await _outcome(message)
         worth_it = outcome[1] is None and (message.name != "take" or bool(outcome[0]["runs"]))
         late = self.after.pop(message.name)() if worth_it and message.name in self.after else 0.0
-        self._loop.call_later(late or self._delay(), self._return, message, outcome)
-
-    def _return(self, message: _Message, outcome: _Outcome) -> None:
-        if not self.cut and not (self.quality is not PERFECT_LINK and self._chance.random() < self.quality.answer_lost):
-            self._answer(message, outcome)
+        asyncio.get_running_loop().call_later(late or self._delay(), self._return, message, outcome)
 
 
 async def _outcome(message: _Message) -> _Outcome:
@@ -172,14 +155,6 @@ async def _outcome(message: _Message) -> _Outcome:
         return await message.request(), None
     except (StoreUnavailable, GatewayRefused) as error:
         return None, error
-
-
-class _LoopClock:
-    def time(self) -> float:
-        return asyncio.get_running_loop().time()
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
 
 
 class GatewayWorld(FleetWorld):
@@ -193,37 +168,19 @@ class GatewayWorld(FleetWorld):
         self._monitors: list[asyncio.Task[None]] = []
         self.faults.all += [self._crash_server] * 2
 
-    def boot(self, name: str, *, replace: bool = False) -> None:
-        machine = Machine(name, self._rates[name], self._skews[name])
-        wire = SimTransport(self.server, self.store, machine, self.chance, self._gives_up)
-        host = f"{name}/{self._hosts[name]}"
-        access = GatewayAccess(
-            wire,
-            self._keys[name],
-            self._disks.setdefault(host, MemoryOutbox()),
-            clock=machine,
-            chance=self.chance,
-            wall=lambda: 1_000_000.0 + machine.time(),
-        )
-        agent = DeviceAgent(
-            access,
-            name,
-            can=GPU if name != "m0" else (),
-            slots=self.chance.randint(1, 2),
-            backlog=self.chance.randint(0, 1),
-            executor=SimExecutor(machine, self.checker, self.chance),
-            heartbeat=HEARTBEAT,
-            heartbeat_timeout=TIMEOUT,
-            grace=0.5,
-            replace=replace,
-            host=SimHost(host),
-            **self.device_terms(name),
-        )
-        wire.session = agent.session.id
-        self.checker.note(f"{name} boots")
-        self.lives[name] = Life(machine, wire, agent, asyncio.create_task(self._live(agent)), [])
+    def wire(self, machine: Machine) -> Wire:
+        return SimTransport(self.server, self.store, machine, self.chance, self._gives_up)
 
-    def fleet_at(self, life: Life) -> Fleet:
+    def access(self, wire: Wire, machine: Machine, host: str) -> DeviceAccess:
+        assert isinstance(wire, SimTransport)
+        disk = self._disks.setdefault(host, MemoryOutbox())
+        clocks: dict[str, Any] = {"clock": machine, "wall": lambda: 1_000_000.0 + machine.time()}
+        return GatewayAccess(wire, self._keys[machine.name], disk, chance=self.chance, **clocks)
+
+    def device_terms(self, name: str) -> dict[str, Any]:
+        return {}
+
+    def fleet_at(self, life: FleetLife) -> Fleet:
         """People use the store."""
         return Fleet(ServerStore(self.store), by="person", chance=self.chance)
 
@@ -244,20 +201,9 @@ class GatewayWorld(FleetWorld):
     def _watch_over(self) -> None:
         """Start a monitor beside the server."""
         machine = Machine("hub", 1.0, 0.0)
-        wire = self.wire(machine)
-        fleet = Fleet(wire, by="hub", clock=machine, chance=self.chance)
-        agent = DeviceAgent(
-            fleet,
-            "hub",
-            slots=0,
-            executor=SimExecutor(machine, self.checker, self.chance),
-            heartbeat=HEARTBEAT,
-            heartbeat_timeout=TIMEOUT,
-            monitor_every=self._watches_every,
-            lease=6.0,
-            host=SimHost("hub"),
-            measure=dict,
-        )
+        wire = super().wire(machine)
+        access = super().access(wire, machine, "hub")
+        agent = self.agent(access, machine, "hub", slots=0, **TIMES, **self.monitor_terms)
         wire.session = agent.session.id
         self._monitors.append(asyncio.create_task(self._live(agent)))
 

@@ -199,6 +199,9 @@ class Wire:
     the request, and returns by how many seconds the reply is late. ``session`` is the session of the machine's device.
     """
 
+    times_each = False
+    """Whether every request has a timer, since nobody knows when its reply comes."""
+
     def __init__(
         self, store: CheckedStore, machine: Machine, chance: random.Random, gives_up: float = GIVES_UP
     ) -> None:
@@ -249,14 +252,15 @@ class Wire:
         taken: list[Run] = await self._ask("take", conversation)
         return taken
 
-    async def _ask(self, name: str, request: Request, repeats: bool = False) -> Any:
+    async def _ask(self, name: str, request: Request, repeats: bool = False, patience: float = 0.0) -> Any:
+        """Send a request. ``patience`` is how much longer the machine waits for the reply than usual."""
         await self._machine.gate()
         loop = asyncio.get_running_loop()
-        message = _Message(name, request, repeats, loop.create_future(), loop.time() + self.gives_up)
+        message = _Message(name, request, repeats, loop.create_future(), loop.time() + patience + self.gives_up)
         late = self.before.pop(name)() if name in self.before else 0.0
         if late < float("inf"):
             self._later(late + self._delay(), message, self._arrive, message)
-        else:
+        if late == float("inf") or self.times_each:
             self._is_lost(message)
         outcome, failure = await message.answer
         await self._machine.gate()
@@ -281,12 +285,10 @@ class Wire:
 
     def _arrive(self, message: _Message) -> None:
         chance, quality = self._chance, self.quality
-        if self.cut or (quality is not PERFECT_LINK and chance.random() < quality.lost):
+        if self.cut or self._happens(quality.lost):
             self._is_lost(message)
             return
-        if message.repeats and quality is not PERFECT_LINK and chance.random() < quality.repeated:
-            again = chance.uniform(0.0, quality.slowest)
-            asyncio.get_running_loop().call_later(again, self._asked, message.request)  # without a reply
+        self._repeat(message, self._asked, message.request)
         outcome = self._asked(message.request)
         worth_it = outcome[1] is None and (outcome[0] or message.name == "commit")
         late = self.after.pop(message.name)() if worth_it and message.name in self.after else 0.0
@@ -296,6 +298,16 @@ class Wire:
             self._answer(message, outcome)
         else:
             self._later(self._delay(), message, self._return, message, outcome)
+
+    def _happens(self, probability: float) -> bool:
+        """Whether a fault of the network happens now."""
+        return self.quality is not PERFECT_LINK and self._chance.random() < probability
+
+    def _repeat(self, message: _Message, perform: Callable[..., object], *args: Any) -> None:
+        """The same message may arrive again; nobody waits for the answer."""
+        if message.repeats and self._happens(self.quality.repeated):
+            again = self._chance.uniform(0.0, self.quality.slowest)
+            asyncio.get_running_loop().call_later(again, perform, *args)
 
     def _asked(self, request: Request) -> _Outcome:
         """Return the result of a request to the store, or its error. A store in memory never waits, so no task is
@@ -312,17 +324,17 @@ class Wire:
         raise AssertionError("a store in memory never waits")
 
     def _return(self, message: _Message, outcome: _Outcome) -> None:
-        if self.cut or (self.quality is not PERFECT_LINK and self._chance.random() < self.quality.answer_lost):
-            self._is_lost(message)
-        else:
+        if not self.cut and not self._happens(self.quality.answer_lost):
             self._answer(message, outcome)
+        elif not self.times_each:
+            self._is_lost(message)
 
     def _answer(self, message: _Message, outcome: _Outcome) -> None:
         if not message.answer.done():
             message.answer.set_result(outcome)
 
     def _delay(self) -> float:
-        if self.quality is not PERFECT_LINK and self._chance.random() < self.quality.slow:
+        if self._happens(self.quality.slow):
             return self._chance.uniform(0.1, self.quality.slowest)
         return 0.001 + 0.03 * self._chance.random()
 
@@ -343,8 +355,7 @@ class _Watch:
         self._watch, self._wire = watch, wire
 
     async def wait(self, timeout: float) -> bool:
-        quality = self._wire.quality
-        deaf = self._wire.cut or (quality is not PERFECT_LINK and self._wire._chance.random() < quality.lost)
+        deaf = self._wire.cut or self._wire._happens(self._wire.quality.lost)
         if deaf:
             await asyncio.sleep(timeout)
         woken = False if deaf else await self._watch.wait(timeout)

@@ -15,8 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,14 +23,13 @@ from asterism.core.errors import AsterismError, RunRefused
 from asterism.core.run.run import COMPLETED, Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet import retention
-from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
 from asterism.peers.exchange import Exchange
 from asterism.peers.peer_service import SyncLoop
 from asterism.peers.registry import Peer, PeerRegistry
 from asterism.store.protocol import FEED, PutRegister, Query, feed_of
-from asterism.testing.simulator.fleet_world import SimHost
-from asterism.testing.simulator.machines import Machine, SimExecutor
+from asterism.testing.simulator.fleet_world import Life, World
+from asterism.testing.simulator.machines import Machine
 from asterism.testing.simulator.peer_stores import Disk, Link, PeerChecker, PeerStore, check, copy_of, put_back, text_of
 
 NAMES = ("m0", "m1", "m2")
@@ -78,14 +76,11 @@ MARGIN = 1.0
 
 
 @dataclass
-class PeerLife:
-    machine: Machine
-    agent: DeviceAgent
+class PeerLife(Life):
     exchange: Exchange
-    tasks: list[asyncio.Task[Any]]
 
 
-class PeerWorld:
+class PeerWorld(World[PeerLife, PeerChecker]):
     """Three machines with a store each.
 
     :param splits: the links that are cut, phase by phase; None for random faults of links and machines.
@@ -111,9 +106,8 @@ class PeerWorld:
         trouble: float = 60.0,
         make_exchange: Callable[[Fleet], Exchange] = Exchange,
     ) -> None:
-        self.chance = random.Random(seed)
         loop = asyncio.get_running_loop()
-        self.checker = PeerChecker(loop.time)
+        super().__init__(seed, PeerChecker(loop.time))
         self.splits, self._trouble, self.number_of_runs = splits, trouble, runs
         self.losses = (
             losses if losses is not None else (0.0 if splits is not None else self.chance.choice([0, 0.05, 0.2]))
@@ -126,11 +120,8 @@ class PeerWorld:
         }
         self.checker.stores = self.stores
         self.cut: frozenset[tuple[str, str]] = frozenset()
-        self.lives: dict[str, PeerLife] = {}
-        self.ended: list[PeerLife] = []
         self._make_exchange = make_exchange
         self._rates = {name: self.chance.uniform(0.97, 1.03) for name in NAMES}
-        self._jobs: list[asyncio.Task[Any]] = []
 
     @property
     def excused(self) -> set[str]:
@@ -159,19 +150,17 @@ class PeerWorld:
     def boot(self, name: str) -> None:
         machine = Machine(name, self._rates[name], 0.0)
         fleet = Fleet(Disk(self.stores[name], machine), by=name, clock=machine, chance=self.chance)
-        agent = DeviceAgent(
+        agent = self.agent(
             fleet,
+            machine,
             name,
             can=GPU if name != "m0" else (),
             slots=self.chance.randint(1, 2),
-            executor=SimExecutor(machine, self.checker, self.chance),
             heartbeat=HEARTBEAT,
             heartbeat_timeout=TIMEOUT,
             grace=0.3,
             monitor_every=1.3,
             lease=4.0,
-            host=SimHost(name),
-            measure=dict,
         )
         exchange = self._make_exchange(fleet)
 
@@ -180,16 +169,8 @@ class PeerWorld:
 
         sync_loop = SyncLoop(exchange, connect, interval=2.0, max_backoff=3.0)
         tasks = [asyncio.create_task(_quietly(agent.run())), asyncio.create_task(_quietly(sync_loop.run()))]
-        self.lives[name] = PeerLife(machine, agent, exchange, list(tasks))
+        self.lives[name] = PeerLife(machine, agent, tasks, exchange)
         self.checker.note(f"{name} boots")
-
-    def crash(self, name: str) -> None:
-        life = self.lives.pop(name)
-        self.checker.note(f"{name} crashes")
-        life.machine.crash()
-        for task in life.tasks:
-            task.cancel()
-        self.ended.append(life)
 
     def part(self, cut: Iterable[tuple[str, str]]) -> None:
         self.cut = frozenset((one, other) for one, other in cut)
@@ -330,14 +311,8 @@ class PeerWorld:
                 if other != one.machine.name:
                     self.checker.broken(f"run {one.run} is executed by {other} and {one.machine.name}")
 
-    async def _shut_down(self) -> None:
-        tasks = [task for life in [*self.lives.values(), *self.ended] for task in life.tasks]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    def spawn(self, job: Any) -> None:
-        self._jobs.append(asyncio.create_task(_quietly(job)))
+    def spawn(self, job: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return super().spawn(_quietly(job))
 
 
 async def _quietly(job: Any) -> None:

@@ -27,18 +27,22 @@ from asterism.core.errors import AsterismError, EditRejected, PlanError
 from asterism.core.plan.constellation import Constellation, ConstellationView
 from asterism.core.plan.edits import AddDependency, AddTask, EditBatch
 from asterism.core.plan.journal import lock_to_json
-from asterism.core.plan.status import TERMINAL
+from asterism.core.plan.status import COMPLETED, FAILED, TERMINAL
 from asterism.core.plan.task import Task
 from asterism.core.plan.teardowns import teardowns_of
+from asterism.core.run.outcomes import was_executed
+from asterism.core.run.run import Run
+from asterism.durable import admin
 from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.durable.journal_store import StoredConstellation, insert_plan, load
 from asterism.durable.plan_requests import AnswerLost, edit_plan
+from asterism.durable.plan_retry import reopen_plan
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import Query, Write
 from asterism.store.store_errors import StoreUnavailable
-from asterism.testing.simulator.fleet_world import HEARTBEAT, TIMEOUT, FleetWorld, SimHost
-from asterism.testing.simulator.machines import Machine, SimExecutor, Wire
+from asterism.testing.simulator.fleet_world import HEARTBEAT, TIMEOUT, FleetWorld
+from asterism.testing.simulator.machines import Machine, Wire
 
 PLAN = "nightly"
 PLAN_TIMEOUT = 2000.0
@@ -114,10 +118,9 @@ class PlanWorld(FleetWorld):
         host = f"boss-{self._host}"
         local = self._local_slots()
 
-        def agent(*arguments: Any, **terms: Any) -> DeviceAgent:
-            terms |= {"grace": 0.5, "monitor_every": self._watches_every, "lease": 6.0, "measure": dict}
-            executor = SimExecutor(machine, self.checker, self.chance)
-            made = DeviceAgent(*arguments, **terms, executor=executor, host=SimHost(host))
+        def agent(fleet: Fleet, name: str, **terms: Any) -> DeviceAgent:
+            terms |= {"name": name, "grace": 0.5, **self.monitor_terms}
+            made = self.agent(fleet, machine, host, **terms)
             wire.session = made.session.id
             return made
 
@@ -243,7 +246,7 @@ class PlanWorld(FleetWorld):
 
     def _reboot(self) -> None:
         for name in self.names:
-            if name not in self.lives or self.lives[name].task.done():
+            if name not in self.lives or self.lives[name].tasks[0].done():
                 self.boot(name)
 
     async def trouble(self) -> None:
@@ -346,3 +349,153 @@ def small_plan() -> Constellation:
     plan.add(Task("c", call="work:do", inputs={**given, "fails": 1.0}, retries=1, backoff=0.1), "a")
     plan.add(Task("d", call="work:do", inputs=given), {"b": "success", "c": "failure"})
     return plan
+
+
+MOST_RETRIES = 4
+PATIENCE = 60.0
+"""How long a person waits for the answer to a retry, in simulated seconds."""
+
+
+class RetryWorld(PlanWorld):
+    """A plan world whose plan people retry each time it has ended: what failed, or a task and everything below it.
+
+    The person's machine may die just before the commit that reopens the plan, or just after it. With ``dies_at``, the
+    first orchestrator after each retry dies at that commit. A retry must happen exactly as it was answered: once if it
+    was accepted, never if it was refused, and at most once if the person never learned the answer. No task may complete
+    more often than it was run again.
+    """
+
+    def __init__(self, seed: int, **terms: Any) -> None:
+        super().__init__(seed, **terms)
+        self.retries: dict[str, str] = {}  # the answer to each retry, by its author
+
+    async def reopened(self) -> bool:
+        if len(self.retries) == MOST_RETRIES:
+            return False
+        author = f"retrier-{len(self.retries)}"
+        self.retries[author] = "unknown"
+        self.retries[author] = await self._retry(author)
+        self.checker.note(f"the retry of {author} was {self.retries[author]}")
+        self._orchestrators_started = 0  # the next one may die at a commit, too
+        return True
+
+    async def _retry(self, author: str) -> str:
+        machine = Machine(author, self.chance.uniform(0.97, 1.03), 0.0)
+        dies_at, after = self.chance.choice([None, None, 1]), self.chance.random() < 0.5
+        wire = DoomedWire(self.store, machine, self.chance, self._gives_up, dies_at=dies_at, after=after)
+        fleet = Fleet(wire, by=author, clock=machine, chance=self.chance)
+        tasks = list((await load(self.store, PLAN, expressions)).plan.nodes)
+        first = [self.chance.choice(tasks)] if self.chance.random() < 0.3 else []
+        retry = asyncio.create_task(reopen_plan(fleet, PLAN, from_tasks=first))
+        await asyncio.wait([retry], timeout=PATIENCE)
+        if not retry.done():  # the machine is dead
+            retry.cancel()
+            return "unknown"
+        error = retry.exception()
+        if error is None:
+            return "accepted"
+        if isinstance(error, StoreUnavailable):
+            return "unknown"
+        if isinstance(error, PlanError):
+            return "refused"
+        raise error
+
+    async def _check(self) -> None:
+        await super()._check()
+        story = (await load(self.store, PLAN, expressions)).plan.story()
+        allowed = {"accepted": (1,), "refused": (0,), "unknown": (0, 1)}
+        for author, answer in self.retries.items():
+            times = sum(entry.what == "reopened" and entry.why == f"by {author}" for entry in story)
+            if times not in allowed[answer]:
+                self.checker.broken(f"the retry of {author} was {answer}, and happened {times} times")
+
+
+LATEST_CANCELLATION = 60.0
+"""When the plan is cancelled at the latest, in simulated seconds: most plans still run then."""
+
+ABSENCES = (0.0, 400.0, 700.0)
+"""How long all devices are away from the cancellation on; ``no_device_timeout`` is 300 s."""
+
+SETTLING = 200.0
+"""How long stopped work may take to end after the plan: longer than the timeouts of all runs and devices."""
+
+
+class CancelWorld(PlanWorld):
+    """A plan world whose plan, with teardowns, a person on another machine cancels.
+
+    Often all devices go away at that moment, for longer than ``no_device_timeout``, and some orchestrators execute
+    nothing themselves. ``cancelled`` tells whether the plan had not ended before: then it ends ``cancelled``. It must
+    not end before a device has executed the teardowns of all set-ups that a device has begun: until then it is
+    ``cancelling``. The teardown of a set-up that no device has begun is not executed, unless the plan could not know
+    it: the process that cancelled the set-up died.
+    """
+
+    def __init__(self, seed: int, **terms: Any) -> None:
+        super().__init__(seed, **terms)
+        self._own_chance = random.Random(f"cancel {seed}")  # not that of plan worlds: their seeds stay the same
+        self._absent = False
+        self.cancelled = False
+        self.absence = self._own_chance.choice(ABSENCES)
+        names = [node.id for node in self.plan.nodes.values() if node.setup is None and not node.teardowns]
+        if names:
+            setup = self._own_chance.choice(names)
+            given = {"steps": 1, "seconds": 2.0, "fails": 0.0}
+            task = type(self.plan[setup].task)(f"undo-{setup}", call="work:do", inputs=given)
+            self.plan.add(task, teardown=setup)
+
+    def boot(self, name: str, *, replace: bool = False) -> None:
+        if not self._absent:
+            super().boot(name, replace=replace)
+
+    def _local_slots(self) -> int:
+        return super()._local_slots() if not self.absence else 0
+
+    async def trouble(self) -> None:
+        await asyncio.gather(super().trouble(), self._cancel_plan())
+
+    async def _cancel_plan(self) -> None:
+        await asyncio.sleep(self._own_chance.uniform(0.0, LATEST_CANCELLATION))
+        machine = Machine("canceller", 1.0, 0.0)
+        fleet = Fleet(Wire(self.store, machine, self.chance, self._gives_up), by="canceller", clock=machine)
+        while not self.cancelled:
+            try:
+                await admin.cancel(fleet, PLAN, "not tonight")
+                self.cancelled = True
+            except StoreUnavailable:
+                await asyncio.sleep(1.0)
+            except PlanError:  # it has ended
+                return
+        self.checker.note(f"the plan is cancelled, and no device is there for {self.absence:g} s")
+        if self.absence:
+            self._absent = True
+            for name in sorted(self.lives):
+                with contextlib.suppress(KeyError):
+                    self.crash(name)
+            await asyncio.sleep(self.absence)
+            self._absent = False
+
+    async def _check(self) -> None:
+        until = asyncio.get_running_loop().time() + SETTLING
+        while asyncio.get_running_loop().time() < until:
+            self._reboot()
+            await asyncio.sleep(1.0)
+        await super()._check()
+        stored = await load(self.store, PLAN, expressions)
+        if not self.cancelled or not stored.head.ended:
+            return
+        runs = await self.store.find(Query())
+
+        def runs_of(task: str) -> list[Run]:
+            return [run for run in runs if str(run.key).startswith(f"plan:{PLAN}/{task}/")]
+
+        for setup in stored.plan.setups:
+            begun = any(was_executed(run) for run in runs_of(setup.id))
+            for teardown in teardowns_of(setup):
+                own = runs_of(teardown.id)
+                if not begun:
+                    if setup.times is not None and any(was_executed(run) for run in own):
+                        self.checker.broken(f"no device has begun {setup.id}, and a device has executed {teardown.id}")
+                    continue
+                executed = any(run.ended and not run.given_up and not run.cancelled for run in own)
+                if teardown.status not in (COMPLETED, FAILED) or not executed:
+                    self.checker.broken(f"{setup.id} was set up, and no device has executed {teardown.id}")
