@@ -113,7 +113,7 @@ ALLOWED: tuple[Allowed, ...] = (
     ),
     Allowed(
         "tests/(agents|cli|docs)/",
-        r"the task (request_apart|model_request_apart|run_apart\.<locals>\.scene)\b",
+        r"the task (request_apart|model_request_apart|ModelCaller\._request)\b",
         "the clients of OpenAI and Anthropic import and compile their types within the first request; so a request has "
         "an event loop of its own, in a thread, and stalls no other",
     ),

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from asterism.agents.a2a_executor import run_in_thread
+from asterism.base.loop_thread import run_in_thread
 
 WHO: contextvars.ContextVar[str] = contextvars.ContextVar("who", default="nobody")
 

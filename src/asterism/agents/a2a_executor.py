@@ -13,33 +13,24 @@ The agent may be hostile. Each exchange has one deadline, however slowly its par
 and of values, which are counted before they are parsed; everything is parsed in a thread of its own, since the library
 computes for long inside of its coroutines; requests have a pause between them; and an answer about another task
 than the one that was asked for does not count.
-
-A coroutine on an event loop of its own, in a thread of its own.
-
-For libraries that compute for long inside of a coroutine, such as one that parses what a stranger has sent: the loop of
-the caller goes on with heartbeats and timeouts meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
-import contextvars
 import os
 import re
-import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from importlib import import_module
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from asterism.agents.agent_prompt import LONGEST_ANSWER, AgentAnswer, AgentFailed, agent_result
+from asterism.agents.agent_prompt import LONGEST_ANSWER, AgentAnswer, AgentFailed, agent_result, load_extra
 from asterism.base.http_answers import AnswerRefused, bound_answer
 from asterism.base.https_session import http_client
-from asterism.base.startup import install_hint
+from asterism.base.loop_thread import run_in_thread
 from asterism.base.strict_json import JsonCount
 from asterism.base.text import masked_url, shorten
 from asterism.core.backoff import retry_delay
@@ -49,41 +40,6 @@ from asterism.fleet.policy.device_policy import DevicePolicy
 from asterism.fleet.policy.judged_requests import judge_connections
 
 Value = TypeVar("Value")
-
-
-async def run_in_thread(main: Callable[[], Coroutine[Any, Any, Value]], name: str) -> Value:
-    """The result of ``main``, which runs in a thread with this name, in the context of the caller. If the caller is
-    cancelled, ``main`` is cancelled, and the caller waits for its end."""
-    outcome: concurrent.futures.Future[Value] = concurrent.futures.Future()
-    begun: concurrent.futures.Future[Callable[[], object]] = concurrent.futures.Future()
-
-    async def run() -> Value:
-        task = asyncio.ensure_future(main())
-        begun.set_result(partial(asyncio.get_running_loop().call_soon_threadsafe, task.cancel))
-        return await task
-
-    def run_loop() -> None:
-        try:
-            outcome.set_result(asyncio.run(run()))
-        except BaseException as error:
-            outcome.set_exception(error)
-
-    thread = threading.Thread(target=contextvars.copy_context().run, args=(run_loop,), name=name, daemon=True)
-    thread.start()
-    ended = asyncio.wrap_future(outcome)
-    try:
-        await asyncio.wait([ended])
-    except asyncio.CancelledError:
-        cancel = await asyncio.wrap_future(begun)
-        with contextlib.suppress(RuntimeError):  # its loop has ended by itself
-            cancel()
-        await asyncio.wait([ended])
-        thread.join()
-        if not ended.cancelled():
-            ended.exception()  # the caller has gone: nobody asks for it
-        raise
-    thread.join()
-    return ended.result()
 
 
 TOKEN_VARIABLE = "ASTERISM_AGENT_TOKEN"
@@ -124,11 +80,8 @@ _MOST_SKILLS = 100
 
 def load_a2a() -> Any:
     """The types of the SDK. Raises AsterismError if it is not installed."""
-    try:
-        import_module("a2a.client")
-        return import_module("a2a.types.a2a_pb2")
-    except ImportError:
-        raise AsterismError(f"agents that speak A2A need the SDK on this device: {install_hint('a2a')}") from None
+    _, types = load_extra("a2a", "agents that speak A2A need the SDK", "a2a.client", "a2a.types.a2a_pb2")
+    return types
 
 
 class A2aAgent:

@@ -15,8 +15,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
-from asterism.agents.agent_prompt import LONGEST_ANSWER, AgentAnswer, AgentFailed, agent_result
-from asterism.base.startup import install_hint
+from asterism.agents.agent_prompt import LONGEST_ANSWER, AgentAnswer, AgentFailed, agent_result, load_extra
 from asterism.base.text import clean, shorten
 from asterism.core.errors import AsterismError, DeviceUnavailable
 from asterism.core.run.run import Progress
@@ -50,10 +49,8 @@ class AgentConnectionClosed(AgentFailed):
 
 def load_acp() -> Any:
     """The SDK. Raises AsterismError if it is not installed."""
-    try:
-        return import_module("acp")
-    except ImportError:
-        raise AsterismError(f"agents that speak ACP need the SDK on this device: {install_hint('acp')}") from None
+    [acp] = load_extra("acp", "agents that speak ACP need the SDK", "acp")
+    return acp
 
 
 class AcpAgent:

@@ -44,6 +44,15 @@ class AgentFailed(AsterismError):
     """An agent did not do the work: it refused, it ended, it asked for what it cannot get, or its answer is wrong."""
 
 
+def load_extra(extra: str, what: str, *modules: str) -> list[Any]:
+    """Modules of libraries that an extra of this package installs. Raises AgentFailed if one is missing; ``what`` says
+    what needs it."""
+    try:
+        return list(map(import_module, modules))
+    except ImportError:
+        raise AgentFailed(f"{what} on this device: {install_hint(extra)}") from None
+
+
 class InvalidAgentResult(AgentFailed):
     """The answer of an agent does not fit the schema of the result. ``problems`` are the first of its violations."""
 
@@ -157,10 +166,7 @@ def _values_in(text: str) -> Iterator[Any]:
 def schema_problems(value: Any, schema: Mapping[str, Any], budget: MatchBudget | None = None) -> list[str]:
     """Why a value does not fit a JSON Schema; empty if it does. No schema is loaded from elsewhere. ``budget`` bounds
     the time of matches, for several values together."""
-    try:
-        jsonschema, referencing = import_module("jsonschema"), import_module("referencing")
-    except ImportError:
-        raise AgentFailed(f"a result with a schema needs jsonschema on this device: {install_hint('acp')}") from None
+    jsonschema, referencing = load_extra("acp", "a result with a schema needs jsonschema", "jsonschema", "referencing")
     validator = _validator(jsonschema)(plain_json(schema), registry=referencing.Registry())
     current = _budget.set(budget or MatchBudget())
     try:

@@ -10,11 +10,10 @@ import asyncio
 import json
 import os
 from collections.abc import Callable, Mapping
-from importlib import import_module
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar, cast
 
-from asterism.agents.agent_prompt import AgentAnswer, AgentFailed, agent_result
-from asterism.base.startup import install_hint
+from asterism.agents.agent_prompt import AgentAnswer, AgentFailed, agent_result, load_extra
 from asterism.base.text import clean, shorten
 from asterism.core.errors import AsterismError
 from asterism.fleet.device.agent_work import AgentWork
@@ -41,12 +40,13 @@ _INSTRUCTIONS = (
 )
 
 
+Tool = TypeVar("Tool", bound=Callable[..., Any])
+
+
 def load_pydantic_ai() -> Any:
     """The library that calls models. Raises AsterismError if it is not installed."""
-    try:
-        return import_module("pydantic_ai")
-    except ImportError:
-        raise AsterismError(f"a model as an agent needs pydantic-ai on this device: {install_hint('model')}") from None
+    [library] = load_extra("model", "a model as an agent needs pydantic-ai", "pydantic_ai")
+    return library
 
 
 class ModelAgent:
@@ -90,6 +90,19 @@ class ModelAgent:
         )
 
 
+def _answering(tool: Tool) -> Tool:
+    """A tool whose refusals and failures are answers to the model."""
+
+    @wraps(tool)
+    async def answer(tools: _Tools, *args: Any, **kwargs: Any) -> str:
+        try:
+            return cast("str", await tool(tools, *args, **kwargs))
+        except (OSError, AsterismError) as error:
+            return f"refused: {error}"
+
+    return cast("Tool", answer)
+
+
 class _Tools:
     """The tools of one execution. Their docstrings are what the model reads about them."""
 
@@ -109,36 +122,28 @@ class _Tools:
     def _path(self, path: str) -> str:
         return os.path.join(self._work.cwd, path)
 
+    @_answering
     async def read_file(self, path: str, first_line: int = 1, lines: int = 2000) -> str:
         """Read lines of a text file."""
-        try:
-            text = await self._actions.read_file(self._path(path), first_line, lines)
-        except (OSError, AsterismError) as error:
-            return f"refused: {error}"
+        text = await self._actions.read_file(self._path(path), first_line, lines)
         return self._marked(f"file {path}", text)
 
+    @_answering
     async def list_directory(self, path: str = ".") -> str:
         """List the names in a directory."""
-        try:
-            names = await self._actions.list_directory(self._path(path))
-        except (OSError, AsterismError) as error:
-            return f"refused: {error}"
+        names = await self._actions.list_directory(self._path(path))
         return self._marked(f"directory {path}", "\n".join(names))
 
+    @_answering
     async def write_file(self, path: str, text: str) -> str:
         """Write a text file; an existing one is replaced."""
-        try:
-            await self._actions.write_file(self._path(path), text)
-        except (OSError, AsterismError) as error:
-            return f"refused: {error}"
+        await self._actions.write_file(self._path(path), text)
         return "written"
 
+    @_answering
     async def run_command(self, words: list[str], directory: str = ".") -> str:
         """Run a command, given as a list of words and without a shell. Returns its exit code and its output."""
-        try:
-            name = self._actions.start_command(words or [""], cwd=self._path(directory))
-        except AsterismError as error:
-            return f"refused: {error}"
+        name = self._actions.start_command(words or [""], cwd=self._path(directory))
         command = self._actions.commands[name]
         try:
             async with asyncio.timeout(COMMAND_TIMEOUT):

@@ -10,22 +10,20 @@ event loop of its own, in a thread, and never delays the plan; a model that is g
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
-import contextvars
 import json
 import logging
 import random
-import threading
 import time
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from asterism.base.http_answers import ACCEPTED, LARGEST_ANSWER, bound_hook
+from asterism.base.loop_thread import run_in_thread
 from asterism.base.startup import install_hint
 from asterism.core.backoff import retry_delay
 from asterism.core.errors import AsterismError, error_text
@@ -39,8 +37,6 @@ if TYPE_CHECKING:
     from pydantic_ai.settings import ModelSettings
 
 log = logging.getLogger("asterism.models")
-
-Value = TypeVar("Value")
 
 TIMEOUT = 300.0
 """Seconds that one request may take."""
@@ -184,7 +180,9 @@ class ModelCaller:
         try:
             async with _within(bill.seconds):
                 if isinstance(model, str):
-                    response = await run_apart(lambda: self._request(model, question, bill.max_output, received))
+                    response = await run_in_thread(
+                        lambda: self._request(model, question, bill.max_output, received), "model call", patience=1.0
+                    )
                 else:
                     response = await self._request(model, question, bill.max_output, received)
         except _NotSent as problem:
@@ -193,7 +191,7 @@ class ModelCaller:
         except ModelMissing:
             bill.cost = EditorCost()
             raise
-        except (_Again, _GiveUp) as problem:
+        except _Problem as problem:
             # what was streamed before the connection broke has been paid for, and the question if the model had it
             read = bool(received.text) or problem.accepted
             tokens = (estimated_tokens(question.text), estimated_tokens(received.text)) if read else (0, 0)
@@ -292,19 +290,22 @@ class ModelCaller:
             raise _NotSent(_short(error)) from None
         except ModelAPIError as error:
             raise _GiveUp(_short(error)) from None
-        except (_Again, _GiveUp, ModelMissing):
+        except (_Problem, ModelMissing):
             raise
         except Exception as error:  # a client library meets bytes that it did not expect
             raise _GiveUp(f"its answer cannot be read: {_short(error)}", accepted=True) from None
 
 
-class _Again(Exception):
-    """The same model may answer later: after ``after`` seconds, if it says so. ``accepted``: it may have worked on the
-    question, and is paid for reading it."""
+class _Problem(Exception):
+    """A model did not answer. ``accepted``: it may have worked on the question, and is paid for reading it."""
 
     def __init__(self, problem: str, after: float | None = None, *, accepted: bool = False) -> None:
         super().__init__(problem)
         self.after, self.accepted = after, accepted
+
+
+class _Again(_Problem):
+    """The same model may answer later: after ``after`` seconds, if it says so."""
 
 
 class _OutOfTime(_Again):
@@ -321,12 +322,8 @@ async def _within(seconds: float | None) -> AsyncIterator[None]:
         raise _OutOfTime(f"it did not answer within {seconds:g} s, which the budget leaves", accepted=True) from None
 
 
-class _GiveUp(Exception):
-    """The model will not answer this question. ``accepted`` as for _Again."""
-
-    def __init__(self, problem: str, *, accepted: bool = False) -> None:
-        super().__init__(problem)
-        self.accepted = accepted
+class _GiveUp(_Problem):
+    """The model will not answer this question."""
 
 
 class _NotSent(Exception):
@@ -467,45 +464,3 @@ def _answer_of(response: ModelResponse, name: str) -> ModelAnswer:
     )
     text = "\n".join(part.content for part in response.parts if isinstance(part, TextPart))
     return ModelAnswer(text, calls, not calls and response.finish_reason == "content_filter", name)
-
-
-# -- a loop of its own -------------------------------------------------------------------------------------------------
-
-
-async def run_apart(main: Callable[[], Coroutine[Any, Any, Value]]) -> Value:
-    """Run a coroutine on an event loop of its own, in a thread. A cancellation is passed on to it."""
-    result: concurrent.futures.Future[Value] = concurrent.futures.Future()
-    running: concurrent.futures.Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = (
-        concurrent.futures.Future()
-    )
-
-    async def scene() -> Value:
-        task = asyncio.current_task()
-        assert task is not None
-        running.set_result((asyncio.get_running_loop(), task))
-        return await main()
-
-    def work() -> None:
-        try:
-            value = asyncio.run(scene())
-        except BaseException as error:
-            result.set_exception(error)
-        else:
-            result.set_result(value)
-
-    def stop(found: concurrent.futures.Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]]) -> None:
-        loop, task = found.result()
-        with contextlib.suppress(RuntimeError):  # it has ended
-            loop.call_soon_threadsafe(task.cancel)
-
-    # a daemon: a process that ends does not wait for a model
-    threading.Thread(target=contextvars.copy_context().run, args=(work,), name="model call", daemon=True).start()
-    waiting = asyncio.wrap_future(result)
-    try:
-        return await asyncio.shield(waiting)
-    except asyncio.CancelledError:
-        running.add_done_callback(stop)
-        await asyncio.wait([waiting], timeout=1.0)
-        if waiting.done() and not waiting.cancelled():
-            waiting.exception()  # retrieved
-        raise
