@@ -9,18 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asterism.core.plan.editor_cost import EditorCost
-from asterism.models.budget import (
-    LEAST_OUTPUT,
-    Account,
-    Budget,
-    InvalidBudget,
-    Price,
-    Spent,
-    estimated_tokens,
-    most_input,
-    plausible_tokens,
-    room_for_output,
-)
+from asterism.durable.editor_budget import Account, Budget, InvalidBudget, Spent
+from asterism.models.budget import LEAST_OUTPUT, Price, estimated_tokens, most_input, plausible_tokens, room_for_output
 from asterism.models.cassette import opened
 
 limits = st.none() | st.integers(0, 100_000)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from asterism.durable.editor_budget import InvalidBudget
 from asterism.models import Budget, ModelCaller, ModelEditor
-from asterism.models.budget import InvalidBudget, estimated_tokens
+from asterism.models.budget import estimated_tokens
 from tests.models.editor_scenes import REPAIR, editor, orchestrator, pipeline, served
 from tests.models.model_server import Reply
 

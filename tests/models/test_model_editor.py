@@ -9,8 +9,8 @@ import pytest
 
 from asterism import Constellation, EditEvent, Task
 from asterism.core.errors import PlanError
+from asterism.durable.editor_budget import InvalidBudget
 from asterism.models import Budget, ModelEditor
-from asterism.models.budget import InvalidBudget
 from tests.models.editor_scenes import CHAT, REPAIR, add, editor, ok, orchestrator, pipeline, scripted, served
 from tests.models.model_server import Failure, Reply
 

@@ -11,8 +11,9 @@ import click
 from asterism.cli.cli_context import options
 
 if TYPE_CHECKING:
+    from asterism.durable.editor_budget import Budget
     from asterism.fleet.fleet import Fleet
-    from asterism.models.budget import Budget, Price
+    from asterism.models.budget import Price
 
 MODEL = "model"
 """The editor that is a language model."""
@@ -25,7 +26,7 @@ NAMES = ("models", "budget", "goal", "price", "replay")
 
 def budget_limits(text: str) -> Budget:
     """``$2``, ``40calls``, ``100ktokens``, ``10m``, ``50tasks``, or several of these."""
-    from asterism.models.budget import Budget, InvalidBudget
+    from asterism.durable.editor_budget import Budget, InvalidBudget
 
     try:
         return Budget.parse(text)

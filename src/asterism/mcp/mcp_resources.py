@@ -137,12 +137,3 @@ async def plan_names(host: McpHost, caller: Credential) -> list[str]:
     """The plans that a caller may read, by name."""
     names = sorted(one.key.removeprefix(PLANS) for one in await host.fleet.store.registers(PLANS))
     return [name for name in names if caller.allows(f"observe plan {name}")]
-
-
-def template_json(resource: PlanResource) -> dict[str, Any]:
-    return {
-        "name": resource.name,
-        "uri_template": resource.template,
-        "mime_type": resource.media,
-        "description": resource.description,
-    }

@@ -262,8 +262,13 @@ class _Handlers:
         )
 
     async def list_templates(self, ctx: Context, params: Any) -> types.ListResourceTemplatesResult:
-        found = [types.ResourceTemplate(**mcp_resources.template_json(one)) for one in mcp_resources.RESOURCES]
-        return types.ListResourceTemplatesResult(resource_templates=found)
+        templates = [
+            types.ResourceTemplate(
+                name=kind.name, uri_template=kind.template, mime_type=kind.media, description=kind.description
+            )
+            for kind in mcp_resources.RESOURCES
+        ]
+        return types.ListResourceTemplatesResult(resource_templates=templates)
 
     async def read_resource(self, ctx: Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
         try:

@@ -27,6 +27,7 @@ from asterism.base.http_limits import RequestRefused
 from asterism.core.plan.edits import EDITS, RemoveTaint
 from asterism.fleet.fleet import Fleet
 from asterism.mcp.mcp_approvals import ask_approval, find_question
+from asterism.models.conversation import EDIT_SCHEMAS
 from asterism.models.device_aliases import plain_capabilities
 from asterism.models.fleet_surroundings import fleet_aliases, known_capabilities
 
@@ -307,25 +308,12 @@ EDIT_SCHEMA: dict[str, Any] = {
         '{"op": "cancel_task", "task_id": "lint", "reason": "too slow"}.'
     ),
     "properties": {
+        **{name: field for edit in EDIT_SCHEMAS for name, field in edit["properties"].items()},
         "op": {"type": "string", "enum": [op for op in EDITS if op != RemoveTaint.op]},
-        "task": {
-            "type": "object",
-            "description": "A new task: id, one of argv, shell, http, call, agent; inputs, timeout, retries, needs …",
-            "properties": {"id": {"type": "string"}},
-            "required": ["id"],
-        },
-        "task_id": {"type": "string"},
-        "changes": {"type": "object", "description": "The fields of the task that change."},
-        "dependents": {"type": "string", "enum": ["remove", "bridge"]},
-        "source": {"type": "string"},
-        "target": {"type": "string"},
-        "on": {"type": "string", "description": "success, failure, completion, always or teardown"},
-        "when": {"type": "string", "description": "A condition on the result of the source, such as result.ok"},
-        "handled": {"type": "boolean"},
-        "reason": {"type": "string"},
     },
     "required": ["op"],
 }
+"""An edit, as a model writes it, without the alternatives of each kind: many clients cannot show those."""
 
 
 FOLLOW = {"type": "boolean", "default": False, "description": "Answer when it has ended."}

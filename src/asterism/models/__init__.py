@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING
 from asterism.base.startup import lazy_names
 
 if TYPE_CHECKING:
-    from asterism.models.budget import Account, Budget, Price, Spent
+    from asterism.durable.editor_budget import Account, Budget, Spent
+    from asterism.models.budget import Price
     from asterism.models.cassette import Cassette, Exchange, MemoryCassette, StoreCassette
     from asterism.models.edit_filter import EditFilter
     from asterism.models.model_calls import ModelCaller, ModelFailed
@@ -57,7 +58,8 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "asterism.models.budget": ["Account", "Budget", "Price", "Spent"],
+        "asterism.durable.editor_budget": ["Account", "Budget", "Spent"],
+        "asterism.models.budget": ["Price"],
         "asterism.models.cassette": ["Cassette", "Exchange", "MemoryCassette", "StoreCassette"],
         "asterism.models.edit_filter": ["EditFilter"],
         "asterism.models.model_calls": ["ModelCaller", "ModelFailed"],

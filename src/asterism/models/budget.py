@@ -11,19 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from asterism.core.errors import AsterismError
-from asterism.durable.editor_budget import Account, Budget, InvalidBudget, Spent
-
-__all__ = [
-    "DEFAULT_BUDGET",
-    "Account",
-    "Budget",
-    "BudgetSpent",
-    "InvalidBudget",
-    "Price",
-    "Spent",
-    "estimated_tokens",
-    "room_for_output",
-]
+from asterism.durable.editor_budget import Account, Budget, Spent
 
 DEFAULT_BUDGET = Budget(calls=200, tasks=500)
 """The limits of a budget that does not name them: no model edits a plan for ever while nobody looks."""

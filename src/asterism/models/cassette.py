@@ -17,8 +17,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol
 
 from asterism.core.plan.editor_cost import EditorCost
-from asterism.durable.editor_budget import account_key, exchange_prefix, read_account
-from asterism.models.budget import Account, Budget
+from asterism.durable.editor_budget import Account, Budget, account_key, exchange_prefix, read_account
 from asterism.models.model_calls import ModelFailed
 from asterism.models.model_messages import ModelAnswer
 from asterism.store.optimistic_update import retry_on_conflict

@@ -57,54 +57,33 @@ COPIED_FIELDS = frozenset(("backoff", "estimate", "revocable", "skip_if_unchange
 are is known only when they run."""
 
 
-def edit_schema() -> dict[str, Any]:
-    """The JSON Schema of an answer."""
-    fields = TASK_FIELDS
-    task = {"type": "object", "properties": {"id": _TEXT, **fields}, "required": ["id"]}
-    terms = {"source": _TEXT, "target": _TEXT, "on": {"enum": list(OUTCOMES)}, "when": _TEXT, "handled": _HANDLED}
-    edits = [
-        _edit("add_task", {"task": task}, ["task"]),
-        _edit("remove_task", {"task_id": _TEXT, "dependents": {"enum": ["remove", "bridge"]}}, ["task_id"]),
-        _edit(
-            "update_task",
-            {"task_id": _TEXT, "changes": {"type": "object", "properties": fields}},
-            ["task_id", "changes"],
-        ),
-        _edit("add_dependency", terms, ["source", "target"]),
-        _edit("update_dependency", terms, ["source", "target"]),
-        _edit("remove_dependency", {"source": _TEXT, "target": _TEXT}, ["source", "target"]),
-        _edit("cancel_task", {"task_id": _TEXT, "reason": _TEXT}, ["task_id"]),
-    ]
-    return {
-        "type": "object",
-        "properties": {
-            "edits": {"type": "array", "items": {"anyOf": edits}},
-            "reason": {**_TEXT, "description": "why, in one sentence"},
-        },
-        "required": ["edits", "reason"],
-    }
-
-
 def _edit(op: str, fields: dict[str, Any], required: list[str]) -> dict[str, Any]:
     return {"type": "object", "properties": {"op": {"const": op}, **fields}, "required": ["op", *required]}
 
 
-def answer_tool() -> ToolSpec:
-    return ToolSpec(
-        "answer", "Answer with the edits of the plan; an empty list leaves it as it is.", edit_schema(), True
-    )
+_TASK = {"type": "object", "properties": {"id": _TEXT, **TASK_FIELDS}, "required": ["id"]}
+_CHANGES = {"type": "object", "properties": TASK_FIELDS}
+_EDGE = {"source": _TEXT, "target": _TEXT, "on": {"enum": list(OUTCOMES)}, "when": _TEXT, "handled": _HANDLED}
 
+EDIT_SCHEMAS = [
+    _edit("add_task", {"task": _TASK}, ["task"]),
+    _edit("remove_task", {"task_id": _TEXT, "dependents": {"enum": ["remove", "bridge"]}}, ["task_id"]),
+    _edit("update_task", {"task_id": _TEXT, "changes": _CHANGES}, ["task_id", "changes"]),
+    _edit("add_dependency", _EDGE, ["source", "target"]),
+    _edit("update_dependency", _EDGE, ["source", "target"]),
+    _edit("remove_dependency", {"source": _TEXT, "target": _TEXT}, ["source", "target"]),
+    _edit("cancel_task", {"task_id": _TEXT, "reason": _TEXT}, ["task_id"]),
+]
+"""The JSON Schemas of the edits."""
 
-def show_tasks_tool() -> ToolSpec:
-    schema = {
-        "type": "object",
-        "properties": {
-            "tasks": {**_WORDS, "description": "ids of tasks"},
-            "pattern": {**_TEXT, "description": "a pattern of ids, such as test-*"},
-            "below": {**_TEXT, "description": "show the tasks that depend on this one"},
-        },
-    }
-    return ToolSpec("show_tasks", "Read tasks of the plan that are not shown.", schema)
+_ANSWER = {
+    "type": "object",
+    "properties": {
+        "edits": {"type": "array", "items": {"anyOf": EDIT_SCHEMAS}},
+        "reason": {**_TEXT, "description": "why, in one sentence"},
+    },
+    "required": ["edits", "reason"],
+}
 
 
 def batch_from_answer(arguments: Any) -> EditBatch:
@@ -141,7 +120,21 @@ def _check_fields(number: int, edit: Any) -> None:
             raise ValueError(f"edit {number}: {words}; the fields are {', '.join(TASK_FIELDS)}")
 
 
-TOOLS = (answer_tool(), show_tasks_tool())
+TOOLS = (
+    ToolSpec("answer", "Answer with the edits of the plan; an empty list leaves it as it is.", _ANSWER, True),
+    ToolSpec(
+        "show_tasks",
+        "Read tasks of the plan that are not shown.",
+        {
+            "type": "object",
+            "properties": {
+                "tasks": {**_WORDS, "description": "ids of tasks"},
+                "pattern": {**_TEXT, "description": "a pattern of ids, such as test-*"},
+                "below": {**_TEXT, "description": "show the tasks that depend on this one"},
+            },
+        },
+    ),
+)
 
 
 class NoModelAnswer(ModelFailed):
@@ -225,11 +218,7 @@ def _called(conversation: Conversation, call: ToolCall) -> EditBatch | None:
 
 
 def _tell(conversation: Conversation, call: ToolCall, text: str) -> None:
-    """The result of a call. A call that cannot be read is no call for its provider, and is answered as a message."""
-    text = conversation.mask.text(text)
-    conversation.messages.append(
-        {"tool": call.id, "name": call.name, "text": text} if call.readable else {"user": f"{call.name}: {text}"}
-    )
+    conversation.messages.append(call.reply(conversation.mask.text(text)))
 
 
 def return_answer(conversation: Conversation, text: str) -> None:

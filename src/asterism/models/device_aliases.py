@@ -23,30 +23,11 @@ _DEVICE_KEY = re.compile(rf"""(\bdevice["']?\s*:\s*)(["']?)({ALIAS.pattern})\2(?
 """The device of a task in a plan file, given by its alias."""
 
 _NAMES = frozenset(
-    {
-        "device",
-        "assigned_to",
-        "assigned_by",
-        "pinned",
-        "avoid",
-        "declined",
-        "scores",
-        "created_by",
-        "owner",
-        "last_owner",
-    }
-    | {
-        "coordinator",
-        "host",
-        "peer",
-        "by",
-        "author",
-        "answered_by",
-        "applied_by",
-        "claimed_by",
-        "decided_by",
-        "wished_by",
-    }
+    (
+        *("device", "assigned_to", "assigned_by", "pinned", "avoid", "declined", "scores", "created_by", "owner"),
+        *("last_owner", "coordinator", "host", "peer", "by", "author", "answered_by", "applied_by", "claimed_by"),
+        *("decided_by", "wished_by"),
+    )
 )
 """The fields of documents that name devices: as a text, as a list, or as the keys of an object. Those of people may."""
 

@@ -18,7 +18,7 @@ import contextvars
 import json
 import secrets
 import shlex
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
@@ -30,16 +30,13 @@ from asterism.core.plan.editor_cost import EditorCost
 from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.group_elements import tasks_added
 from asterism.core.plan.task import needs_of
+from asterism.durable.editor_budget import Account, Budget, InvalidBudget, Spent
 from asterism.models.budget import (
     DEFAULT_BUDGET,
     LEAST_OUTPUT,
-    Account,
-    Budget,
     BudgetSpent,
-    InvalidBudget,
     Price,
     Reserved,
-    Spent,
     dearest,
     estimated_tokens,
     room_for_output,
@@ -308,15 +305,20 @@ class ModelEditor:
             raise no_answer(conversation, self.__name__, self._max_steps)
         except BudgetSpent as spent:
             conversation.steps -= 1
-            raise self._hold(name, plan, conversation, spent, lambda: self._resume(name, plan, conversation)) from None
+            raise self._hold(name, plan, conversation, spent) from None
         except ModelFailed as failed:
             failed.cost, conversation.cost = conversation.cost, EditorCost()
             raise
 
-    async def _resume(self, name: str, plan: _PlanState, conversation: Conversation) -> CostedAnswer:
+    async def _resume(
+        self, name: str, plan: _PlanState, conversation: Conversation, batch: EditBatch | None
+    ) -> CostedAnswer:
+        """Go on when a person has decided: with the answer that waited for it, or with the next question."""
         account = await self.cassette.account(name)
         if account is not None and account.without_editor:
             return costed(conversation, None)
+        if batch is not None:
+            return await self._submit(name, plan, conversation, batch)
         return await self._answer(name, plan, conversation)
 
     async def _submit(self, name: str, plan: _PlanState, conversation: Conversation, batch: EditBatch) -> CostedAnswer:
@@ -327,21 +329,9 @@ class ModelEditor:
             try:
                 await self._count_tasks(name, answer, added)
             except BudgetSpent as spent:
-                proceed = self._proceed(name, plan, conversation, batch)
-                raise self._hold(name, plan, conversation, spent, proceed) from None
+                raise self._hold(name, plan, conversation, spent, batch) from None
             conversation.charged = answer
         return costed(conversation, batch)
-
-    def _proceed(
-        self, name: str, plan: _PlanState, conversation: Conversation, batch: EditBatch
-    ) -> Callable[[], Awaitable[CostedAnswer]]:
-        async def proceed() -> CostedAnswer:
-            account = await self.cassette.account(name)
-            if account is not None and account.without_editor:
-                return costed(conversation, None)
-            return await self._submit(name, plan, conversation, batch)
-
-        return proceed
 
     async def _ask(self, name: str, conversation: Conversation) -> ModelAnswer:
         """One answer: from the cassette if it is known, else from a model."""
@@ -453,12 +443,17 @@ class ModelEditor:
         plan: _PlanState,
         conversation: Conversation,
         spent: BudgetSpent,
-        proceed: Callable[[], Awaitable[CostedAnswer]],
+        batch: EditBatch | None = None,
     ) -> EditorHeld:
-        """The editor has to wait for a person."""
+        """The editor has to wait for a person, and with it an answer, if there is one."""
         reason = f"the budget of its editor is spent: {spent}. {self._advice(name, spent)}"
         cost, conversation.cost = conversation.cost, EditorCost()
-        return EditorHeld(reason, lambda: self._released(name, plan, spent, reason), proceed, cost)
+        return EditorHeld(
+            reason,
+            lambda: self._released(name, plan, spent, reason),
+            lambda: self._resume(name, plan, conversation, batch),
+            cost,
+        )
 
     def _advice(self, name: str, spent: BudgetSpent) -> str:
         limits = spent.account.higher_limits(spent.needed)

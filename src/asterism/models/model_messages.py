@@ -42,6 +42,12 @@ class ToolCall:
         except ValueError:
             return False
 
+    def reply(self, text: str) -> dict[str, Any]:
+        """The message with its result. A call that cannot be read is no call for its provider."""
+        if self.readable:
+            return {"tool": self.id, "name": self.name, "text": text}
+        return {"user": f"{self.name}: {text}"}
+
 
 @dataclass(frozen=True, slots=True)
 class ModelQuestion:

@@ -135,7 +135,8 @@ async def draft_plan(
             plan, mistakes = await asyncio.to_thread(_checked, draft, name, devices)  # a large file takes its time
             if plan is not None and not mistakes:
                 return PlanDraft(draft, explanation, plan, pay.cost)
-        _tell(messages, call, "This plan cannot be used:\n" + "\n".join(f"- {aliases.text(one)}" for one in mistakes))
+        words = "This plan cannot be used:\n" + "\n".join(f"- {aliases.text(mistake)}" for mistake in mistakes)
+        messages.append({"user": words} if call is None else call.reply(words))
     raise NoPlan(f"no valid plan after {plural(max_requests, 'answer')}", draft, mistakes)
 
 
@@ -206,10 +207,3 @@ def _unplaceable(plan: Any, devices: Sequence[Profile]) -> Iterable[str]:
         ):
             where = "no device has that" if task.device is None else f"the device {task.device!r} does not have that"
             yield f"task {task.id!r} needs {', '.join(sorted(needs))}, and {where}"
-
-
-def _tell(messages: list[dict[str, Any]], call: ToolCall | None, text: str) -> None:
-    if call is not None and call.readable:
-        messages.append({"tool": call.id, "name": call.name, "text": text})
-    else:
-        messages.append({"user": text})
