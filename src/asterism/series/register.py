@@ -135,30 +135,40 @@ class SeriesRegister(Protocol):
     async def close(self) -> None: ...
 
 
-class DryRunRegister:
-    """Reads from a register, and discards what is written."""
+class RegisterOver:
+    """A register over another one, which does the same unless a method is overridden."""
 
     def __init__(self, register: SeriesRegister) -> None:
-        self._register = register
+        self.register = register
 
     @property
     def url(self) -> str:
-        return self._register.url
+        return self.register.url
 
     def clock(self) -> float:
-        return self._register.clock()
+        return self.register.clock()
 
     async def read(self, name: str) -> Snapshot:
-        return await self._register.read(name)
+        return await self.register.read(name)
+
+    async def swap(self, name: str, expected: str | None, text: str, message: str) -> str:
+        return await self.register.swap(name, expected, text, message)
+
+    async def names(self) -> list[str]:
+        return await self.register.names()
+
+    async def history(self, name: str, limit: int) -> list[Change]:
+        return await self.register.history(name, limit)
+
+    async def close(self) -> None:
+        await self.register.close()
+
+
+class DryRunRegister(RegisterOver):
+    """Reads from a register, and discards what is written."""
 
     async def swap(self, name: str, expected: str | None, text: str, message: str) -> str:
         return "not written"
-
-    async def names(self) -> list[str]:
-        return await self._register.names()
-
-    async def history(self, name: str, limit: int) -> list[Change]:
-        return await self._register.history(name, limit)
 
     async def close(self) -> None:
         """The register belongs to the caller."""

@@ -39,9 +39,9 @@ from asterism.series.claims import Claim, claim
 from asterism.series.compare_and_swap import RetryOptions, update
 from asterism.series.register import (
     BadSeriesName,
-    Change,
     OutcomeUnknown,
     RegisterBusy,
+    RegisterOver,
     RevisionConflict,
     SeriesRegister,
     Snapshot,
@@ -74,7 +74,7 @@ ODD_NAMES = (
 BAD_NAMES = ("", " ", " x", "x ", "a\nb", "a\0b", "a\tb", "x" * 300, "\ud800")
 
 
-class FaultyRegister:
+class FaultyRegister(RegisterOver):
     """A register over another one. Each read takes the next item of ``reads``, each swap the next of ``swaps``:
 
     - None: it succeeds.
@@ -85,21 +85,14 @@ class FaultyRegister:
     """
 
     def __init__(self, register: SeriesRegister) -> None:
-        self.register = register
+        super().__init__(register)
         self.reads: deque[Any] = deque()
         self.swaps: deque[Any] = deque()
         self.swapped = 0
 
-    @property
-    def url(self) -> str:
-        return self.register.url
-
-    def clock(self) -> float:
-        return self.register.clock()
-
     async def read(self, name: str) -> Snapshot:
         await _happens(self.reads.popleft() if self.reads else None)
-        return await self.register.read(name)
+        return await super().read(name)
 
     async def swap(self, name: str, expected: str | None, text: str, message: str) -> str:
         fault = self.swaps.popleft() if self.swaps else None
@@ -107,20 +100,11 @@ class FaultyRegister:
             raise OutcomeUnknown(f"whether series {name} was changed is not known: the reply was lost")
         if fault != "after":
             await _happens(fault)
-        token = await self.register.swap(name, expected, text, message)
+        token = await super().swap(name, expected, text, message)
         self.swapped += 1
         if fault == "after":
             raise OutcomeUnknown(f"whether series {name} was changed is not known: the reply was lost")
         return token
-
-    async def names(self) -> list[str]:
-        return await self.register.names()
-
-    async def history(self, name: str, limit: int) -> list[Change]:
-        return await self.register.history(name, limit)
-
-    async def close(self) -> None:
-        await self.register.close()
 
 
 async def _happens(fault: Any) -> None:

@@ -145,7 +145,7 @@ async def test_a_promotion_within_the_turn_is_counted_as_any_other(server):
     """The active issue is closed after the state was held against reality, and before it is assigned."""
     register = opened(server)
     service = service_of(register)
-    acquire, closed = service.context.lock.acquire, []
+    acquire, closed = service.lock.acquire, []
 
     async def late(name: str) -> HeldLock:
         if not closed:
@@ -153,7 +153,7 @@ async def test_a_promotion_within_the_turn_is_counted_as_any_other(server):
             await asyncio.to_thread(merged, server, 1)
         return await acquire(name)
 
-    service.context.lock.acquire = late  # type: ignore[method-assign]
+    service.lock.acquire = late  # type: ignore[method-assign]
     await service.sync()
     await register.close()
     counts = service.metrics.counts

@@ -177,15 +177,15 @@ async def test_who_was_held_up_for_too_long_sends_nothing_more(server):
     now = [0.0]
     register = opened(server)
     service = service_of(register)
-    service.context.lock = SeriesAssignmentLock(register, clock=lambda: now[0])
-    acquire = service.context.lock.acquire
+    service.lock = SeriesAssignmentLock(register, clock=lambda: now[0])
+    acquire = service.lock.acquire
 
     async def slow(name: str) -> HeldLock:
         turn = await acquire(name)
         now[0] = DURATION - 20.0
         return turn
 
-    service.context.lock.acquire = slow  # type: ignore[method-assign]
+    service.lock.acquire = slow  # type: ignore[method-assign]
     [report] = (await service.sync()).series
     assert (report.status, report.assigned) == ("unavailable", False)
     assert "took too long" in (report.problem or "")
@@ -262,7 +262,7 @@ async def test_who_is_not_to_wait_for_a_turn_goes_on_to_the_next_series_at_once(
     async def never(seconds: float) -> None:
         pytest.fail("it waited")
 
-    service.context.sleep = never
+    service.sleep = never
     report = await service.sync()
     await register.close()
     assert {one.name: one.status for one in report.series} == {"OPS-7": "contended", SERIES: "in step"}

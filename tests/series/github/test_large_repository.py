@@ -85,7 +85,7 @@ async def test_in_the_turn_no_list_of_all_issues_is_read(server, assignee):
     before_each(server, slow)
     register = opened(server)
     service = service_of(register, view=False, assignee=assignee)
-    service.context.lock = SeriesAssignmentLock(register, clock=lambda: now[0])
+    service.lock = SeriesAssignmentLock(register, clock=lambda: now[0])
     for active in (1, 2):
         lists.clear()
         [report] = (await service.sync()).series

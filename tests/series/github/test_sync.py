@@ -351,18 +351,18 @@ def test_an_issue_that_others_release_after_the_survey_is_not_queued_again(serve
     async def delayed():
         register = opened(server)
         service = service_of(register)
-        survey = service.context.observer.survey
+        survey = service.observer.survey
 
         async def survey_then_delay(*args):
             done = await survey(*args)
-            service.context.observer.survey = survey
+            service.observer.survey = survey
             await synced(server)
             for number in (1, 2):
                 merged(server, number)
                 await synced(server)
             return done
 
-        service.context.observer.survey = survey_then_delay
+        service.observer.survey = survey_then_delay
         try:
             return await service.sync()
         finally:

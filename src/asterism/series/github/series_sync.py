@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from asterism.core.backoff import retry_delay
 from asterism.core.series.machine import Live, Series, UnreadableSeries
 from asterism.series.claims import signed
 from asterism.series.compare_and_swap import Contended, UpdateCounts, is_newer_version, unreadable_reason, update
@@ -350,7 +351,7 @@ class SeriesSync:
                 left = min(context.lock_wait_left, context.ends - context.clock())
                 if left <= 0:
                     return
-                pause = min(MAX_LOCK_PAUSE, context.chance.uniform(*self._settings.retry.jitter) * 1.5**tries)
+                pause = retry_delay(tries, context.chance.uniform(*self._settings.retry.jitter), MAX_LOCK_PAUSE)
                 await context.sleep(min(pause, left))
                 yield None
                 context.lock_wait_left -= context.clock() - began

@@ -30,21 +30,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from asterism.core.backoff import retry_delay
 from asterism.core.series.machine import Series
-from asterism.series.github.assignment import Assigner, SeriesAssignmentLock
-from asterism.series.github.discovery import Assignee, SeriesMatcher, similar_names
+from asterism.series.github.discovery import similar_names
 from asterism.series.github.github_register import GitHubRegister
-from asterism.series.github.observed_state import IssueObserver, IssueSurvey
+from asterism.series.github.observed_state import IssueSurvey
 from asterism.series.github.series_sync import SeriesSync
-from asterism.series.github.sync_context import PlaceLabels, SyncContext, SyncSettings
+from asterism.series.github.sync_context import SyncContext
 from asterism.series.github.sync_report import SeriesReport, SyncReport, count_reports
-from asterism.series.github.tracking_issue import TrackingIssues, TrackingRecord
+from asterism.series.github.tracking_issue import TrackingRecord
 from asterism.series.register import RateLimited, RegisterUnavailable, SeriesError, Snapshot
-from asterism.series.series_metrics import SeriesMetrics
 
 log = logging.getLogger("asterism.series")
 
@@ -55,44 +53,17 @@ MAX_CONTENDED_PAUSE = 10.0
 RETRIED_STATUSES = ("contended", "unavailable", "no view")
 
 
-class SyncService:
-    """Syncs the series of one repository. ``metrics`` adds up over all its syncs."""
-
-    def __init__(
-        self,
-        register: GitHubRegister,
-        settings: SyncSettings,
-        *,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        client, assignee = register.client, Assignee(settings.assignee)
-        self.register, self.settings = register, settings
-        self.metrics = SeriesMetrics(facts={"repository": register.url, "mode": settings.mode})
-        self.matcher = SeriesMatcher(settings.pattern, settings.label_pattern, assignee, settings.label)
-        self.context = SyncContext(
-            register,
-            settings,
-            self.metrics,
-            self.matcher,
-            assignee,
-            IssueObserver(client, self.matcher),
-            SeriesAssignmentLock(register),
-            Assigner(client, assignee, settings.assign_with),
-            TrackingIssues(register, self.matcher.rules if settings.acts else None),
-            PlaceLabels(client, self.matcher, settings.active_label, settings.queued_label),
-            sleep,
-            clock,
-        )
+class SyncService(SyncContext):
+    """Syncs the series of one repository."""
 
     async def sync(self, only: frozenset[str] | None = None) -> SyncReport:
         """Sync all series, or those of ``only`` that the settings include.
 
         A problem with one series is in its report, and does not affect the others. Raises RegisterUnavailable and
         RateLimited if GitHub cannot be used at all."""
-        context, client = self.context, self.register.client
+        client = self.register.client
         client.begin_operation(cut_reads=True)
-        context.begin_sync()
+        self.begin_sync()
         before = client.calls.copy()
         wanted = self.settings.only
         if only is not None:
@@ -105,13 +76,13 @@ class SyncService:
         states = [heads[self.register.ref_of(name)] for name in stored_names]
         texts = await self.register.texts([*states, *self._tokens(selected, heads)])
         # of every series: what one of them forces is of no other
-        context.observer.note_forced(
+        self.observer.note_forced(
             Series.salvaged(texts.get(heads[self.register.ref_of(name)]), name) for name in stored_names
         )
-        survey = await context.observer.survey()
+        survey = await self.observer.survey()
         names = selected | {name for name in survey.series if wanted is None or name in wanted}
         texts |= await self.register.texts(self._tokens(names - selected, heads))
-        records = context.tracking.register
+        records = self.tracking.register
         reports = []
         for name in sorted(names):
             try:
@@ -121,7 +92,7 @@ class SyncService:
                 report = SeriesReport(name, Series(name), observed=not self.settings.acts)
                 report.status, report.problem = "unavailable", str(error)
             else:
-                report = await SeriesSync(context, name, survey, state, record).run()
+                report = await SeriesSync(self, name, survey, state, record).run()
             reports.append(report)
         if not survey.series:
             stored = [TrackingRecord.parse(texts.get(heads.get(records.ref_of(name), "")), name) for name in names]
@@ -131,20 +102,19 @@ class SyncService:
         count_reports(self.metrics, reports, calls)
         result = SyncReport(self.register.url, self.settings.mode, reports, calls)
         if not self.settings.acts:
-            result.near_misses, result.lookalikes = context.observer.near_misses(survey), similar_names(names)
+            result.near_misses, result.lookalikes = self.observer.near_misses(survey), similar_names(names)
         return result
 
     async def assign(self, name: str, issue: int) -> Series:
         """Assign the active issue of a series, if that is ``issue``, which belongs to it whatever its title is. Returns
         the state. Raises SeriesError, also AssignmentFailed and Contended."""
-        context = self.context
         self.register.client.begin_operation(cut_reads=True)
-        context.begin_sync()
+        self.begin_sync()
         seen = await self.register.read_all()
-        context.observer.note_forced(Series.salvaged(snapshot.text, other) for other, snapshot in seen.items())
-        context.observer.forced[issue] = name
+        self.observer.note_forced(Series.salvaged(snapshot.text, other) for other, snapshot in seen.items())
+        self.observer.forced[issue] = name
         nothing = Snapshot(None, None)
-        one = SeriesSync(context, name, IssueSurvey({}, ()), seen.get(name, nothing), nothing)
+        one = SeriesSync(self, name, IssueSurvey({}, ()), seen.get(name, nothing), nothing)
         if one.report.state.active == issue:
             await one.assign()
         return one.report.state
@@ -156,7 +126,7 @@ class SyncService:
 
     def _tokens(self, names: set[str], heads: dict[str, str]) -> list[str]:
         """The commits to read, of states, records and locks, so that one query reads them all."""
-        registers = (self.register, self.context.tracking.register, self.context.lock.register)
+        registers = (self.register, self.tracking.register, self.lock.register)
         refs = [register.ref_of(name) for name in names for register in registers]
         return [heads[ref] for ref in refs if ref in heads]
 
@@ -242,7 +212,7 @@ class SyncWorker:
 
     async def _sync(self, only: frozenset[str] | None) -> float:
         """Returns how long to pause before anything else; 0 after a sync that was possible."""
-        pause = min(MAX_PAUSE, 2.0**self._failed)
+        pause = retry_delay(self._failed + 1, 1.0, MAX_PAUSE)
         try:
             report = await self.service.sync(only)
             self._after(report)
@@ -275,5 +245,5 @@ class SyncWorker:
             if report.status in RETRIED_STATUSES:
                 failed = before[report.name].failed + 1 if report.name in before else 0
                 longest = MAX_CONTENDED_PAUSE if report.status == "contended" else MAX_PAUSE
-                self._retries[report.name] = _Retry(now + min(longest, 2.0**failed), failed)
+                self._retries[report.name] = _Retry(now + retry_delay(failed + 1, 1.0, longest), failed)
                 log.warning("series %s: %s", report.name, report.problem)
