@@ -17,6 +17,7 @@ from opentelemetry.trace import StatusCode
 
 from asterism import Constellation, Event, LocalDevice, Orchestrator, Task
 from asterism.base import trace_context
+from asterism.orchestrator import Editor
 from asterism.orchestrator.devices import _with_traceparent
 from asterism.orchestrator.plan_trace import MOST_LISTED, PlanTrace
 from tests.orchestrator.orchestrator_scenes import after, chain, failing, independent, orchestrate
@@ -31,7 +32,7 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> Spans:
     return Spans(monkeypatch)
 
 
-class ScriptedModel:
+class ScriptedModel(Editor):
     """An editor that changes nothing, and describes itself as a model."""
 
     def __init__(self) -> None:
@@ -133,10 +134,9 @@ def test_names_attributes_and_values_of_spans_are_few_however_large_the_plan(spa
 
 
 def test_an_editor_whose_attributes_fail_changes_nothing(spans: Spans) -> None:
-    class Broken:
+    class Broken(Editor):
         def edit(self, view: Any, events: Sequence[Event]) -> None: ...
 
-        @property
         def trace_attributes(self) -> Any:
             raise RuntimeError("no")
 

@@ -48,7 +48,7 @@ from asterism.fleet.device.membership import DeviceNameTaken, measure
 from asterism.fleet.fleet import Fleet, orchestrator_device
 from asterism.fleet.policy.device_policy import DevicePolicy
 from asterism.fleet.retention import PREFIX
-from asterism.orchestrator.edit_cycles import Answer
+from asterism.orchestrator.edit_cycles import Answer, editor_of
 from asterism.orchestrator.options import Options
 from asterism.orchestrator.orchestrator import PlanCommands
 from asterism.orchestrator.result import Result, StoreRecords
@@ -105,7 +105,8 @@ class DurableOrchestrator(PlanCommands):
         make_agent: Callable[..., DeviceAgent] = DeviceAgent,
         **options: Any,
     ) -> None:
-        self.options = Options(max_losses=max_losses, **{"records": StoreRecords(fleet.store), **options})
+        options = {"records": StoreRecords(fleet.store), **options, "editor": editor_of(options.get("editor"))}
+        self.options = Options(max_losses=max_losses, **options)
         self.fleet, self.local, self.can = fleet, local, tuple(can)
         self._host, self._only_own_tasks = host or socket.gethostname(), only_own_tasks
         self._agent_terms: dict[str, Any] = {

@@ -68,7 +68,7 @@ from asterism.models.edit_filter import EditFilter
 from asterism.models.model_calls import MAX_OUTPUT, Bill, ModelCaller, ModelFailed, require_extra
 from asterism.models.model_messages import ModelAnswer, ModelQuestion, call_attributes
 from asterism.models.plan_prompt import PromptMemory, Surroundings, output_end, plan_prompt, violation_lines
-from asterism.orchestrator.edit_cycles import CostedAnswer, EditorContext, EditorHeld
+from asterism.orchestrator.edit_cycles import CostedAnswer, Editor, EditorContext, EditorHeld
 from asterism.orchestrator.events import EditEvent, Event, TaskEvent
 
 MAX_STEPS = 8
@@ -100,7 +100,7 @@ class _PlanState:
     """The devices that the plan named before its editor did: names of its author."""
 
 
-class ModelEditor:
+class ModelEditor(Editor):
     """A language model as the editor of plans: ``Orchestrator(devices, editor=ModelEditor("openai:gpt-5"))``.
 
     ``model``      its name, such as ``anthropic:claude-sonnet-5-5``, ``openai:gpt-5`` or ``openai-chat:NAME`` for any
@@ -140,13 +140,12 @@ class ModelEditor:
         self.budget = self._defaults.raised(self._given)
         self.goal = goal
         self.starts_plans = bool(goal)
-        self.edit_on: Callable[[TaskView], bool] = ask if callable(ask) else EditFilter.parse_all(ask)
+        self.edit_on = ask if callable(ask) else EditFilter.parse_all(ask)
         self.replay = None if replay is None else Replay(replay)
         if self.replay is None and caller is None:
             require_extra()
         self.caller = caller or ModelCaller([model, *fallback], prices=prices)
         self._check_prices()
-        self.__name__ = self.caller.names[0]
         self.cassette: Cassette = cassette or (MemoryCassette() if fleet is None else StoreCassette(fleet.store))
         self._fleet, self._max_steps = fleet, max_steps
         self._plans: dict[str, _PlanState] = {}
@@ -174,12 +173,17 @@ class ModelEditor:
 
     # -- the editor of a plan ------------------------------------------------------------------------------------------
 
-    def attach_plan(self, plan: str, context: EditorContext) -> None:
+    @property
+    def name(self) -> str:
+        """The name of its model."""
+        return self.caller.names[0]
+
+    def attach_plan(self, plan_id: str, context: EditorContext) -> None:
         """A plan begins, maybe under the id of an earlier one; or it is continued, and what was answered is known."""
-        before = self._plans.get(plan) if context.continued else None
-        self._plans[plan] = _PlanState(context, PromptMemory() if before is None else before.memory)
+        before = self._plans.get(plan_id) if context.continued else None
+        self._plans[plan_id] = _PlanState(context, PromptMemory() if before is None else before.memory)
         if not context.continued and isinstance(self.cassette, MemoryCassette):
-            self.cassette.close_account(plan)
+            self.cassette.close_account(plan_id)
 
     async def edit(self, view: ConstellationView, events: Sequence[Event]) -> CostedAnswer:
         """The answer of the model to some ends. Raises ModelFailed, and EditorHeld if the budget is spent."""
@@ -204,7 +208,7 @@ class ModelEditor:
                 known = {} if new or self.replay is not None else await read_answers(self.cassette, name)
                 recorded = [one for found in known.values() for one in found]
                 plan.memory.entries = max([plan.memory.entries, *(one.entries for one in recorded)])
-                plan.memory.names |= {self.__name__, *(one.editor for one in recorded if one.editor)}
+                plan.memory.names |= {self.name, *(one.editor for one in recorded if one.editor)}
                 plan.aliased = frozenset(alias for one in recorded for alias in ALIAS.findall(one.question))
                 plan.known = known
                 return account
@@ -271,9 +275,9 @@ class ModelEditor:
             rejected, conversation.charged = conversation.charged, ""
             await self.cassette.change(name, lambda account: account.added(rejected, 0))
 
-    def edit_refused(self, plan: str) -> None:
+    def edit_refused(self, plan_id: str) -> None:
         """A person refused an answer, or nobody approved it in time."""
-        job = asyncio.get_running_loop().create_task(self._count_refusals(plan, self._plans[plan]))
+        job = asyncio.get_running_loop().create_task(self._count_refusals(plan_id, self._plans[plan_id]))
         self._jobs.add(job)
         job.add_done_callback(self._jobs.discard)
 
@@ -302,7 +306,7 @@ class ModelEditor:
                 batch = read_answer(conversation, answer)
                 if batch is not None:
                     return await self._submit(name, plan, conversation, batch)
-            raise no_answer(conversation, self.__name__, self._max_steps)
+            raise no_answer(conversation, self.name, self._max_steps)
         except BudgetSpent as spent:
             conversation.steps -= 1
             raise self._hold(name, plan, conversation, spent) from None
@@ -348,7 +352,7 @@ class ModelEditor:
         )
         cost = sum((one for _, one in paid), EditorCost())
         exchange = Exchange(
-            *(0, conversation.about, question.text, answer.to_json(), cost, conversation.entries), editor=self.__name__
+            *(0, conversation.about, question.text, answer.to_json(), cost, conversation.entries), editor=self.name
         )
         await self._settle(name, conversation, *paid[-1], exchange)
         _trace_attributes.set(call_attributes(answer, cost))

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from asterism.core.attempt_log import TaskLog
 from asterism.core.errors import AsterismError, EditRejected, Violation, error_text, safe_repr
+from asterism.core.json_values import NOTHING
 from asterism.core.plan.apply import Applied
 from asterism.core.plan.assignment_lock import AssignmentLock, CycleClaimed, EditCycle
-from asterism.core.plan.constellation import Constellation, ConstellationView
+from asterism.core.plan.constellation import Constellation, ConstellationView, TaskView
 from asterism.core.plan.diff import merge
 from asterism.core.plan.editor_cost import EditorCost
 from asterism.core.plan.edits import EDITS, REFUSED, Edit, EditBatch, EditWaits, WaitingEdit, edit_from_json
@@ -38,11 +39,76 @@ Answer = Any
 EditorFunction = Callable[[ConstellationView, Sequence[Event]], Awaitable[Answer] | Answer]
 
 
+class Editor:
+    """Answers edit cycles: it decides how a plan changes after a task has ended. Override ``edit``. The other members
+    are hooks, which do nothing. A function of the arguments of ``edit``, and any object with such a method, is an
+    editor without hooks."""
+
+    edit_on: str | Callable[[TaskView], bool] | None = None
+    """Which ends it reviews, unless the orchestrator has an ``edit_on``: see there. None: all."""
+
+    starts_plans = False
+    """Whether it is asked about a plan without tasks, to write the first ones."""
+
+    @property
+    def name(self) -> str:
+        """Its name in events, in the story and in scopes."""
+        return type(self).__name__
+
+    def edit(self, view: ConstellationView, events: Sequence[Event]) -> Awaitable[Answer] | Answer:
+        """Answer a cycle; it may be asynchronous.
+
+        ``view`` is the plan, live and read-only. ``events`` are the ends under review, or ``stuck`` if no task can
+        move; then the answers of this editor that a person refused, and ``edit_rejected`` with the violations if this
+        is another call because an answer was rejected.
+
+        Returns an Answer, or a CostedAnswer. Raises EditorHeld if a person has to decide first. Any other exception
+        closes the cycle without an edit, and the plan goes on."""
+        raise NotImplementedError
+
+    def attach_plan(self, plan_id: str, context: EditorContext) -> None:
+        """A plan begins, or is continued, before its first cycle. ``context`` is what surrounds it. Returns nothing,
+        and must not raise: the plan would not begin."""
+
+    def edit_refused(self, plan_id: str) -> None:
+        """A person has refused an answer of this editor, or its time was up; it is now in ``context.refused``. Returns
+        nothing, and must not raise."""
+
+    def trace_attributes(self) -> Mapping[str, Any]:
+        """Attributes for the span of the call that has just returned. Called only if the plan is traced; what it raises
+        is ignored."""
+        return NOTHING
+
+
+class _FunctionEditor(Editor):
+    """A function, or a method, as an editor without hooks."""
+
+    def __init__(self, function: EditorFunction, name: str) -> None:
+        self._function, self._name = function, name
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def edit(self, view: ConstellationView, events: Sequence[Event]) -> Awaitable[Answer] | Answer:
+        return self._function(view, events)
+
+
 class EditorObject(Protocol):
-    def edit(self, view: ConstellationView, events: Sequence[Event]) -> Awaitable[Answer] | Answer: ...
+    def edit(self, view: ConstellationView, events: Sequence[Event]) -> Awaitable[Answer] | Answer:
+        """See ``Editor.edit``."""
 
 
-Editor = EditorFunction | EditorObject
+AnyEditor = Editor | EditorFunction | EditorObject
+"""What a user may give as an editor."""
+
+
+def editor_of(editor: AnyEditor | None) -> Editor | None:
+    """What a user gives as an editor, as an ``Editor``; None for none."""
+    if editor is None or isinstance(editor, Editor):
+        return editor
+    name = getattr(editor, "__name__", type(editor).__name__)
+    return _FunctionEditor(editor.edit if hasattr(editor, "edit") else editor, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +137,9 @@ class EditorHeld(AsterismError):
 
 @dataclass(frozen=True, slots=True)
 class EditorContext:
-    """What surrounds a plan that runs here, for an editor with a method ``attach_plan(id, context)``: the devices, as
-    ``(id, capabilities, slots)``; what the attempts at a task printed in this process; the secrets of the plan; the
-    answers that were refused; whether an earlier run began the plan. Its method ``edit_refused(id)``, if it has one, is
-    called for each further answer that is refused."""
+    """What surrounds a plan that runs here, for ``Editor.attach_plan``: the devices, as ``(id, capabilities, slots)``;
+    what the attempts at a task printed in this process; the secrets of the plan; the answers that were refused;
+    whether an earlier run began the plan."""
 
     devices: Callable[[], Sequence[tuple[str, frozenset[str], int | None]]]
     logs: Callable[[str], list[TaskLog]]
@@ -106,7 +171,7 @@ class EditCycles:
         self.refused, self._learn_devices = refused, learn_devices
         self._plan, self._lock, self._events, self._mask = plan, lock, events, mask
         self._editor, self._max_rejections = editor, max_rejections
-        self._author = "" if editor is None else getattr(editor, "__name__", type(editor).__name__)
+        self._author = "" if editor is None else editor.name
         self._now, self._wake, self._settled, self._submit = now, wake, settled, submit
         self._loop = asyncio.get_running_loop()
         self._calls: set[asyncio.Task[None]] = set()
@@ -132,9 +197,8 @@ class EditCycles:
 
     def ask_again(self, refused: WaitingEdit) -> None:
         """A person refused an answer, with a reason: open a cycle, so that the editor learns of it."""
-        learn = getattr(self._editor, "edit_refused", None)
-        if learn is not None:
-            learn(self._plan.id)
+        if self._editor is not None:
+            self._editor.edit_refused(self._plan.id)
         if self._lock.edit_on is not None and refused.cycle is not None and refused.state == REFUSED and refused.why:
             cycle = self._lock.open_stuck(self._now(), always=True)
             if cycle is not None:
@@ -197,11 +261,10 @@ class EditCycles:
         if self._settled is not None and not await self._settled():
             return  # the ends under review are not durable, and never will be
         events = self.events_of(cycle)
-        function = editor.edit if hasattr(editor, "edit") else editor
         while True:
             try:
                 with nullcontext() if self.trace is None else self.trace.editor_call(cycle, editor, self._author):
-                    answer = function(ConstellationView(self._plan), events)
+                    answer = editor.edit(ConstellationView(self._plan), events)
                     if inspect.isawaitable(answer):
                         answer = await self._answer_of(cycle, answer)
                     await self._learn_devices()

@@ -120,10 +120,15 @@ class Execution:
             self.roster.learn_devices,
         )
         self._trace = self.cycles.trace = trace
-        attach = getattr(options.editor, "attach_plan", None)
-        if attach is not None:
-            around = (self.roster.profiles, self.logs.of, self._mask, self.waiting.refused)
-            attach(plan.id, EditorContext(*around, continued=plan.started_at is not None))
+        if options.editor is not None:
+            context = EditorContext(
+                devices=self.roster.profiles,
+                logs=self.logs.of,
+                mask=self._mask,
+                refused=self.waiting.refused,
+                continued=plan.started_at is not None,
+            )
+            options.editor.attach_plan(plan.id, context)
 
     def begin(self) -> None:
         """Start a new plan."""
@@ -538,7 +543,7 @@ class Execution:
     @property
     def _awaits_plan(self) -> bool:
         """Whether the plan is empty, and its editor is one that plans: it is called once before the end."""
-        return not self.plan.nodes and getattr(self.options.editor, "starts_plans", False)
+        return not self.plan.nodes and self.options.editor is not None and self.options.editor.starts_plans
 
     def _end(self, cancelled: bool) -> None:
         left = [node for node in self.plan.nodes.values() if node.status is PENDING] if self._bus.subscriptions else []

@@ -90,7 +90,7 @@ class Options:
     @property
     def _reviewed_ends(self) -> str | Callable[[TaskView], bool]:
         """``edit_on``; unless that is given, what the editor itself asks for."""
-        own = getattr(self.editor, "edit_on", None)
+        own = None if self.editor is None else self.editor.edit_on
         return self.edit_on if own is None or self.edit_on != "all" else own
 
     def prepare(self, plan: Constellation, assignments: Mapping[str, str] | None = None) -> None:

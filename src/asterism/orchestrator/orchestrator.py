@@ -22,7 +22,7 @@ from asterism.core.plan.status import ConstellationState, TaskStatus
 from asterism.core.plan.task import lane_of
 from asterism.core.run.placement import Strategy
 from asterism.orchestrator.devices import Device
-from asterism.orchestrator.edit_cycles import Answer, Editor
+from asterism.orchestrator.edit_cycles import Answer, AnyEditor, editor_of
 from asterism.orchestrator.events import Event, EventBus
 from asterism.orchestrator.execution import Execution
 from asterism.orchestrator.options import Options
@@ -99,7 +99,7 @@ class Orchestrator(PlanCommands):
     """Runs plans.
 
     ``devices``            the devices that execute tasks; more may ``join`` later
-    ``editor``             an async function ``(view, events)``, or an object with ``edit``, that answers with edits
+    ``editor``             an async function ``(view, events)``, or an ``Editor``, that answers with edits
     ``external``           editors outside the process list, claim and answer cycles (without an ``editor``)
     ``policy``             the lock policy, which says what is held during a review: ``scoped``, ``global`` or
                            ``speculative``
@@ -129,7 +129,7 @@ class Orchestrator(PlanCommands):
         self,
         devices: Iterable[Device] = (),
         *,
-        editor: Editor | None = None,
+        editor: AnyEditor | None = None,
         external: bool = False,
         policy: str = "scoped",
         edit_on: str | Callable[[TaskView], bool] = "all",
@@ -153,7 +153,7 @@ class Orchestrator(PlanCommands):
         scopes: Iterable[EditScope] = (),
     ) -> None:
         self.options = Options(
-            editor=editor,
+            editor=editor_of(editor),
             external=external,
             policy=policy,
             edit_on=edit_on,

@@ -4,23 +4,23 @@ The span of an attempt links to the spans of the tasks that it depends on and of
 current span of the work, so that what a function traces lies below it. All times are those of the plan's clock. There
 is a trace only if the program has set a tracer provider (``base/trace_context``).
 
-The editor may offer the attributes of its calls: ``trace_attributes``, a mapping or a function that returns one. It is
-read after each call, so it may have figures of that call. An editor that is a model names itself with the attributes of
-OpenTelemetry for generative models, such as ``gen_ai.request.model``.
+The editor may offer the attributes of its calls (``Editor.trace_attributes``). An editor that is a model names itself
+with the attributes of OpenTelemetry for generative models, such as ``gen_ai.request.model``.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from asterism.base import trace_context
 from asterism.core.errors import error_text
 from asterism.core.plan.assignment_lock import EditCycle
 from asterism.orchestrator.devices import Work
+from asterism.orchestrator.edit_cycles import Editor
 from asterism.orchestrator.result import Result
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class PlanTrace:
             span.end(self._at(self._now()))
 
     @contextmanager
-    def editor_call(self, cycle: EditCycle, editor: Any, author: str) -> Iterator[None]:
+    def editor_call(self, cycle: EditCycle, editor: Editor, author: str) -> Iterator[None]:
         """The span of one call of the editor, current within the block."""
         parent = self._cycles.get(cycle.id)
         context: Context = self._context if parent is None else self._api.set_span_in_context(parent)
@@ -162,12 +162,10 @@ class PlanTrace:
         self._cycles.clear()
 
 
-def _describe(span: Span, editor: Any) -> None:
+def _describe(span: Span, editor: Editor) -> None:
     """Add the attributes that an editor offers, and name the span after the operation and the model."""
     try:
-        offered = getattr(editor, "trace_attributes", None)
-        offered = offered() if callable(offered) else offered
-        attributes = trace_context.without_none(offered) if isinstance(offered, Mapping) else {}
+        attributes = trace_context.without_none(editor.trace_attributes())
     except Exception:  # a trace never stops a plan
         return
     span.set_attributes(attributes)

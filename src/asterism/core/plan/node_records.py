@@ -6,8 +6,8 @@ somebody asks for it (``SharedNodes``). So a copy costs two copies of a dictiona
 is paid for by who reads or changes it. Two records that are the same object say the same: ``diff`` looks at no others.
 
 A result may be mutable, and so may be what the mappings of a task contain. A record has its own copy of it
-(``own_copy``), and so has each node that is made of the record: whoever changes a result in place changes it in one
-plan. A plan that has handed out a mutable result (``expose``) makes that record anew for each copy.
+(``own_copy``), and so has each node that is made of the record: a change in place is seen in one plan. A plan that has
+handed out a mutable result (``expose``) makes that record anew for each copy.
 
 Counters of joins and teardowns follow from nodes far away, and a provisional task is pending in a copy, which changes
 the counters below it. So a plan that has any of these is copied as a whole (``plan_codec.copy``).
