@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import MutableMapping
+from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 from asterism.core.plan.status import PENDING, TERMINAL, TaskStatus
-from asterism.core.plan.task import Dependency, Task
-from asterism.core.plan.teardowns import NO_SCOPE
+from asterism.core.plan.task import Dependency, Priority, Task
+from asterism.core.plan.teardowns import NO_SCOPE, Scope
 
 QUEUED, STARTING, RUNNING = "queued", "starting", "running"
 
@@ -62,88 +63,52 @@ def read_seconds(why: str) -> tuple[float, float] | None:
     return None if found is None else (float(found[1]), float(found[2]))
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Node:
-    __slots__ = (
-        "attempts",
-        "begun_at",
-        "below",
-        "children",
-        "device",
-        "doomed",
-        "ended_at",
-        "entry",
-        "epoch",
-        "error",
-        "held",
-        "id",
-        "label",
-        "losses",
-        "lost",
-        "met",
-        "needless",
-        "number",
-        "open",
-        "over",
-        "parents",
-        "provisional",
-        "rank",
-        "reason",
-        "reviewed",
-        "scope",
-        "setup",
-        "spent",
-        "started_at",
-        "status",
-        "task",
-        "teardowns",
-        "tentative",
-        "times",
-        "unsettled",
-        "urgency",
-        "value",
-        "verdicts",
-        "worked",
-    )
+    task: Task
+    label: int  # position in the topological order, see topological_order.py
+    id: str = field(init=False)
+    urgency: Priority = field(init=False)  # the highest priority that waits for it, see inherited_priority.py
+    number: int = 0  # counts the tasks of the plan in the order in which they were added
+    parents: dict[str, Dependency] = field(default_factory=dict)
+    children: MutableMapping[str, Node] = field(default_factory=dict)
+    open: int = 0
+    held: int = 0
+    met: int = 0  # this and the next: see joins.py, kept only while the plan has a task with join="any"
+    lost: int = 0
+    doomed: bool = False  # its dependencies keep it from ever starting; kept like the two above
+    over: bool = False  # its end is settled, or it is doomed; kept like the three above
+    setup: Node | None = None  # of a teardown; see teardowns.py
+    teardowns: int = 0  # how many teardowns it has
+    below: int = 0  # of a set-up: how many tasks between it and its teardowns are not over
+    scope: Scope = NO_SCOPE
+    verdicts: dict[str, bool | str] | None = None  # result of each condition by source; a text is an error
+    entry: tuple[Any, ...] | None = None  # its entry in the ready queue, see ready_queue.py
+    rank: float = 0.0
+    unsettled: bool = False  # ended, and not yet reviewed and confirmed: holds its children
+    value: Any = None
+    error: BaseException | None = None
 
-    def __init__(self, task: Task, label: int) -> None:
-        self.task = task
-        self.id = task.id
-        self.label = label  # position in the topological order, see topological_order.py
-        self.number = 0  # counts the tasks of the plan in the order in which they were added
-        self.parents: dict[str, Dependency] = {}
-        self.children: MutableMapping[str, Node] = {}
-        self.open = 0
-        self.held = 0
-        self.met = self.lost = 0  # see joins.py: kept only while the plan has a task with join="any"
-        self.doomed = False  # its dependencies keep it from ever starting; kept like the two above
-        self.over = False  # its end is settled, or it is doomed; kept like the three above
-        self.setup: Node | None = None  # of a teardown; see teardowns.py
-        self.teardowns = 0  # how many teardowns it has
-        self.below = 0  # of a set-up: how many tasks between it and its teardowns are not over
-        self.scope = NO_SCOPE
-        self.verdicts: dict[str, bool | str] | None = None  # result of each condition by source; a text is an error
-        self.entry: tuple[Any, ...] | None = None  # its entry in the ready queue, see ready_queue.py
-        self.rank = 0.0
-        self.urgency = task.priority  # the highest priority that waits for it, see inherited_priority.py
-        self.status: TaskStatus = PENDING
-        self.provisional = False
-        self.tentative: TaskStatus | None = None  # the end of a provisional task, until it is confirmed
-        self.reviewed = True
-        self.unsettled = False  # ended, and not yet reviewed and confirmed: holds its children
-        self.needless = False  # cancelled because a condition or an outcome made it unnecessary
-        self.epoch = 0
-        self.device: str | None = None
-        self.attempts = 0
-        self.losses = 0
-        self.spent = 0  # attempts before the plan was retried: they do not count against its retries
-        self.value: Any = None
-        self.error: BaseException | None = None
-        self.reason = ""  # why it was cancelled
-        self.started_at: float | None = None
-        self.ended_at: float | None = None
-        self.begun_at = 0.0  # when the current attempt began
-        self.worked = 0.0  # seconds of all its attempts, without the waits between them
-        self.times: AttemptTimes | None = None  # of its last attempt, if a fleet made it and has told them
+    # progress: what a record of the plan has, unless it is as here (PROGRESS)
+    status: TaskStatus = PENDING
+    provisional: bool = False
+    tentative: TaskStatus | None = None  # the end of a provisional task, until it is confirmed
+    reviewed: bool = True
+    needless: bool = False  # cancelled because a condition or an outcome made it unnecessary
+    epoch: int = 0
+    device: str | None = None
+    attempts: int = 0
+    losses: int = 0
+    started_at: float | None = None
+    ended_at: float | None = None
+    reason: str = ""  # why it was cancelled
+    begun_at: float = 0.0  # when the current attempt began
+    worked: float = 0.0  # seconds of all its attempts, without the waits between them
+    times: AttemptTimes | None = None  # of its last attempt, if a fleet made it and has told them
+    spent: int = 0  # attempts before the plan was retried: they do not count against its retries
+
+    def __post_init__(self) -> None:
+        self.id, self.urgency = self.task.id, self.task.priority
 
     @property
     def span(self) -> tuple[float, float | None] | None:
@@ -166,6 +131,11 @@ class Node:
         if dependency.on == "teardown":
             return status in TERMINAL and self.has_begun and not self.below
         return holds(dependency, status, child)
+
+
+_fields = {field.name: field.default for field in fields(Node)}
+PROGRESS: dict[str, Any] = dict(list(_fields.items())[list(_fields).index("status") :])
+"""The facts of progress with their initial values. Only those that differ are written."""
 
 
 def holds(dependency: Dependency, status: TaskStatus, child: Node) -> bool:

@@ -24,32 +24,12 @@ from asterism.core.json_values import NOTHING, plain_json
 from asterism.core.plan.edits import Key
 from asterism.core.plan.graph import Graph
 from asterism.core.plan.joins import is_over
-from asterism.core.plan.node import AttemptTimes, Node
+from asterism.core.plan.node import PROGRESS, AttemptTimes, Node
 from asterism.core.plan.node_records import NodeRecords, NodeState, SharedNodes, own_copy, own_task, state_of
-from asterism.core.plan.status import PENDING, RUNNING, ConstellationState, TaskStatus
+from asterism.core.plan.status import RUNNING, ConstellationState, TaskStatus
 from asterism.core.plan.task import Dependency, Task
 
 SCHEMA = 1
-
-PROGRESS: dict[str, Any] = {
-    "status": PENDING,
-    "provisional": False,
-    "tentative": None,
-    "reviewed": True,
-    "needless": False,
-    "epoch": 0,
-    "device": None,
-    "attempts": 0,
-    "losses": 0,
-    "started_at": None,
-    "ended_at": None,
-    "reason": "",
-    "begun_at": 0.0,
-    "worked": 0.0,
-    "times": None,
-    "spent": 0,
-}
-"""The facts of progress with their initial values. Only those that differ are written."""
 
 _progress_of = attrgetter(*PROGRESS)
 _INITIAL_PROGRESS = tuple(PROGRESS.values())
