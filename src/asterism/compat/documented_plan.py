@@ -20,8 +20,7 @@ from asterism.compat.documented_names import GALAXY, Alias, Naming, ReadOnly
 from asterism.compat.manual_progress import ManualProgress
 from asterism.compat.plan_analysis import Analysis
 from asterism.compat.plan_records import checked
-from asterism.compat.task_star import TaskStar, moment
-from asterism.compat.task_star_fields import changes_of
+from asterism.compat.task_star import TaskStar, changes_of, moment
 from asterism.compat.task_star_line import Conditions, Evaluator, Lines, TaskStarLine
 from asterism.compat.vocabulary import ConstellationState, refuse, refusing
 from asterism.core.plan import status as core

@@ -14,8 +14,7 @@ from typing import Any, ClassVar
 
 from asterism.compat.documented_names import GALAXY, Naming
 from asterism.compat.documented_plan import DocumentedPlan
-from asterism.compat.task_star import TaskStar
-from asterism.compat.task_star_fields import needs_of
+from asterism.compat.task_star import TaskStar, needs_of
 from asterism.compat.vocabulary import DeviceManager, DeviceType, ExecutionResult, TaskFailed, member
 from asterism.core.errors import DeviceUnavailable
 from asterism.orchestrator.devices import Work

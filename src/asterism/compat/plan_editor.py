@@ -18,8 +18,7 @@ from asterism.compat import command_history, plan_records
 from asterism.compat.command_history import Command, CommandInvoker, EditCommand, SwapCommand
 from asterism.compat.documented_names import GALAXY, Naming
 from asterism.compat.documented_plan import DocumentedPlan
-from asterism.compat.task_star import TaskStar
-from asterism.compat.task_star_fields import changes_of
+from asterism.compat.task_star import TaskStar, changes_of
 from asterism.compat.task_star_line import TaskStarLine
 from asterism.compat.vocabulary import DependencyType, ModificationRejected, member, refusing
 from asterism.core.errors import Violation

@@ -1,34 +1,333 @@
 """The documented task (TaskStar): a handle on a node of a plan.
 
 A star that belongs to no constellation has a small plan of its own, so reading and writing are the same in both cases:
-reading looks at the node, writing is an edit that the plan may refuse.
+reading looks at the node and its task, writing is an edit that the plan may refuse.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
+from uuid import uuid4
 
 from asterism.compat import manual_progress, plan_records
-from asterism.compat.documented_names import ReadOnly
+from asterism.compat.documented_names import Alias, ReadOnly
 from asterism.compat.plan_records import TaskStarSchema, checked
-from asterism.compat.task_star_fields import Home, StarSpec
-from asterism.compat.vocabulary import TERMINAL, DeviceManager, ExecutionResult, TaskStatus, member, refuse, refusing
+from asterism.compat.vocabulary import (
+    TERMINAL,
+    DeviceManager,
+    DeviceType,
+    ExecutionResult,
+    TaskConfiguration,
+    TaskPriority,
+    TaskStatus,
+    member,
+    refuse,
+    refusing,
+)
+from asterism.core.json_values import NOTHING
 from asterism.core.plan import status as core
 from asterism.core.plan.constellation import Constellation
-from asterism.core.plan.edits import CancelTask
+from asterism.core.plan.edits import CancelTask, Edit, UpdateTask
 from asterism.core.plan.node import Node
+from asterism.core.plan.node_records import own_copy
+from asterism.core.plan.task import Priority, Task
+
+if TYPE_CHECKING:
+    from asterism.compat.documented_plan import DocumentedPlan
 
 DEFAULT_TIMEOUT = 1000.0
 """The timeout in seconds that a device manager gets for a task without a timeout."""
 
+Value = TypeVar("Value")
 
-class TaskStar(StarSpec):
+RETRY_DELAY = 0.1
+"""The first delay before a task is tried again, in seconds; it doubles from attempt to attempt."""
+
+_FIELDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "description": ("description", lambda value: value),
+    "task_description": ("description", lambda value: value),
+    "timeout": ("timeout", lambda value: value),
+    "retry_count": ("retries", lambda value: value),
+    "priority": ("priority", lambda value: Priority(member(TaskPriority, value))),
+    "target_device_id": ("device", lambda value: value),
+}
+"""Documented name -> field of the core's task, and the conversion of its value."""
+
+_DATA: dict[str, Callable[[Any], Any]] = {
+    "name": lambda value: value,
+    "tips": lambda value: None if value is None else tuple(value),
+    "device_type": lambda value: None if value is None else member(DeviceType, value),
+    "task_data": lambda value: own_copy(dict(value)) if value else NOTHING,
+    "expected_output_type": lambda value: value,
+}
+"""Fields stored inside ``data``, because the core's task does not have them."""
+
+
+def changes_of(task: Task, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Translate documented fields into changes of the core's task. Raises ValueError for an unknown name."""
+    unknown = [name for name in fields if name not in _FIELDS and name not in _DATA]
+    if unknown:
+        known = ", ".join(sorted({*_FIELDS, *_DATA}))
+        raise ValueError(f"a task has no field {', '.join(map(repr, unknown))}; its fields are {known}")
+    changes = {_FIELDS[name][0]: _FIELDS[name][1](value) for name, value in fields.items() if name in _FIELDS}
+    data = {name: _DATA[name](value) for name, value in fields.items() if name in _DATA}
+    if data:
+        changes["data"] = {**task.data, **data}
+    if "device_type" in data:
+        changes["needs"] = needs_of(data["device_type"])
+    return changes
+
+
+def needs_of(kind: DeviceType | None) -> frozenset[str]:
+    """The capability for a device type."""
+    return frozenset() if kind is None else frozenset({f"serve as {kind}"})
+
+
+def invalid_values(timeout: Any, retry_count: Any) -> dict[str, Any]:
+    """The values that the core would refuse. The documented constructor accepts them, and ``validate`` reports them."""
+    found: dict[str, Any] = {}
+    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0):
+        found["timeout"] = timeout
+    if type(retry_count) is not int or retry_count < 0:
+        found["retry_count"] = retry_count
+    return found
+
+
+class _Spec(Generic[Value]):
+    """An attribute stored in the core's task, as a field or inside its ``data``."""
+
+    def __init__(self, field: str | None = None) -> None:
+        self._field = field
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, star: None, owner: type) -> _Spec[Value]: ...
+    @overload
+    def __get__(self, star: TaskStar, owner: type) -> Value: ...
+    def __get__(self, star: TaskStar | None, owner: type) -> Value | _Spec[Value]:
+        if star is None:
+            return self
+        if self._name in star.invalid:
+            refused: Value = star.invalid[self._name]
+            return refused
+        task = star.node.task
+        value: Value = task.data[self._name] if self._field is None else getattr(task, self._field)
+        return value
+
+    def __set__(self, star: TaskStar, value: Value) -> None:
+        star.update(**{self._name: value})
+
+
+class _Noted:
+    """A documented private name for a fact of its progress: writing it records that by hand."""
+
+    def __init__(self, public: str, fact: str) -> None:
+        self._public, self._fact = public, fact
+
+    def __get__(self, star: TaskStar | None, owner: type) -> Any:
+        return self if star is None else getattr(star, self._public)
+
+    def __set__(self, star: TaskStar, value: Any) -> None:
+        fact = value.timestamp() if isinstance(value, datetime) else value
+        manual_progress.note(star.plan, star.node, **{self._fact: fact})
+
+
+class TaskStar:
     """One task. After ``add_task`` of a constellation it shows its progress there."""
 
+    name = _Spec[str]()
+    description = _Spec[str]("description")
+    timeout = _Spec["float | None"]("timeout")
+    retry_count = _Spec[int]("retries")
+    expected_output_type = _Spec["str | None"]()
+
+    invalid: dict[str, Any]
+    """Values that every plan would refuse; ``validate`` reports them."""
+
+    def __init__(
+        self,
+        task_id: str | None = None,
+        name: str = "",
+        description: str = "",
+        tips: list[str] | None = None,
+        target_device_id: str | None = None,
+        device_type: DeviceType | str | None = None,
+        priority: TaskPriority | int | str = TaskPriority.MEDIUM,
+        timeout: float | None = None,
+        retry_count: int = 0,
+        task_data: dict[str, Any] | None = None,
+        expected_output_type: str | None = None,
+        config: TaskConfiguration | None = None,
+    ) -> None:
+        task_id = task_id or str(uuid4())
+        kind = None if device_type is None else member(DeviceType, device_type)
+        delay = RETRY_DELAY
+        if config is not None:  # it takes precedence over the other arguments
+            timeout, retry_count = config.timeout or timeout, config.retry_count or retry_count
+            priority, delay = config.priority or priority, config.retry_delay
+            task_data = {**(task_data or {}), **config.metadata}
+        invalid = invalid_values(timeout, retry_count)
+        self._errors: list[str] = []
+        self._begin(datetime.now(UTC))
+        self.detach(
+            Task(
+                task_id,
+                description=description,
+                priority=Priority(member(TaskPriority, priority)),
+                retries=0 if "retry_count" in invalid else retry_count,
+                backoff=delay,
+                timeout=None if "timeout" in invalid else timeout,
+                device=target_device_id,
+                needs=needs_of(kind),
+                data={
+                    "name": name or f"task_{task_id[:8]}",
+                    "tips": None if tips is None else tuple(tips),
+                    "device_type": kind,
+                    "task_data": _DATA["task_data"](task_data),
+                    "expected_output_type": expected_output_type,
+                },
+            )
+        )
+        self.invalid = invalid
+
+    # -- where it belongs ----------------------------------------------------------------------------------------------
+
+    def _begin(self, created: datetime) -> None:
+        self.invalid = {}
+        self._created, self._edited = created, created
+
+    def restore(self, created: datetime, edited: datetime) -> None:
+        """Set the times of its creation and last edit, read from a record."""
+        self._created, self._edited = created, edited
+
+    def bind(self, plan: Constellation, node: Node, home: DocumentedPlan | None) -> None:
+        self._plan, self._node, self._home = plan, node, home
+
+    def _refresh(self) -> None:
+        if self._home is not None:
+            self._home.refresh()
+
+    @property
+    def home(self) -> DocumentedPlan | None:
+        """Its constellation, if it is in one."""
+        self._refresh()
+        return self._home
+
+    @property
+    def plan(self) -> Constellation:
+        self._refresh()
+        return self._plan
+
+    @property
+    def node(self) -> Node:
+        self._refresh()
+        return self._node
+
+    def detach(self, task: Task) -> None:
+        """Leave its constellation; the task is pending again."""
+        plan = Constellation("star")
+        plan.add(task)
+        self.bind(plan, plan.nodes[task.id], None)
+
+    def update(self, **fields: Any) -> None:
+        """Change documented fields, all or none. Refused when the task has started or ended."""
+        with refusing():
+            self.edit(UpdateTask(self.task_id, **changes_of(self.node.task, fields)))
+        self.invalid = {name: value for name, value in self.invalid.items() if name not in fields}
+        self._edited = datetime.now(UTC)
+
+    def edit(self, edit: Edit) -> None:
+        """Edit its constellation, or its own plan if it has none."""
+        if self.home is not None:
+            self.home.apply(edit)
+            return
+        if self.plan.owner is None:
+            manual_progress.reopen(self.plan)
+        self.plan.edit([edit])
+
+    # -- the work --------------------------------------------------------------------------------------------
+
+    @property
+    def task_id(self) -> str:
+        return self.node.id
+
+    task_description = Alias("description")
+
+    @property
+    def tips(self) -> list[str] | None:
+        """A copy; assign another list to change them."""
+        tips = self.node.task.data["tips"]
+        return None if tips is None else list(tips)
+
+    @tips.setter
+    def tips(self, value: list[str] | None) -> None:
+        self.update(tips=value)
+
+    @property
+    def target_device_id(self) -> str | None:
+        """The device that has the task, or the one that it requests."""
+        device = self.node.device
+        return device if device is not None and device != manual_progress.BY_HAND else self.node.task.device
+
+    @target_device_id.setter
+    def target_device_id(self, value: str | None) -> None:
+        self.update(target_device_id=value)
+
+    @property
+    def device_type(self) -> DeviceType | None:
+        kind: DeviceType | None = self.node.task.data["device_type"]
+        return kind
+
+    @device_type.setter
+    def device_type(self, value: DeviceType | str | None) -> None:
+        self.update(device_type=value)
+
+    @property
+    def priority(self) -> TaskPriority:
+        return TaskPriority(self.node.task.priority)
+
+    @priority.setter
+    def priority(self, value: TaskPriority | int | str) -> None:
+        self.update(priority=value)
+
+    @property
+    def task_data(self) -> dict[str, Any]:
+        """A copy; ``update_task_data`` changes it."""
+        return own_copy(dict(self.node.task.data["task_data"]))  # type: ignore[no-any-return]
+
+    def update_task_data(self, data: Mapping[str, Any]) -> None:
+        self.update(task_data={**self.task_data, **data})
+
+    def to_request_string(self) -> str:
+        """The request to a device: the description, then the tips, one per line."""
+        tips = self.tips
+        lines = [f"Task Description: {self.description}"]
+        return "\n".join([*lines, "Tips for Completion:", *(f" - {tip}" for tip in tips)] if tips else lines)
+
+    def validate(self) -> bool:
+        """Whether all required fields are set and valid."""
+        self._errors = [
+            message
+            for wrong, message in (
+                (not self.name, "Task name must be a non-empty string"),
+                (not self.description, "Task description must be a non-empty string"),
+                ("timeout" in self.invalid, "Timeout must be a positive number"),
+                ("retry_count" in self.invalid, "Retry count must be a whole number, 0 or more"),
+            )
+            if wrong
+        ]
+        return not self._errors
+
+    def get_validation_errors(self) -> list[str]:
+        """The errors of the last ``validate``."""
+        return list(self._errors)
+
     @classmethod
-    def of(cls, plan: Constellation, node: Node, home: Home, created: datetime) -> TaskStar:
+    def of(cls, plan: Constellation, node: Node, home: DocumentedPlan, created: datetime) -> TaskStar:
         """Make the handle of a node of a constellation."""
         star = cls.__new__(cls)
         star._errors = []
@@ -173,7 +472,7 @@ class TaskStar(StarSpec):
         """Make another task of the same constellation wait for this one."""
         self._constellation().add_unconditional(self.task_id, task_id)
 
-    def _constellation(self) -> Home:
+    def _constellation(self) -> DocumentedPlan:
         if self.home is None:
             raise refuse("unknown_task", f"task {self.task_id!r} is in no constellation, so it cannot wait for others")
         return self.home
@@ -209,11 +508,26 @@ class TaskStar(StarSpec):
 
     # -- private names that the documents show -------------------------------------------------------------------------
 
+    _name = Alias("name")
+    _description = Alias("description")
+    _tips = Alias("tips")
+    _target_device_id = Alias("target_device_id")
+    _device_type = Alias("device_type")
+    _priority = Alias("priority")
+    _timeout = Alias("timeout")
+    _retry_count = Alias("retry_count")
+    _expected_output_type = Alias("expected_output_type")
+    _task_id = ReadOnly("task_id", "a task keeps its id; add another task instead")
+    _task_data = ReadOnly("task_data", "use update_task_data")
     _current_retry = ReadOnly("retries_used", "use retry")
     _dependencies = ReadOnly("prerequisites", "use add_dependency and remove_dependency of the constellation")
     _dependents = ReadOnly("dependents", "use add_dependency and remove_dependency of the constellation")
     _created_at = ReadOnly("created_at", "it is when the task was made")
     _updated_at = ReadOnly("updated_at", "it is when the task last changed")
+    _result = _Noted("result", "value")
+    _error = _Noted("error", "error")
+    _execution_start_time = _Noted("execution_start_time", "started_at")
+    _execution_end_time = _Noted("execution_end_time", "ended_at")
 
     @property
     def _status(self) -> TaskStatus:
@@ -224,38 +538,6 @@ class TaskStar(StarSpec):
         status = member(TaskStatus, value)
         pending = status in (TaskStatus.PENDING, TaskStatus.WAITING_DEPENDENCY)
         manual_progress.state(self.plan, self.node, core.PENDING if pending else core.TaskStatus(status))
-
-    @property
-    def _result(self) -> Any:
-        return self.result
-
-    @_result.setter
-    def _result(self, value: Any) -> None:
-        manual_progress.note(self.plan, self.node, value=value)
-
-    @property
-    def _error(self) -> BaseException | None:
-        return self.error
-
-    @_error.setter
-    def _error(self, value: BaseException | None) -> None:
-        manual_progress.note(self.plan, self.node, error=value)
-
-    @property
-    def _execution_start_time(self) -> datetime | None:
-        return self.execution_start_time
-
-    @_execution_start_time.setter
-    def _execution_start_time(self, value: datetime | None) -> None:
-        manual_progress.note(self.plan, self.node, started_at=None if value is None else value.timestamp())
-
-    @property
-    def _execution_end_time(self) -> datetime | None:
-        return self.execution_end_time
-
-    @_execution_end_time.setter
-    def _execution_end_time(self, value: datetime | None) -> None:
-        manual_progress.note(self.plan, self.node, ended_at=None if value is None else value.timestamp())
 
 
 def moment(seconds: float | None) -> datetime | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 from uuid import uuid4
 
 from asterism.compat import plan_records
@@ -23,20 +23,13 @@ from asterism.core.plan.node_records import own_copy
 from asterism.core.plan.status import TaskStatus
 from asterism.core.plan.task import Dependency
 
+if TYPE_CHECKING:
+    from asterism.compat.documented_plan import DocumentedPlan
+
 logger = logging.getLogger("asterism.compat.conditions")
 
 Evaluator = Callable[[Any], Any]
 Value = TypeVar("Value")
-
-
-class Home(Protocol):
-    """The plan that a line belongs to."""
-
-    def relink(self, dependency: Dependency, evaluator: Evaluator | None) -> None: ...
-
-    def verdict(self, source: str, target: str) -> tuple[bool | None, datetime | None]: ...
-
-    def refresh(self) -> None: ...
 
 
 class LineRecord(NamedTuple):
@@ -102,14 +95,14 @@ class TaskStarLine:
         self._condition = condition or self._name_condition()  # the text under which the core knows the function
 
     @classmethod
-    def of(cls, pair: Pair, table: dict[Pair, LineRecord], home: Home) -> TaskStarLine:
+    def of(cls, pair: Pair, table: dict[Pair, LineRecord], home: DocumentedPlan) -> TaskStarLine:
         """Make the handle of a line of a plan, whose records are in ``table``."""
         line = cls.__new__(cls)
         line._id, line._ends = table[pair].line_id, pair
         line.bind(table, home)
         return line
 
-    def bind(self, table: dict[Pair, LineRecord], home: Home | None) -> None:
+    def bind(self, table: dict[Pair, LineRecord], home: DocumentedPlan | None) -> None:
         self._table, self._home = table, home
 
     def detach(self, record: LineRecord) -> None:
@@ -147,7 +140,7 @@ class TaskStarLine:
         return f"{label} #{uuid4().hex[:12]}"
 
     @property
-    def home(self) -> Home | None:
+    def home(self) -> DocumentedPlan | None:
         """The plan that it belongs to, if it is in one."""
         if self._home is not None:
             self._home.refresh()
@@ -394,7 +387,7 @@ class Lines:
     """The lines of a plan, by their id and by their pair of tasks. It makes a line when somebody asks for it, and from
     then on returns the same object."""
 
-    def __init__(self, home: Home) -> None:
+    def __init__(self, home: DocumentedPlan) -> None:
         self._home = home
         self._records: dict[Pair, LineRecord] = {}  # always the same dictionary: lines read and write it
         self._pairs: dict[str, Pair] = {}
