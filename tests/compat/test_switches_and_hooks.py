@@ -251,7 +251,7 @@ def test_without_a_synchronizer_the_synchronisation_returns_the_plan() -> None:
 async def test_a_device_that_the_manager_announces_is_used_at_once(
     dialect: Dialect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("asterism.compat.plan_run.POLL_INTERVAL", 1000.0)
+    monkeypatch.setattr("asterism.compat.plan_orchestrator.POLL_INTERVAL", 1000.0)
     devices = Devices("one", "two")
     devices.connected = ["one"]
     session = Session(dialect, devices)

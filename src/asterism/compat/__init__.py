@@ -3,13 +3,12 @@
 ``asterism.compat.galaxy`` and ``asterism.compat.orion`` export the same classes under their two sets of names; every
 other module is shared and internal. A program written against the published documents runs after changing its imports.
 
-- Types and names: ``vocabulary`` (enumerations, events, refusals), ``documented_names`` (Galaxy, Orion, private names).
-- The plan: ``documented_plan`` (the plan itself), ``task_star`` and ``task_star_fields`` (tasks), ``task_star_line``
-  (dependencies), ``plan_records`` (JSON), ``plan_analysis`` (read-only figures).
-- Editing: ``plan_editor`` with ``command_history`` (undo and redo).
-- Running: ``plan_orchestrator`` starts a ``plan_run`` on an Orchestrator with the lock policy ``global``;
-  ``managed_devices`` adapts a device manager and assigns devices; ``synchronizer`` merges the answers of agents and
-  ``pending_ends`` waits for them.
+- Types and names: ``vocabulary`` (enumerations, events, refusals; Galaxy, Orion, private names).
+- The plan: ``documented_plan`` (the plan itself), ``task_star`` (tasks), ``task_star_line`` (dependencies),
+  ``plan_records`` (JSON), ``plan_analysis`` (read-only figures).
+- Editing: ``plan_editor``, with undo and redo.
+- Running: ``plan_orchestrator`` runs a plan on an Orchestrator with the lock policy ``global``; ``managed_devices``
+  adapts a device manager and assigns devices; ``synchronizer`` waits for the answers of agents and merges them.
 - Events: ``event_bus``, ``session_observers``.
 - ``manual_progress`` starts and ends tasks by hand while no orchestrator runs the plan.
 

@@ -15,14 +15,22 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Self
 from uuid import uuid4
 
+from pydantic import BaseModel
+
 from asterism.compat import manual_progress, plan_records
-from asterism.compat.documented_names import GALAXY, Alias, Naming, ReadOnly
-from asterism.compat.manual_progress import ManualProgress
 from asterism.compat.plan_analysis import Analysis
-from asterism.compat.plan_records import checked
+from asterism.compat.plan_records import JsonForm, TaskConstellationSchema
 from asterism.compat.task_star import TaskStar, changes_of, moment
 from asterism.compat.task_star_line import Conditions, Evaluator, Lines, TaskStarLine
-from asterism.compat.vocabulary import ConstellationState, refuse, refusing
+from asterism.compat.vocabulary import (
+    GALAXY,
+    Alias,
+    ConstellationState,
+    Naming,
+    ReadOnly,
+    refuse,
+    refusing,
+)
 from asterism.core.plan import status as core
 from asterism.core.plan.apply import Applied
 from asterism.core.plan.constellation import Constellation
@@ -46,10 +54,11 @@ KEPT_VERSIONS = 32
 """The number of versions written as JSON whose outlines are stored, to merge copies that come back."""
 
 
-class DocumentedPlan(Analysis, ManualProgress):
+class DocumentedPlan(Analysis, JsonForm):
     """The common part of TaskConstellation and TaskOrion."""
 
     naming: ClassVar[Naming] = GALAXY
+    schema: ClassVar[type[BaseModel]] = TaskConstellationSchema
 
     def __init__(
         self, plan_id: str | None = None, name: str | None = None, metadata: Mapping[str, Any] | None = None
@@ -363,6 +372,55 @@ class DocumentedPlan(Analysis, ManualProgress):
         began, ended = self.plan.started_at, self.plan.ended_at
         return None if began is None or ended is None else ended - began
 
+    # -- progress by hand: without an orchestrator ---------------------------------------------------------------------
+
+    def is_complete(self) -> bool:
+        """Whether every task has ended."""
+        return not self.plan.counts[core.PENDING] and not self.plan.counts[core.RUNNING]
+
+    def handle(self, task_id: str) -> TaskStar:
+        """The handle of a task. Raises ModificationRejected if there is no such task."""
+        star = self.get_task(task_id)
+        if star is None:
+            raise refuse("unknown_task", f"there is no task {task_id!r} in the plan")
+        return star
+
+    def start_execution(self) -> None:
+        """Start the plan. Refused when it has started already."""
+        manual_progress.by_hand(self.plan)
+        if self.plan.state in ENDED_STATES:
+            manual_progress.reopen(self.plan)
+        with refusing():
+            self.plan.begin(time.time())
+        self.plan.ended_at = None
+
+    def start_task(self, task_id: str) -> None:
+        """Record that a task has started. Refused when it is not ready."""
+        self.handle(task_id).start_execution()
+
+    def complete_execution(self) -> None:
+        """End the plan. Refused while a task has not ended."""
+        manual_progress.by_hand(self.plan)
+        if not self.is_complete():
+            left = ", ".join(node.id for node in self.plan.nodes.values() if node.status not in core.TERMINAL)
+            raise refuse("progress", f"{self.plan.id!r} is not complete: {left} have not ended")
+        if self.plan.state not in ENDED_STATES:
+            self.plan.close(time.time())
+
+    def mark_task_completed(
+        self, task_id: str, success: bool, result: Any = None, error: BaseException | None = None
+    ) -> list[TaskStar]:
+        """Record an end by hand and return the tasks it made ready. Refused while an orchestrator runs the plan."""
+        manual_progress.by_hand(self.plan)
+        star = self.handle(task_id)
+        if star.node.status is core.PENDING:
+            star.start_execution()
+        if success:
+            star.complete_with_success(result)
+        else:
+            star.complete_with_failure(error)
+        return [self.handle(child) for child in manual_progress.newly_ready(star.node)]
+
     # -- copies --------------------------------------------------------------------------------------------------------
 
     def __copy__(self) -> Self:
@@ -446,21 +504,6 @@ class DocumentedPlan(Analysis, ManualProgress):
         with refusing():
             plan_records.fill_plan(made, data)
         return made
-
-    def to_json(self, save_path: str | None = None) -> str:
-        return plan_records.write(self.to_dict(), save_path)
-
-    @classmethod
-    def from_json(cls, json_data: str | None = None, file_path: str | None = None) -> Self:
-        return cls.from_dict(plan_records.read(json_data, file_path))
-
-    def to_basemodel(self) -> Any:
-        """The documented Pydantic model of the plan."""
-        return self.naming.schema.model_validate(self.to_dict())
-
-    @classmethod
-    def from_basemodel(cls, schema: Any) -> Self:
-        return cls.from_dict(checked(schema, cls.naming.schema))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.plan_id!r} {self.state}, {len(self.plan)} tasks>"

@@ -26,17 +26,17 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from asterism.compat.documented_names import ReadOnly
 from asterism.compat.vocabulary import (
     TASK_ENDS,
     Event,
     EventType,
     IEventObserver,
     IEventPublisher,
+    ReadOnly,
 )
 
 if TYPE_CHECKING:
-    from asterism.compat.plan_run import Run
+    from asterism.compat.plan_orchestrator import Run
 
 logger = logging.getLogger("asterism.compat.events")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from asterism.compat.documented_names import GALAXY, Alias, ReadOnly
 from asterism.compat.documented_plan import DocumentedPlan
 from asterism.compat.event_bus import EventBus, get_event_bus
 from asterism.compat.managed_devices import PlanRegistry
@@ -17,7 +16,9 @@ from asterism.compat.synchronizer import PlanSynchronizer
 from asterism.compat.task_star import TaskStar
 from asterism.compat.task_star_line import TaskStarLine
 from asterism.compat.vocabulary import (
+    GALAXY,
     AgentEvent,
+    Alias,
     ConstellationEvent,
     ConstellationState,
     DependencyType,
@@ -29,6 +30,7 @@ from asterism.compat.vocabulary import (
     IEventObserver,
     IEventPublisher,
     ModificationRejected,
+    ReadOnly,
     TaskConfiguration,
     TaskEvent,
     TaskPriority,
@@ -38,6 +40,7 @@ from asterism.compat.vocabulary import (
 
 class TaskConstellation(DocumentedPlan):
     naming = GALAXY
+    schema = TaskConstellationSchema
 
     def __init__(
         self, constellation_id: str | None = None, name: str | None = None, metadata: Mapping[str, Any] | None = None
@@ -64,29 +67,13 @@ class ConstellationEditor(PlanEditor):
     def constellation(self) -> DocumentedPlan:
         return self.plan
 
-    def build_constellation(self, config: Any, clear_existing: bool = True) -> DocumentedPlan:
-        """Add all tasks and dependencies of a configuration, in one edit."""
-        return self.build(config, clear_existing)
-
-    def clear_constellation(self) -> DocumentedPlan:
-        """Remove all tasks and dependencies. Refused when a task has started or ended."""
-        return self.clear()
-
-    def merge_constellation(self, other_editor: PlanEditor, prefix: str = "") -> DocumentedPlan:
-        """Add copies of all tasks and dependencies of another editor, with ``prefix`` before the task ids."""
-        return self.merge(other_editor, prefix)
-
-    def save_constellation(self, file_path: str) -> str:
-        return self.save(file_path)
-
-    def load_constellation(self, file_path: str) -> DocumentedPlan:
-        return self.load(file_path)
-
-    def validate_constellation(self) -> tuple[bool, list[str]]:
-        return self.validate()
-
-    def display_constellation(self, mode: str = "overview") -> None:
-        self.display(mode)
+    build_constellation = PlanEditor.build
+    clear_constellation = PlanEditor.clear
+    merge_constellation = PlanEditor.merge
+    save_constellation = PlanEditor.save
+    load_constellation = PlanEditor.load
+    validate_constellation = PlanEditor.validate
+    display_constellation = PlanEditor.display
 
 
 class ConstellationManager(PlanRegistry):
@@ -101,8 +88,7 @@ class ConstellationManager(PlanRegistry):
     def get_constellation(self, constellation_id: str) -> DocumentedPlan | None:
         return self.get(constellation_id)
 
-    def list_constellations(self) -> list[dict[str, Any]]:
-        return self.listed()
+    list_constellations = PlanRegistry.listed
 
     async def get_constellation_status(self, constellation_id: str) -> dict[str, Any] | None:
         """Progress of a registered constellation; None if it is not registered."""
@@ -159,8 +145,7 @@ class ConstellationModificationSynchronizer(PlanSynchronizer):
         """Merge the agent's changes into the orchestrator's constellation; its progress does not change."""
         return self.merge_and_sync(orchestrator_constellation)
 
-    def get_current_constellation(self) -> DocumentedPlan | None:
-        return self.current()
+    get_current_constellation = PlanSynchronizer.current
 
 
 class ConstellationProgressObserver(PlanProgressObserver):

@@ -12,10 +12,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
-from asterism.compat.documented_names import GALAXY, Naming
 from asterism.compat.documented_plan import DocumentedPlan
 from asterism.compat.task_star import TaskStar, needs_of
-from asterism.compat.vocabulary import DeviceManager, DeviceType, ExecutionResult, TaskFailed, member
+from asterism.compat.vocabulary import (
+    GALAXY,
+    DeviceManager,
+    DeviceType,
+    ExecutionResult,
+    Naming,
+    TaskFailed,
+    member,
+)
 from asterism.core.errors import DeviceUnavailable
 from asterism.orchestrator.devices import Work
 from asterism.orchestrator.orchestrator import Orchestrator

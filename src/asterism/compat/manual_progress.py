@@ -8,7 +8,7 @@ After each write the counters of the core agree with it.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from asterism.compat.vocabulary import refuse, refusing
 from asterism.core.errors import PlanError
@@ -17,10 +17,6 @@ from asterism.core.plan import status as core
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.node import Node
 from asterism.core.plan.node_records import own_copy
-from asterism.core.plan.status import ENDED_STATES
-
-if TYPE_CHECKING:
-    from asterism.compat.task_star import TaskStar
 
 BY_HAND = "by hand"
 """The device name of a task that no orchestrator started."""
@@ -165,61 +161,6 @@ def reopen(plan: Constellation) -> None:
     plan.state = core.ConstellationState.READY
     for node in plan.nodes.values():
         plan.requeue(node)
-
-
-class ManualProgress:
-    """The part of a DocumentedPlan that records progress without an orchestrator."""
-
-    plan: Constellation
-    if TYPE_CHECKING:
-
-        def get_task(self, task_id: str) -> TaskStar | None: ...
-
-    def is_complete(self) -> bool:
-        """Whether every task has ended."""
-        return not self.plan.counts[core.PENDING] and not self.plan.counts[core.RUNNING]
-
-    def _handle(self, task_id: str) -> TaskStar:
-        star = self.get_task(task_id)
-        if star is None:
-            raise refuse("unknown_task", f"there is no task {task_id!r} in the plan")
-        return star
-
-    def start_execution(self) -> None:
-        """Start the plan. Refused when it has started already."""
-        by_hand(self.plan)
-        if self.plan.state in ENDED_STATES:
-            reopen(self.plan)
-        with refusing():
-            self.plan.begin(time.time())
-        self.plan.ended_at = None
-
-    def start_task(self, task_id: str) -> None:
-        """Record that a task has started. Refused when it is not ready."""
-        self._handle(task_id).start_execution()
-
-    def complete_execution(self) -> None:
-        """End the plan. Refused while a task has not ended."""
-        by_hand(self.plan)
-        if not self.is_complete():
-            left = ", ".join(node.id for node in self.plan.nodes.values() if node.status not in core.TERMINAL)
-            raise refuse("progress", f"{self.plan.id!r} is not complete: {left} have not ended")
-        if self.plan.state not in ENDED_STATES:
-            self.plan.close(time.time())
-
-    def mark_task_completed(
-        self, task_id: str, success: bool, result: Any = None, error: BaseException | None = None
-    ) -> list[TaskStar]:
-        """Record an end by hand and return the tasks it made ready. Refused while an orchestrator runs the plan."""
-        by_hand(self.plan)
-        star = self._handle(task_id)
-        if star.node.status is core.PENDING:
-            star.start_execution()
-        if success:
-            star.complete_with_success(result)
-        else:
-            star.complete_with_failure(error)
-        return [self._handle(child) for child in newly_ready(star.node)]
 
 
 def newly_ready(node: Node) -> list[str]:

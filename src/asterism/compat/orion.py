@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from asterism.compat import session_observers
-from asterism.compat.documented_names import ORION, Alias, ReadOnly
 from asterism.compat.documented_plan import DocumentedPlan
 from asterism.compat.event_bus import EventBus, get_event_bus
 from asterism.compat.managed_devices import PlanRegistry
@@ -18,7 +17,9 @@ from asterism.compat.synchronizer import PlanSynchronizer
 from asterism.compat.task_star import TaskStar
 from asterism.compat.task_star_line import TaskStarLine
 from asterism.compat.vocabulary import (
+    ORION,
     AgentEvent,
+    Alias,
     ConstellationState,
     DependencyType,
     DeviceEvent,
@@ -30,6 +31,7 @@ from asterism.compat.vocabulary import (
     IEventPublisher,
     ModificationRejected,
     OrionEvent,
+    ReadOnly,
     TaskConfiguration,
     TaskEvent,
     TaskPriority,
@@ -41,6 +43,7 @@ OrionState = ConstellationState
 
 class TaskOrion(DocumentedPlan):
     naming = ORION
+    schema = TaskOrionSchema
 
     def __init__(
         self, orion_id: str | None = None, name: str | None = None, metadata: Mapping[str, Any] | None = None
@@ -67,29 +70,13 @@ class OrionEditor(PlanEditor):
     def orion(self) -> DocumentedPlan:
         return self.plan
 
-    def build_orion(self, config: Any, clear_existing: bool = True) -> DocumentedPlan:
-        """Add all tasks and dependencies of a configuration, in one edit."""
-        return self.build(config, clear_existing)
-
-    def clear_orion(self) -> DocumentedPlan:
-        """Remove all tasks and dependencies. Refused when a task has started or ended."""
-        return self.clear()
-
-    def merge_orion(self, other_editor: PlanEditor, prefix: str = "") -> DocumentedPlan:
-        """Add copies of all tasks and dependencies of another editor, with ``prefix`` before the task ids."""
-        return self.merge(other_editor, prefix)
-
-    def save_orion(self, file_path: str) -> str:
-        return self.save(file_path)
-
-    def load_orion(self, file_path: str) -> DocumentedPlan:
-        return self.load(file_path)
-
-    def validate_orion(self) -> tuple[bool, list[str]]:
-        return self.validate()
-
-    def display_orion(self, mode: str = "overview") -> None:
-        self.display(mode)
+    build_orion = PlanEditor.build
+    clear_orion = PlanEditor.clear
+    merge_orion = PlanEditor.merge
+    save_orion = PlanEditor.save
+    load_orion = PlanEditor.load
+    validate_orion = PlanEditor.validate
+    display_orion = PlanEditor.display
 
 
 class OrionManager(PlanRegistry):
@@ -104,8 +91,7 @@ class OrionManager(PlanRegistry):
     def get_orion(self, orion_id: str) -> DocumentedPlan | None:
         return self.get(orion_id)
 
-    def list_orions(self) -> list[dict[str, Any]]:
-        return self.listed()
+    list_orions = PlanRegistry.listed
 
     async def get_orion_status(self, orion_id: str) -> dict[str, Any] | None:
         """Progress of a registered orion; None if it is not registered."""
@@ -162,8 +148,7 @@ class OrionModificationSynchronizer(PlanSynchronizer):
         """Merge the agent's changes into the orchestrator's orion; its progress does not change."""
         return self.merge_and_sync(orchestrator_orion)
 
-    def get_current_orion(self) -> DocumentedPlan | None:
-        return self.current()
+    get_current_orion = PlanSynchronizer.current
 
 
 class SessionMetricsObserver(session_observers.SessionMetricsObserver):

@@ -1,6 +1,8 @@
 """The documented editor: commands with undo and redo, over batches of edits of the core.
 
-Every command is applied whole or refused whole. A refusal is a CommandExecutionError, which is a ValueError.
+A command is applied whole or refused whole; a refusal is a CommandExecutionError, which is a ValueError. Undoing it
+applies the inverse that the core returned. If others have edited the plan since, the core refuses an undo that would
+overwrite their change.
 """
 
 from __future__ import annotations
@@ -8,19 +10,18 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 from pydantic import BaseModel
 
-from asterism.compat import command_history, plan_records
-from asterism.compat.command_history import Command, CommandInvoker, EditCommand, SwapCommand
-from asterism.compat.documented_names import GALAXY, Naming
+from asterism.compat import manual_progress, plan_records
 from asterism.compat.documented_plan import DocumentedPlan
 from asterism.compat.task_star import TaskStar, changes_of
 from asterism.compat.task_star_line import TaskStarLine
-from asterism.compat.vocabulary import DependencyType, ModificationRejected, member, refusing
+from asterism.compat.vocabulary import GALAXY, DependencyType, ModificationRejected, Naming, member, refusing
 from asterism.core.errors import Violation
 from asterism.core.plan.edits import (
     AddDependency,
@@ -32,8 +33,180 @@ from asterism.core.plan.edits import (
     UpdateTask,
 )
 
+_EDGES = (AddDependency, UpdateDependency, RemoveDependency)
+
+
+class Command(ABC):
+    """``name`` identifies the command, ``description`` says what it changes."""
+
+    def __init__(self, name: str, description: str) -> None:
+        self.name, self.description = name, description
+
+    @abstractmethod
+    def do(self, base: int | None) -> int | None:
+        """Execute it for the first time (``base`` is None), or again after ``undo``.
+
+        ``base`` is the plan's version after the editor's last command: later changes of others are not overwritten.
+        Returns the new version, or None if it does not matter."""
+
+    @abstractmethod
+    def undo(self, base: int | None) -> int | None: ...
+
+
+class EditCommand(Command):
+    """Edits of one plan. ``lines`` are the lines that it adds, or the new state of those that it changes."""
+
+    def __init__(
+        self,
+        name: str,
+        description: str,
+        plan: DocumentedPlan,
+        edits: Iterable[Edit],
+        lines: Iterable[TaskStarLine] = (),
+        stars: Iterable[TaskStar] = (),
+        about: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(name, description)
+        self._plan, self._edits = plan, tuple(edits)
+        self._after = {(line.from_task_id, line.to_task_id): line for line in lines}
+        self._stars = list(stars)
+        self._sources = [star.node for star in self._stars]
+        self._about_after = about or {}
+        pairs = {(edit.source, edit.target) for edit in self._edits if isinstance(edit, _EDGES)} | set(self._after)
+        self._before = {pair: line for line in plan.lines if (pair := (line.from_task_id, line.to_task_id)) in pairs}
+        self._looks = {pair: line.detached_copy() for pair, line in self._before.items()}
+        removed = [edit.task_id for edit in self._edits if isinstance(edit, RemoveTask)]
+        self._removed = [star for task_id in removed if (star := plan.get_task(task_id)) is not None]
+        self._about_before = {key: getattr(plan, key) for key in self._about_after}
+        self._inverse: tuple[Edit, ...] = ()
+
+    def do(self, base: int | None) -> int | None:
+        applied = self._plan.apply(*self._edits, lines=self._after.values(), stars=self._stars, base_version=base)
+        assert applied.inverse is not None, "an editor cancels no task"
+        self._inverse = applied.inverse.edits
+        self._look(self._after)
+        self._describe(self._about_after)
+        if base is None and self._plan.plan.owner is None:
+            for node in self._sources:
+                manual_progress.carry(node, self._plan.plan, self._plan.plan.nodes[node.id])
+        return applied.version
+
+    def undo(self, base: int | None) -> int | None:
+        applied = self._plan.apply(*self._inverse, lines=self._before.values(), stars=self._removed, base_version=base)
+        self._look(self._looks)
+        self._describe(self._about_before)
+        return applied.version
+
+    def _look(self, looks: dict[tuple[str, str], TaskStarLine]) -> None:
+        for pair, look in looks.items():
+            line = self._plan.lines.find(*pair)
+            if line is not None and line is not look:
+                line.copy_from(look)
+
+    def _describe(self, about: dict[str, Any]) -> None:
+        for key, value in about.items():
+            setattr(self._plan, key, value)
+
+
+class SwapCommand(Command):
+    """Replace the edited plan by another."""
+
+    def __init__(
+        self,
+        name: str,
+        description: str,
+        put: Callable[[DocumentedPlan], None],
+        before: DocumentedPlan,
+        after: DocumentedPlan,
+    ) -> None:
+        super().__init__(name, description)
+        self._put, self._before, self._after = put, before, after
+
+    def do(self, base: int | None) -> int | None:
+        self._put(self._after)
+        return self._after.plan.version
+
+    def undo(self, base: int | None) -> int | None:
+        self._put(self._before)
+        return self._before.plan.version
+
+
+class CommandInvoker:
+    """Executes commands, and stores those that can be undone and redone. A new command clears the redo list."""
+
+    def __init__(self, enable_history: bool, max_history_size: int) -> None:
+        self.enabled, self.limit = enable_history, max_history_size
+        self.execution_count = 0
+        self.done: list[Command] = []
+        self.undone: list[Command] = []
+        self._version: int | None = None
+
+    def execute(self, command: Command) -> None:
+        self._version = command.do(None)
+        self.execution_count += 1
+        if self.enabled:
+            self.done.append(command)
+            del self.done[: max(0, len(self.done) - self.limit)]
+            self.undone.clear()
+
+    def undo(self) -> Command | None:
+        return self._move(self.done, self.undone, lambda command: command.undo(self._version))
+
+    def redo(self) -> Command | None:
+        return self._move(self.undone, self.done, lambda command: command.do(self._version))
+
+    def _move(
+        self, source: list[Command], target: list[Command], step: Callable[[Command], int | None]
+    ) -> Command | None:
+        """Move the last command of one list to the other; a refused command stays."""
+        if not source:
+            return None
+        self._version = step(source[-1])
+        target.append(source.pop())
+        return target[-1]
+
+    def clear(self) -> None:
+        self.done.clear()
+        self.undone.clear()
+
+
+_COMMANDS: dict[str, tuple[str, str, Callable[[PlanEditor], Callable[..., Any]]]] = {
+    "add_task": ("task", "Add a task", lambda editor: lambda task_data: editor.add_task(task_data)),
+    "remove_task": ("task", "Remove a task and its dependencies", lambda editor: editor.remove_task),
+    "update_task": ("task", "Change fields of a task", lambda editor: editor.update_task),
+    "add_dependency": (
+        "dependency",
+        "Add a dependency",
+        lambda editor: lambda dependency_data: editor.add_dependency(dependency_data),
+    ),
+    "remove_dependency": ("dependency", "Remove a dependency", lambda editor: editor.remove_dependency),
+    "update_dependency": ("dependency", "Change fields of a dependency", lambda editor: editor.update_dependency),
+    "build_{noun}": ("bulk", "Add all tasks and dependencies of a configuration", lambda editor: editor.build),
+    "clear_{noun}": ("bulk", "Remove all tasks and dependencies", lambda editor: editor.clear),
+    "load_{noun}": ("file", "Read a plan from a JSON file", lambda editor: editor.load),
+    "save_{noun}": ("file", "Write the plan to a JSON file", lambda editor: editor.save),
+}
+"""Name -> category, description, and the method."""
+
+
+def described_commands(naming: Naming) -> dict[str, dict[str, str]]:
+    return {
+        name.format(noun=naming.noun): {"category": category, "description": description}
+        for name, (category, description, _) in _COMMANDS.items()
+    }
+
+
+def find_command(editor: PlanEditor, name: str) -> Callable[..., Any]:
+    """The method of a command. Raises ValueError for an unknown name."""
+    for known, (_, _, call) in _COMMANDS.items():
+        if known.format(noun=editor.naming.noun) == name:
+            return call(editor)
+    raise ValueError(f"there is no command {name!r}; the commands are {', '.join(described_commands(editor.naming))}")
+
+
 logger = logging.getLogger("asterism.compat.editor")
 
+Result = TypeVar("Result")
 Observer = Callable[[Any, str, Any], Any]
 """(editor, name of the command, its result)"""
 
@@ -68,17 +241,19 @@ class PlanEditor:
         self.invoker = CommandInvoker(enable_history, max_history_size)
         self._observers: list[Observer] = []
 
-    def _execute(self, command: Command, result: Callable[[], Any]) -> Any:
+    def _execute(self, command: Command, result: Callable[[], Result]) -> Result:
         with _executing():
             self.invoker.execute(command)
         return self._notify(command.name, result())
 
-    def _edit(self, name: str, description: str, edits: Iterable[Edit], result: Callable[[], Any], **about: Any) -> Any:
+    def _edit(
+        self, name: str, description: str, edits: Iterable[Edit], result: Callable[[], Result], **about: Any
+    ) -> Result:
         with _executing():
             command = EditCommand(name, description, self.plan, edits, **about)
         return self._execute(command, result)
 
-    def _notify(self, name: str, result: Any) -> Any:
+    def _notify(self, name: str, result: Result) -> Result:
         for observer in tuple(self._observers):
             try:
                 observer(self, name, result)
@@ -94,8 +269,7 @@ class PlanEditor:
             star = task if isinstance(task, TaskStar) else TaskStar.from_dict(task)
             self.plan.check(star)
         edits, ids = [AddTask(star.node.task)], star.task_id
-        added: TaskStar = self._edit("add_task", f"Add task: {ids}", edits, lambda: self.get_task(ids), stars=[star])
-        return added
+        return self._edit("add_task", f"Add task: {ids}", edits, lambda: self.plan.handle(ids), stars=[star])
 
     def create_and_add_task(self, task_id: str, description: str, name: str = "", **fields: Any) -> TaskStar:
         with _executing():
@@ -106,14 +280,12 @@ class PlanEditor:
         """Change documented fields of a task that has not started. ``task_data`` is replaced, not merged."""
         with _executing():
             edit = UpdateTask(task_id, **changes_of(self.plan.plan.node(task_id).task, updates))
-        updated: TaskStar = self._edit("update_task", f"Update task: {task_id}", [edit], lambda: self.get_task(task_id))
-        return updated
+        return self._edit("update_task", f"Update task: {task_id}", [edit], lambda: self.plan.handle(task_id))
 
     def remove_task(self, task_id: str) -> str:
         """Remove a task that has not started, with its dependencies."""
         edits = self.plan.removal(task_id)
-        removed: str = self._edit("remove_task", f"Remove task: {task_id}", edits, lambda: task_id)
-        return removed
+        return self._edit("remove_task", f"Remove task: {task_id}", edits, lambda: task_id)
 
     def get_task(self, task_id: str) -> TaskStar | None:
         return self.plan.get_task(task_id)
@@ -133,8 +305,7 @@ class PlanEditor:
                 raise ValueError(f"there is a line {line.line_id!r} already")
         edits = [AddDependency(edge.source, edge.target, edge.on, edge.when)]
         what = f"Add dependency: {edge.source} → {edge.target}"
-        added: TaskStarLine = self._edit("add_dependency", what, edits, lambda: line, lines=[line])
-        return added
+        return self._edit("add_dependency", what, edits, lambda: line, lines=[line])
 
     def create_and_add_dependency(
         self,
@@ -155,16 +326,14 @@ class PlanEditor:
             edge, before = look.dependency, line.dependency
         edits = [] if edge == before else [UpdateDependency(edge.source, edge.target, edge.on, edge.when)]
         what = f"Update dependency: {edge.source} → {edge.target}"
-        updated: TaskStarLine = self._edit("update_dependency", what, edits, lambda: line, lines=[look])
-        return updated
+        return self._edit("update_dependency", what, edits, lambda: line, lines=[look])
 
     def remove_dependency(self, dependency_id: str) -> str:
         with _executing():
             line = self._line(dependency_id)
         edits = [RemoveDependency(line.from_task_id, line.to_task_id)]
         what = f"Remove dependency: {line.from_task_id} → {line.to_task_id}"
-        removed: str = self._edit("remove_dependency", what, edits, lambda: dependency_id)
-        return removed
+        return self._edit("remove_dependency", what, edits, lambda: dependency_id)
 
     def _line(self, dependency_id: str) -> TaskStarLine:
         line = self.plan.get_dependency(dependency_id)
@@ -199,8 +368,7 @@ class PlanEditor:
         about = {key: data[key] for key in ("name", "metadata") if data.get(key)}
         name = f"build_{self.naming.noun}"
         what = f"Build {self.naming.noun}: {len(stars)} tasks, {len(lines)} dependencies"
-        built: DocumentedPlan = self._edit(name, what, edits, lambda: self.plan, lines=lines, stars=stars, about=about)
-        return built
+        return self._edit(name, what, edits, lambda: self.plan, lines=lines, stars=stars, about=about)
 
     def build_from_tasks_and_dependencies(
         self,
@@ -215,8 +383,7 @@ class PlanEditor:
     def clear(self) -> DocumentedPlan:
         """Remove all tasks and dependencies. Refused when a task has started or ended."""
         noun = self.naming.noun
-        cleared: DocumentedPlan = self._edit(f"clear_{noun}", f"Clear {noun}", self._clearing(), lambda: self.plan)
-        return cleared
+        return self._edit(f"clear_{noun}", f"Clear {noun}", self._clearing(), lambda: self.plan)
 
     def _clearing(self) -> list[Edit]:
         lines = [RemoveDependency(line.from_task_id, line.to_task_id) for line in self.plan.lines]
@@ -258,8 +425,7 @@ class PlanEditor:
         edits += [AddDependency(edge.source, edge.target, edge.on, edge.when) for edge in edges]
         noun = self.naming.noun
         what = f"Merge {noun}: {len(stars)} tasks, {len(lines)} dependencies"
-        merged: DocumentedPlan = self._edit(f"merge_{noun}", what, edits, lambda: self.plan, lines=lines, stars=stars)
-        return merged
+        return self._edit(f"merge_{noun}", what, edits, lambda: self.plan, lines=lines, stars=stars)
 
     # -- files ---------------------------------------------------------------------------------------------------------
 
@@ -268,8 +434,7 @@ class PlanEditor:
         with _executing():
             self.plan.to_json(save_path=file_path)
         self.invoker.execution_count += 1
-        saved: str = self._notify(f"save_{self.naming.noun}", file_path)
-        return saved
+        return self._notify(f"save_{self.naming.noun}", file_path)
 
     def load(self, file_path: str) -> DocumentedPlan:
         """Replace the edited plan by that of a JSON file. ``undo`` returns to the previous plan."""
@@ -289,8 +454,7 @@ class PlanEditor:
 
     def _swap(self, loaded: DocumentedPlan, description: str) -> DocumentedPlan:
         command = SwapCommand(f"load_{self.naming.noun}", description, self._put, self.plan, loaded)
-        result: DocumentedPlan = self._execute(command, lambda: self.plan)
-        return result
+        return self._execute(command, lambda: self.plan)
 
     def _put(self, plan: DocumentedPlan) -> None:
         self.plan = plan
@@ -370,18 +534,18 @@ class PlanEditor:
     # -- commands by name ----------------------------------------------------------------------------------------------
 
     def list_available_commands(self) -> dict[str, dict[str, str]]:
-        return command_history.described_commands(self.naming)
+        return described_commands(self.naming)
 
     def get_command_categories(self) -> list[str]:
-        return sorted({about["category"] for about in command_history.described_commands(self.naming).values()})
+        return sorted({about["category"] for about in described_commands(self.naming).values()})
 
     def get_command_metadata(self, name: str) -> dict[str, str] | None:
-        return command_history.described_commands(self.naming).get(name)
+        return described_commands(self.naming).get(name)
 
     def execute_command_by_name(self, name: str, **arguments: Any) -> Any:
         """Call the command of that name, with its arguments by name. Raises ValueError for an unknown name."""
         with _executing():
-            call = command_history.find_command(self, name)
+            call = find_command(self, name)
         try:
             return call(**arguments)
         except TypeError as error:

@@ -7,10 +7,11 @@ was made from, so that it can be merged when it comes back. Both are optional in
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -77,29 +78,46 @@ class TaskOrionSchema(_PlanSchema):
     orion_id: str | None = None
 
 
-def checked(schema: object, kind: type[BaseModel]) -> Mapping[str, Any]:
-    """The data of a model. Raises ValueError for any other object."""
-    if not isinstance(schema, kind):
-        raise ValueError(f"this takes a {kind.__name__}, not {schema!r:.80}")
-    return schema.model_dump()
+class JsonForm(ABC):
+    """A plan, task or line as JSON text and as a Pydantic model, by its ``to_dict`` and ``from_dict``."""
 
+    schema: ClassVar[type[BaseModel]]
 
-def write(data: dict[str, Any], path: str | None) -> str:
-    """Return the data as JSON text, and write it to a file if ``path`` is given."""
-    text = json.dumps(data, indent=2, ensure_ascii=False)
-    if path is not None:
-        Path(path).write_text(text, encoding="utf-8")
-    return text
+    @abstractmethod
+    def to_dict(self) -> dict[str, Any]: ...
 
+    @classmethod
+    @abstractmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self: ...
 
-def read(text: str | None, path: str | None) -> dict[str, Any]:
-    """Read a JSON object from a text or a file. Raises ValueError if it is not one."""
-    if (text is None) == (path is None):
-        raise ValueError("give either json_data or file_path")
-    data = json.loads(Path(path).read_text(encoding="utf-8") if path is not None else text or "")
-    if not isinstance(data, dict):
-        raise ValueError(f"this is not a JSON object: {data!r:.80}")
-    return data
+    def to_json(self, save_path: str | None = None) -> str:
+        """Return it as JSON text, and write that to a file if ``save_path`` is given."""
+        text = json.dumps(self.to_dict(), indent=2, ensure_ascii=False)
+        if save_path is not None:
+            Path(save_path).write_text(text, encoding="utf-8")
+        return text
+
+    @classmethod
+    def from_json(cls, json_data: str | None = None, file_path: str | None = None) -> Self:
+        """Read it from a text or a file. Raises ValueError if that is not a JSON object."""
+        if (json_data is None) == (file_path is None):
+            raise ValueError("give either json_data or file_path")
+        text = Path(file_path).read_text(encoding="utf-8") if file_path is not None else json_data or ""
+        data = json.loads(text)
+        if not isinstance(data, dict):
+            raise ValueError(f"this is not a JSON object: {data!r:.80}")
+        return cls.from_dict(data)
+
+    def to_basemodel(self) -> Any:
+        """The documented Pydantic model of it."""
+        return self.schema.model_validate(self.to_dict())
+
+    @classmethod
+    def from_basemodel(cls, schema: Any) -> Self:
+        """Read it from such a model. Raises ValueError for any other object."""
+        if not isinstance(schema, cls.schema):
+            raise ValueError(f"this takes a {cls.schema.__name__}, not {schema!r:.80}")
+        return cls.from_dict(schema.model_dump())
 
 
 def plan_to_dict(documented: DocumentedPlan) -> dict[str, Any]:

@@ -7,9 +7,16 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
-from asterism.compat.documented_names import GALAXY, Naming
 from asterism.compat.documented_plan import DocumentedPlan
-from asterism.compat.vocabulary import TASK_ENDS, Event, EventType, IEventObserver, TaskEvent
+from asterism.compat.vocabulary import (
+    GALAXY,
+    TASK_ENDS,
+    Event,
+    EventType,
+    IEventObserver,
+    Naming,
+    TaskEvent,
+)
 from asterism.core.plan.diff import Outline, diff
 from asterism.core.plan.edits import AddDependency, AddTask, RemoveDependency, RemoveTask, UpdateDependency, UpdateTask
 

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 from uuid import uuid4
 
 from asterism.compat import manual_progress, plan_records
-from asterism.compat.documented_names import Alias, ReadOnly
-from asterism.compat.plan_records import TaskStarSchema, checked
+from asterism.compat.plan_records import JsonForm, TaskStarSchema
 from asterism.compat.vocabulary import (
     TERMINAL,
+    Alias,
     DeviceManager,
     DeviceType,
     ExecutionResult,
+    ReadOnly,
     TaskConfiguration,
     TaskPriority,
     TaskStatus,
@@ -98,8 +99,8 @@ def invalid_values(timeout: Any, retry_count: Any) -> dict[str, Any]:
 class _Spec(Generic[Value]):
     """An attribute stored in the core's task, as a field or inside its ``data``."""
 
-    def __init__(self, field: str | None = None) -> None:
-        self._field = field
+    def __init__(self, field: str | None = None, read: Callable[[Any], Any] = lambda value: value) -> None:
+        self._field, self._read = field, read
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -115,10 +116,10 @@ class _Spec(Generic[Value]):
             refused: Value = star.invalid[self._name]
             return refused
         task = star.node.task
-        value: Value = task.data[self._name] if self._field is None else getattr(task, self._field)
+        value: Value = self._read(task.data[self._name] if self._field is None else getattr(task, self._field))
         return value
 
-    def __set__(self, star: TaskStar, value: Value) -> None:
+    def __set__(self, star: TaskStar, value: Any) -> None:
         star.update(**{self._name: value})
 
 
@@ -136,7 +137,7 @@ class _Noted:
         manual_progress.note(star.plan, star.node, **{self._fact: fact})
 
 
-class TaskStar:
+class TaskStar(JsonForm):
     """One task. After ``add_task`` of a constellation it shows its progress there."""
 
     name = _Spec[str]()
@@ -144,7 +145,11 @@ class TaskStar:
     timeout = _Spec["float | None"]("timeout")
     retry_count = _Spec[int]("retries")
     expected_output_type = _Spec["str | None"]()
+    tips = _Spec["list[str] | None"](read=lambda tips: None if tips is None else list(tips))
+    device_type = _Spec["DeviceType | None"]()
+    priority = _Spec[TaskPriority]("priority", TaskPriority)
 
+    schema = TaskStarSchema
     invalid: dict[str, Any]
     """Values that every plan would refuse; ``validate`` reports them."""
 
@@ -258,16 +263,6 @@ class TaskStar:
     task_description = Alias("description")
 
     @property
-    def tips(self) -> list[str] | None:
-        """A copy; assign another list to change them."""
-        tips = self.node.task.data["tips"]
-        return None if tips is None else list(tips)
-
-    @tips.setter
-    def tips(self, value: list[str] | None) -> None:
-        self.update(tips=value)
-
-    @property
     def target_device_id(self) -> str | None:
         """The device that has the task, or the one that it requests."""
         device = self.node.device
@@ -276,23 +271,6 @@ class TaskStar:
     @target_device_id.setter
     def target_device_id(self, value: str | None) -> None:
         self.update(target_device_id=value)
-
-    @property
-    def device_type(self) -> DeviceType | None:
-        kind: DeviceType | None = self.node.task.data["device_type"]
-        return kind
-
-    @device_type.setter
-    def device_type(self, value: DeviceType | str | None) -> None:
-        self.update(device_type=value)
-
-    @property
-    def priority(self) -> TaskPriority:
-        return TaskPriority(self.node.task.priority)
-
-    @priority.setter
-    def priority(self, value: TaskPriority | int | str) -> None:
-        self.update(priority=value)
 
     @property
     def task_data(self) -> dict[str, Any]:
@@ -488,20 +466,6 @@ class TaskStar:
         """Read a task that ``to_dict`` wrote, with its progress; it is in no constellation."""
         with refusing():
             return plan_records.star_from_dict(cls, data)
-
-    def to_json(self, save_path: str | None = None) -> str:
-        return plan_records.write(self.to_dict(), save_path)
-
-    @classmethod
-    def from_json(cls, json_data: str | None = None, file_path: str | None = None) -> Self:
-        return cls.from_dict(plan_records.read(json_data, file_path))
-
-    def to_basemodel(self) -> TaskStarSchema:
-        return TaskStarSchema.model_validate(self.to_dict())
-
-    @classmethod
-    def from_basemodel(cls, schema: TaskStarSchema) -> Self:
-        return cls.from_dict(checked(schema, TaskStarSchema))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.task_id!r} {self.status}>"

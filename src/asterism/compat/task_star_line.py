@@ -16,9 +16,15 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 from uuid import uuid4
 
 from asterism.compat import plan_records
-from asterism.compat.documented_names import Alias, ReadOnly
-from asterism.compat.plan_records import TaskStarLineSchema, checked
-from asterism.compat.vocabulary import DependencyType, ExecutionResult, member, refuse
+from asterism.compat.plan_records import JsonForm, TaskStarLineSchema
+from asterism.compat.vocabulary import (
+    Alias,
+    DependencyType,
+    ExecutionResult,
+    ReadOnly,
+    member,
+    refuse,
+)
 from asterism.core.plan.node_records import own_copy
 from asterism.core.plan.status import TaskStatus
 from asterism.core.plan.task import Dependency
@@ -65,8 +71,10 @@ class _Fact(Generic[Value]):
         line.record = line.record._replace(**change)
 
 
-class TaskStarLine:
+class TaskStarLine(JsonForm):
     """``to_task_id`` waits for ``from_task_id``. A conditional line without a function waits for success."""
+
+    schema = TaskStarLineSchema
 
     _type = _Fact[DependencyType]()
     _evaluator = _Fact["Evaluator | None"]()
@@ -346,20 +354,6 @@ class TaskStarLine:
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """Read a line that ``to_dict`` wrote; it is in no plan. Its function has to be set again."""
         return plan_records.line_from_dict(cls, data)
-
-    def to_json(self, save_path: str | None = None) -> str:
-        return plan_records.write(self.to_dict(), save_path)
-
-    @classmethod
-    def from_json(cls, json_data: str | None = None, file_path: str | None = None) -> Self:
-        return cls.from_dict(plan_records.read(json_data, file_path))
-
-    def to_basemodel(self) -> TaskStarLineSchema:
-        return TaskStarLineSchema.model_validate(self.to_dict())
-
-    @classmethod
-    def from_basemodel(cls, schema: TaskStarLineSchema) -> Self:
-        return cls.from_dict(checked(schema, TaskStarLineSchema))
 
     def __repr__(self) -> str:
         return f"<TaskStarLine {self.from_task_id!r} -> {self.to_task_id!r} {self._type}>"

@@ -1,6 +1,10 @@
-"""The plain types of the documented API: states, kinds, execution results, events, refusals.
+"""The plain types of the documented API: states, kinds, execution results, events, refusals; and its names.
 
 The text enumerations are strings, so a status compares equal to its name, whether that is a member or a string.
+
+There are two sets of documented names, Galaxy and Orion (``Naming``). Reading a documented private name works; writing
+it has an effect or raises (``Alias``, ``ReadOnly``). With an ordinary attribute the write would succeed and change
+nothing, since the core holds the facts.
 """
 
 from __future__ import annotations
@@ -11,7 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum, IntEnum, StrEnum
-from typing import Any, Protocol, Self, TypeVar
+from operator import attrgetter
+from typing import Any, NoReturn, Protocol, Self, TypeVar
 
 from asterism.core.errors import AsterismError, EditRejected, Violation
 from asterism.core.plan.node_records import own_copy
@@ -281,3 +286,61 @@ def refusing() -> Iterator[None]:
 def refuse(rule: str, why: str) -> ModificationRejected:
     """The error for a change that breaks one rule."""
     return ModificationRejected([Violation(None, rule, why)])
+
+
+# -- names -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """The names of a plan in attributes and in event data."""
+
+    noun: str
+    event: type[ConstellationEvent] | type[OrionEvent]
+
+    @property
+    def id_key(self) -> str:
+        return f"{self.noun}_id"
+
+    @property
+    def new_key(self) -> str:
+        return f"new_{self.noun}"
+
+    def event_type(self, what: str) -> EventType:
+        """``started``, ``completed``, ``failed`` or ``modified``."""
+        return EventType(f"{self.noun}_{what}")
+
+
+GALAXY = Naming("constellation", ConstellationEvent)
+ORION = Naming("orion", OrionEvent)
+
+
+class Alias:
+    """A private name for a public attribute: reading and writing go there, with all its checks."""
+
+    def __init__(self, public: str) -> None:
+        self._public = public
+        self._read = attrgetter(public)
+
+    def __get__(self, thing: Any, owner: type) -> Any:
+        return self if thing is None else self._read(thing)
+
+    def __set__(self, thing: Any, value: Any) -> None:
+        setattr(thing, self._public, value)
+
+
+class ReadOnly:
+    """A private name that can only be read. ``instead`` says how to change what it shows."""
+
+    def __init__(self, public: str, instead: str) -> None:
+        self._read = attrgetter(public)
+        self._instead = instead
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, thing: Any, owner: type) -> Any:
+        return self if thing is None else self._read(thing)
+
+    def __set__(self, thing: Any, value: Any) -> NoReturn:
+        raise AttributeError(f"{type(thing).__name__}.{self._name} cannot be written: {self._instead}")
