@@ -391,7 +391,7 @@ def test_two_servers_cannot_share_an_address(house: House) -> None:
     with serving(house.kitchen) as url:
         place = url.removeprefix("https://")
         result = house.laptop.made().run("peer", "serve", "--listen", place)
-        refused(result, f"cannot listen on {place}: Address already in use")
+        refused(result, f"cannot listen on {place}: another process listens there")
 
 
 def test_the_runs_of_a_removed_peer_are_listed_and_run_only_when_they_are_adopted(house: House) -> None:

@@ -19,8 +19,9 @@ from asterism.fleet.monitor import Monitor
 from asterism.fleet.policy.device_policy import PolicyForbids
 from asterism.gateway.device_key import DeviceKey
 from asterism.gateway.enrolment import enrol, invite
-from asterism.gateway.gateway import HOST_SUFFIX, Gateway, GatewayRefusal
+from asterism.gateway.gateway import HOST_SUFFIX, Gateway
 from asterism.gateway.gateway_connection import GatewayAccess, GatewayRefused
+from asterism.gateway.gateway_messages import GatewayRefusal
 from asterism.gateway.outbox import MemoryOutbox
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import Notice, Store, Watch

@@ -323,10 +323,10 @@ async def test_peers_are_known_by_name_and_token() -> None:
     with pytest.raises(AsterismError, match="is not a valid peer name"):
         await peers.add("a/b")
     assert [one.name for one in await peers.all()] == ["den", "kitchen"]
-    found = await peers.find_by_token_hash("cd" * 32)
+    found = await peers.find_by_hash("token_sha256", "cd" * 32)
     assert found is not None
     assert (found.name, found.url, found.invited_at) == ("kitchen", "https://kitchen:7420", 5.0)
-    assert await peers.find_by_token_hash("") is None
+    assert await peers.find_by_hash("token_sha256", "") is None
     await peers.remove("kitchen")
     assert [one.name for one in await peers.all()] == ["den"]
     with pytest.raises(UnknownPeer, match="there is no peer 'kitchen'; known peers: den"):

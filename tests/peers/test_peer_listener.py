@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from asterism.base.http_limits import Limits
+from asterism.base.listen_address import CannotServe
 from asterism.core.errors import AsterismError
 from asterism.peers import peer_server
 from asterism.peers.exchange import PeerUnreachable
-from asterism.peers.peer_server import CannotListen, open_socket, socket_url
+from asterism.peers.peer_server import open_socket, socket_url
 from tests.cli.peer_server_fixtures import connected, serving_peer, trusting
 
 # -- the connection ----------------------------------------------------------------------------------------------------
@@ -97,19 +98,19 @@ def test_a_port_alone_listens_on_loopback(tmp_path: Path) -> None:
     "place", ["", "kitchen", "kitchen:", ":7420", "1:2:3", "0.0.0.0:99999", "https://x:1", "::1:7"]
 )
 def test_an_invalid_listen_address_is_refused(place: str) -> None:
-    with pytest.raises(CannotListen, match=r"is not a valid HOST:PORT \(examples: 127\.0\.0\.1:7420"):
+    with pytest.raises(CannotServe, match=r"is not a valid HOST:PORT \(examples: 127\.0\.0\.1:7420"):
         open_socket(place)
 
 
 def test_a_listen_address_in_use_is_reported() -> None:
     with open_socket("0") as sock:
         port = sock.getsockname()[1]
-        with pytest.raises(CannotListen, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
+        with pytest.raises(CannotServe, match=f"cannot listen on 127.0.0.1:{port}: another process listens there"):
             open_socket(f"127.0.0.1:{port}")
 
 
 def test_a_foreign_listen_address_is_reported() -> None:
-    with pytest.raises(CannotListen, match=r"cannot listen on unknown\.invalid:7420: "):
+    with pytest.raises(CannotServe, match=r"cannot listen on unknown\.invalid:7420: "):
         open_socket("unknown.invalid:7420")
 
 

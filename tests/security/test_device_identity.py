@@ -19,8 +19,8 @@ from asterism.fleet.monitor import Monitor
 from asterism.gateway import enrolment
 from asterism.gateway.device_key import DeviceKey, Enrolment, EnrolmentFile
 from asterism.gateway.enrolment import ACCESS_TIME, CODE_TIME, CredentialRefused, ReservedName, enrol, invite, revoke
-from asterism.gateway.gateway import GatewayRefusal
 from asterism.gateway.gateway_connection import DeviceRevoked
+from asterism.gateway.gateway_messages import GatewayRefusal
 from asterism.store.protocol import Store
 from asterism.store.store_errors import StoreUnavailable
 from tests.async_tests import async_fixture

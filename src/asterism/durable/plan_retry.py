@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from asterism.base import expressions
 from asterism.base.clock import new_id
 from asterism.base.expressions import Conditions
+from asterism.base.follow import Looks
 from asterism.core.errors import AlreadyRunning, PlanError
 from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.journal import Step
@@ -83,8 +84,7 @@ async def reopen_plan(
 
 async def _ended_plan(fleet: Fleet, name: str, conditions: Conditions) -> StoredConstellation:
     """The plan, once it has ended and its owner has left it."""
-    waited = 0.0
-    while True:
+    async for last in Looks(fleet.clock, interval=END_INTERVAL, timeout=END_TIMEOUT):
         stored = await load(fleet.store, name, conditions)
         owner = await live_owner(fleet.store, stored.head)
         if stored.plan.state not in ENDED:
@@ -95,11 +95,10 @@ async def _ended_plan(fleet: Fleet, name: str, conditions: Conditions) -> Stored
                 )
             raise PlanError(f"plan {name!r} has not ended; resume it with: asterism resume {name}")
         if owner is None or stored.head.ended:
-            return stored
-        if waited >= END_TIMEOUT:
+            break
+        if last:
             raise AlreadyRunning(f"plan {name!r} has just ended, and {owner.device!r} has not left it yet; try again")
-        await fleet.clock.sleep(END_INTERVAL)
-        waited += END_INTERVAL
+    return stored
 
 
 async def _writes(fleet: Fleet, stored: StoredConstellation, steps: list[Step]) -> list[Write]:

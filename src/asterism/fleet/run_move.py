@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from asterism.base.follow import Looks
 from asterism.core.errors import AsterismError, RunRefused
 from asterism.core.run import transitions
 from asterism.core.run.placement import Placer
@@ -37,11 +38,12 @@ async def move_run(fleet: Fleet, run_id: str, device: str, *, stop: bool, by: st
     await _target(fleet, run, device)  # before anything is stopped
     reason = f"to move it to {device}"
     await fleet.pause(run_id, reason)
-    until = fleet.clock.time() + STOP_TIMEOUT
-    while (run := await fleet.ledger.read(run_id)).stop_request == "pause":
-        if fleet.clock.time() >= until:
+    async for last in Looks(fleet.clock, interval=STOP_INTERVAL, timeout=STOP_TIMEOUT):
+        run = await fleet.ledger.read(run_id)
+        if run.stop_request != "pause":
+            break
+        if last:
             raise RunRefused(run_id, f"{run.device} was asked to stop it, and has not done so yet", run.story)
-        await fleet.clock.sleep(STOP_INTERVAL)
     paused_for = f"by {fleet.by}: {reason}"
     try:
         return await _assign_to(fleet, run, device, by, paused_for)

@@ -30,7 +30,7 @@ from asterism.fleet.joinable_devices import CODES, DEVICES
 from asterism.fleet.one_time_code import TYPED_BYTES, Refusal, code_writes, is_first_use, new_secret, secret_hash
 from asterism.fleet.policy.rule_patterns import compile_pattern, is_pattern
 from asterism.gateway.device_key import is_signed
-from asterism.gateway.gateway_messages import InvalidMessage, grant_text, parse_grant
+from asterism.gateway.gateway_messages import GatewayRefusal, InvalidMessage, grant_text, parse_grant
 from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.protocol import Notice, PutRegister, PutSession, Store, Write
 
@@ -57,12 +57,11 @@ _SHOWN = 100_000
 """How many challenges are remembered after they were shown, until their time is over."""
 
 
-class CredentialRefused(AsterismError):
+class CredentialRefused(GatewayRefusal):
     """A credential that does not count. ``kind`` is ``invalid``, ``expired`` or ``revoked``."""
 
     def __init__(self, message: str, kind: str = "invalid") -> None:
-        super().__init__(message)
-        self.kind = kind
+        super().__init__(403 if kind == "revoked" else 401, kind, message)
 
 
 _CODE_REFUSED = Refusal(CredentialRefused, "this code", "make another with: asterism device invite")

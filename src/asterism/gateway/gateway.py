@@ -44,11 +44,12 @@ from asterism.fleet.ledger import blob_of
 from asterism.fleet.workflows import UnknownWorkflow
 from asterism.gateway.device_key import is_signed
 from asterism.gateway.device_storage import DeviceStorage
-from asterism.gateway.enrolment import CredentialRefused, DeviceCredentials, Identity, check_name, enrol
+from asterism.gateway.enrolment import ACCESS_TIME, CredentialRefused, DeviceCredentials, Identity, check_name, enrol
 from asterism.gateway.gateway_messages import (
     POLL_TIME,
     SESSION_ID,
     STEPS_AT_ONCE,
+    GatewayRefusal,
     InvalidMessage,
     count_in,
     list_in,
@@ -84,14 +85,6 @@ WOKEN_TOGETHER = 50
 
 LARGEST_PROFILE, LONGEST_PROFILE = 200, 64 * 1024
 """How many entries the profile of a device has at most, and how long it is as JSON: each heartbeat stores it."""
-
-
-class GatewayRefusal(AsterismError):
-    """A message that is not answered. ``status`` is that of HTTP, ``kind`` a word for the device."""
-
-    def __init__(self, status: int, kind: str, message: str) -> None:
-        super().__init__(message)
-        self.status, self.kind = status, kind
 
 
 class Gateway:
@@ -133,9 +126,6 @@ class Gateway:
                 raise GatewayRefusal(404, "unknown", f"there is no operation {operation!r}")
             identity = await self.identify(token, fresh=operation in ("hello", "join", "output", "beat"))
             return await perform(identity, body if operation == "blob" else checked_object(body))
-        except CredentialRefused as refusal:
-            status = 403 if refusal.kind == "revoked" else 401
-            raise GatewayRefusal(status, refusal.kind, str(refusal)) from None
         except ValueError as error:
             raise GatewayRefusal(400, "invalid", str(error)) from None
 
@@ -157,8 +147,6 @@ class Gateway:
         return {"challenge": self.credentials.challenge()}
 
     async def _token(self, body: Mapping[str, Any]) -> Any:
-        from asterism.gateway.enrolment import ACCESS_TIME
-
         names = [text_in(body, name, 300) for name in ("device", "session", "challenge", "signature")]
         if SESSION_ID.fullmatch(names[1]) is None:
             raise InvalidMessage("a session is named with letters, digits, '_' and '-', at most 100")

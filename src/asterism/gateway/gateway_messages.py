@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple, Protocol, cast
+from dataclasses import Field, fields, replace
+from typing import Any, NamedTuple, Protocol
 
 from asterism.core.attempt_log import LogChunk
-from asterism.core.errors import Fenced, RunRefused
+from asterism.core.errors import AsterismError, Fenced, RunRefused
 from asterism.core.run.run import Grant, Progress, RunStatus
 from asterism.fleet.device.functions import MOST_STEPS
 from asterism.fleet.device.owner_steps import (
@@ -64,6 +64,14 @@ _GRANT = re.compile(r"astg_([A-Za-z0-9_-]{1,100})\.([0-9]{1,9})\.([A-Za-z0-9_-]{
 
 class InvalidMessage(ValueError):
     """A message that is not as this protocol says."""
+
+
+class GatewayRefusal(AsterismError):
+    """A message that is not answered. ``status`` is that of HTTP, ``kind`` a word for the device."""
+
+    def __init__(self, status: int, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.kind = status, kind
 
 
 class GatewayTransport(Protocol):
@@ -169,53 +177,49 @@ def _progress_json(progress: Progress | None) -> list[int | None] | None:
 
 # -- steps -------------------------------------------------------------------------------------------------------------
 
-_NAMES: Mapping[type[Any], str] = {
-    Claim: "claim",
-    Start: "start",
-    Complete: "complete",
-    Fail: "fail",
-    Decline: "decline",
-    BreakOff: "break_off",
-    Release: "release",
-    Disown: "disown",
+_STEPS: Mapping[object, type[OwnerStep]] = {
+    "claim": Claim,
+    "start": Start,
+    "complete": Complete,
+    "fail": Fail,
+    "decline": Decline,
+    "break_off": BreakOff,
+    "release": Release,
+    "disown": Disown,
 }
+_NAMES = {kind: name for name, kind in _STEPS.items()}
 
 
 def step_json(step: OwnerStep, token: str | None) -> dict[str, Any]:
     """A step as data; ``token`` is that of its grant."""
     data: dict[str, Any] = {"do": _NAMES[type(step)], "grant": token}
-    for name in ("starts", "output", "error", "final", "reason", "detail", "for_now"):
-        if hasattr(step, name):
-            value = getattr(step, name)
-            data[name] = value[:LONGEST_TEXT] if isinstance(value, str) and name != "output" else value
-    if getattr(step, "progress", None) is not None:
-        data["progress"] = _progress_json(cast(Complete, step).progress)
+    for field in fields(step):
+        value = getattr(step, field.name)
+        if field.name == "progress":
+            data |= {} if value is None else {"progress": list(value)}
+        elif field.name not in ("grant", "device"):  # the gateway knows both
+            data[field.name] = value[:LONGEST_TEXT] if field.type == "str" else value
     return data
 
 
 def parse_step(data: Mapping[str, Any], grant: Grant, device: str) -> OwnerStep:
     """The step of a message, for a grant that was checked. Raises InvalidMessage."""
-    do, progress = data.get("do"), _progress(data.get("progress"))
-    if do == "claim":
-        return Claim(grant, data.get("starts") is True)
-    if do == "start":
-        return Start(grant)
-    if do == "complete":
-        return Complete(grant, data.get("output"), progress)
-    if do == "fail":
-        return Fail(grant, text_in(data, "error"), progress, data.get("final") is True)
-    if do == "decline":
-        return Decline(grant, text_in(data, "reason"), data.get("for_now") is True)
-    if do == "break_off":
-        return BreakOff(grant, text_in(data, "error"), progress)
-    if do == "release":
-        reason = text_in(data, "reason")
-        if reason not in ("released", "preempted"):
-            raise InvalidMessage("the reason of a release is released or preempted")
-        return Release(grant, reason, text_in(data, "detail"), progress)
-    if do == "disown":
-        return Disown(grant, device, progress)
-    raise InvalidMessage("there is no such step")
+    kind = _STEPS.get(str(data.get("do")))
+    if kind is None:
+        raise InvalidMessage("there is no such step")
+    values: dict[str, Any] = {"grant": grant, "device": device, "progress": _progress(data.get("progress"))}
+    for field in fields(kind):
+        if field.name not in values:
+            values[field.name] = _step_value(data, field)
+    if kind is Release and values["reason"] not in ("released", "preempted"):
+        raise InvalidMessage("the reason of a release is released or preempted")
+    return kind(**{field.name: values[field.name] for field in fields(kind)})
+
+
+def _step_value(data: Mapping[str, Any], field: Field[Any]) -> Any:
+    if field.type == "bool":
+        return data.get(field.name) is True
+    return text_in(data, field.name) if field.type == "str" else data.get(field.name)
 
 
 # -- logs and reports --------------------------------------------------------------------------------------------------

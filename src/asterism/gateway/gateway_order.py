@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from asterism.base.expressions import holds
+from asterism.base.follow import first_of
 from asterism.core.run import transitions
 from asterism.core.run.placement import Weights, mismatch_reason, unmet_reason
 from asterism.core.run.run import Run
@@ -95,16 +96,9 @@ class DeviceWatch:
         if self._extra.is_set():
             self._extra.clear()
             return True
-        woken = asyncio.create_task(self._watch.wait(seconds))
-        extra = asyncio.create_task(self._extra.wait())
-        try:
-            await asyncio.wait([woken, extra], return_when=asyncio.FIRST_COMPLETED)
-            self._extra.clear()
-            return extra.done() or woken.result()
-        finally:
-            for task in (woken, extra):
-                task.cancel()
-            await asyncio.gather(woken, extra, return_exceptions=True)
+        woken = await first_of(self._watch.wait(seconds), self._extra.wait())
+        self._extra.clear()
+        return any(woken)
 
     def wake(self) -> None:
         self._extra.set()

@@ -52,13 +52,11 @@ if TYPE_CHECKING:
     from asterism.peers.exchange import Exchange, PeerUnreachable, SyncResult, Transport
     from asterism.peers.invitations import InvalidInvitation, Invitation, InvitationUsed, invite, parse_invitation
     from asterism.peers.peer_client import PeerClient, accept_invitation, client_for, find_peer
-    from asterism.peers.peer_server import CannotListen
     from asterism.peers.peer_service import SyncLoop, peer_connections, serve_peers
     from asterism.peers.registry import Peer, PeerExists, PeerRefused, PeerRegistry, UnknownPeer
     from asterism.peers.takeover import RemovalResult, remove_peer
 
 __all__ = [
-    "CannotListen",
     "Exchange",
     "InvalidInvitation",
     "Invitation",
@@ -93,7 +91,6 @@ __getattr__, __dir__ = lazy_names(
             *("InvalidInvitation", "Invitation", "InvitationUsed", "invite", "parse_invitation"),
         ],
         "asterism.peers.peer_client": ["PeerClient", "accept_invitation", "client_for", "find_peer"],
-        "asterism.peers.peer_server": ["CannotListen"],
         "asterism.base.private_file": ["UnusableSecret"],
         "asterism.peers.registry": ["Peer", "PeerExists", "PeerRefused", "PeerRegistry", "UnknownPeer"],
         "asterism.peers.takeover": ["RemovalResult", "remove_peer"],

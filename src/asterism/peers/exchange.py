@@ -27,7 +27,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, Protocol
 
 from asterism.core.errors import AsterismError
@@ -387,17 +387,8 @@ class Exchange:
             "clock": self.fleet.store.clock(),
             "feed": feed,
             "cursor": None if cursor is None else cursor._asdict(),
-            "after": batch.after,
-            "upto": batch.upto,
-            "turn": batch.turn,
-            "mark": batch.mark,
-            "anew": batch.anew,
-            "put_back": batch.put_back,
-            "whole": batch.whole,
-            "more": batch.more,
             "newest": newest,
-            "records": batch.records,
-            "workflows": batch.workflows,
+            **{field.name: getattr(batch, field.name) for field in fields(batch)},
             "devices": devices,
             "wants": dict(wants or {}),
             "lacks": sorted(lacks),

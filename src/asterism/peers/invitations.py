@@ -93,7 +93,7 @@ async def redeem(store: Store, invitation_sha256: str, secret_sha256: str) -> Pe
     peers = PeerRegistry(store)
 
     async def attempt() -> Peer | None:
-        peer = await peers.find_by_invitation_hash(invitation_sha256)
+        peer = await peers.find_by_hash("invitation_sha256", invitation_sha256)
         if peer is None:
             return None
         until = await expires_at(store, peer)

@@ -12,8 +12,8 @@ becomes an UnreadableLine among the records.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, NamedTuple
 
 from asterism.base.strict_json import NotStrictJson, parse_strict
@@ -164,45 +164,26 @@ def parse_message(data: object) -> Message:
             f"the peer uses protocol version {safe_repr(data.get('protocol'))}, and this store uses {PROTOCOL}"
         )
     try:
-        clock = float(data["clock"])
-        if not abs(clock) < _MAX_NUMBER:
-            raise ValueError("clock")
-        items = _parse_records(_parse_list(data["records"], MAX_BATCH_RECORDS), _parse_count(data["after"]))
-        return Message(
-            _parse_name(data["store"]),
-            clock,
-            _parse_name(data["feed"]),
-            None if data["cursor"] is None else _parse_cursor(data["cursor"]),
-            _parse_count(data["after"]),
-            _parse_count(data["upto"]),
-            bool(data["more"]),
-            _parse_count(data["newest"]),
-            items,
-            _parse_list(data["workflows"], MAX_BATCH_RECORDS),
-            None if data["devices"] is None else _parse_list(data["devices"], 1000),
-            _parse_sizes(data["wants"]),
-            frozenset(map(_parse_blob_name, _parse_list(data["lacks"], MAX_BLOBS_WANTED))),
-            _parse_count(data.get("refused", 0)),
-            [_parse_reason(one) for one in _parse_list(data.get("reasons", []), MAX_REASONS)],
-            _parse_count(data.get("turn", 0)),
-            _parse_mark(data.get("mark", "")),
-            bool(data.get("anew")),
-            bool(data.get("put_back")),
-            None
-            if data.get("asks") is None
-            else [_parse_name(one) for one in _parse_list(data["asks"], MAX_RUNS_ASKED)],
-            frozenset(_parse_name(one) for one in _parse_list(data.get("unknown", []), MAX_RUNS_ASKED)),
-            bool(data.get("whole", True)),
-        )
+        values = {name: parse(data[name]) for name, parse in _PARSERS.items() if name in data or name in _REQUIRED}
+        return Message(items=_parse_records(_parse_list(data["records"], MAX_BATCH_RECORDS), values["after"]), **values)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise PeerRefused(f"the message is incomplete or invalid: {safe_repr(error)}") from None
 
 
-def _parse_cursor(value: Any) -> Cursor:
+def _parse_cursor(value: Any) -> Cursor | None:
+    if value is None:
+        return None
     feed, number = _parse_name(value["feed"]), _parse_count(value["number"])
     return Cursor(
         feed, number, _parse_count(value.get("turn", 0)), _parse_mark(value.get("mark", "")), bool(value.get("whole"))
     )
+
+
+def _parse_clock(value: Any) -> float:
+    clock = float(value)
+    if not abs(clock) < _MAX_NUMBER:
+        raise ValueError("clock")
+    return clock
 
 
 def _parse_mark(value: Any) -> str:
@@ -248,6 +229,34 @@ def _parse_sizes(value: Any) -> dict[str, int]:
     if not isinstance(value, dict) or len(value) > MAX_BLOBS_WANTED:
         raise ValueError(f"{str(value)[:40]} is not a valid list of wanted blobs")
     return {_parse_blob_name(name): _parse_count(size) for name, size in value.items()}
+
+
+_PARSERS: Mapping[str, Callable[[Any], Any]] = {
+    "store": _parse_name,
+    "clock": _parse_clock,
+    "feed": _parse_name,
+    "cursor": _parse_cursor,
+    "after": _parse_count,
+    "upto": _parse_count,
+    "more": bool,
+    "newest": _parse_count,
+    "workflows": lambda value: _parse_list(value, MAX_BATCH_RECORDS),
+    "devices": lambda value: None if value is None else _parse_list(value, 1000),
+    "wants": _parse_sizes,
+    "lacks": lambda value: frozenset(map(_parse_blob_name, _parse_list(value, MAX_BLOBS_WANTED))),
+    "refused": _parse_count,
+    "reasons": lambda value: list(map(_parse_reason, _parse_list(value, MAX_REASONS))),
+    "turn": _parse_count,
+    "mark": _parse_mark,
+    "anew": bool,
+    "put_back": bool,
+    "asks": lambda value: None if value is None else list(map(_parse_name, _parse_list(value, MAX_RUNS_ASKED))),
+    "unknown": lambda value: frozenset(map(_parse_name, _parse_list(value, MAX_RUNS_ASKED))),
+    "whole": bool,
+}
+"""How each field of a message is read, except its records."""
+
+_REQUIRED = frozenset(field.name for field in fields(Message) if field.default is MISSING)
 
 
 def _parse_records(records: Sequence[Any], after: int) -> list[IncomingRecord]:

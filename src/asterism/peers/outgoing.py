@@ -31,8 +31,8 @@ from asterism.store.protocol import Change, Notice, ProgressReport, feed_of
 
 @dataclass(frozen=True, slots=True)
 class OutgoingBatch:
-    """The changes of the feed after ``after`` up to ``upto``, without those that came from the peer. The other fields
-    are those of a Message (messages.py)."""
+    """The changes of the feed after ``after`` up to ``upto``, without those that came from the peer. All fields are
+    those of a message (messages.py)."""
 
     after: int = 0
     upto: int = 0

@@ -72,10 +72,10 @@ class PeerClient(HttpsSession):
         self._invitation, self._redeemed = token.invitation, redeemed
         self._store = ""
 
-    def is_like(self, other: PeerClient) -> bool:
-        """Whether both have the same parameters."""
-        mine, theirs = (self.url, self._pin, self._token), (other.url, other._pin, other._token)
-        return mine == theirs and self._most == other._most
+    @property
+    def parameters(self) -> tuple[object, ...]:
+        """What makes it another client."""
+        return self.url, self._pin, self._token, self._most
 
     async def send(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         self._store = str(message.get("store", ""))
@@ -155,24 +155,19 @@ class ClientPool:
 
     def __init__(self, store: Store, *, most: int = MAX_BLOB_BYTES) -> None:
         self._store, self._most = store, most
-        self._clients: dict[str, PeerClient] = {}
-        self._made: list[PeerClient] = []
+        self._clients: dict[tuple[object, ...], PeerClient] = {}
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for client in self._made:
+        for client in self._clients.values():
             await client.close()
 
     def client(self, peer: Peer) -> PeerClient:
         """The client for a peer. Raises AsterismError if this store cannot call it."""
-        new, old = client_for(self._store, peer, most=self._most), self._clients.get(peer.name)
-        if old is None or not old.is_like(new):
-            self._clients[peer.name] = new
-            self._made.append(new)
-            return new
-        return old
+        client = client_for(self._store, peer, most=self._most)
+        return self._clients.setdefault((peer.name, *client.parameters), client)
 
 
 async def find_peer(peers: PeerRegistry, text: str) -> Peer:

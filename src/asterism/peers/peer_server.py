@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import re
 import socket
 import ssl
@@ -44,6 +43,7 @@ from asterism.base.http_limits import (
     place_of,
     read_body,
 )
+from asterism.base.listen_address import CannotServe, ListenAddress
 from asterism.base.rate_limit import RecentEvents
 from asterism.base.startup import install_hint
 from asterism.base.strict_json import NotStrictJson, parse_strict
@@ -105,9 +105,9 @@ def peer_routes(exchange: Exchange, authenticator: Authenticator, limits: Limits
     handlers = _Handlers(exchange, authenticator, Bodies(limits))
     return [
         Route("/v1/accept", handlers.accept, methods=["POST"]),
-        Route("/v1/meet", handlers.sync, methods=["POST"]),
-        Route("/v1/blobs/{name}", handlers.get_blob, methods=["GET"]),
-        Route("/v1/blobs/{name}", handlers.put_blob, methods=["PUT"]),
+        Route("/v1/meet", handlers.admitted(handlers.sync), methods=["POST"]),
+        Route("/v1/blobs/{name}", handlers.admitted(handlers.get_blob), methods=["GET"]),
+        Route("/v1/blobs/{name}", handlers.admitted(handlers.put_blob), methods=["PUT"]),
     ]
 
 
@@ -129,23 +129,14 @@ class _Handlers:
 
         return await _response(address_of(request), redeemed)
 
-    async def sync(self, request: Request) -> Any:
-        return await self._admitted(request, self._sync)
-
-    async def get_blob(self, request: Request) -> Any:
-        return await self._admitted(request, self._get_blob)
-
-    async def put_blob(self, request: Request) -> Any:
-        return await self._admitted(request, self._put_blob)
-
-    async def _sync(self, request: Request, peer: Peer) -> Response:
+    async def sync(self, request: Request, peer: Peer) -> Response:
         from starlette.responses import Response
 
         body = await read_body(request, self._bodies, client=peer.name, most=MAX_MESSAGE_BYTES, each=await self._each())
         answer = await self._exchange.answer(peer.name, _parse_body(decode_message, body))
         return Response(encode_message(answer), media_type="application/x-ndjson")
 
-    async def _get_blob(self, request: Request, peer: Peer) -> LargeAnswer:
+    async def get_blob(self, request: Request, peer: Peer) -> LargeAnswer:
         _check_store(request, peer)
         name = request.path_params["name"]
         data = await self._exchange.read_blob(peer.name, name, request.query_params.get("run", ""))
@@ -155,7 +146,7 @@ class _Handlers:
             held.enter_context(self._bodies.reserved(peer.name, len(data), await self._each()))
             return LargeAnswer(data, self._bodies, held.pop_all())
 
-    async def _put_blob(self, request: Request, peer: Peer) -> Response:
+    async def put_blob(self, request: Request, peer: Peer) -> Response:
         _check_store(request, peer)
         name = request.path_params["name"]
         most = (await self._exchange.fleet.settings()).largest_blob
@@ -170,16 +161,19 @@ class _Handlers:
         """How many bytes of large requests a peer may have in progress: a blob and a message."""
         return (await self._exchange.fleet.settings()).largest_blob + MAX_MESSAGE_BYTES
 
-    async def _admitted(self, request: Request, answer: Answer) -> Any:
-        """The response to an authenticated peer, or the refusal."""
+    def admitted(self, answer: Answer) -> Callable[[Request], Awaitable[Any]]:
+        """Answers an authenticated peer, and refuses all others."""
 
-        async def admitted() -> Any:
-            peer = await self._authenticator.authenticate(bearer_token(request), address_of(request))
-            if (place := place_of(request)) is not None:
-                place.admit(peer.name)
-            return await _response(peer.name, lambda: answer(request, peer))
+        async def handle(request: Request) -> Any:
+            async def admit() -> Any:
+                peer = await self._authenticator.authenticate(bearer_token(request), address_of(request))
+                if (place := place_of(request)) is not None:
+                    place.admit(peer.name)
+                return await _response(peer.name, lambda: answer(request, peer))
 
-        return await _response(address_of(request), admitted)
+            return await _response(address_of(request), admit)
+
+        return handle
 
 
 async def _response(client: str, answer: Callable[[], Awaitable[Any]]) -> Any:
@@ -245,7 +239,7 @@ class Authenticator:
 
     async def authenticate(self, token: str, address: str) -> Peer:
         """The peer that has this token. Raises RequestRefused."""
-        peer = await self._peers.find_by_token_hash(secret_hash(token))
+        peer = await self._peers.find_by_hash("token_sha256", secret_hash(token))
         if peer is None:
             self._count_failure(address)
             raise RequestRefused(401, "unknown token: ask for a new invitation")
@@ -253,7 +247,7 @@ class Authenticator:
 
     async def check_invitation(self, token: str, address: str) -> None:
         """Raises RequestRefused unless the token is that of an invitation of this store, used or not."""
-        if await self._peers.find_by_invitation_hash(secret_hash(token)) is None:
+        if await self._peers.find_by_hash("invitation_sha256", secret_hash(token)) is None:
             raise self._unknown_invitation(address)
 
     async def redeem(self, token: str, address: str, secret_sha256: str) -> Peer:
@@ -282,34 +276,17 @@ class Authenticator:
 # -- the listener ------------------------------------------------------------------------------------------------------
 
 
-class CannotListen(AsterismError):
-    """The server cannot listen on the given address."""
-
-
 def open_socket(address: str) -> socket.socket:
-    """A listening socket at ``HOST:PORT``, or at a port of the loopback address. Raises CannotListen."""
+    """A listening socket at ``HOST:PORT``, or at a port of the loopback address. Raises CannotServe."""
     parts = _ADDRESS.fullmatch(address.strip())
     if parts is None or int(parts["port"]) > 65535:
-        raise CannotListen(
-            f"{address!r} is not a valid HOST:PORT (examples: {DEFAULT_ADDRESS}, 0.0.0.0:{DEFAULT_PORT})"
-        )
-    host = (parts["host"] or "127.0.0.1").strip("[]")
+        raise CannotServe(f"{address!r} is not a valid HOST:PORT (examples: {DEFAULT_ADDRESS}, 0.0.0.0:{DEFAULT_PORT})")
+    host, port = (parts["host"] or "127.0.0.1").strip("[]"), int(parts["port"])
     try:
-        family, kind, number, _, sockaddr = socket.getaddrinfo(
-            host, int(parts["port"]), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        sock = socket.socket(family, kind, number)
-        try:
-            if os.name == "posix":  # on Windows it would let other programs listen here as well
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.bind(sockaddr)
-            sock.listen()
-        except BaseException:
-            sock.close()
-            raise
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
-        raise CannotListen(f"cannot listen on {address}: {error.strerror or error}") from None
-    return sock
+        raise CannotServe(f"cannot listen on {address}: {error.strerror or error}") from None
+    return ListenAddress(str(addresses[0][4][0]), port).open_socket()
 
 
 def socket_url(sock: socket.socket) -> str:

@@ -13,6 +13,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from asterism.base.error_log import RecurringError
+from asterism.base.follow import first_of
 from asterism.core.backoff import retry_delay
 from asterism.core.errors import AsterismError
 from asterism.core.run.session import ABROAD
@@ -22,7 +23,7 @@ from asterism.peers.peer_client import ClientPool, client_for, find_peer
 from asterism.peers.peer_server import Authenticator, open_socket, peer_app, serving, socket_url
 from asterism.peers.private_files import tls_identity
 from asterism.peers.registry import Peer, UnknownPeer
-from asterism.store.protocol import ENDED, OFFERED, Watch, for_device
+from asterism.store.protocol import ENDED, OFFERED, for_device
 
 log = logging.getLogger("asterism.peers")
 
@@ -91,7 +92,7 @@ class SyncLoop:
                 errors.recovered()
                 failures = 0
                 await self._clock.sleep(min(MIN_PAUSE, self._interval))
-                await self._wait_for_change(watch)
+                await first_of(watch.wait(self._interval), self._clock.sleep(self._interval))
             except UnknownPeer:
                 return  # it was removed
             except AsterismError as error:
@@ -122,24 +123,13 @@ class SyncLoop:
             remote = frozenset(for_device(one.device) for one in sessions if one.state == ABROAD)
         return frozenset({OFFERED, ENDED}) | remote
 
-    async def _wait_for_change(self, watch: Watch) -> None:
-        """Return after a change, or after the interval."""
-        change = asyncio.ensure_future(watch.wait(self._interval))
-        timer = asyncio.ensure_future(self._clock.sleep(self._interval))
-        try:
-            await asyncio.wait([change, timer], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (change, timer):
-                task.cancel()
-            await asyncio.gather(change, timer, return_exceptions=True)
-
 
 # -- beside a device ---------------------------------------------------------------------------------------------------
 
 
 @contextlib.asynccontextmanager
 async def serve_peers(exchange: Exchange, address: str) -> AsyncIterator[str]:
-    """Answer peers at ``HOST:PORT`` while the block runs; yields the URL. Raises CannotListen, UnusableSecret, and
+    """Answer peers at ``HOST:PORT`` while the block runs; yields the URL. Raises CannotServe, UnusableSecret, and
     AsterismError if a package is not installed."""
     fleet = exchange.fleet
     identity = tls_identity(fleet.store)

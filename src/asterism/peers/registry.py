@@ -11,7 +11,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, Literal
 
 from asterism.core.errors import AsterismError
 from asterism.core.run.session import ABROAD, ENDED, VIA, Session
@@ -73,27 +73,18 @@ class PeerRegistry:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def add(
-        self,
-        name: str,
-        *,
-        url: str | None = None,
-        pin: str | None = None,
-        token_sha256: str | None = None,
-        invited_at: float | None = None,
-        invitation_sha256: str | None = None,
-        store: str | None = None,
-    ) -> Peer:
-        """Raises PeerExists if the name is in use, AsterismError if it is not a valid name."""
+    async def add(self, name: str, **known: Any) -> Peer:
+        """Add a peer with what is known of it. Raises PeerExists if the name is in use, AsterismError if it is not a
+        valid name."""
         check_peer_name(name)
-        new = Peer(name, store, url, pin, token_sha256, invited_at, invitation_sha256)
+        new = Peer(name, **known)
 
         async def attempt() -> Peer:
             register = await self._store.register(peer_key(name))
             if register is not None and register.value:
                 raise PeerExists(f"there is already a peer {name!r}: choose another name, or remove that peer first")
-            if store is not None:
-                await self._check_store_unused(name, store)
+            if new.store is not None:
+                await self._check_store_unused(name, new.store)
             await self._store.commit([PutRegister(peer_key(name), new.to_json(), register and register.revision)])
             return new
 
@@ -192,13 +183,15 @@ class PeerRegistry:
             raise Conflict(f"register {peer_key(peer.name)}")
         return await self._write(known, revision, {"token_sha256": secret_sha256})
 
-    async def find_by_token_hash(self, sha256: str) -> Peer | None:
-        """The peer with this secret."""
-        return _peer_with_hash(((peer, peer.token_sha256) for peer in await self.all()), sha256)
-
-    async def find_by_invitation_hash(self, sha256: str) -> Peer | None:
-        """The peer with this invitation, used or not."""
-        return _peer_with_hash(((peer, peer.invitation_sha256) for peer in await self.all()), sha256)
+    async def find_by_hash(self, kind: Literal["token_sha256", "invitation_sha256"], sha256: str) -> Peer | None:
+        """The peer with this secret, or with this invitation, used or not. It compares with every hash in constant
+        time, so that the duration reveals nothing."""
+        match = None
+        for peer in await self.all():
+            known = getattr(peer, kind)
+            if known and hmac.compare_digest(known.encode(), sha256.encode()):
+                match = peer
+        return match
 
     async def _read(self, name: str) -> tuple[Peer, int]:
         register = await self._store.register(peer_key(name))
@@ -217,15 +210,6 @@ class PeerRegistry:
         for other in await self.all():
             if other.store == store and other.name != name:
                 raise PeerRefused(f"store {store[:8]}… is already peer {other.name}, not {name}")
-
-
-def _peer_with_hash(known: Iterable[tuple[Peer, str | None]], sha256: str) -> Peer | None:
-    """Compares with every hash in constant time, so that the duration reveals nothing."""
-    given, result = sha256.encode(), None
-    for peer, one in known:
-        if one and hmac.compare_digest(one.encode(), given):
-            result = peer
-    return result
 
 
 def check_peer_name(name: str) -> None:

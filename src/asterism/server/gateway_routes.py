@@ -28,9 +28,8 @@ from asterism.core.run.session import plain_device_name
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.policy.device_policy import DevicePolicy
-from asterism.gateway.enrolment import CredentialRefused
-from asterism.gateway.gateway import Gateway, GatewayRefusal
-from asterism.gateway.gateway_messages import LARGEST_MESSAGE, PREFIX
+from asterism.gateway.gateway import Gateway
+from asterism.gateway.gateway_messages import LARGEST_MESSAGE, PREFIX, GatewayRefusal
 from asterism.server.problems import problem, problem_of
 from asterism.server.request_guard import RequestsUnderWay
 from asterism.store.store_errors import StoreError
@@ -130,11 +129,7 @@ class GatewayRoutes:
 
     async def _admit(self, gateway: Gateway, request: Request, token: str) -> str:
         """Give the connection to the device of a credential, before its body is read. Returns its name."""
-        try:
-            identity = await gateway.identify(token)
-        except CredentialRefused as refusal:
-            status = 403 if refusal.kind == "revoked" else 401
-            raise GatewayRefusal(status, refusal.kind, str(refusal)) from None
+        identity = await gateway.identify(token)
         client = f"device {identity.owner.device}"
         place = place_of(request)
         if place is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection
 from functools import partial
-from itertools import count, islice
+from itertools import islice
 from pathlib import PurePath
 from typing import Any, TypeVar
 
@@ -23,6 +23,7 @@ from asterism.api.local.run_handlers import run_advice
 from asterism.api.operation import implements
 from asterism.api.plan_operations import PlanOperations
 from asterism.api.system import LocalSystem
+from asterism.base.follow import Looks
 from asterism.base.http_limits import RequestRefused
 from asterism.core.errors import PlanError
 from asterism.core.plan.edit_rules import ApprovalRule, EditScope
@@ -83,11 +84,10 @@ async def show_plan(system: LocalSystem, request: declared.ShowPlan) -> document
 
 @implements(PlanOperations.watch_plan)
 async def watch_plan(system: LocalSystem, request: declared.WatchPlan) -> documents.Plan:
-    for look in count(1):
+    async for last in Looks(system.fleet.clock, interval=END_INTERVAL, timeout=request.timeout):
         head, _ = await read_head(system.fleet.store, request.plan)
-        if head.ended or look * END_INTERVAL > request.timeout:
+        if head.ended or last:
             break
-        await system.fleet.clock.sleep(END_INTERVAL)
     return await show_plan(system, declared.ShowPlan(request.plan, tasks=False))
 
 
@@ -206,12 +206,11 @@ async def _events(fleet: Fleet, request: declared.ReadChanges, kinds: Collection
         events, position, reset = await plan_events(store, name)
         return PlanEvents([event for event in events if not kinds or event.kind in kinds], position, reset)
     follower = await PlanFollower.open(store, name, since)
-    for look in count(1):
+    async for last in Looks(fleet.clock, interval=EVENT_INTERVAL, timeout=request.timeout):
         read = await follower.read()
         events = [event for event in read if not kinds or event.kind in (*kinds, "reset", "gone")]
-        if events or look * EVENT_INTERVAL > request.timeout:
+        if events or last:
             break
-        await fleet.clock.sleep(EVENT_INTERVAL)
     told = [event for event in events if event.kind != "reset"]
     return PlanEvents(told, follower.position, len(told) < len(events))
 
@@ -305,13 +304,12 @@ async def cancel_plan(system: LocalSystem, request: declared.ChangePlan) -> docu
 async def watch_cancel(system: LocalSystem, request: declared.WatchCancel) -> documents.Cancellation:
     """Waits for the end, or until no device can execute the teardowns that are left."""
     fleet, name = system.fleet, request.plan
-    for look in count(1):
+    async for last in Looks(fleet.clock, interval=CANCEL_INTERVAL, timeout=request.timeout):
         stored = await read_plan(fleet, name)
         stuck = [] if stored.record.head.ended else await stored_plans.stuck_teardowns(fleet, name)
-        if stored.record.head.ended or stuck or look * CANCEL_INTERVAL > request.timeout:
-            return plan_documents.cancellation(stored, stuck)
-        await fleet.clock.sleep(CANCEL_INTERVAL)
-    raise AssertionError
+        if stored.record.head.ended or stuck or last:
+            break
+    return plan_documents.cancellation(stored, stuck)
 
 
 @implements(PlanOperations.remove_plan)

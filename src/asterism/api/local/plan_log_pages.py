@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from itertools import count
 
 from asterism.api.documents import PlanLog, TaskLogEntry
+from asterism.base.follow import Looks
 from asterism.base.http_limits import RequestRefused
 from asterism.core.attempt_log import LogReader
 from asterism.durable.journal_store import read_head
@@ -67,14 +67,13 @@ async def plan_log(
     stored = (await read_plan(fleet, plan)).record.plan
     if task is not None and task not in stored and not await task_runs(fleet.store, plan, task):
         raise unknown_task(stored, task)
-    for look in count(1):
+    async for last in Looks(fleet.clock, interval=LOOK_INTERVAL, timeout=timeout):
         ended = (await read_head(fleet.store, plan))[0].ended  # before the lines: the last ones come with the end
         executions = await task_runs(fleet.store, plan, task)
         position = LogPosition.parse(after)
         items, more = await _new_lines(fleet, executions, position, attempt)
-        if items or ended or look * LOOK_INTERVAL > timeout:
+        if items or ended or last:
             break
-        await fleet.clock.sleep(LOOK_INTERVAL)
     return PlanLog(
         items=sorted(items, key=lambda line: line.at),
         next=str(position),

@@ -8,7 +8,6 @@ import re
 import shlex
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from itertools import count
 from typing import Any
 
 from asterism.api import documents
@@ -17,6 +16,7 @@ from asterism.api.local.waiting_runs import choose_waiting, waiting_for
 from asterism.api.operation import implements
 from asterism.api.run_operations import RunOperations
 from asterism.api.system import LocalSystem
+from asterism.base.follow import Looks
 from asterism.base.http_limits import RequestRefused
 from asterism.base.secret_mask import Mask
 from asterism.base.text import short
@@ -249,12 +249,11 @@ async def read_output(system: LocalSystem, request: declared.OneRun) -> document
 @implements(RunOperations.read_run_logs)
 async def read_run_logs(system: LocalSystem, request: declared.ReadRunLogs) -> documents.RunLog:
     fleet, run_id = system.fleet, (await find_run(system.fleet, request.run)).id
-    for look in count(1):
+    async for last in Looks(fleet.clock, interval=LOG_INTERVAL, timeout=request.timeout):
         run = await fleet.run(run_id)  # before its log: the last lines come with the end
         items, position = await _new_lines(fleet, run, request)
-        if items or run.ended or look * LOG_INTERVAL > request.timeout:
+        if items or run.ended or last:
             break
-        await fleet.clock.sleep(LOG_INTERVAL)
     elsewhere = has_feed(fleet.store) and bool(await feed_of(fleet.store).left_to([run_id]))
     return documents.RunLog(
         items=items,

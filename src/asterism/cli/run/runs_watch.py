@@ -7,7 +7,6 @@ reached, the view says so and tries again.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from rich.console import Group, RenderableType
@@ -19,6 +18,7 @@ from asterism.api.documents import Device, FleetView, Run, StoryEntry
 from asterism.api.run_operations import MOST_AT_ONCE
 from asterism.api.system import System
 from asterism.base.durations import format_age
+from asterism.base.follow import Looks
 from asterism.base.status_colours import DIM, tone
 from asterism.base.text import clean, json_text, plural, short, shorten, shorten_middle
 from asterism.cli.cli_context import format_clock, note, out_of_reach
@@ -53,8 +53,7 @@ async def _watch(system: System, show: Show, limit: Callable[[], int], until_don
     """Pass each view, or the error of a system that is out of reach, to ``show``. Raises ServerUnreachable if the
     server was never reached."""
     view: FleetView | None = None
-    while True:
-        began = time.monotonic()
+    async for _ in Looks(interval=INTERVAL, rest=REST_FACTOR):
         try:
             view = await _read_view(system, limit(), view)
         except OUT_OF_REACH as error:
@@ -65,7 +64,6 @@ async def _watch(system: System, show: Show, limit: Callable[[], int], until_don
             await show(view)
             if until_done and not open_runs(view):
                 return
-        await asyncio.sleep(max(INTERVAL, REST_FACTOR * (time.monotonic() - began)))
 
 
 async def _read_view(system: System, limit: int, before: FleetView | None) -> FleetView:

@@ -6,8 +6,6 @@ longer the longer a reading took, so that it does not burden the system.
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
@@ -21,6 +19,7 @@ from textual.widgets import Footer, Input, Label, RichLog, Static, Tab, Tabs
 
 from asterism.api.client_errors import OUT_OF_REACH
 from asterism.api.system import System
+from asterism.base.follow import Looks
 from asterism.base.text import clean
 from asterism.cli.cli_context import out_of_reach
 from asterism.cli.screen import Column
@@ -80,15 +79,13 @@ class ReadingScreen(Screen[None]):
 
     @work(exclusive=True, group="follow")
     async def follow(self) -> None:
-        while True:
-            began = time.monotonic()
+        async for _ in Looks(interval=INTERVAL, rest=REST_FACTOR):
             try:
                 await self.read()
             except OUT_OF_REACH as error:
                 self.say(f"{out_of_reach(error)}. Trying again.", wrong=True)
             except AsterismError as error:
                 self.say(str(error), wrong=True)
-            await asyncio.sleep(max(INTERVAL, REST_FACTOR * (time.monotonic() - began)))
 
     async def ask(self, question: Callable[[System], Coroutine[Any, Any, Value]]) -> Value:
         """Ask the system, in its thread."""

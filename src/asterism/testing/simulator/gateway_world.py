@@ -18,8 +18,9 @@ from asterism.fleet.device.device_connection import DeviceAccess
 from asterism.fleet.fleet import Fleet
 from asterism.gateway.device_key import DeviceKey
 from asterism.gateway.enrolment import DeviceCredentials, Identity, enrol, invite
-from asterism.gateway.gateway import Gateway, GatewayRefusal
+from asterism.gateway.gateway import Gateway
 from asterism.gateway.gateway_connection import GatewayAccess, GatewayRefused
+from asterism.gateway.gateway_messages import GatewayRefusal
 from asterism.gateway.outbox import MemoryOutbox
 from asterism.store.protocol import HeartbeatReply, ProgressReport, TakeRequest, Write
 from asterism.store.store_errors import StoreUnavailable

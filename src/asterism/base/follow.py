@@ -1,0 +1,59 @@
+"""The follow loop: look at something again and again, until it has what one waits for or the time is up.
+
+::
+
+    async for last in Looks(clock, interval=0.2, timeout=30.0):
+        lines = await read_lines()
+        if lines or last:
+            break
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Self, TypeVar
+
+from asterism.base.clock import BootClock, Clock
+
+T = TypeVar("T")
+
+
+class Looks:
+    """Yields for each look whether it is the last one. ``interval`` is the pause between two looks in seconds, and
+    ``timeout`` how long all pauses together may take. After a look that takes long the pause is ``rest`` times as long
+    as the look: who follows a busy system leaves most of its time to others."""
+
+    def __init__(
+        self, clock: Clock | None = None, *, interval: float, timeout: float = float("inf"), rest: float = 0.0
+    ) -> None:
+        self._clock: Clock = clock or BootClock()
+        self._interval, self._timeout, self._rest = interval, timeout, rest
+        self._looks, self._began = 0, 0.0
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bool:
+        if self._looks:
+            if self._is_last():
+                raise StopAsyncIteration
+            await self._clock.sleep(max(self._interval, self._rest * (self._clock.time() - self._began)))
+        self._looks += 1
+        self._began = self._clock.time()
+        return self._is_last()
+
+    def _is_last(self) -> bool:
+        return self._looks * self._interval > self._timeout
+
+
+async def first_of(*waits: Awaitable[T]) -> list[T]:
+    """Wait until one of these is done, and cancel the others. Returns the results of what is done."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return [task.result() for task in tasks if task in done]
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
