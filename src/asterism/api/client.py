@@ -19,9 +19,8 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-import time
 from collections.abc import AsyncGenerator, Callable, Generator
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
 try:
@@ -37,20 +36,21 @@ from asterism.api.client_errors import ApiError
 from asterism.api.document_codec import read_document
 from asterism.api.event_lines import EventLines, ReceivedEvent
 from asterism.api.http_form import API, LARGEST_BODY, HttpForm, http_form
+from asterism.api.loop_thread import LoopThread
 from asterism.api.operation import Blocking, Operation
 from asterism.api.operations import Operations
 from asterism.api.request_tries import RequestTries
 from asterism.api.server_logins import token_for
 from asterism.api.server_operations import ServerOperations
-from asterism.base.http_answers import ACCEPTED, LARGEST_SERVER_ANSWER, AnswerRefused, bound_answer, bound_hook
+from asterism.base.http_answers import ACCEPTED, LARGEST_SERVER_ANSWER, AnswerRefused, bound_hook
 from asterism.base.https_session import is_loopback
 from asterism.base.text import masked_url, path_part
+from asterism.core.backoff import retry_delay
 from asterism.core.errors import AsterismError
 
 OnCut = Callable[[Exception], None]
 """Called with the error when a stream is cut, before it connects again."""
 
-Given = ParamSpec("Given")
 Answer = TypeVar("Answer")
 Request = TypeVar("Request")
 Event = TypeVar("Event", documents.PlanEvent, documents.FleetEvent)
@@ -68,128 +68,10 @@ RECONNECT = (0.5, 15.0)
 """The first and the longest pause before a stream connects again, in seconds."""
 
 
-class _Connection:
-    """What both clients share: the address, the token, and the errors of requests."""
-
-    def __init__(self, url: str, token: str | None, timeout: float, verify: ssl.SSLContext | bool) -> None:
-        self.url = checked_url(url)
-        authority = None
-        if token is None:
-            token, authority = token_for(self.url)
-        if authority is not None and verify is True:
-            verify = trusting(authority)
-        self._terms: dict[str, Any] = {
-            "base_url": self.url,
-            "headers": {"accept-encoding": ACCEPTED} | ({"authorization": f"Bearer {token}"} if token else {}),
-            "timeout": timeout,
-            "verify": verify if self.url.startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
-            "trust_env": False,  # the token is not for a proxy
-        }  # without TLS no certificates are read, which takes long; that context would trust no server
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.url!r})"
-
-    def _tries(self, operation: Operation[Any, Any, Any]) -> RequestTries:
-        return RequestTries(self.url, operation.name, operation.changes, operation.once)
-
-    def _stream_error(self, answer: httpx.Response) -> Exception:
-        """The error of a stream that was refused. An error that passes is one of httpx: the client connects again."""
-        if answer.status_code in (429, 502, 503, 504):
-            return httpx.ReadError("try again later")
-        return RequestTries(self.url, "the event stream", changes=False).problem(answer)
-
-
-class Client(_Connection, ServerOperations, Operations, Blocking):
-    """A client that blocks. ``url`` is the address of the server, ``token`` a token of ``asterism token create``, by
-    default $ASTERISM_TOKEN, or that of ``asterism login``. ``verify`` is the TLS context for a certificate that the
-    system does not trust."""
-
-    def __init__(
-        self,
-        url: str,
-        token: str | None = None,
-        *,
-        timeout: float = TIMEOUT,
-        verify: ssl.SSLContext | bool = True,
-        transport: httpx.BaseTransport | None = None,
-    ) -> None:
-        super().__init__(url, token, timeout, verify)
-        self._http = httpx.Client(transport=transport, event_hooks={"response": [_bound]}, **self._terms)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close all connections."""
-        self._http.close()
-
-    def call(self, operation: Operation[Any, Request, Answer], request: Request, /) -> Answer:
-        """Do an operation at the server. Raises ApiError, EditRejected and ServerUnreachable."""
-        form, tries = http_form(operation, request), self._tries(operation)
-        while True:
-            try:
-                answer = self._http.send(_message(self._http, form, tries))
-            except (httpx.HTTPError, AnswerRefused) as error:
-                pause: float | None = tries.after_error(error)
-            else:
-                pause = tries.after_answer(answer)
-            if pause is None:
-                return _read(operation, answer, tries)
-            time.sleep(pause)
-
-    def follow_plan(
-        self, name: str, after: str | None = None, *, on_cut: OnCut | None = None
-    ) -> Generator[documents.PlanEvent, None, None]:
-        """The events of a plan as they happen, after a position or from now on, until the plan is gone. A stream that
-        breaks continues after its last event; ``on_cut`` is called each time. After a ``reset``, read the plan
-        again."""
-        return self._follow(_events_path(name), after, _plan_event, on_cut)
-
-    def follow_fleet(self, after: str | None = None) -> Generator[documents.FleetEvent, None, None]:
-        """The runs, devices and notices that change, as it happens, after the position of an earlier event or from now
-        on. A stream that breaks continues after its last event. After a ``reset``, which also comes first, read the
-        lists again."""
-        return self._follow(f"{API}/events", after, _fleet_event)
-
-    def _follow(
-        self, path: str, after: str | None, read: Callable[[ReceivedEvent], Event], on_cut: OnCut | None = None
-    ) -> Generator[Event, None, None]:
-        lines, pause = EventLines(after), RECONNECT[0]
-        while True:
-            try:
-                with self._http.stream("GET", path, headers=_stream_headers(lines), timeout=_STREAM) as answer:
-                    if answer.status_code >= 300:
-                        answer.read()
-                        raise self._stream_error(answer)
-                    for line in answer.iter_lines():
-                        received = lines.add(line)
-                        if received is not None:
-                            pause = RECONNECT[0]
-                            event = read(received)
-                            yield event
-                            if event.kind == GONE:
-                                return
-            except AnswerRefused:  # a long stream goes on with the next connection
-                pass
-            except httpx.HTTPError as error:
-                if on_cut is not None:
-                    on_cut(error)
-            lines.reset()
-            time.sleep(pause)
-            pause = min(2 * pause, RECONNECT[1])
-
-    def wait_plan(self, name: str) -> documents.Plan:
-        """The plan when it has ended."""
-        while not self.watch_plan(name).ended:
-            pass
-        return self.show_plan(name)
-
-
-class AsyncClient(_Connection, ServerOperations, Operations):
-    """The same for asyncio: every operation is awaited. See ``Client``."""
+class AsyncClient(ServerOperations, Operations):
+    """A client for asyncio: every operation is awaited. ``url`` is the address of the server, ``token`` a token of
+    ``asterism token create``, by default $ASTERISM_TOKEN, or that of ``asterism login``. ``verify`` is the TLS context
+    for a certificate that the system does not trust."""
 
     def __init__(
         self,
@@ -200,9 +82,25 @@ class AsyncClient(_Connection, ServerOperations, Operations):
         verify: ssl.SSLContext | bool = True,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        super().__init__(url, token, timeout, verify)
-        hooks = {"response": [bound_hook(LARGEST_SERVER_ANSWER)]}
-        self._http = httpx.AsyncClient(transport=transport, event_hooks=hooks, **self._terms)
+        self.url = checked_url(url)
+        authority = None
+        if token is None:
+            token, authority = token_for(self.url)
+        if authority is not None and verify is True:
+            verify = trusting(authority)
+        self._http = httpx.AsyncClient(
+            base_url=self.url,
+            headers={"accept-encoding": ACCEPTED} | ({"authorization": f"Bearer {token}"} if token else {}),
+            timeout=timeout,
+            # without TLS no certificates are read, which takes long; that context would trust no server
+            verify=verify if self.url.startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
+            trust_env=False,  # the token is not for a proxy
+            transport=transport,
+            event_hooks={"response": [bound_hook(LARGEST_SERVER_ANSWER)]},
+        )
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r})"
 
     async def __aenter__(self) -> Self:
         return self
@@ -215,8 +113,9 @@ class AsyncClient(_Connection, ServerOperations, Operations):
         await self._http.aclose()
 
     async def call(self, operation: Operation[Any, Request, Answer], request: Request, /) -> Answer:
-        """See ``Client.call``."""
-        form, tries = http_form(operation, request), self._tries(operation)
+        """Do an operation at the server. Raises ApiError, EditRejected and ServerUnreachable."""
+        form = http_form(operation, request)
+        tries = RequestTries(self.url, operation.name, operation.changes, operation.once)
         while True:
             try:
                 answer = await self._http.send(_message(self._http, form, tries))
@@ -231,17 +130,21 @@ class AsyncClient(_Connection, ServerOperations, Operations):
     def follow_plan(
         self, name: str, after: str | None = None, *, on_cut: OnCut | None = None
     ) -> AsyncGenerator[documents.PlanEvent, None]:
-        """See ``Client.follow_plan``."""
-        return self._follow(_events_path(name), after, _plan_event, on_cut)
+        """The events of a plan as they happen, after a position or from now on, until the plan is gone. A stream that
+        breaks continues after its last event; ``on_cut`` is called each time. After a ``reset``, read the plan
+        again."""
+        return self._follow(f"{API}/plans/{path_part(name)}/events", after, _plan_event, on_cut)
 
     def follow_fleet(self, after: str | None = None) -> AsyncGenerator[documents.FleetEvent, None]:
-        """See ``Client.follow_fleet``."""
+        """The runs, devices and notices that change, as it happens, after the position of an earlier event or from now
+        on. A stream that breaks continues after its last event. After a ``reset``, which also comes first, read the
+        lists again."""
         return self._follow(f"{API}/events", after, _fleet_event)
 
     async def _follow(
         self, path: str, after: str | None, read: Callable[[ReceivedEvent], Event], on_cut: OnCut | None = None
     ) -> AsyncGenerator[Event, None]:
-        lines, pause = EventLines(after), RECONNECT[0]
+        lines, failures = EventLines(after), 0
         while True:
             try:
                 async with self._http.stream("GET", path, headers=_stream_headers(lines), timeout=_STREAM) as answer:
@@ -251,7 +154,7 @@ class AsyncClient(_Connection, ServerOperations, Operations):
                     async for line in answer.aiter_lines():
                         received = lines.add(line)
                         if received is not None:
-                            pause = RECONNECT[0]
+                            failures = 0
                             event = read(received)
                             yield event
                             if event.kind == GONE:
@@ -262,14 +165,82 @@ class AsyncClient(_Connection, ServerOperations, Operations):
                 if on_cut is not None:
                     on_cut(error)
             lines.reset()
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, RECONNECT[1])
+            failures += 1
+            await asyncio.sleep(retry_delay(failures, *RECONNECT))
+
+    def _stream_error(self, answer: httpx.Response) -> Exception:
+        """The error of a stream that was refused. An error that passes is one of httpx: the client connects again."""
+        if answer.status_code in (429, 502, 503, 504):
+            return httpx.ReadError("try again later")
+        return RequestTries(self.url, "the event stream", changes=False).problem(answer)
 
     async def wait_plan(self, name: str) -> documents.Plan:
-        """See ``Client.wait_plan``."""
+        """The plan when it has ended."""
         while not (await self.watch_plan(name)).ended:
             pass
         return await self.show_plan(name)
+
+
+class Client(ServerOperations, Operations, Blocking):
+    """A client that blocks: an ``AsyncClient`` in a thread, with the same parameters and methods."""
+
+    def __init__(
+        self,
+        url: str,
+        token: str | None = None,
+        *,
+        timeout: float = TIMEOUT,
+        verify: ssl.SSLContext | bool = True,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self._client = AsyncClient(url, token, timeout=timeout, verify=verify, transport=transport)
+        self._thread = LoopThread("asterism-client")
+        self.url = self._client.url
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections."""
+        try:
+            self._thread.wait_for(self._client.close())
+        finally:
+            self._thread.stop()
+
+    def call(self, operation: Operation[Any, Request, Answer], request: Request, /) -> Answer:
+        """See ``AsyncClient.call``."""
+        return self._thread.wait_for(self._client.call(operation, request))
+
+    def follow_plan(
+        self, name: str, after: str | None = None, *, on_cut: OnCut | None = None
+    ) -> Generator[documents.PlanEvent, None, None]:
+        """See ``AsyncClient.follow_plan``. ``on_cut`` is called in the thread of the client."""
+        return self._each(self._client.follow_plan(name, after, on_cut=on_cut))
+
+    def follow_fleet(self, after: str | None = None) -> Generator[documents.FleetEvent, None, None]:
+        """See ``AsyncClient.follow_fleet``."""
+        return self._each(self._client.follow_fleet(after))
+
+    def wait_plan(self, name: str) -> documents.Plan:
+        """See ``AsyncClient.wait_plan``."""
+        return self._thread.wait_for(self._client.wait_plan(name))
+
+    def _each(self, events: AsyncGenerator[Event, None]) -> Generator[Event, None, None]:
+        try:
+            while (event := self._thread.wait_for(_next(events))) is not None:
+                yield event
+        finally:
+            self._thread.wait_for(events.aclose())
+
+
+async def _next(events: AsyncGenerator[Event, None]) -> Event | None:
+    return await anext(events, None)
 
 
 # -- answers -----------------------------------------------------------------------------------------------------------
@@ -301,11 +272,7 @@ def checked_url(url: str) -> str:
     return f"{parts.scheme}{url[len(parts.scheme) :]}".rstrip("/")  # the scheme in lower case
 
 
-def _bound(response: httpx.Response) -> None:
-    bound_answer(response, LARGEST_SERVER_ANSWER)
-
-
-def _message(http: httpx.Client | httpx.AsyncClient, form: HttpForm, tries: RequestTries) -> httpx.Request:
+def _message(http: httpx.AsyncClient, form: HttpForm, tries: RequestTries) -> httpx.Request:
     """What is sent. Raises ApiError for a request that a server refuses before it has read it: its answer may be
     lost."""
     message = http.build_request(form.method, form.path, json=form.body, params=dict(form.query), headers=tries.headers)
@@ -321,10 +288,6 @@ def _read(operation: Operation[Any, Any, Answer], answer: httpx.Response, tries:
         return read_document(operation.answer, answer.json())
     except (ValueError, RecursionError) as error:
         raise tries.unreadable(answer, error) from None
-
-
-def _events_path(name: str) -> str:
-    return f"{API}/plans/{path_part(name)}/events"
 
 
 def _stream_headers(lines: EventLines) -> dict[str, str]:

@@ -24,6 +24,7 @@ from asterism.api.http_form import KEY_HEADER, VERSION_HEADER
 from asterism.base.http_answers import AnswerRefused
 from asterism.base.startup import VERSION
 from asterism.base.text import clean, masked_url
+from asterism.core.backoff import retry_delay
 from asterism.core.errors import AsterismError
 
 MOST_TRIES = 5
@@ -94,7 +95,7 @@ class RequestTries:
         return ApiError(answer.status_code, "", f"the answer of {self.url} cannot be read: {first}")
 
     def _next_pause(self, wanted: float | None) -> float | None:
-        pause = PAUSE * 2 ** (self._tries - 1) if wanted is None else wanted
+        pause = retry_delay(self._tries, PAUSE) if wanted is None else wanted
         if self.once or self._tries >= MOST_TRIES or self.now() + pause >= self._until:
             return None
         self._tries += 1
