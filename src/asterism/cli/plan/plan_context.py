@@ -22,7 +22,7 @@ import click
 from asterism.base.text import clean
 from asterism.cli.cli_context import note, options, print_json
 from asterism.cli.model_options import model_options
-from asterism.cli.option_types import duration, edit_filter, writable_file
+from asterism.cli.option_types import duration, edit_filter, number_option, writable_file
 
 if TYPE_CHECKING:
     from asterism.api.documents import Drawing
@@ -121,9 +121,7 @@ editor_options = options(
 NO_EDITOR = "needs --editor: without an editor, the plan is not edited while it runs."
 """Why an option of ``editor_options`` is refused."""
 
-concurrency_option = click.option(
-    "--concurrency", type=click.IntRange(min=1), metavar="N", help="Maximum number of tasks that run at once."
-)
+concurrency_option = number_option("--concurrency", least=1, help="Maximum number of tasks that run at once.")
 report_option = click.option(
     "--report", callback=writable_file, metavar="FILE.html", help="Write a report of the run as a web page."
 )

@@ -23,7 +23,13 @@ from asterism.cli.cli_context import (
     with_system,
 )
 from asterism.cli.model_options import MODEL, resolve_editor
-from asterism.cli.option_types import approval_rule, duration, edit_scope, named_values, positive_duration, size
+from asterism.cli.option_types import (
+    approval_rule,
+    duration_option,
+    edit_scope,
+    named_values,
+    size_option,
+)
 from asterism.cli.plan.plan_context import (
     NO_EDITOR,
     LocalCommand,
@@ -118,24 +124,10 @@ class UnusablePlanFile(click.ClickException):
     "--lock-policy", "policy", type=click.Choice(POLICIES), help="Lock policy: what is held while an editor decides."
 )
 @editor_options
-@click.option(
-    "--edit-timeout",
-    type=duration,
-    default="10m",
-    show_default=True,
-    metavar="DURATION",
-    help="With --editor: the plan goes on without an answer after this time.",
-)
+@duration_option("--edit-timeout", "10m", help="With --editor: the plan goes on without an answer after this time.")
 @concurrency_option
 @click.option("--strategy", type=click.Choice(STRATEGIES), default="score", help="How to choose a device.")
-@click.option(
-    "--no-device-timeout",
-    type=duration,
-    default="5m",
-    show_default=True,
-    metavar="DURATION",
-    help="How long a task waits for a device that can execute it.",
-)
+@duration_option("--no-device-timeout", "5m", help="How long a task waits for a device that can execute it.")
 @click.option(
     "--approve",
     "approvals",
@@ -145,18 +137,15 @@ class UnusablePlanFile(click.ClickException):
     help="With --store: edits that wait for a person: 'all', 'destructive', or 'edits=… tasks=… executors=… devices=… "
     "authors=… effects=… cost=…'; repeatable.",
 )
-@click.option(
+@duration_option(
     "--approval-timeout",
-    type=positive_duration,
-    default="1d",
-    show_default=True,
-    metavar="DURATION",
+    "1d",
+    positive=True,
     help="With --store: an edit that waits for a person is refused after this time.",
 )
-@click.option(
+@duration_option(
     "--approval-escalation",
-    type=positive_duration,
-    metavar="DURATION",
+    positive=True,
     help="With --store: people are told again that an edit waits after this time.",
 )
 @click.option(
@@ -168,12 +157,9 @@ class UnusablePlanFile(click.ClickException):
     help="What editors may do: 'any', or 'editors=… edits=… tasks=… executors=… work=… devices=… secrets=… adds=… "
     "size=… retries=…'; repeatable.",
 )
-@click.option(
+@size_option(
     "--result-limit",
-    type=size,
-    default="64M",
-    show_default=True,
-    metavar="SIZE",
+    "64M",
     help="Without --store: a larger result fails its task. In a store, `asterism fleet set --most` is the limit.",
 )
 @click.option(

@@ -9,7 +9,7 @@ import click
 
 from asterism.base.text import clean
 from asterism.cli.cli_context import CommandGroup, note, print_json, refuse_options
-from asterism.cli.option_types import duration
+from asterism.cli.option_types import duration_option, number_option
 from asterism.cli.series.series_context import (
     EXIT_QUEUED,
     EXIT_UNREADABLE,
@@ -51,7 +51,7 @@ def series() -> None:
 @series.command()
 @name_argument
 @issue_option
-@click.option("--lease", type=duration, metavar="DURATION", help="Release it after this time, unless it is renewed.")
+@duration_option("--lease", help="Release it after this time, unless it is renewed.")
 @click.option("--renew", is_flag=True, help="If the issue is already active, start its lease again.")
 @click.option("--force", is_flag=True, help="Claim an issue whose title names another series; the state records it.")
 @click.option("--assign", "assignee", type=login, metavar="LOGIN", help="With --github: assign it too if it is active.")
@@ -424,9 +424,7 @@ async def _recorded_revision(register: Any, name: str) -> int:
 
 @series.command()
 @name_argument
-@click.option(
-    "--limit", type=click.IntRange(min=1), metavar="N", default=20, show_default=True, help="Maximum number of changes."
-)
+@number_option("--limit", 20, least=1, help="Maximum number of changes.")
 @register_options
 def history(name: str, limit: int, **given: Any) -> int:
     """Show the last changes of a series, newest first."""

@@ -8,24 +8,25 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
-from click.core import ParameterSource
 
 from asterism.base.startup import install_hint
 from asterism.base.text import clean
 from asterism.cli.cli_context import (
     HOW_TO_CREATE_A_STORE,
     current_user,
+    is_given,
     json_option,
     options,
     print_json,
     refuse_options,
     run_interruptible,
     server_of,
+    store_option,
 )
-from asterism.cli.option_types import positive_duration
+from asterism.cli.option_types import duration_option, number_option
 
 if TYPE_CHECKING:
     from asterism.api.client import AsyncClient
@@ -69,12 +70,7 @@ class SeriesOptions:
     @classmethod
     def of(cls, given: dict[str, Any]) -> SeriesOptions:
         """From the options of a command; one that changes nothing has only some of them. Raises UsageError."""
-        context = click.get_current_context()
-        named = [
-            f"--{name}"
-            for name in REGISTERS
-            if given[name] is not None and context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        ]
+        named = [f"--{name}" for name in REGISTERS if given[name] is not None and is_given(name)]
         if len(named) > 1:
             raise click.UsageError(f"{' and '.join(named)} name different registers: give one of them.")
         defaults = {"tries": None, "deadline": None, "metrics": None}
@@ -125,13 +121,7 @@ dry_run_option = click.option("--dry-run", is_flag=True, help="Print what would 
 register_options = options(
     click.option("--remote", metavar="URL", help="A git remote: file, ssh, https, or a name such as origin."),
     click.option("--github", metavar="ORG/REPO", help="A repository on GitHub, through its API."),
-    click.option(
-        "--store",
-        metavar="URL",
-        envvar="ASTERISM_STORE",
-        help="sqlite:///file.db, postgresql://…, or a server: https://… or its name; default: $ASTERISM_STORE, or a "
-        "file in your data directory.",
-    ),
+    store_option,
     dry_run_option,
     json_option,
 )
@@ -140,17 +130,13 @@ register_options = options(
 
 retry_options = options(
     click.option("--by", type=utf8_text, metavar="NAME", help="The author, for the history; default: your user name."),
-    click.option(
+    number_option(
         "--tries",
-        type=click.IntRange(min=0),
-        metavar="N",
+        least=0,
         help="How often to try while other writers are faster; 0 for no limit. Default: until the deadline.",
     ),
-    click.option(
-        "--deadline",
-        type=positive_duration,
-        metavar="DURATION",
-        help="How long to try, such as 60s; default: 2m, and no limit with --tries.",
+    duration_option(
+        "--deadline", positive=True, help="How long to try, such as 60s; default: 2m, and no limit with --tries."
     ),
 )
 """The author and the limits of a change."""
@@ -172,25 +158,6 @@ change_options = options(
 # -- the register ------------------------------------------------------------------------------------------------------
 
 
-class SeriesPlace(Protocol):
-    """Where series are: a register that is open here, or a server."""
-
-    @property
-    def url(self) -> str: ...
-
-    async def all(self) -> Page[Series]: ...
-
-    async def show(self, name: str) -> tuple[Series | None, float]:
-        """A series, None if it does not exist; and the time of the register."""
-        ...
-
-    async def history(self, name: str, limit: int) -> list[SeriesChange]: ...
-
-    async def change(self, request: ChangeRequest, make: Make | None = None) -> SeriesOutcome:
-        """Make the change of a request, or with ``make`` another one, on a register that is open here."""
-        ...
-
-
 class RegisterSeries:
     """Series in a register that is open here."""
 
@@ -207,6 +174,7 @@ class RegisterSeries:
         return await all_series(self.register)
 
     async def show(self, name: str) -> tuple[Series | None, float]:
+        """A series, None if it does not exist; and the time of the register."""
         from asterism.api.local.series_handlers import series_document
 
         snapshot, now = await self.register.read(name), self.register.clock()
@@ -218,6 +186,7 @@ class RegisterSeries:
         return await series_changes(self.register, name, limit)
 
     async def change(self, request: ChangeRequest, make: Make | None = None) -> SeriesOutcome:
+        """Make the change of a request, or the other one that ``make`` makes."""
         from asterism.api.local.series_handlers import change_series
         from asterism.series.compare_and_swap import Contended, UpdateCounts
 
@@ -272,6 +241,9 @@ class ServerSeries:
             _write_metrics(self._given, counts, contended)
 
 
+SeriesPlace: TypeAlias = RegisterSeries | ServerSeries
+"""Where series are: a register that is open here, or a server."""
+
 PROBLEMS = {
     "series-contended": ("contended", EXIT_CONTENDED),
     "series-refused": ("refused", EXIT_UNUSABLE),
@@ -293,6 +265,17 @@ def with_series(given: SeriesOptions, use: Callable[[SeriesPlace], Awaitable[int
     from asterism.series.register import AssignmentFailed, NotClaimable, OutcomeUnknown, RegisterUnavailable
     from asterism.store.store_errors import StoreCorrupt, StoreError, UnknownSchema
 
+    failures: dict[type[Exception], tuple[str, int]] = {
+        Contended: ("contended", EXIT_CONTENDED),
+        NotClaimable: ("refused", EXIT_UNUSABLE),
+        AssignmentFailed: ("unassignable", EXIT_UNUSABLE),
+        UnreadableSeries: ("unreadable", EXIT_UNREADABLE),
+        OutcomeUnknown: ("unsure", EXIT_UNAVAILABLE),
+        StoreCorrupt: ("unreadable", EXIT_UNREADABLE),
+        UnknownSchema: ("unreadable", EXIT_UNREADABLE),
+        RegisterUnavailable: ("unavailable", EXIT_UNAVAILABLE),
+        StoreError: ("unavailable", EXIT_UNAVAILABLE),
+    }
     try:
         return run_interruptible(_use_series(given, use, create))
     except ApiError as error:
@@ -301,20 +284,10 @@ def with_series(given: SeriesOptions, use: Callable[[SeriesPlace], Awaitable[int
         status, code = PROBLEMS[error.problem]
         hint = f". {UNREADABLE_HINT}" if code == EXIT_UNREADABLE else ""
         return _report(status, f"{error}{hint}", code, given.as_json)
-    except Contended as error:
-        return _report("contended", error, EXIT_CONTENDED, given.as_json)
-    except NotClaimable as error:
-        return _report("refused", error, EXIT_UNUSABLE, given.as_json)
-    except AssignmentFailed as error:
-        return _report("unassignable", error, EXIT_UNUSABLE, given.as_json)
-    except UnreadableSeries as error:
-        return _report("unreadable", f"{error}. {UNREADABLE_HINT}", EXIT_UNREADABLE, given.as_json)
-    except OutcomeUnknown as error:
-        return _report("unsure", error, EXIT_UNAVAILABLE, given.as_json)
-    except (StoreCorrupt, UnknownSchema) as error:
-        return _report("unreadable", error, EXIT_UNREADABLE, given.as_json)
-    except (RegisterUnavailable, StoreError) as error:
-        return _report("unavailable", error, EXIT_UNAVAILABLE, given.as_json)
+    except tuple(failures) as error:
+        status, code = next(failures[kind] for kind in failures if isinstance(error, kind))
+        hint = f". {UNREADABLE_HINT}" if isinstance(error, UnreadableSeries) else ""
+        return _report(status, f"{error}{hint}", code, given.as_json)
 
 
 def _report(status: str, error: object, code: int, as_json: bool) -> int:

@@ -81,21 +81,16 @@ _discovery_options = options(
     ),
 )
 
+
+def _label_option(state: str, which: str) -> Callable[[Any], Any]:
+    label = f"series-{state}"
+    text = f"Label {which} issues; default name: {label}."
+    return click.option(f"--{state}-label", is_flag=False, flag_value=label, metavar="[NAME]", help=text)
+
+
 _issue_options = options(
-    click.option(
-        "--active-label",
-        is_flag=False,
-        flag_value="series-active",
-        metavar="[NAME]",
-        help="Label active issues; default name: series-active.",
-    ),
-    click.option(
-        "--queued-label",
-        is_flag=False,
-        flag_value="series-queued",
-        metavar="[NAME]",
-        help="Label waiting issues; default name: series-queued.",
-    ),
+    _label_option("active", "active"),
+    _label_option("queued", "waiting"),
     click.option(
         "--respect-unassign",
         is_flag=True,
@@ -214,23 +209,18 @@ def _settings(given: dict[str, Any], dry_run: bool, wait_for_locks: bool) -> Syn
     from asterism.series.github.discovery import LABEL_PATTERN, TITLE_PATTERN
     from asterism.series.github.sync_context import LOCK_DEADLINE, SyncSettings
 
+    same = ("mode", "label", "assign_with", "deadline", "active_label", "queued_label", "respect_unassign")
     return SyncSettings(
         given["assignee"],
-        given["mode"],
-        given["pattern"] or TITLE_PATTERN,
-        given["label_pattern"] or LABEL_PATTERN,
-        given["label"],
-        given["assign_with"],
-        frozenset(given["series_names"]) or None,
-        given["by"] or current_user(),
-        not given["no_view"],
-        dry_run,
+        pattern=given["pattern"] or TITLE_PATTERN,
+        label_pattern=given["label_pattern"] or LABEL_PATTERN,
+        only=frozenset(given["series_names"]) or None,
+        by=given["by"] or current_user(),
+        view=not given["no_view"],
+        dry_run=dry_run,
         lock_deadline=(given["deadline"] or LOCK_DEADLINE) if wait_for_locks else 0.0,
-        deadline=given["deadline"],
         retry=RetryOptions.limited(given["tries"], given["deadline"]),
-        active_label=given["active_label"],
-        queued_label=given["queued_label"],
-        respect_unassign=given["respect_unassign"],
+        **{name: given[name] for name in same},
     )
 
 

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from asterism.base.startup import install_hint
 from asterism.base.text import clean
-from asterism.cli.cli_context import options
-from asterism.cli.option_types import positive_duration
+from asterism.cli.cli_context import is_given, options
+from asterism.cli.option_types import duration_option
 from asterism.cli.series.series_sync_commands import (
     open_service,
     optional_service_options,
@@ -39,14 +38,7 @@ _delivery_options = options(
         metavar="FILE",
         help="A file with the webhook's secret; default: $GITHUB_WEBHOOK_SECRET.",
     ),
-    click.option(
-        "--every",
-        type=positive_duration,
-        default="10m",
-        show_default=True,
-        metavar="DURATION",
-        help="The interval of syncs of all series.",
-    ),
+    duration_option("--every", "10m", positive=True, help="The interval of syncs of all series."),
 )
 
 webhook_options = options(optional_service_options, _delivery_options)
@@ -107,10 +99,9 @@ class WebhookSettings:
     def if_given(cls, given: dict[str, Any]) -> WebhookSettings | None:
         """From the options of a command for which a webhook is one thing among others: None without ``--github``.
         Raises UsageError."""
-        context = click.get_current_context()
         if given["repository"] is None:
-            for option in context.command.params:
-                if option.name in given and context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE:
+            for option in click.get_current_context().command.params:
+                if option.name in given and is_given(option.name):
                     raise click.UsageError(f"{option.opts[0]} is for the series webhook: give --github ORG/REPO too.")
             return None
         if given["assignee"] is None:
