@@ -98,7 +98,7 @@ chromium: ## Install Chromium, which the tests of the page use
 modules: .venv/.test ## Write docs/reference/modules.md, the list of all modules
 	.venv/bin/python -m tests.docs.module_list
 
-reference: .venv/.test ## Write the tables of endpoints and of MCP tools into their pages
+reference: .venv/.test ## Write the tables of commands, endpoints and MCP tools into their pages
 	.venv/bin/python -m tests.docs.operation_tables
 
 github-schema: .venv/.test ## Fetch GitHub's description of its API with npm, which tests hold the local GitHub against

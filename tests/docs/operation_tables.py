@@ -1,4 +1,4 @@
-"""Writes the tables of endpoints and of MCP tools into their pages, from the declarations: ``make reference``."""
+"""Writes the tables of commands, endpoints and MCP tools into their pages: ``make reference``."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from asterism.api.operations import OPERATIONS
 from asterism.mcp.mcp_tools import TOOLS, McpTool
 from asterism.server.app import endpoints
 from asterism.server.endpoint import Endpoint
+from tests.docs.command_tables import with_command_tables, with_table
 
 ROOT = Path(__file__).parents[2]
 HTTP_PAGE, MCP_PAGE = ROOT / "docs/reference/http-api.md", ROOT / "docs/how-to/mcp.md"
-BEGIN, END = "<!-- make reference writes this table -->\n", "<!-- end of the table -->\n"
+COMMAND_PAGE = ROOT / "docs/reference/command-line.md"
 
 SCOPES = {None: "", "known": "any", "observe series": "`observe` or `series`", "edit {plan}": "`edit:PLAN`"}
 PLAIN = {"reason", "author", "after", "timeout", "dry_run", "tries", "deadline"}
@@ -73,14 +74,18 @@ def _metadata(hint: Any) -> tuple[Any, ...]:
     return tuple(one for part in get_args(hint) for one in _metadata(part))
 
 
-def filled(page: Path, table: str) -> str:
-    """A page with its table."""
-    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    return f"{before}{BEGIN}\n{table}\n{END}{rest.partition(END)[2]}"
+PAGES = {
+    HTTP_PAGE: lambda page: with_table(page, http_table()),
+    MCP_PAGE: lambda page: with_table(page, mcp_table()),
+    COMMAND_PAGE: with_command_tables,
+}
 
 
-PAGES = {HTTP_PAGE: http_table, MCP_PAGE: mcp_table}
+def filled(page: Path) -> str:
+    """A page with its tables."""
+    return PAGES[page](page.read_text(encoding="utf-8"))
+
 
 if __name__ == "__main__":
-    for page, table in PAGES.items():
-        page.write_text(filled(page, table()), encoding="utf-8")
+    for page in PAGES:
+        page.write_text(filled(page), encoding="utf-8")

@@ -16,13 +16,14 @@ import pytest
 import asterism
 from asterism import AsterismError, LocalDevice, Orchestrator, Result, Task
 from asterism.cli import main
-from asterism.cli.main import commands
 from asterism.cli.plan.plan_review_commands import WAITS
 from asterism.core.plan import edits
 from asterism.core.plan.constellation import ConstellationView, TaskView
 from asterism.core.plan.status import EXIT_CODES, TERMINAL
 from asterism.orchestrator.events import ConstellationEvent, DeviceEvent, EditEvent, TaskEvent
 from asterism.planfile import json_schema
+from tests.docs import command_tables
+from tests.docs.command_tables import OF_A_FLEET
 from tests.docs.docs_pages import ROOT
 
 SOURCE = ROOT / "src" / "asterism"
@@ -156,27 +157,16 @@ def test_every_error_is_in_the_tree_at_its_place() -> None:
     assert not missing
 
 
-def leaves(group: click.Group, above: str = "") -> Iterator[tuple[str, click.Command]]:
-    """The commands that do something, by their full names."""
-    for name in group.commands:
-        command = group.commands[name]
-        if isinstance(command, click.Group):
-            yield from leaves(command, f"{above}{name} ")
-        else:
-            yield f"{above}{name}", command
-
-
-LEAVES = dict(leaves(commands))
 SHORT_FORMS = {"resume": "plan resume"}
-assert all(LEAVES.pop(short) is LEAVES[full] for short, full in SHORT_FORMS.items())
-OF_A_FLEET = {"--store", "--json"}
+LEAVES = {name: command for name, command in command_tables.LEAVES.items() if name not in SHORT_FORMS}
+assert all(command_tables.LEAVES[short] is LEAVES[full] for short, full in SHORT_FORMS.items())
 
 
 @pytest.mark.parametrize("name", LEAVES)
 def test_every_option_of_a_command_is_told(name: str) -> None:
     [heading] = re.findall(rf"^## asterism {name}(?: PLAN\.YAML)?$", COMMANDS, re.MULTILINE)
     params = [param for param in LEAVES[name].params if isinstance(param, click.Option)]
-    options = {option for param in params for option in param.opts if option.startswith("--")} - {"--help"}
+    options = {option for param in params for option in (*param.opts, *param.secondary_opts)} - {"--help"}
     told = first_names(section(COMMANDS, heading))
     assert told == (options - OF_A_FLEET if options >= OF_A_FLEET else options)
 

@@ -29,7 +29,8 @@ Invariants: every text from outside is cleaned before it reaches a terminal (``b
 output, notes to standard error; the fields of JSON output and the exit codes (``main``) are stable.
 
 To add a command, add a function to the module of its group. To add a group, write ``<noun>_commands.py`` and add a line
-to ``COMMANDS`` in ``main``. Document both in ``docs/reference/command-line.md``; a test compares them.
+to ``COMMANDS`` in ``main``. Both have a section in ``docs/reference/command-line.md``: ``make reference`` writes its
+table of options.
 
 For scripts that run a plan in a terminal, the package offers ``Screen``, ``watched`` and ``run_until_interrupted``.
 """
