@@ -5,7 +5,7 @@
 ``documents``        what operations answer; ``document_codec`` reads them from JSON, ``pages`` reads lists to their end
 ``system``           where operations happen: ``LocalSystem`` is a store opened here
 ``local``            what an operation does on a store, by noun
-``client``           ``AsyncClient``: a server as a system; ``Client`` blocks, with the loop of ``loop_thread``
+``client``           ``AsyncClient``: a server as a system; ``Client`` blocks, with the loop of ``lasting_loop``
 ``http_form``        an operation as an HTTP request
 ``client_errors``    problem documents as exceptions; ``event_lines`` reads server-sent events
 """

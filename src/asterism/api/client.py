@@ -36,7 +36,7 @@ from asterism.api.client_errors import ApiError
 from asterism.api.document_codec import read_document
 from asterism.api.event_lines import EventLines, ReceivedEvent
 from asterism.api.http_form import API, LARGEST_BODY, HttpForm, http_form
-from asterism.api.loop_thread import LoopThread
+from asterism.api.lasting_loop import LastingLoop
 from asterism.api.operation import Blocking, Operation
 from asterism.api.operations import Operations
 from asterism.api.request_tries import RequestTries
@@ -194,7 +194,7 @@ class Client(ServerOperations, Operations, Blocking):
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._client = AsyncClient(url, token, timeout=timeout, verify=verify, transport=transport)
-        self._thread = LoopThread("asterism-client")
+        self._thread = LastingLoop("asterism-client")
         self.url = self._client.url
 
     def __repr__(self) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Self
 
-from asterism.api.loop_thread import LoopThread
+from asterism.api.lasting_loop import LastingLoop
 from asterism.api.system import System
 from asterism.cli.cli_context import open_system
 
 
-class SystemThread(LoopThread):
+class SystemThread(LastingLoop):
     """Opens a store or a server on entry, and closes it on exit. Entry raises what ``open_system`` raises."""
 
     system: System

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from asterism.api.loop_thread import LoopThread
+from asterism.api.lasting_loop import LastingLoop
 
 
 async def name_of_thread() -> str:
@@ -15,14 +15,14 @@ async def name_of_thread() -> str:
 
 
 async def test_work_is_done_in_the_thread_for_callers_that_block_and_that_wait() -> None:
-    thread = LoopThread("other")
+    thread = LastingLoop("other")
     assert thread.wait_for(name_of_thread()) == await thread.call(name_of_thread()) == "other"
     thread.stop()
     assert "other" not in [one.name for one in threading.enumerate()]
 
 
 async def test_work_is_cancelled_with_its_caller_and_at_the_end() -> None:
-    thread, ended = LoopThread("other"), list[str]()
+    thread, ended = LastingLoop("other"), list[str]()
 
     async def endless(name: str, begun: threading.Event) -> None:
         begun.set()
@@ -46,5 +46,5 @@ async def test_work_is_cancelled_with_its_caller_and_at_the_end() -> None:
 
 
 def test_a_thread_that_was_not_needed_was_not_started() -> None:
-    LoopThread("never").stop()
+    LastingLoop("never").stop()
     assert "never" not in [one.name for one in threading.enumerate()]

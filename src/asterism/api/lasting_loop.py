@@ -1,4 +1,4 @@
-"""An event loop in a thread: code that blocks, or another loop, has coroutines executed there."""
+"""An event loop that lasts, in a thread: code that blocks, or another loop, has coroutines executed there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 Value = TypeVar("Value")
 
 
-class LoopThread:
+class LastingLoop:
     """The thread begins with the first coroutine, and ends with ``stop``."""
 
     def __init__(self, name: str) -> None:
