@@ -18,7 +18,7 @@ from opentelemetry.trace import StatusCode
 from asterism import Constellation, Event, LocalDevice, Orchestrator, Task
 from asterism.base import trace_context
 from asterism.orchestrator import Editor
-from asterism.orchestrator.devices import _with_traceparent
+from asterism.orchestrator.devices import span_headers
 from asterism.orchestrator.plan_trace import MOST_LISTED, PlanTrace
 from tests.orchestrator.orchestrator_scenes import after, chain, failing, independent, orchestrate
 from tests.process_scenes import PATIENCE
@@ -159,10 +159,8 @@ async def test_the_work_gets_its_span_as_context_variable_and_header(spans: Span
     assert seen["function"] == traceparent(spans.one("task function"))
     assert result["command"].value.strip() == traceparent(spans.one("task command"))
     with spans.tracer.start_as_current_span("request") as span:
-        terms = _with_traceparent({"url": "http://x", "headers": {"a": "b"}})
-        assert terms["headers"] == {"a": "b", "traceparent": trace_context.traceparent_of(span.get_span_context())}
-        own = {"url": "http://x", "headers": {"Traceparent": "mine"}}
-        assert _with_traceparent(own) == own
+        assert span_headers({"a": "b"}) == {"traceparent": trace_context.traceparent_of(span.get_span_context())}
+        assert span_headers({"Traceparent": "mine"}) == {}
 
 
 def test_a_plan_inside_a_span_belongs_to_its_trace(spans: Spans) -> None:

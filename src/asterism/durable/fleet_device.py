@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from asterism.base.clock import Clock, new_id
-from asterism.base.expressions import Selections, holds
+from asterism.base.expressions import holds
 from asterism.base.trace_context import current_traceparent
 from asterism.core.errors import DeviceUnavailable, RecordedError, RunRefused
 from asterism.core.json_values import NOTHING, plain_json
@@ -429,14 +429,11 @@ def _referring_to_inputs(value: Any, taken: Mapping[str, Any]) -> Any:
 
 def _filled(inputs: Mapping[str, Any], results: Mapping[str, Any]) -> dict[str, Any]:
     """Inputs with the results that they refer to."""
-    select = Selections()
+    references = task_inputs.References(results, task_inputs.NO_SECRETS)
     filled = {}
     for name, value in inputs.items():
         if type(value) not in CONSTANTS and not is_secret(value):
-            if task_inputs.is_reference(value):
-                resolved = task_inputs.resolve_inputs({name: value}, {}, results, task_inputs.NO_SECRETS, select)
-                value = resolved.inputs[name]
-            value = literal(value)
+            value = literal(references.fill(value, name))
         filled[name] = value
     return filled
 

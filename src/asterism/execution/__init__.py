@@ -1,5 +1,7 @@
 """How work is executed anywhere: processes, functions, HTTP requests, their inputs and their output.
 
+``actions``            what executes each kind of action, for an orchestrator (``LocalDevice``) and for a device of a
+                       fleet (``fleet/device/executor.py``)
 ``task_inputs``        the inputs of a task: values and placeholders; for a command its environment, words and files
 ``processes``          commands as child processes
 ``process_guard``      starts child processes, and kills those of a process that dies or is frozen
@@ -11,6 +13,5 @@
 ``http_requests``      HTTP requests as tasks
 ``large_values``       results that are stored as blobs
 
-An orchestrator (``LocalDevice``) and a device of a fleet (``fleet/device/executor.py``) execute work with these.
 ``execution`` imports only ``base`` and ``core``.
 """

@@ -10,18 +10,19 @@ from __future__ import annotations
 import codecs
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from asterism.base.http_answers import AnswerTooLarge, read_answer
-from asterism.base.https_session import http_client
+from asterism.base.https_session import http_client, load_httpx
 from asterism.base.secret_mask import Mask
 from asterism.base.text import decode_whole, masked_url, masked_urls
-from asterism.core.errors import AsterismError
-from asterism.core.json_values import SizeLimit
+from asterism.core.errors import AsterismError, DeviceTrouble
+from asterism.core.json_values import NOTHING, SizeLimit
 from asterism.execution.large_values import call_apart
+from asterism.execution.processes import EXHAUSTED
 
 if TYPE_CHECKING:
     import httpx
@@ -97,17 +98,64 @@ def json_body(answer: Any, body: bytes) -> Any:
         ) from None
 
 
-async def send_request(terms: Mapping[str, Any], mask: Mask, limit: SizeLimit | None = None) -> Any:
+class RequestJudge(Protocol):
+    """What judges the requests of a place. Each method raises to refuse."""
+
+    proxies: bool
+    """Whether a proxy that the environment names may be used."""
+
+    def headers(self, names: Iterable[str]) -> None: ...
+
+    def url(self, url: httpx.URL, hop: int) -> None:
+        """Judge an address, after ``hop`` redirects."""
+
+    def watch(self, client: httpx.AsyncClient) -> None:
+        """Judge the connections of a client."""
+
+
+async def send_request(
+    terms: Mapping[str, Any],
+    mask: Mask,
+    limit: SizeLimit | None = None,
+    *,
+    headers: Mapping[str, str] = NOTHING,
+    judge: RequestJudge | None = None,
+) -> Any:
     """Send a request and return the body of the answer: parsed if it is JSON, text otherwise. ``mask`` has the secrets
-    that are not sent to another origin, ``limit`` says how large the answer may be.
+    that are not sent to another origin, ``limit`` says how large the answer may be. ``headers`` replace those in
+    ``terms``; ``judge`` may refuse the request.
 
     ``expect`` lists the statuses that count as success; by default every 2xx does. Raises RequestFailed for any other
     status, NoAnswer without an answer, TooLarge for one over ``limit``, NotJson for one that is not text,
-    AnswerRefused and UnsafeRedirect."""
-    client = await http_client(timeout=None)  # the timeout of the task applies
-    with request_errors(terms):
-        async with client:
-            return await exchange(client, terms, terms.get("headers"), mask, limit)
+    AnswerRefused, UnsafeRedirect, DeviceTrouble if this machine could not open a connection, and what ``judge``
+    raises."""
+    loaded = await load_httpx("HTTP tasks need httpx" if judge is None else "HTTP requests need httpx on this device")
+    mine = loaded.Headers(terms.get("headers"))
+    if judge is not None:
+        judge.headers(mine)
+    mine.update(headers)
+    try:
+        with request_errors(terms):
+            # without a timeout: that of the task applies
+            async with await http_client(timeout=None, trust_env=judge is None or judge.proxies) as client:
+                if judge is None:
+                    return await exchange(client, terms, mine, mask, limit)
+                judge.watch(client)
+                return await exchange(client, terms, mine, mask, limit, judge.url)
+    except (NoAnswer, OSError) as error:
+        out_of = _exhausted(error)
+        if out_of is None:
+            raise
+        raise DeviceTrouble(f"the request could not be sent: {out_of.strerror}") from error
+
+
+def _exhausted(error: BaseException | None) -> OSError | None:
+    """The error of the operating system behind an error of httpx, if this machine has run out of a resource."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in EXHAUSTED:
+            return error
+        error = error.__cause__ or error.__context__
+    return None
 
 
 async def exchange(

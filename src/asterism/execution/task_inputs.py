@@ -30,17 +30,13 @@ import tempfile
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from asterism.base import operating_system
 from asterism.base.secret_mask import Mask
 from asterism.core.errors import AsterismError, TooLarge
 from asterism.core.json_values import plain_json
-
-if TYPE_CHECKING:
-    from asterism.base.expressions import Selections
-
 
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}|\{\{|\}\}")
 
@@ -60,24 +56,49 @@ class ResolvedInputs(NamedTuple):
 NO_SECRETS = Mask()
 
 
-def resolve_inputs(
-    inputs: Mapping[str, Any], env: Mapping[str, Any], results: Mapping[str, Any], mask: Mask, select: Selections
-) -> ResolvedInputs:
-    """Resolve inputs and environment. ``mask`` has the secrets. Raises MissingInput."""
-    filled = {name: _fill_reference(name, value, results, mask, select) for name, value in inputs.items()}
-    environment = {name: input_text(_fill_reference(name, value, results, mask, select)) for name, value in env.items()}
-    return ResolvedInputs(filled, environment, mask)
+class References:
+    """What the references of an action stand for: ``{"from": …}`` for one of ``values``, ``{"secret": …}`` for a secret
+    of ``mask``. An expression is compiled once."""
 
+    def __init__(self, values: Mapping[str, Any], mask: Mask) -> None:
+        from asterism.base.expressions import Selections
 
-def fill_references(value: Any, results: Mapping[str, Any], mask: Mask, select: Selections) -> Any:
-    """A value with its references and secrets resolved, however deep inside it, such as the headers of a request."""
-    if is_reference(value):
-        return _fill_reference("request", value, results, mask, select)
-    if isinstance(value, Mapping):
-        return {key: fill_references(item, results, mask, select) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [fill_references(item, results, mask, select) for item in value]
-    return value
+        self._values, self._mask, self._select = values, mask, Selections()
+
+    def fill(self, value: Any, where: str = "request") -> Any:
+        """A value, with what it stands for if it is a reference. ``where`` is its name. Raises MissingInput."""
+        if not is_reference(value):
+            return value
+        if "secret" in value:
+            name = value["secret"]
+            if not isinstance(name, str) or name not in self._mask.values:
+                raise MissingInput(self.no_secret(where, name))
+            return self._mask.values[name]
+        source, expression = value["from"], value.get("select")
+        if not isinstance(source, str) or source not in self._values:
+            raise MissingInput(self.no_value(where, source))
+        found = self._values[source]
+        return found if expression is None else self._select(expression, {"result": found})
+
+    def deep(self, value: Any) -> Any:
+        """A value with all references inside it filled in, such as the headers of a request. Raises MissingInput."""
+        if is_reference(value):
+            return self.fill(value)
+        if isinstance(value, Mapping):
+            return {key: self.deep(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.deep(item) for item in value]
+        return value
+
+    def environment(self, env: Mapping[str, Any]) -> dict[str, str]:
+        """The variables of an action as text. Raises MissingInput."""
+        return {name: input_text(self.fill(value, name)) for name, value in env.items()}
+
+    def no_secret(self, where: str, name: Any) -> str:
+        return f"input {where!r}: the environment has no secret {name!r}"
+
+    def no_value(self, where: str, name: Any) -> str:
+        return f"input {where!r}: {name!r} is not a task that this one depends on"
 
 
 def is_reference(value: Any) -> bool:
@@ -85,20 +106,6 @@ def is_reference(value: Any) -> bool:
     return isinstance(value, Mapping) and (
         set(value) == {"secret"} or ("from" in value and set(value) <= {"from", "select"})
     )
-
-
-def _fill_reference(name: str, value: Any, results: Mapping[str, Any], mask: Mask, select: Selections) -> Any:
-    if not is_reference(value):
-        return value
-    if "secret" in value:
-        if value["secret"] not in mask.values:
-            raise MissingInput(f"input {name!r}: the environment has no secret {value['secret']!r}")
-        return mask.values[value["secret"]]
-    source = value["from"]
-    if source not in results:
-        raise MissingInput(f"input {name!r}: {source!r} is not a task that this one depends on")
-    expression = value.get("select")
-    return results[source] if expression is None else select(expression, {"result": results[source]})
 
 
 def fill_template(text: str, inputs: Mapping[str, Any], quoted: Callable[[str], str] = str) -> str:

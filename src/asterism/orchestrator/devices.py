@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from types import CoroutineType
 from typing import Any, Protocol, runtime_checkable
 
-from asterism.base.expressions import Selections
 from asterism.base.log_recorder import LogRecorder
 from asterism.base.secret_mask import Mask, environment_mask, secrets_of_task
 from asterism.base.trace_context import HEADER, VARIABLE, current_traceparent
 from asterism.core.errors import AsterismError
 from asterism.core.json_values import NOTHING, RESULT_LIMIT, SizeLimit, plain_json
 from asterism.core.plan.task import Task
-from asterism.execution import function_calls, task_inputs
+from asterism.execution import function_calls
+from asterism.execution.actions import Attempt, execute_action
 from asterism.execution.function_calls import record_traceback
-from asterism.execution.http_requests import send_request
 from asterism.execution.large_values import call_apart
 from asterism.execution.print_capture import attempt_logger
-from asterism.execution.processes import Commands, own_part
-from asterism.execution.task_inputs import ResolvedInputs
+from asterism.execution.processes import Commands
+from asterism.execution.task_inputs import References, ResolvedInputs
 from asterism.orchestrator.plan_logs import PlanLogs
 
 log = logging.getLogger("asterism.device")
@@ -70,17 +66,28 @@ class Work:
 
 @runtime_checkable
 class Device(Protocol):
-    """``execute`` returns the result or raises. DeviceUnavailable means that the task was not begun, DeviceLost that
-    its end is unknown. ``slots`` is how many tasks it runs at once, None for no limit."""
+    """What executes tasks for an orchestrator."""
 
     @property
-    def id(self) -> str: ...
-    @property
-    def can(self) -> frozenset[str]: ...
-    @property
-    def slots(self) -> int | None: ...
+    def id(self) -> str:
+        """The name of the device, unique in its orchestrator. It does not change. Raises nothing."""
 
-    async def execute(self, work: Work) -> Any: ...
+    @property
+    def can(self) -> frozenset[str]:
+        """Its capabilities: a task is given to it only if these include everything that the task ``needs``. Raises
+        nothing."""
+
+    @property
+    def slots(self) -> int | None:
+        """How many tasks it executes at once, 1 or more; None for no limit. Raises nothing."""
+
+    async def execute(self, work: Work) -> Any:
+        """Execute a task once.
+
+        ``work`` is the task, with the results that it depends on and the number of this execution. Returns the result
+        of the task. Raises DeviceUnavailable if the task was not begun, so that another device may take it; DeviceLost
+        if its end is unknown; any other exception is a failure of the task. When cancelled, it stops the work and
+        raises CancelledError; the orchestrator waits for that no longer than its ``grace``."""
 
 
 class LocalDevice:
@@ -138,20 +145,10 @@ class LocalDevice:
         self._read |= names
         with environment_mask(names, self._read.__contains__) as mask:
             self._warn(mask)
-            select = Selections()
-            resolved = task_inputs.resolve_inputs(task.inputs, task.env, work.results, mask, select)
-            if task.argv is not None:
-                argv = [task_inputs.fill_template(word, resolved.inputs) for word in task.argv]
-                return await self._command(argv, work, resolved)
-            if task.shell is not None:
-                return await self._command(["/bin/sh", "-c", task.shell], work, resolved)
-            if task.http is not None:
-                terms = task_inputs.fill_references(dict(task.http), work.results, mask, select)
-                terms["url"] = task_inputs.fill_template(terms["url"], resolved.inputs, task_inputs.url_quoted)
-                return await send_request(_with_traceparent(terms), mask, self._limit)
-            if task.agent is not None and self._run is None:
-                raise AsterismError(f"device {self.id!r} has no agent for task {task.id!r}; pass a function as run=")
-            return await self._function(work, resolved.inputs)
+            references = References(work.results, mask)
+            inputs = {name: references.fill(value, name) for name, value in task.inputs.items()}
+            resolved = ResolvedInputs(inputs, references.environment(task.env), mask)
+            return await execute_action(_LocalAttempt(self, work, resolved, references))
 
     async def _function(self, work: Work, given: Mapping[str, Any]) -> Any:
         try:
@@ -162,18 +159,6 @@ class LocalDevice:
             record_traceback(work, error)
             raise
         return value
-
-    async def _command(self, argv: list[str], work: Work, resolved: ResolvedInputs) -> Any:
-        texts = await call_apart(task_inputs.input_texts, resolved.inputs)
-        environment = task_inputs.passable(argv, _environment(work, resolved, texts))
-        run = partial(self._commands.run, argv, cwd=work.task.cwd, heard=work.heard, result_limit=self._limit)
-        if not texts:
-            return await run(environment=environment)
-        with ExitStack() as undo:
-            with own_part("the inputs of the command could not be written"):
-                folder = undo.enter_context(task_inputs.private_folder())
-                environment |= await call_apart(task_inputs.write_inputs, texts, folder)
-            return await run(environment=environment, folder=str(folder))
 
     def _warn(self, mask: Mask) -> None:
         """Log each secret that is too short to be masked everywhere, once."""
@@ -199,12 +184,49 @@ class LocalDevice:
         self._commands.close()
 
 
-def _with_traceparent(terms: dict[str, Any]) -> dict[str, Any]:
-    """A request that carries the current span, if there is one and the task sets no such header itself."""
-    span, headers = current_traceparent(), dict(terms.get("headers") or {})
-    if span is None or any(name.lower() == HEADER for name in headers):
-        return terms
-    return {**terms, "headers": {**headers, HEADER: span}}
+class _LocalAttempt(Attempt):
+    """The action of a task in this process."""
+
+    action: Task
+
+    def __init__(self, device: LocalDevice, work: Work, resolved: ResolvedInputs, references: References) -> None:
+        super().__init__(work.task, resolved, device._commands)
+        self._device, self._work, self._references = device, work, references
+        self.hear = work.heard  # type: ignore[method-assign]
+
+    def identity(self) -> dict[str, str]:
+        work, span = self._work, current_traceparent()
+        return {
+            "ASTERISM_CONSTELLATION": work.constellation,
+            "ASTERISM_TASK": work.task.id,
+            "ASTERISM_EPOCH": str(work.epoch),
+            **({} if span is None else {VARIABLE: span}),
+        }
+
+    def headers(self, own: Mapping[str, str]) -> Mapping[str, str]:
+        return span_headers(own)
+
+    async def limit(self) -> SizeLimit:
+        return self._device._limit
+
+    def references(self) -> References:
+        return self._references
+
+    async def call(self) -> Any:
+        return await self._device._function(self._work, self.resolved.inputs)
+
+    async def run_agent(self) -> Any:
+        if self._device._run is None:
+            raise AsterismError(
+                f"device {self._device.id!r} has no agent for task {self.action.id!r}; pass a function as run="
+            )
+        return await self.call()
+
+
+def span_headers(own: Mapping[str, str]) -> dict[str, str]:
+    """The current span as a header, if there is one and a task sets no such header itself."""
+    span = current_traceparent()
+    return {} if span is None or any(name.lower() == HEADER for name in own) else {HEADER: span}
 
 
 def _json_size(value: Any) -> int:
@@ -213,26 +235,3 @@ def _json_size(value: Any) -> int:
 
 async def _finished(value: Any) -> Any:
     return await value if hasattr(value, "__await__") else value
-
-
-def _environment(
-    work: Work, resolved: ResolvedInputs, texts: Mapping[str, str]
-) -> dict[str, str | task_inputs.InputVariable]:
-    """The environment of a command: that of this process, its own variables, its inputs, and its identity."""
-    own = {
-        "ASTERISM_CONSTELLATION": work.constellation,
-        "ASTERISM_TASK": work.task.id,
-        "ASTERISM_EPOCH": str(work.epoch),
-    }
-    if (span := current_traceparent()) is not None:
-        own[VARIABLE] = span
-    line = work.task.shell or ""
-    task_inputs.check_shell_line(line, resolved.inputs, resolved.environment)
-    text = line or " ".join(work.task.argv or ())
-    return {
-        **os.environ,
-        **task_inputs.bare_variables(texts, text, lambda name: task_inputs.mentions_name(line, name)),
-        **resolved.environment,
-        **task_inputs.prefixed_variables(texts, text),
-        **own,
-    }

@@ -68,7 +68,7 @@ class Agent:
             flow = Workflow("work", shell={line!r}, env={{"NOTED": {str(self.noted)!r}}})
             work = RunWork(Run("r1", "work", 1, 0.0, "test", epoch=1), flow, {{}}, print, print)
             job = asyncio.create_task(made.execute(work))
-            while made._commands._guard._process is None:
+            while not made._commands._guard._groups:  # a guard that is killed earlier takes the command with it
                 await asyncio.sleep(0)
             Path({str(said)!r}).write_text(f"{{made._commands._guard._process.pid}}\\n")
             await job

@@ -16,8 +16,11 @@ from asterism.base.secret_mask import Mask
 from asterism.core.errors import DeviceUnavailable
 from asterism.core.run.workflow import Workflow
 from asterism.execution import function_calls
+from asterism.execution.actions import prepare_command
+from asterism.execution.processes import Commands
 from asterism.execution.task_inputs import input_texts
-from asterism.fleet.device.run_inputs import command_of, fill
+from asterism.fleet.device.executor import RunAttempt
+from asterism.fleet.device.run_inputs import JudgedAttempt, fill
 from asterism.fleet.policy.device_policy import ORDINARY, DevicePolicy, PolicyForbids, Rules
 from tests.fleet.device.device_scenes import Reports, check, command, execute, executors, shell
 
@@ -210,7 +213,7 @@ def test_however_a_word_is_put_together_it_is_judged_as_a_whole(place: Path, dat
     work = Reports().work(command("{a}{b}{c}"), parts)
     resolved = fill(work.workflow, parts, Mask())
     with pytest.raises(PolicyForbids):
-        command_of(work.run, work.workflow, resolved, input_texts(resolved.inputs), allowed, {})
+        prepare_command(JudgedAttempt(work.workflow, resolved, Commands(), allowed), input_texts(resolved.inputs))
 
 
 # -- shell, workflows --------------------------------------------------------------------------------------------------
@@ -373,11 +376,11 @@ def test_whatever_is_sent_only_listed_variables_differ_from_the_devices(
 ) -> None:
     allowed = policy(commands=("true",), environment=("MEDIA_*",))
     work = Reports().work(command("true", env=variables), inputs)
-    marks = executors(allowed)._records.marks()
+    device = executors(allowed)
     try:
         resolved = fill(work.workflow, inputs, Mask())
         texts = input_texts(resolved.inputs)
-        environment = command_of(work.run, work.workflow, resolved, texts, allowed, marks).environment
+        environment = prepare_command(RunAttempt(device, work, resolved, None), texts).environment
     except PolicyForbids:
         assert any(not name.startswith("MEDIA_") for name in variables)
         return

@@ -20,13 +20,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import json
 import logging
 import os
 import shutil
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,11 +34,12 @@ from typing import Any, NamedTuple, Protocol
 from asterism.base import operating_system, trace_context
 from asterism.base.secret_mask import Mask, environment_mask, environment_secrets, short_secret_warning
 from asterism.base.startup import install_hint
-from asterism.core.errors import AsterismError, DeviceTrouble, DeviceUnavailable, NotJson, TooLarge, error_text
+from asterism.core.errors import AsterismError, DeviceTrouble, DeviceUnavailable, NotJson, error_text
 from asterism.core.json_values import SizeLimit, plain_json
 from asterism.core.run.run import Progress, Run
 from asterism.core.run.workflow import Workflow
 from asterism.execution import task_inputs
+from asterism.execution.actions import CommandFiles, execute_action
 from asterism.execution.large_values import call_apart
 from asterism.execution.process_guard import Admission
 from asterism.execution.processes import EXHAUSTED, OUTPUT_LIMIT, CommandFailed, Commands, own_part
@@ -48,21 +48,9 @@ from asterism.fleet.device.agent_work import AgentProcesses, AgentRunner, AgentW
 from asterism.fleet.device.functions import CurrentRun, FunctionRunner
 from asterism.fleet.device.output_watcher import TAIL, OutputWatcher, RunOutput
 from asterism.fleet.device.process_records import ProcessRecords, store_mark
-from asterism.fleet.device.run_inputs import (
-    Command,
-    bare,
-    command_of,
-    environment_of,
-    fill,
-    is_secret,
-    judge_command,
-    request_terms,
-    secrets_of,
-    stands_for_itself,
-)
+from asterism.fleet.device.run_inputs import JudgedAttempt, bare, fill, is_secret, secrets_of, stands_for_itself
 from asterism.fleet.ledger import blob_of
 from asterism.fleet.policy.device_policy import DevicePolicy, PolicyForbids
-from asterism.fleet.policy.judged_requests import request
 from asterism.fleet.settings import Settings
 
 log = logging.getLogger("asterism.device")
@@ -183,7 +171,7 @@ class DeviceExecutor:
             with self._mask(workflow, given, constant) as mask:
                 if not self.policy.everything:
                     self._judge_early(workflow, given)
-                self._judge(workflow, fill(workflow, given, mask))
+                JudgedAttempt(workflow, fill(workflow, given, mask), self._commands, self.policy).judge_work()
         except (PolicyForbids, DeviceUnavailable) as error:
             return str(error)
         except Exception:
@@ -208,21 +196,6 @@ class DeviceExecutor:
                 self.policy.url(task_inputs.fill_template(flow.http["url"], known, task_inputs.url_quoted))
         elif flow.argv is not None and not _names_a_secret(flow.argv[0], known):
             self.policy.command(task_inputs.fill_template(flow.argv[0], known))
-
-    def _judge(self, flow: Workflow, resolved: ResolvedInputs) -> None:
-        """Raises PolicyForbids, and DeviceUnavailable for what this device does not have."""
-        self.policy.workflow(flow.name)
-        if flow.http is not None:
-            terms = request_terms(flow, resolved)
-            self.policy.headers(terms.get("headers") or ())
-            self.policy.url(terms["url"])
-        elif flow.call is not None:
-            self.policy.call(flow.call)
-        elif flow.agent is not None:
-            self.policy.variables(resolved.environment)
-            self.policy.directory(flow.cwd)
-        else:
-            judge_command(flow, resolved, self.policy)
 
     # -- execution ---------------------------------------------------------------------------------------------------
 
@@ -286,21 +259,7 @@ class DeviceExecutor:
         if not self.policy.everything:
             self.policy.workflow(work.workflow.name)
             self.policy.call(work.workflow.call)
-        if work.workflow.call is not None:
-            current = CurrentRun(work.run, work.on_progress, expired, work.output)
-            return await self._functions.call(work.workflow.call, resolved.inputs, current)
-        if work.workflow.http is not None:
-            headers = {"Asterism-Run": work.run.id, "Asterism-Epoch": str(work.run.epoch)}
-            if work.run.traceparent is not None:
-                headers[trace_context.HEADER] = work.run.traceparent
-            terms, limit = request_terms(work.workflow, resolved), await work.value_limit()
-            return await request(terms, headers, self.policy, resolved.mask, limit)
-        if work.workflow.agent is not None:
-            return await self._run_agent(work, resolved)
-        texts = await call_apart(task_inputs.input_texts, resolved.inputs)
-        with own_part("its command could not be prepared", EXHAUSTED):
-            command = command_of(work.run, work.workflow, resolved, texts, self.policy, self._records.marks())
-        return await self._run(work, command, resolved.mask, texts)
+        return await execute_action(RunAttempt(self, work, resolved, expired))
 
     async def probe(self) -> None:
         """Run an empty command with all that a device does for a command. Raises DeviceTrouble."""
@@ -322,81 +281,7 @@ class DeviceExecutor:
         self._commands.close()
         self._records.close()
 
-    # -- commands ----------------------------------------------------------------------------------------------------
-
-    async def _run(self, work: RunWork, command: Command, mask: Mask, texts: Mapping[str, str]) -> Any:
-        with self._run_files(work.given, command.cwd) as (progress, files, admission):
-            files |= await _write_inputs(texts, progress.parent)
-            watcher = OutputWatcher(progress, mask, work.on_output, work.on_progress, work.output)
-            try:
-                return await self._commands.run(
-                    command.argv,
-                    {**command.environment, **files},
-                    command.cwd,
-                    executable=command.executable,
-                    heard=watcher.hear,
-                    admission=admission,
-                    key=work.run.id,
-                    lease=work.lease,
-                    result_limit=await work.value_limit(),
-                    folder=str(progress.parent),
-                )
-            except CommandFailed as error:
-                tail, cut = error.output[-2 * TAIL :], max(watcher.heard.values()) > OUTPUT_LIMIT
-                tail = mask.tail(tail, cut=cut or len(tail) < len(error.output))
-                failed = CommandFailed(error.code, tail[-TAIL:])
-            except OSError as error:
-                if error.errno == errno.E2BIG:
-                    raise TooLarge(
-                        "the words and variables of the command are too long; let it read the file $ASTERISM_INPUT"
-                    ) from None
-                raise
-            finally:
-                watcher.close()
-        raise failed  # outside the handler: the first error, with all of the output, would stay its context
-
-    async def _run_agent(self, work: RunWork, resolved: ResolvedInputs) -> Any:
-        if self._agent is None:
-            raise PolicyForbids("this device has no agent")
-        self.policy.variables(resolved.environment)
-        processes = AgentProcesses(self._commands, work.run.id, work.lease, self._admitted)
-        texts = await call_apart(task_inputs.input_texts, resolved.inputs)
-        with self._run_files(work.given, None) as (progress, files, _):
-            files |= await _write_inputs(texts, progress.parent)
-            watcher = OutputWatcher(progress, resolved.mask, work.on_output, work.on_progress, work.output)
-            self._agent_processes[work.run.id] = processes
-            try:
-                return await self._agent.execute(self._agent_work(work, resolved, texts, processes, watcher, files))
-            finally:
-                watcher.close()
-                del self._agent_processes[work.run.id]
-
-    def _agent_work(
-        self,
-        work: RunWork,
-        resolved: ResolvedInputs,
-        texts: Mapping[str, str],
-        processes: AgentProcesses,
-        watcher: OutputWatcher,
-        files: Mapping[str, str],
-    ) -> AgentWork:
-        flow = work.workflow
-        assert flow.agent is not None
-        marks = {**self._records.marks(), **files}
-        return AgentWork(
-            work.run,
-            flow.agent["description"],
-            tuple(flow.agent.get("tips", ())),
-            flow.agent.get("result"),
-            resolved.inputs,
-            os.path.realpath(self.policy.directory(flow.cwd) or os.getcwd()),
-            task_inputs.passable((), environment_of(work.run, flow, resolved, texts, self.policy, marks)),
-            self.policy,
-            resolved.mask,
-            processes,
-            watcher.hear,
-            work.on_progress,
-        )
+    # -- processes ---------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def _admitted(self, cwd: str | None) -> Iterator[Admission]:
@@ -424,6 +309,93 @@ class DeviceExecutor:
             yield progress, {"ASTERISM_PROGRESS": str(progress), "ASTERISM_INPUT": str(file)}, admission
 
 
+class RunAttempt(JudgedAttempt):
+    """The work of a run on its device."""
+
+    def __init__(
+        self, executor: DeviceExecutor, work: RunWork, resolved: ResolvedInputs, expired: Callable[[], bool] | None
+    ) -> None:
+        super().__init__(work.workflow, resolved, executor._commands, executor.policy)
+        self._executor, self._work, self._expired = executor, work, expired
+        self.key, self.lease = work.run.id, work.lease
+        self._watcher: OutputWatcher | None = None
+
+    def identity(self) -> dict[str, str]:
+        run, last = self._work.run, self._work.run.progress
+        return {
+            **self._executor._records.marks(),
+            "ASTERISM_RUN": run.id,
+            "ASTERISM_EPOCH": str(run.epoch),
+            "ASTERISM_STEP": "" if last is None else str(last.step),
+            "ASTERISM_TOTAL": "" if last is None or last.total is None else str(last.total),
+            **({} if run.traceparent is None else {trace_context.VARIABLE: run.traceparent}),
+        }
+
+    def headers(self, own: Mapping[str, str]) -> Mapping[str, str]:
+        run = self._work.run
+        span = {} if run.traceparent is None else {trace_context.HEADER: run.traceparent}
+        return {"Asterism-Run": run.id, "Asterism-Epoch": str(run.epoch), **span}
+
+    async def limit(self) -> SizeLimit:
+        return await self._work.value_limit()
+
+    async def call(self) -> Any:
+        work = self._work
+        assert work.workflow.call is not None
+        current = CurrentRun(work.run, work.on_progress, self._expired, work.output)
+        return await self._executor._functions.call(work.workflow.call, self.resolved.inputs, current)
+
+    @contextlib.asynccontextmanager
+    async def files(self, texts: Mapping[str, str], cwd: str | None) -> AsyncIterator[CommandFiles]:
+        work = self._work
+        with self._executor._run_files(work.given, cwd) as (progress, variables, admission):
+            with own_part("the inputs of the run could not be written"):
+                variables |= await call_apart(task_inputs.write_inputs, texts, progress.parent)
+            self._watcher = OutputWatcher(progress, self.resolved.mask, work.on_output, work.on_progress, work.output)
+            try:
+                yield CommandFiles(variables, self._watcher.hear, progress.parent, admission)
+            finally:
+                self._watcher.close()
+
+    def failure(self, error: CommandFailed) -> CommandFailed:
+        """With the end of the output, and secrets masked in it."""
+        assert self._watcher is not None
+        tail, cut = error.output[-2 * TAIL :], max(self._watcher.heard.values()) > OUTPUT_LIMIT
+        tail = self.resolved.mask.tail(tail, cut=cut or len(tail) < len(error.output))
+        return CommandFailed(error.code, tail[-TAIL:])
+
+    async def run_agent(self) -> Any:
+        executor, work = self._executor, self._work
+        if executor._agent is None:
+            raise PolicyForbids("this device has no agent")
+        self.policy.variables(self.resolved.environment)
+        processes = AgentProcesses(self.commands, work.run.id, work.lease, executor._admitted)
+        texts = await call_apart(task_inputs.input_texts, self.resolved.inputs)
+        async with self.files(texts, None) as files:
+            executor._agent_processes[work.run.id] = processes
+            try:
+                return await executor._agent.execute(self._agent_work(texts, processes, files))
+            finally:
+                del executor._agent_processes[work.run.id]
+
+    def _agent_work(self, texts: Mapping[str, str], processes: AgentProcesses, files: CommandFiles) -> AgentWork:
+        agent = self.action.agent or {}
+        return AgentWork(
+            self._work.run,
+            agent["description"],
+            tuple(agent.get("tips", ())),
+            agent.get("result"),
+            self.resolved.inputs,
+            os.path.realpath(self.directory() or os.getcwd()),
+            task_inputs.passable((), {**self.environment(texts), **files.variables}),
+            self.policy,
+            self.resolved.mask,
+            processes,
+            files.hear,
+            self._work.on_progress,
+        )
+
+
 def _refuse_secret_inputs(flow: Workflow, given: Any) -> None:
     """Raise PolicyForbids for a secret among the inputs of an agent: it would leave the device in a prompt."""
     if flow.agent is not None and isinstance(given, Mapping) and any(map(is_secret, given.values())):
@@ -432,12 +404,6 @@ def _refuse_secret_inputs(flow: Workflow, given: Any) -> None:
 
 def _names_a_secret(text: str, given: Mapping[str, Any]) -> bool:
     return any(is_secret(given.get(name)) for name in task_inputs.names_in(text))
-
-
-async def _write_inputs(texts: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Write a file for each input, and return the variables that name them. Raises DeviceTrouble."""
-    with own_part("the inputs of the run could not be written"):
-        return await call_apart(task_inputs.write_inputs, texts, folder)
 
 
 def _write_input(path: Path, given: Mapping[str, Any]) -> None:

@@ -10,20 +10,20 @@ later error message is masked.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from asterism.base.expressions import Selections
 from asterism.base.secret_mask import Mask, secret_names
-from asterism.base.trace_context import VARIABLE
 from asterism.core.errors import DeviceUnavailable, safe_repr
-from asterism.core.run.run import Run
 from asterism.core.run.workflow import Workflow
 from asterism.execution import task_inputs
-from asterism.execution.task_inputs import MissingInput, ResolvedInputs
+from asterism.execution.actions import Attempt
+from asterism.execution.task_inputs import MissingInput, References, ResolvedInputs
+from asterism.fleet.policy.judged_requests import PolicyJudge
 
 if TYPE_CHECKING:
+    from asterism.execution.processes import Commands
     from asterism.fleet.policy.device_policy import DevicePolicy
 
 CONSTANTS = frozenset({str, int, float, bool, type(None), list})
@@ -61,48 +61,24 @@ def fill(workflow: Workflow, given: Any, mask: Mask) -> ResolvedInputs:
         return ResolvedInputs(dict(given), {}, mask)  # the usual case, on the hot path of every run
     if not isinstance(given, Mapping):
         raise MissingInput(f"the input of a run must be an object of named values, not {safe_repr(given)}")
-    values = {
-        name: _secret(value["secret"], mask) if is_secret(value) else _bare(value) for name, value in given.items()
-    }
-    select = Selections()
-    environment = {
-        name: task_inputs.input_text(_filled(value, values, mask, select)) for name, value in workflow.env.items()
-    }
-    return ResolvedInputs(values, environment, mask)
+    secrets = RunReferences({}, mask)
+    values = {name: secrets.fill(value) if is_secret(value) else _bare(value) for name, value in given.items()}
+    return ResolvedInputs(values, RunReferences(values, mask).environment(workflow.env), mask)
+
+
+class RunReferences(References):
+    """References of a workflow: to inputs of the run, and to secrets of the device."""
+
+    def no_secret(self, where: str, name: Any) -> str:
+        return f"the name of a secret must be text, not {safe_repr(name)}"
+
+    def no_value(self, where: str, name: Any) -> str:
+        return f"the workflow refers to the input {safe_repr(name)}, which the run does not have"
 
 
 def stands_for_itself(workflow: Workflow, given: Any) -> bool:
     """Whether neither the input nor the variables of the workflow hold a reference."""
     return type(given) is dict and not workflow.env and CONSTANTS.issuperset(map(type, given.values()))
-
-
-def request_terms(workflow: Workflow, resolved: ResolvedInputs) -> dict[str, Any]:
-    """The terms of a workflow's HTTP request for one run."""
-    assert workflow.http is not None
-    terms = _deep(dict(workflow.http), resolved.inputs, resolved.mask, Selections())
-    terms["url"] = task_inputs.fill_template(terms["url"], resolved.inputs, task_inputs.url_quoted)
-    return terms  # type: ignore[no-any-return]
-
-
-def _deep(value: Any, given: Mapping[str, Any], mask: Mask, select: Selections) -> Any:
-    if task_inputs.is_reference(value):
-        return _filled(value, given, mask, select)
-    if isinstance(value, Mapping):
-        return {key: _deep(item, given, mask, select) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_deep(item, given, mask, select) for item in value]
-    return value
-
-
-def _filled(value: Any, given: Mapping[str, Any], mask: Mask, select: Selections) -> Any:
-    if not task_inputs.is_reference(value):
-        return value
-    if "secret" in value:
-        return _secret(value["secret"], mask)
-    name, expression = value["from"], value.get("select")
-    if not isinstance(name, str) or name not in given:
-        raise MissingInput(f"the workflow refers to the input {safe_repr(name)}, which the run does not have")
-    return given[name] if expression is None else select(expression, {"result": given[name]})
 
 
 def is_secret(value: Any) -> bool:
@@ -129,120 +105,76 @@ def _is_literal(value: Any) -> bool:
     return isinstance(value, Mapping) and set(value) == {_LITERAL}
 
 
-def _secret(name: Any, mask: Mask) -> str:
-    if not isinstance(name, str) or name not in mask.values:
-        raise MissingInput(f"the name of a secret must be text, not {safe_repr(name)}")
-    return mask.values[name]
+# -- the work of a device ----------------------------------------------------------------------------------------------
 
 
-# -- commands ----------------------------------------------------------------------------------------------------------
+class JudgedAttempt(Attempt):
+    """An action on a device, which its device policy judges."""
 
+    inputs_win = False  # the device has a variable of that name, which no run replaces
+    action: Workflow
 
-@dataclass(frozen=True)
-class Command:
-    """A command that the device policy allows. ``executable`` is the file to execute if the policy chose it."""
+    def __init__(self, workflow: Workflow, resolved: ResolvedInputs, commands: Commands, policy: DevicePolicy) -> None:
+        super().__init__(workflow, resolved, commands)
+        self.policy = policy
+        self.judge = PolicyJudge(policy)
 
-    argv: list[str]
-    executable: str | None
-    environment: dict[str, str]
-    cwd: str | None
+    def judge_work(self) -> None:
+        """Judge all that is known before the execution. Raises PolicyForbids, and DeviceUnavailable for what this
+        device does not have."""
+        self.policy.workflow(self.action.name)
+        if self.action.http is not None:
+            terms = self.terms()
+            self.policy.headers(terms.get("headers") or ())
+            self.policy.url(terms["url"])
+        elif self.action.call is not None:
+            self.policy.call(self.action.call)
+        elif self.action.agent is not None:
+            self.policy.variables(self.resolved.environment)
+            self.directory()
+        else:
+            self.words()
+            self.check_variables()
+            self.directory()
 
+    def references(self) -> References:
+        return RunReferences(self.resolved.inputs, self.resolved.mask)
 
-def command_of(
-    run: Run,
-    workflow: Workflow,
-    resolved: ResolvedInputs,
-    texts: Mapping[str, str],
-    policy: DevicePolicy,
-    marks: Mapping[str, str],
-) -> Command:
-    """The command of a run; ``texts`` are its inputs as a command sees them, ``marks`` the variables of every process
-    of this device. Raises TooLarge, PolicyForbids, and DeviceUnavailable for what this device does not have."""
-    argv, executable = _words(workflow, resolved, policy)
-    policy.variables(resolved.environment)
-    _check_variables(workflow, resolved, policy)
-    environment = task_inputs.passable(argv, environment_of(run, workflow, resolved, texts, policy, marks))
-    if executable is None:
-        _check_on_path(argv[0], environment)
-    return Command(argv, executable, environment, policy.directory(workflow.cwd))
+    def words(self) -> tuple[list[str], str | None]:
+        if self.action.shell is not None:
+            self.policy.shell()
+        argv, _ = super().words()
+        if self.action.shell is not None:
+            return argv, None
+        program = self.policy.command(argv[0])
+        if program is not None:
+            return [program.name, *argv[1:]], program.file
+        path = {**self.inherited(), **self.resolved.environment}.get("PATH") or os.defpath
+        if "/" not in argv[0] and shutil.which(argv[0], path=path) is None:  # another device may have it
+            raise DeviceUnavailable(f"there is no command {argv[0]!r} on this device")
+        return argv, None
 
+    def directory(self) -> str | None:
+        return self.policy.directory(self.action.cwd)
 
-def judge_command(workflow: Workflow, resolved: ResolvedInputs, policy: DevicePolicy) -> None:
-    """Raises PolicyForbids, and DeviceUnavailable for what this device does not have."""
-    argv, executable = _words(workflow, resolved, policy)
-    policy.variables(resolved.environment)
-    policy.directory(workflow.cwd)
-    _check_variables(workflow, resolved, policy)
-    if executable is None:
-        _check_on_path(argv[0], {**os.environ, **resolved.environment})
+    def inherited(self) -> Mapping[str, str]:
+        return {name: value for name, value in os.environ.items() if self.policy.passes(name)}
 
+    def is_bare(self, name: str) -> bool:
+        """The device policy lists the name, or allows everything and the shell line mentions it."""
+        return super().is_bare(name) if self.policy.everything else self.policy.may_be_given(name)
 
-def _words(workflow: Workflow, resolved: ResolvedInputs, policy: DevicePolicy) -> tuple[list[str], str | None]:
-    """The words of a command, and the file to execute if the device policy chose it."""
-    if workflow.shell is not None:
-        policy.shell()
-        return ["/bin/sh", "-c", workflow.shell], None
-    assert workflow.argv is not None
-    argv = [task_inputs.fill_template(word, resolved.inputs) for word in workflow.argv]
-    program = policy.command(argv[0])
-    return (argv, None) if program is None else ([program.name, *argv[1:]], program.file)
-
-
-def environment_of(
-    run: Run,
-    workflow: Workflow,
-    resolved: ResolvedInputs,
-    texts: Mapping[str, str],
-    policy: DevicePolicy,
-    marks: Mapping[str, str],
-) -> dict[str, str | task_inputs.InputVariable]:
-    """The variables of a process that executes a run; ``marks`` are those of every process of this device."""
-    last = run.progress
-    own = {
-        **marks,
-        "ASTERISM_RUN": run.id,
-        "ASTERISM_EPOCH": str(run.epoch),
-        "ASTERISM_STEP": "" if last is None else str(last.step),
-        "ASTERISM_TOTAL": "" if last is None or last.total is None else str(last.total),
-    }
-    if run.traceparent is not None:
-        own[VARIABLE] = run.traceparent
-
-    def is_bare(name: str) -> bool:
-        """Whether an input becomes a variable under its bare name: the device policy lists it, or allows everything and
-        the shell line mentions it."""
-        if not policy.everything:
-            return policy.may_be_given(name)
-        return workflow.shell is not None and task_inputs.mentions_name(workflow.shell, name)
-
-    work = workflow.shell or " ".join(workflow.argv or ())
-    return {
-        **task_inputs.bare_variables(texts, work, is_bare),
-        **{name: value for name, value in os.environ.items() if policy.passes(name)},
-        **resolved.environment,
-        **task_inputs.prefixed_variables(texts, work),
-        **own,
-    }
-
-
-def _check_variables(workflow: Workflow, resolved: ResolvedInputs, policy: DevicePolicy) -> None:
-    """Refuse a shell line that uses the variable of an input which cannot be set: the device policy does not list it,
-    or the device has a variable of that name, which no run replaces."""
-    line = workflow.shell or ""
-    task_inputs.check_shell_line(line, resolved.inputs, resolved.environment)
-    for name in resolved.inputs:
-        if task_inputs.refers_to_variable(line, name) and name not in resolved.environment:
-            policy.counts_on(name)
-            if name in os.environ and policy.passes(name):
-                raise DeviceUnavailable(
-                    f"this device has a variable {name!r} of its own, which an input does not replace; "
-                    f"{task_inputs.variable_advice(name)}"
-                )
-
-
-def _check_on_path(word: str, environment: Mapping[str, str]) -> None:
-    """Raises DeviceUnavailable for a command that is not on the PATH: another device may have it."""
-    import shutil
-
-    if "/" not in word and shutil.which(word, path=environment.get("PATH") or os.defpath) is None:
-        raise DeviceUnavailable(f"there is no command {word!r} on this device")
+    def check_variables(self) -> None:
+        """Refuse variables that the device policy does not allow, and a shell line that uses the variable of an input
+        which cannot be set: the device policy does not list it, or the device has a variable of that name."""
+        self.policy.variables(self.resolved.environment)
+        super().check_variables()
+        line = self.action.shell or ""
+        for name in self.resolved.inputs:
+            if task_inputs.refers_to_variable(line, name) and name not in self.resolved.environment:
+                self.policy.counts_on(name)
+                if name in os.environ and self.policy.passes(name):
+                    raise DeviceUnavailable(
+                        f"this device has a variable {name!r} of its own, which an input does not replace; "
+                        f"{task_inputs.variable_advice(name)}"
+                    )

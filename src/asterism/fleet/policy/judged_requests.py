@@ -13,12 +13,9 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from asterism.base.https_session import http_client, load_httpx
 from asterism.base.secret_mask import Mask
-from asterism.core.errors import DeviceTrouble
 from asterism.core.json_values import SizeLimit
-from asterism.execution import http_requests
-from asterism.execution.processes import EXHAUSTED
+from asterism.execution.http_requests import send_request
 from asterism.fleet.policy.device_policy import DevicePolicy
 
 
@@ -33,34 +30,23 @@ async def request(
     those in ``terms``. ``mask`` holds the secrets that no other origin gets, ``limit`` says how large the response may
     be. Raises RequestFailed for an unexpected status, NoAnswer if there is no response, TooLarge, AnswerRefused,
     PolicyForbids, UnsafeRedirect, and DeviceTrouble if this machine could not open a connection."""
-    httpx = await load_httpx("HTTP requests need httpx on this device")
-    mine = httpx.Headers(terms.get("headers"))
-    policy.headers(mine)
-    mine.update(headers)
-    try:
-        with http_requests.request_errors(terms):
-            return await _answered(terms, mine, policy, mask, limit)
-    except (http_requests.NoAnswer, OSError) as error:
-        out_of = _exhausted(error)
-        if out_of is None:
-            raise
-        raise DeviceTrouble(f"the request could not be sent: {out_of.strerror}") from error
+    return await send_request(terms, mask, limit, headers=headers, judge=PolicyJudge(policy))
 
 
-async def _answered(
-    terms: Mapping[str, Any], headers: Any, policy: DevicePolicy, mask: Mask, limit: SizeLimit | None
-) -> Any:
-    # the limit of the workflow applies; a proxy would resolve names itself, so that no address could be judged
-    async with await http_client(timeout=None, trust_env=not policy.only_public) as client:
-        hops = 0
+class PolicyJudge:
+    """Judges a request by a device policy."""
 
-        def judge(url: Any, hop: int) -> None:
-            nonlocal hops
-            hops = hop
-            policy.url(url, begun=hop > 0)
+    def __init__(self, policy: DevicePolicy) -> None:
+        self._policy, self._hop = policy, 0
+        self.headers = policy.headers
+        self.proxies = not policy.only_public  # a proxy would resolve names itself, so that no address could be judged
 
-        judge_connections(client, policy, lambda: hops > 0)
-        return await http_requests.exchange(client, terms, headers, mask, limit, judge)
+    def url(self, url: Any, hop: int) -> None:
+        self._hop = hop
+        self._policy.url(url, begun=hop > 0)
+
+    def watch(self, client: Any) -> None:
+        judge_connections(client, self._policy, lambda: self._hop > 0)
 
 
 def judge_connections(client: Any, policy: DevicePolicy, begun: Callable[[], bool] = lambda: False) -> None:
@@ -99,12 +85,3 @@ class _JudgedConnections:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
-
-
-def _exhausted(error: BaseException | None) -> OSError | None:
-    """The error of the operating system behind an error of httpx, if this machine has run out of a resource."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in EXHAUSTED:
-            return error
-        error = error.__cause__ or error.__context__
-    return None
