@@ -55,8 +55,12 @@ class End(NamedTuple):
 class DeviceConnection(Protocol):
     """``clock`` is the device's own clock, ``url`` the address for messages, ``look_interval`` how often a device looks
     for work without being woken, in seconds; it does so if it ``looks_alone``, or else the server looks and wakes it.
-    With ``commits_together`` the ends of several runs can be one commit of
-    the device (``end_together``); without, the connection gathers them by itself."""
+    With ``commits_together`` the ends of several runs can be one commit of the device (``end_together``); without, the
+    connection gathers them by itself.
+
+    Every async method but ``end``, ``ends_under_way`` and ``value_limit`` may raise StoreUnavailable: there was no
+    answer, and it is unknown whether anything happened. Through a gateway, all that ask it may raise DeviceRevoked. A
+    method that is not async raises nothing."""
 
     clock: Clock
     url: str
@@ -65,13 +69,14 @@ class DeviceConnection(Protocol):
     commits_together: bool
 
     def store_time(self) -> float:
-        """The time by the store's clock, or an estimate of it."""
+        """Returns the time by the store's clock, or an estimate of it, in seconds since 1970."""
 
     def end_time(self) -> float:
-        """The time of a result, by the store's clock."""
+        """Returns the time of a result that has just come, by the store's clock. Results that come together may share
+        one."""
 
     def retry_pause(self) -> float:
-        """How long to wait before a question is repeated that was not answered, in seconds."""
+        """Returns how long to wait before a question is repeated that was not answered, in seconds."""
 
     @property
     def log_limit(self) -> int:
@@ -80,97 +85,119 @@ class DeviceConnection(Protocol):
     # -- the session -------------------------------------------------------------------------------------------------
 
     async def open(self) -> str:
-        """Reach the fleet before joining. Returns the identity of its store."""
+        """Reach the fleet before joining; this is tried for a while. Returns the identity of its store, which tells the
+        processes of this fleet from those of others. Raises StoreError for a store that cannot be used."""
 
     async def join(self, session: Session, host: DeviceHost, *, replace: bool) -> None:
-        """Enter the session. Raises DeviceNameTaken."""
+        """Enter a session.
+
+        ``session`` is its record, ``host`` the process and the machine behind it. With ``replace`` it takes the name
+        from a session that is still there. Raises DeviceNameTaken if another device uses the name."""
 
     async def beat(self, profile: Mapping[str, Any], reports: Sequence[ProgressReport]) -> HeartbeatReply:
-        """Send a heartbeat. Raises StoreUnavailable, also if the store does not know the device at all, and ValueError
-        for a report that cannot be stored."""
+        """Send a heartbeat, which renews the leases of all runs of the session.
+
+        ``profile`` is the profile of the device as it is now, ``reports`` the progress and the end of the output of its
+        runs. Returns whether the session is still alive, and what is asked of it. Raises StoreUnavailable, also if the
+        store does not know the device at all, and ValueError for a report that cannot be stored."""
 
     async def drain(self) -> None:
-        """Say that the session takes nothing more."""
+        """Say that the session takes nothing more. Nothing happens if it has ended."""
 
     async def leave(self) -> None:
-        """End the session: the device executes nothing any more."""
+        """End the session: the device executes nothing any more. Nothing happens if it has ended."""
 
     def close(self) -> None:
-        """Stop what runs beside the operations."""
+        """Stop what runs beside the operations. The connection is not used after it."""
 
     def watch(self) -> Watch:
-        """Watch for work: offered to all devices, or assigned to this one."""
+        """Returns a watch that is woken when there is work: offered to all devices, or assigned to this one. The caller
+        closes it."""
 
     def attach(self, device: InProcessDevice | None) -> None:
-        """Runs that are created in this process may start on this device at once; None if they may no longer."""
+        """Let runs that are created in this process start on ``device`` at once; None if they may no longer."""
 
     # -- runs --------------------------------------------------------------------------------------------------------
 
     async def own_runs(self) -> list[Run]:
-        """The runs that the store records as owned by this session."""
+        """Returns the runs that the store records as owned by this session."""
 
     async def own_run(self, run_id: str) -> Run | None:
-        """One of them; None if it is not."""
+        """Returns the run of this id if this session owns it, otherwise None."""
 
     async def take(self, order: TakeOrder) -> list[Run]:
-        """Take offered runs. The order collects what must be read or judged first."""
+        """Take offered runs.
+
+        ``order`` says how many and of which kinds, and judges each run; it collects what must be read or judged before
+        another try. Returns the runs that were taken, which this session owns now; none if nothing fits."""
 
     async def change(
         self, run: str | Run, step: DeviceStep, *, patience: float = STEP_TIMEOUT, tries: int | None = None
     ) -> Run:
-        """Make a step and return the run as it is then. ``patience`` and ``tries`` are as in Ledger.change."""
+        """Make a step.
+
+        ``run`` is the run or its id; a record saves a read. ``patience`` is how long the step is tried while the store
+        is unavailable, in seconds, and ``tries`` how often it is tried after a conflict; None for no limit. Returns the
+        run as it is then. Raises UnknownRun, RunRefused and Fenced if the step is not possible any more, Conflict after
+        ``tries``."""
 
     async def end(self, run: Run, step: OwnerStep, log: Sequence[PutLog], *, tried: Run | None = None) -> None:
-        """Make a step that ends the assignment of a run, for as long as it takes to know that it is made. ``tried`` is
-        what may have been written already."""
+        """Make a step that ends the assignment of a run, for as long as it takes to know that it is made.
+
+        ``log`` is the last part of the output, written with it. ``tried`` is what may have been written already. Raises
+        UnknownRun, RunRefused and Fenced: the run belongs to others, and nothing was written."""
 
     async def ends_under_way(self) -> None:
         """Wait for the answer to the ends that are under way, if the connection gathers them: they free slots, and one
         order fills all of these."""
 
     async def end_together(self, ends: Sequence[End]) -> None:
-        """Complete several runs in one commit: all or nothing."""
+        """Complete several runs in one commit: all or nothing. Raises Conflict if a record has changed, and nothing was
+        written. Only for a connection that ``commits_together``."""
 
     async def notice_late_result(self, run_id: str, why: str) -> None:
-        """Tell people that a result came too late."""
+        """Tell people that the result of a run came too late; ``why`` says what refused it."""
 
     async def progress_of(self, run_id: str, epoch: int) -> Progress | None:
-        """The progress that was last reported for a grant."""
+        """Returns the progress that was last reported for a run in this epoch; None if there is none."""
 
     def consumer(self, run_id: str) -> Consumer | None:
-        """What writes the end of a run together with what follows from it, if a waiter of this process does."""
+        """Returns what writes the end of a run together with what follows from it, if a waiter of this process does;
+        otherwise None."""
 
     def ended(self, run: Run) -> None:
-        """A run has ended, and its end was written here."""
+        """Say that a run has ended and its end was written here: waiters of this process need not read it."""
 
     # -- workflows and values ----------------------------------------------------------------------------------------
 
     async def workflow(self, name: str, version: int) -> Workflow:
-        """Raises UnknownWorkflow and InvalidWorkflow."""
+        """Returns one version of a workflow. Raises UnknownWorkflow, and InvalidWorkflow for one that this version of
+        Asterism cannot read."""
 
     def remembered_workflow(self, name: str, version: int) -> Workflow | None:
-        """A workflow that was read before; None if it was not. In any thread."""
+        """Returns a workflow that was read before; None if it was not. May be called in any thread."""
 
     async def fetch_input(self, run: Run) -> Any:
-        """The input of a run of this device, which may be stored apart."""
+        """Returns the input of a run of this device, read from where it is stored if it is large. Raises StoreError if
+        that is gone or damaged."""
 
     async def keep(self, value: Any, run: Run, what: str) -> Any:
-        """Store a value of a run apart if it is large. Returns the value, or the reference to it. ``what`` names it in
-        messages. Raises TooLarge and NotJson."""
+        """Store a value of a run apart if it is large. ``what`` names it in messages. Returns the value, or the
+        reference to it. Raises TooLarge and NotJson."""
 
     async def value_limit(self) -> SizeLimit:
-        """How large inputs and outputs may be, as far as the settings are known."""
+        """Returns how large inputs and outputs may be, as far as the settings are known. Raises nothing."""
 
     # -- the fleet ---------------------------------------------------------------------------------------------------
 
     async def standing(self) -> Standing:
-        """The rank of this device, and how its score is weighed."""
+        """Returns the rank of this device, and how its score is weighed."""
 
     async def recent_completions(self, workflow: str, limit: int) -> list[Completion]:
-        """The last completions of a workflow, on any device."""
+        """Returns the last ``limit`` completions of a workflow on any device, the newest first."""
 
     async def announce_health(self, why: str | None) -> None:
-        """Tell people that the device has stopped taking work, or that it takes work again (None)."""
+        """Tell people why the device has stopped taking work, or that it takes work again (None)."""
 
 
 class DeviceAccess(Protocol):
@@ -180,7 +207,7 @@ class DeviceAccess(Protocol):
     chance: random.Random
 
     def store_time(self) -> float:
-        """The time by the store's clock, as far as it is known."""
+        """Returns the time by the store's clock, as far as it is known. Raises nothing."""
 
     def connect(self, owner: Owner) -> DeviceConnection:
-        """The connection of one session."""
+        """Returns the connection of one session, ``owner``. Raises nothing: it is opened by ``open``."""
