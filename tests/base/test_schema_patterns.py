@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from asterism.base.schema_patterns import MatchBudget, UnsupportedPattern, _size, check_patterns
+from asterism.base.linear_regex import size_of
+from asterism.base.schema_patterns import MatchBudget, UnsupportedPattern, check_patterns
 
 
 def is_found(pattern: str, text: str) -> bool:
@@ -72,7 +73,7 @@ def test_data_of_a_schema_are_no_patterns() -> None:
     ],
 )
 def test_the_size_of_a_pattern_has_its_repeats_written_out(pattern: str, size: int) -> None:
-    assert abs(_size(pattern) - size) <= size // 2
+    assert abs(size_of(pattern) - size) <= size // 2
     check_patterns({"pattern": pattern})
 
 

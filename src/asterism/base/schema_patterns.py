@@ -1,16 +1,12 @@
 """Regular expressions of JSON Schemas, in bounded time.
 
-Python's ``re`` backtracks, and a text that somebody else wrote may keep it busy for ever: ``(a+)+$`` and fifty letters.
-So the patterns of a schema (``pattern``, ``patternProperties``) are matched by the engine of pydantic, which does not
-backtrack. Its time is at most the length of the text times the size of the pattern, with repeats written out:
-``(.{1,100}){1,50}`` has the size 5,000. So a pattern has a greatest size, and a ``MatchBudget`` bounds the time of all
-matches in one answer to about a second. The engine holds the interpreter while it matches, in a thread as well.
+The patterns of a schema (``pattern``, ``patternProperties``) are matched in linear time (``linear_regex``). A pattern
+has a greatest size, and a ``MatchBudget`` bounds the time of all matches in one answer to about a second.
 
-It has neither look-around nor references to groups; a schema with those is refused. So is what it reads otherwise than
-JSON Schema (ECMA 262) does, without an error: ``&&``, ``--``, ``~~`` and ``[`` in a class, which make sets of classes,
-a class that begins with ``]``, and the flag ``x``. Other differences stay: the
-classes of digits, words and spaces, and word boundaries, know all of Unicode, and a text with half of a surrogate pair
-has no match.
+A schema with look-around or references to groups is refused. So is what the engine reads otherwise than JSON Schema
+(ECMA 262) does, without an error: ``&&``, ``--``, ``~~`` and ``[`` in a class, which make sets of classes, a class that
+begins with ``]``, and the flag ``x``. Other differences stay: the classes of digits, words and spaces, and word
+boundaries, know all of Unicode, and a text with half of a surrogate pair has no match.
 """
 
 from __future__ import annotations
@@ -20,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
+from asterism.base.linear_regex import TOKENS, LinearPattern, NotAPattern, size_of
 from asterism.core.errors import AsterismError
 
 _NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
@@ -49,14 +46,13 @@ class MatchBudget:
     def is_found(self, pattern: str, text: str) -> bool:
         """Whether a text has a match of a pattern anywhere. Raises UnsupportedPattern, also if the texts of the answer
         are too long for their patterns."""
-        engine, size = _compiled(pattern)
+        compiled, size = _compiled(pattern)
         self._left -= size * len(text)
         if self._left < 0:
             raise UnsupportedPattern(
                 f"the texts are too long for the pattern {pattern[:200]!r}; the last has {len(text):,} characters"
             )
-        found: bool = engine.isinstance_python(text)
-        return found
+        return compiled.is_found(text)
 
 
 def check_patterns(schema: Any) -> bool:
@@ -75,42 +71,16 @@ def check_patterns(schema: Any) -> bool:
     return patterns > 0
 
 
-_TOKENS = re.compile(
-    r"""\\(?:[pPxu]\{[^}]*\}|.)                # an escape
-      | \[\^?(?P<class>(?:\\.|[^\]\\])*)\]     # a class
-      | \{(?P<least>\d+)(?:,(?P<most>\d*))?\}  # a repeat
-      | \((?:\?P?<[^>=!]*>|\?(?P<flags>[a-zA-Z-]*)[:)])?
-      | .""",
-    re.DOTALL | re.VERBOSE,
-)
 _SETS = ("&&", "--", "~~")
 
 
-def _size(pattern: str) -> int:
-    """The size of a valid pattern, with its repeats written out. Raises UnsupportedPattern for what the engine reads
-    otherwise than JSON Schema."""
-    sums, last = [0], 0  # of each open group; the last part, which a repeat multiplies
-    for token in _TOKENS.finditer(pattern):
-        text, part = token[0], 1
+def _check_syntax(pattern: str) -> None:
+    """Raises UnsupportedPattern for what the engine reads otherwise than JSON Schema."""
+    for token in TOKENS.finditer(pattern):
         if token["class"] is not None:
             _check_class(pattern, token["class"])
-        if token["least"] is not None:
-            times = int(token["most"] or token["least"])
-            sums[-1] += last * max(times - 1, 0)
-            last *= max(times, 1)
-            continue
         if "x" in (token["flags"] or "").partition("-")[0]:
             raise UnsupportedPattern(f"the pattern {pattern[:200]!r} is not supported: it has the flag x")
-        if text.startswith("(") and not text.endswith(")"):
-            sums.append(0)
-            continue
-        if text == ")" and len(sums) > 1:
-            part = sums.pop() + 1
-        if text in ("*", "+", "?"):
-            continue
-        sums[-1] += part
-        last = part
-    return sum(sums)
 
 
 def _check_class(pattern: str, content: str) -> None:
@@ -122,23 +92,21 @@ def _check_class(pattern: str, content: str) -> None:
         )
 
 
-@lru_cache(maxsize=256)
-def _compiled(pattern: str) -> tuple[Any, int]:
-    """The engine for a pattern, and its size."""
-    from pydantic_core import SchemaError, SchemaValidator, core_schema  # commands without schemas need not import it
-
+@lru_cache(maxsize=32)  # each may take megabytes
+def _compiled(pattern: str) -> tuple[LinearPattern, int]:
+    """The compiled pattern, and its size."""
     try:
-        engine = SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex", strict=True))
-    except SchemaError as error:
-        why = str(error).rstrip().rpartition("\n")[2].strip().removeprefix("error: ").removeprefix("SchemaError: ")
-        raise UnsupportedPattern(f"the pattern {pattern[:200]!r} is not supported: {why}") from None
-    size = _size(pattern)
+        compiled = LinearPattern(pattern)
+    except NotAPattern as error:
+        raise UnsupportedPattern(f"the pattern {pattern[:200]!r} is not supported: {error}") from None
+    _check_syntax(pattern)
+    size = size_of(pattern)
     if size > MOST_SIZE:
         raise UnsupportedPattern(
             f"the pattern {pattern[:200]!r} is not supported: its repeats make it {size:,} long; "
             f"{MOST_SIZE:,} is the most"
         )
-    return engine, size
+    return compiled, size
 
 
 def _schemas(schema: Any) -> Iterator[Mapping[str, Any]]:

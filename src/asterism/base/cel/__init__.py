@@ -6,8 +6,8 @@ aborts the interpreter on ``['x'].map(a, a + a)`` repeated 40 times, and is quad
 use it as the reference.
 
 cel_syntax.py parses text into a tree, cel_program.py compiles the tree into closures, cel_functions.py has functions,
-fields and macros, cel_values.py the types, operators and errors. regex.py and regex_syntax.py match
-regular expressions in linear time. To add a function, add it to ``FUNCTIONS`` or ``METHODS`` with its cost.
+fields and macros, cel_values.py the types, operators and errors. regex.py matches regular
+expressions in linear time. To add a function, add it to ``FUNCTIONS`` or ``METHODS`` with its cost.
 """
 
 from __future__ import annotations

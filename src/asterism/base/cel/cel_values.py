@@ -50,13 +50,15 @@ class TooCostly(ExpressionError):
 
 
 class Evaluation:
-    """One evaluation: the names it sees, the variables of its macros, and the steps it has left."""
+    """One evaluation: the names it sees, the variables of its macros, the patterns that it has paid for, and the steps
+    it has left."""
 
-    __slots__ = ("left", "names", "variables")
+    __slots__ = ("left", "names", "patterns", "variables")
 
     def __init__(self, names: Mapping[str, Any], variables: int, steps: int) -> None:
         self.names, self.left = names, steps
         self.variables: list[Any] = [None] * variables
+        self.patterns: dict[str, Any] = {}
 
     def spend(self, steps: int) -> None:
         self.left -= steps

@@ -1,256 +1,171 @@
-"""Regular expressions in linear time (Thompson's algorithm), for ``matches``.
+"""Regular expressions for ``matches``, in linear time (``linear_regex``).
 
-Python's ``re`` backtracks and may take exponential time. Here all alternatives are followed at once, one character
-after the other: each character costs at most as many steps as the pattern has instructions. The syntax is that of RE2,
-which CEL requires, without Unicode classes (``\\p{…}``).
+The syntax is that of RE2, which CEL requires, without Unicode classes (``\\p{…}``). It differs from that of the engine
+in details, so a pattern is translated: classes and word boundaries know ASCII only, signs that combine sets of
+characters stand for themselves, and so does a brace that is no repetition.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from asterism.base.cel.cel_values import Evaluation, InvalidExpression, Unevaluable
-from asterism.base.cel.regex_syntax import (
-    Alternatives,
-    Assertion,
-    Char,
-    Part,
-    PatternParser,
-    Repeated,
-    Sequence,
-)
+from asterism.base.linear_regex import LinearPattern, NotAPattern, size_of
 
 LONGEST = 1000
 """The longest pattern, in characters."""
 
-LARGEST = 2000
-"""The most instructions of a compiled pattern. Counted repetitions are expanded."""
+LARGEST = 1000
+"""The greatest size of a pattern, with its repeats written out. One of this size takes up to 3 MB."""
 
-_COMPILING = 6
-"""The cost of compiling a character or an instruction of a pattern, in steps."""
+MOST_KEPT = 32
+"""How many compiled patterns are kept for other evaluations."""
 
-_PIECE = 2048
-"""How many characters are searched for a prefix at once."""
+MOST_REPEATED = 1000
 
-_CHAR, _SPLIT, _JUMP, _ASSERT, _MATCH = range(5)
+_COMPILING = 20
+"""The cost of compiling one part of a pattern, in steps; that of any pattern is ten times as high."""
+
+_PARTS_A_STEP = 128
+"""How many parts of a pattern one step compares with a character."""
 
 _SPECIAL = frozenset(r"\.+*?()|[]{}^$")
+_CLASSES = {
+    "d": "0-9",
+    "D": r"\x00-/:-\x{10FFFF}",
+    "w": "0-9A-Z_a-z",
+    "W": r"\x00-/:-@\[-\^`\{-\x{10FFFF}",
+    "s": r"\t\n\f\r ",
+    "S": r"\x00-\x08\x0B\x0E-\x1F!-\x{10FFFF}",
+}
+_PLAIN_ESCAPES = frozenset("ntrfvaAz")
+_BORDERS = {"b": r"(?-u:\b)", "B": r"(?-u:\B)"}
+_POSIX = frozenset({"alnum", "alpha", "digit", "lower", "punct", "space", "upper", "word", "xdigit"})
 
-
-class _Instruction(NamedTuple):
-    kind: int
-    fits: Callable[[str], bool] | None = None
-    to: int = 0
-    other: int = 0
-    what: str = ""
+_ESCAPE = r"\\(?:x[0-9a-fA-F]{2}|x\{[0-9a-fA-F]{1,6}\}|.|\Z)"
+_TOKENS = re.compile(
+    rf"""(?P<escape>{_ESCAPE})
+      | \[(?P<negated>\^?+)(?P<set>\]?+(?:\[:\w+:\]|{_ESCAPE}|[^\]\\])*)\]
+      | (?P<repeat>(?:[*+?]|\{{(?P<least>\d{{1,4}})(?:,(?P<most>\d{{0,4}}))?\}})\??)
+      | (?P<group>\((?:\?(?:P?<[A-Za-z_]\w*>|[imsU]*(?:-[imsU]+)?[:)]))?)
+      | (?P<char>.)""",
+    re.DOTALL | re.VERBOSE,
+)
+_SET_ITEM = re.compile(rf"\[:(\w+):\]|\\([dDwWsS])|({_ESCAPE}|.)(?:-({_ESCAPE}|[^\]]))?", re.DOTALL)
 
 
 class Pattern(NamedTuple):
-    instructions: tuple[_Instruction, ...]
-    prefix: str
-    """The characters with which every match begins."""
-    literal: bool
-    """Whether the prefix is the whole pattern."""
-    anchored: bool
-    """Whether a match can begin only where the text does."""
+    """``compiled`` is None for a text without special characters, which is found as it is."""
+
+    compiled: LinearPattern | None
+    size: int
 
 
 def matches(run: Evaluation, text: str, pattern: str) -> bool:
     """Whether a pattern is found anywhere in a text."""
     try:
-        compiled = metered_pattern(run, pattern)
+        compiled, size = metered_pattern(run, pattern)
     except InvalidExpression as error:
         raise Unevaluable(str(error)) from None
-    if compiled.literal:
-        run.spend(len(text) // 16 + len(text) * min(len(pattern), 100) // 512)
-        return compiled.prefix in text
-    return _search(run, compiled, text)
+    run.spend(1 + len(text) // 16 + len(text) * size // _PARTS_A_STEP)
+    if compiled is None:
+        return pattern in text
+    if not text.isascii():  # the engine does not take half of a surrogate pair
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return compiled.is_found(text)
 
 
 def metered_pattern(run: Evaluation, text: str) -> Pattern:
-    """A compiled pattern, charged whether it was cached or not: steps never depend on that. Raises
-    InvalidExpression."""
-    run.spend(1 + _COMPILING * len(text))
-    try:
-        compiled = compiled_pattern(text)
-    except _TooLarge:
-        run.spend(_COMPILING * LARGEST)
-        raise
-    run.spend(_COMPILING * len(compiled.instructions))
-    return compiled
+    """A compiled pattern. An evaluation pays for it once, whether it was kept for others or not: steps never depend on
+    that. Raises InvalidExpression."""
+    if text not in run.patterns:
+        run.patterns[text] = _paid(run, text)
+    pattern: Pattern = run.patterns[text]
+    return pattern
 
 
-def _search(run: Evaluation, pattern: Pattern, text: str) -> bool:
-    threads: list[int] = []
-    at, end = 0, len(text)
-    while True:
-        if not threads:  # no match has begun: skip to the next possible start
-            if pattern.anchored and at:
-                return False
-            if pattern.prefix:
-                at = _next(run, pattern.prefix, text, at)
-                if at < 0:
-                    return False
-        entered = _entered(run, pattern, [*threads, 0], text, at)
-        if entered is None:
-            return True
-        if at == end:
-            return False
-        char, threads = text[at], []
-        for index in entered:
-            instruction = pattern.instructions[index]
-            if instruction.fits is not None and instruction.fits(char):
-                threads.append(instruction.to)
-        at += 1
-
-
-def _next(run: Evaluation, prefix: str, text: str, at: int) -> int:
-    """The next position of a prefix, or -1. Each piece is charged before it is searched."""
-    while at < len(text):
-        piece = min(_PIECE, len(text) - at)
-        run.spend(1 + piece * min(len(prefix), 100) // 512)
-        found = text.find(prefix, at, at + piece + len(prefix) - 1)
-        if found >= 0:
-            return found
-        at += piece
-    return -1
-
-
-def _entered(run: Evaluation, pattern: Pattern, starts: list[int], text: str, at: int) -> list[int] | None:
-    """The instructions that wait for a character, reached from ``starts``; None if there is a match."""
-    waiting: list[int] = []
-    seen = set(starts)
-    stack = list(seen)
-    run.spend(2 + 2 * len(stack))
-    while stack:
-        run.spend(2)
-        index = stack.pop()
-        kind, _, to, other, what = pattern.instructions[index]
-        if kind == _CHAR:
-            waiting.append(index)
-            continue
-        if kind == _MATCH:
-            return None
-        if kind == _ASSERT and not _holds(what, text, at):
-            continue
-        for target in (to, other) if kind == _SPLIT else (to,):
-            if target not in seen:
-                seen.add(target)
-                stack.append(target)
-    return waiting
-
-
-def _holds(what: str, text: str, at: int) -> bool:
-    if what == "begin":
-        return at == 0
-    if what == "end":
-        return at == len(text)
-    if what == "line begin":
-        return at == 0 or text[at - 1] == "\n"
-    if what == "line end":
-        return at == len(text) or text[at] == "\n"
-    before, after = at > 0 and _is_word(text[at - 1]), at < len(text) and _is_word(text[at])
-    return (before != after) == (what == "border")
-
-
-def _is_word(char: str) -> bool:
-    return char == "_" or (char.isascii() and char.isalnum())
-
-
-@lru_cache(maxsize=256)
-def compiled_pattern(text: str) -> Pattern:
-    """A pattern, ready to be searched for. Raises InvalidExpression."""
+def _paid(run: Evaluation, text: str) -> Pattern:
+    run.spend(_COMPILING * 10 + 4 * len(text))
     if len(text) > LONGEST:
         raise InvalidExpression(f"a pattern has at most {LONGEST:,} characters")
     if not _SPECIAL.intersection(text):
-        return Pattern((), text, True, False)
-    parser, writer = PatternParser(text), _Writer()
-    writer.write(parser.whole())
-    writer.emit(_MATCH)
-    instructions = tuple(writer.instructions)
-    first = instructions[0]
-    return Pattern(instructions, _prefix(instructions), False, first.kind == _ASSERT and first.what == "begin")
+        return Pattern(None, min(len(text), 100) // 4)
+    translated, size = _translated(text)
+    run.spend(_COMPILING * size)
+    try:
+        return Pattern(_compiled(translated), size)
+    except NotAPattern as error:
+        raise InvalidExpression(f"the pattern is not valid: {error}") from None
 
 
-def _prefix(instructions: tuple[_Instruction, ...]) -> str:
-    targets = {one.to for one in instructions if one.kind == _JUMP}
-    targets |= {one.other for one in instructions if one.kind == _SPLIT}
-    prefix = ""
-    for index, one in enumerate(instructions):
-        if one.kind != _CHAR or not one.what or index in targets:
-            break
-        prefix += one.what
-    return prefix
+_compiled = lru_cache(MOST_KEPT)(LinearPattern)
 
 
-class _TooLarge(InvalidExpression):
-    """A pattern compiles to too many instructions."""
+@lru_cache(MOST_KEPT)
+def _translated(text: str) -> tuple[str, int]:
+    """A pattern in the syntax of the engine, and its size. Raises InvalidExpression."""
+    parts, repeated = [], False
+    for token in _TOKENS.finditer(text):
+        if token["repeat"] is not None and repeated:
+            _refuse(token, "a repetition of a repetition; write a group around the first one")
+        repeated = token["repeat"] is not None
+        parts.append(_part(token))
+    translated = "".join(parts)
+    size = size_of(translated)
+    if size > LARGEST:
+        raise InvalidExpression(f"the pattern is too large: its repeats make it {size:,} long; {LARGEST:,} is the most")
+    return translated, size
 
 
-class _Writer:
-    """Writes the instructions of a pattern. A repeated part is written as often as it is repeated."""
+def _part(token: re.Match[str]) -> str:
+    text = token[0]
+    if token["escape"] is not None:
+        return f"[{_CLASSES[text[1:]]}]" if text[1:] in _CLASSES else _BORDERS.get(text[1:]) or _escaped(token, text)
+    if token["set"] is not None:
+        return f"[{token['negated']}{_set(token, token['set'])}]"
+    if token["least"] is not None and max(int(token["least"]), int(token["most"] or 0)) > MOST_REPEATED:
+        _refuse(token, f"a repetition is from 0 to {MOST_REPEATED:,}")
+    if token["group"] == "(" and token.string.startswith("?", token.end()):
+        _refuse(token, "a kind of group that is not supported")
+    if token["char"] == "[":
+        _refuse(token, "a set of characters that does not end")
+    return rf"\{text}" if token["char"] in ("{", "}") else text
 
-    def __init__(self) -> None:
-        self.instructions: list[_Instruction] = []
-        self._parts = 0
 
-    def emit(self, kind: int, fits: Callable[[str], bool] | None = None, what: str = "") -> int:
-        index = len(self.instructions)
-        self.instructions.append(_Instruction(kind, fits, index + 1, index + 1, what))
-        return index
+def _set(token: re.Match[str], content: str) -> str:
+    """What is between the brackets of a set: items that are classes, characters and ranges."""
+    parts = []
+    for item in _SET_ITEM.finditer(content):
+        posix, named, first, last = item.groups()
+        if posix is not None and posix not in _POSIX:
+            _refuse(token, f"there is no class [:{posix}:]")
+        if posix is not None:
+            parts.append(item[0])
+        elif named is not None:
+            parts.append(_CLASSES[named])
+        else:
+            ends = [_end(token, end) for end in (first, last) if end is not None]
+            parts.append("-".join(ends))
+    return "".join(parts)
 
-    def _aim_here(self, split: int) -> None:
-        """The next instruction is the second branch of a split."""
-        self.instructions[split] = self.instructions[split]._replace(other=len(self.instructions))
 
-    def _jump(self, index: int, to: int) -> None:
-        self.instructions[index] = self.instructions[index]._replace(to=to)
+def _end(token: re.Match[str], text: str) -> str:
+    """A character in a set, which may be an escape."""
+    if len(text) > 1:
+        return _escaped(token, text)
+    return rf"\{text}" if text in "[]&~^-" else text
 
-    def write(self, part: Part) -> None:
-        self._parts += 1  # also parts without an instruction, such as an empty group
-        if self._parts > LARGEST:
-            raise _TooLarge(f"the pattern is too large: it becomes more than {LARGEST:,} instructions")
-        match part:
-            case Char(fits, what):
-                self.emit(_CHAR, fits, what)
-            case Assertion(what):
-                self.emit(_ASSERT, what=what)
-            case Sequence(parts):
-                for one in parts:
-                    self.write(one)
-            case Alternatives(parts):
-                self._alternatives(parts)
-            case Repeated(of, least, most):
-                for _ in range(least):
-                    self.write(of)
-                if most is None:
-                    self._loop(of)
-                else:
-                    self._optional(of, most - least)
 
-    def _alternatives(self, parts: tuple[Part, ...]) -> None:
-        jumps = []
-        for one in parts[:-1]:
-            split = self.emit(_SPLIT)
-            self.write(one)
-            jumps.append(self.emit(_JUMP))
-            self._aim_here(split)
-        self.write(parts[-1])
-        for jump in jumps:
-            self._jump(jump, len(self.instructions))
+def _escaped(token: re.Match[str], escape: str) -> str:
+    char = escape[1:]
+    if len(char) > 1 or (char in _PLAIN_ESCAPES and char):
+        return escape
+    if char and char.isascii() and not char.isalnum():
+        return char if char in "<>" else escape  # the engine takes these escapes for borders
+    _refuse(token, f"the escape \\{char} is not supported")
 
-    def _loop(self, part: Part) -> None:
-        split = self.emit(_SPLIT)
-        self.write(part)
-        self._jump(self.emit(_JUMP), split)
-        self._aim_here(split)
 
-    def _optional(self, part: Part, times: int) -> None:
-        splits = []
-        for _ in range(times):
-            splits.append(self.emit(_SPLIT))
-            self.write(part)
-        for split in splits:
-            self._aim_here(split)
+def _refuse(token: re.Match[str], what: str) -> NoReturn:
+    raise InvalidExpression(f"the pattern is not valid at its character {token.start() + 1}: {what}")
