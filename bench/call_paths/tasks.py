@@ -1,4 +1,5 @@
-"""What the traced tasks do: nothing, or say that they are about to end. Durable tasks are named by import paths."""
+"""What the traced tasks do: nothing, or say that they are about to end or to fail. Durable tasks are named by their
+import paths."""
 
 from __future__ import annotations
 
@@ -8,6 +9,8 @@ from contextlib import contextmanager
 
 NOTHING = "bench.call_paths.tasks:nothing"
 MARKED = "bench.call_paths.tasks:marked"
+FAILING = "bench.call_paths.tasks:failing"
+ENDLESS = "bench.call_paths.tasks:endless"
 
 _marks: list[Callable[[], None]] = []
 """What each of the next tasks does last."""
@@ -31,3 +34,12 @@ async def marked() -> None:
     await asyncio.sleep(0.02)
     if _marks:
         _marks.pop()()
+
+
+async def failing() -> None:
+    await marked()
+    raise ValueError("it fails")
+
+
+async def endless() -> None:
+    await asyncio.sleep(3600.0)

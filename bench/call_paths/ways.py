@@ -1,7 +1,8 @@
 """The ways that are traced, from one moment to another. The moments do not depend on the layout of the package: a
 task's own function, a device's ``execute``, a commit of the store, the command line.
 
-Only public names are used: those of ``asterism`` itself, and ``asterism.__main__.main`` for the command line.
+Only public names are used: those of ``asterism`` itself, ``asterism.__main__.main`` for the command line, and what a
+server is made of, for a client without a socket.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import json
 import subprocess
 import sys
 import threading
@@ -18,6 +20,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
+
+import httpx
 
 import asterism
 from asterism import (
@@ -33,6 +37,15 @@ from asterism import (
     Work,
     Workflow,
 )
+from asterism.api.credentials import Credentials
+from asterism.base.http_limits import Bodies
+from asterism.durable.plan_runner import runs_plans
+from asterism.durable.plan_submissions import submit_plan
+from asterism.models import ModelEditor
+from asterism.server.app import server_app
+from asterism.server.endpoint import ServerState
+from asterism.server.request_guard import SERVER_LIMITS, Gate
+from asterism.store.memory import MemoryStore
 from bench.call_paths import tasks
 from bench.call_paths.tracer import Function, Tracer
 from bench.peers.surroundings import environment, scratch
@@ -128,6 +141,32 @@ def next_task_with_editor(tracer: Tracer) -> None:
 
     with tracer, tasks.ending_with(tracer.start, CHAIN - 1):
         Orchestrator([_Device(tracer)], editor=editor).run_sync(_chain(tasks.marked))
+
+
+def model_cycle(tracer: Tracer) -> None:
+    """Each task fails, and the model answers with the next one, which depends on that failure."""
+    from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
+
+    answers = iter(range(1, CHAIN))
+
+    async def script(messages: Any, info: AgentInfo) -> Any:
+        number = next(answers, None)
+        edits = [] if number is None else _next_failure(number)
+        arguments = json.dumps({"edits": edits, "reason": "scripted"})
+        yield {0: DeltaToolCall("answer", arguments, tool_call_id="call")}
+
+    plan = Constellation("failures")
+    plan.add(Task("0", call=tasks.FAILING))
+    editor = ModelEditor(FunctionModel(stream_function=script))
+    with tracer, tasks.ending_with(tracer.start, CHAIN - 1):
+        Orchestrator([_Device(tracer)], editor=editor).run_sync(plan)
+
+
+def _next_failure(number: int) -> list[dict[str, Any]]:
+    """The edits that add a task after the one before it has failed."""
+    task = {"id": str(number), "call": tasks.FAILING}
+    dependency = {"source": str(number - 1), "target": str(number), "on": "failure"}
+    return [{"op": "add_task", "task": task}, {"op": "add_dependency", **dependency}]
 
 
 # -- the command line --------------------------------------------------------------------------------------------------
@@ -280,15 +319,62 @@ def durable_commit(tracer: Tracer) -> None:
     _durable(tracer, stop_before=False)
 
 
+# -- a server ----------------------------------------------------------------------------------------------------------
+
+
+def edit_over_http(tracer: Tracer) -> None:
+    """A request to the application of a server, without a socket, until its answer. The server runs the plan, whose
+    store is in memory; the edit adds a task and what it depends on."""
+
+    async def live() -> None:
+        async with Fleet(MemoryStore()) as fleet, runs_plans(fleet, _quiet_orchestrator) as runner:
+            plan = Constellation("nightly")
+            plan.add(Task("first", call=tasks.ENDLESS))
+            await submit_plan(fleet, plan)
+            runner.wake()
+            await asyncio.sleep(SETTLED)
+            credentials = Credentials(fleet.store)
+            token = (await credentials.create("ann", ["admin"], by="bench")).token
+            gate = Gate(credentials, asyncio.get_running_loop().time, https=False)
+            state = ServerState(fleet, gate, Bodies(SERVER_LIMITS))
+            transport = httpx.ASGITransport(cast(Any, server_app(state, ["127.0.0.1"])))
+            headers = {"authorization": f"Bearer {token}"}
+            async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", headers=headers) as client:
+                for number in range(COMMANDS):
+                    await asyncio.sleep(SETTLED)
+                    edits = _task_after_first(f"task-{number}")
+                    tracer.start()
+                    answer = await client.post("/api/v1/plans/nightly/edits", json={"edits": edits})
+                    tracer.stop()
+                    answer.raise_for_status()
+            await state.close()
+
+    with _home(), tracer:
+        asyncio.run(live())
+
+
+def _quiet_orchestrator(fleet: Fleet) -> DurableOrchestrator:
+    return DurableOrchestrator(fleet, local=2, heartbeat=QUIET, takeover_after=3 * QUIET)
+
+
+def _task_after_first(task: str) -> list[dict[str, Any]]:
+    return [
+        {"op": "add_task", "task": {"id": task, "call": tasks.ENDLESS}},
+        {"op": "add_dependency", "source": "first", "target": task},
+    ]
+
+
 WAYS = {
     way.name: way
     for way in (
         Way("next-task", "A task's end to the start of the next, in memory", next_task),
         Way("next-task-editor", "The same with an editor (which changes nothing)", next_task_with_editor),
+        Way("model-cycle", "A failed task to the start of the task that a scripted model adds, in memory", model_cycle),
         Way("runs-create", "`asterism runs create`: `main()` to the id on standard output", create_run),
         Way("device", "The device's half: an idle device to the run's completion in the store", run_on_device),
         Way("durable-end", "A durable task's end to its journal record, given to the store", durable_end),
         Way("durable-commit", "The same, and the store's commit of it (SQLite)", durable_commit),
+        Way("http-edit", "A client's edit of a plan that the server runs, to its answer", edit_over_http),
         Way(
             "series-claim",
             "`asterism series claim --remote`: `main()` to the answer on standard output",
