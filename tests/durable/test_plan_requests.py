@@ -22,8 +22,10 @@ from asterism.durable.plan_requests import (
     requests_prefix,
     undo_edit,
 )
+from asterism.fleet.fleet import Fleet
 from asterism.gateway.enrolment import invite
 from asterism.store.protocol import PutRegister, Write
+from asterism.store.store_errors import StoreUnavailable
 from tests.durable import durable_work
 from tests.durable.durable_scenes import DONE, Stage, chain, left, task
 
@@ -58,6 +60,10 @@ def deaf(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RequestHandler, "answer_all", nothing)
 
 
+async def nobody(*_: Any) -> None:
+    """Owners learn of no request to cancel."""
+
+
 # -- answers -----------------------------------------------------------------------------------------------------------
 
 
@@ -75,6 +81,72 @@ async def test_the_owner_applies_an_edit_within_a_second_and_is_named(stage: Sta
     for name in "ab":
         durable_work.gate(name).set()
     assert set((await job).values) == {"a", "b", "c"}
+
+
+# -- of the process itself ---------------------------------------------------------------------------------------------
+
+
+async def _owner(stage: Stage, **terms: Any) -> Fleet:
+    """The fleet of a process that runs a plan, whose first task waits at its gate."""
+    orchestrator = stage.orchestrator(**terms)
+    stage.spawn(orchestrator.run(chain("a", "b", call="wait")))
+    await durable_work.gate("a begun").wait()
+    return orchestrator.fleet.named("bob")
+
+
+async def test_a_process_that_runs_the_plan_edits_it_without_a_register(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet, commit, keys = await _owner(stage), stage.store.commit, list[str]()
+
+    async def watched(writes: Sequence[Write]) -> None:
+        keys.extend(write.key for write in writes if isinstance(write, PutRegister))
+        await commit(writes)
+
+    monkeypatch.setattr(stage.store, "commit", watched)
+    answer = await edit_plan(fleet, "nightly", adding("c"))
+    assert (answer.by, answer.applied.version, (await stage.load()).plan.version) == ("nightly@here", 1, 1)
+    assert [key.partition("/")[0] for key in keys] == ["journal"]
+    with pytest.raises(EditRejected, match="b"):
+        await edit_plan(fleet, "nightly", adding("b"))
+    assert (await ask_why(fleet, "nightly", "b")) is not None
+    await asyncio.sleep(1.0)
+    assert await stage.store.registers("rejected/nightly/")
+
+
+async def test_a_process_whose_plan_is_to_be_cancelled_does_not_edit_it(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deaf(monkeypatch)
+    fleet = await _owner(stage)
+    monkeypatch.setattr(ownership, "cancel_reason", nobody)
+    await admin.cancel(fleet, "nightly", "not tonight")
+    with pytest.raises(PlanError, match="is being cancelled by bob: not tonight: it cannot be edited"):
+        await edit_plan(fleet, "nightly", adding("c"))
+
+
+async def test_an_edit_of_its_own_plan_that_is_not_durable_in_time_has_an_unknown_outcome(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet, commit = await _owner(stage), stage.store.commit
+
+    async def unavailable(writes: Sequence[Write]) -> None:
+        raise StoreUnavailable("it is gone")
+
+    monkeypatch.setattr(stage.store, "commit", unavailable)
+    with pytest.raises(AnswerLost, match=r"was not written within 3\.0 s"):
+        await edit_plan(fleet, "nightly", adding("c"), timeout=3.0)
+    monkeypatch.setattr(stage.store, "commit", commit)
+    await asyncio.sleep(60.0)
+    assert (await stage.load()).plan.version == 1  # late, and once
+
+
+async def test_a_process_that_is_about_to_leave_the_plan_asks_through_the_store(stage: Stage) -> None:
+    fleet = await _owner(stage)
+    for name in "ab":
+        durable_work.gate(name).set()
+    await stage.until(lambda: not fleet.running_plans)
+    assert (await edit_plan(fleet, "nightly", adding("c"))).reopened
 
 
 async def test_a_running_plan_rejects_an_edit_for_the_same_reasons_as_one_at_rest(stage: Stage) -> None:

@@ -154,7 +154,7 @@ def test_without_the_answer_in_the_same_commit_an_edit_is_answered_wrongly(monke
 def test_without_the_withdrawal_an_edit_is_applied_after_it_was_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     async def kept(self: Any) -> None: ...
 
-    monkeypatch.setattr(plan_requests.PlanRequest, "withdraw", kept)
+    monkeypatch.setattr(plan_requests._StoredRequest, "withdraw", kept)
     noticed(when_small=False, first=17)
 
 

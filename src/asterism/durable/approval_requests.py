@@ -5,29 +5,25 @@ process does (``admin.py``). Either way it is one commit, so it happens once or 
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from asterism.core.errors import AlreadyRunning, PlanError
-from asterism.core.plan.edits import ApprovalGone, EditBatch, WaitingEdit
+from asterism.core.plan.apply import Applied
+from asterism.core.plan.edits import EditBatch, WaitingEdit
 from asterism.durable import admin
 from asterism.durable.journal_store import read_head
 from asterism.durable.plan_requests import (
     ANSWER_TIMEOUT,
-    SILENT_FACTOR,
-    WITHDRAWAL_TIMEOUT,
     EditAnswer,
-    PlanRequest,
+    RequestKind,
+    RunningPlan,
     applied_json,
-    edit_answer,
+    ask,
+    batch_of,
+    read_applied,
 )
 from asterism.fleet.fleet import Fleet
-from asterism.orchestrator.execution import Execution
-from asterism.store.optimistic_update import retry_on_conflict
-from asterism.store.protocol import PutRegister, Write
-from asterism.store.store_errors import StoreUnavailable
+from asterism.store.protocol import Write
 
 
 async def approve_edit(
@@ -44,21 +40,18 @@ async def approve_edit(
     ApprovalGone; EditRejected, with the edit still waiting; PlanError if the plan is being cancelled; NotAnswered and
     AnswerLost."""
     by = who or fleet.by
-    value: dict[str, Any] = {"kind": "approve", "approval": number, "who": by, "reason": reason}
+    request: dict[str, Any] = {"approval": number, "who": by, "reason": reason}
     if batch is not None:
-        value["batch"] = batch.to_json()
+        request["batch"] = batch
 
-    async def at_rest(also: list[Write]) -> EditAnswer:
-        applied = await admin.change_once(
+    async def at_rest(also: list[Write]) -> Applied:
+        return await admin.change_once(
             fleet, name, lambda waiting, plan: admin.of_rules(waiting, name).approve(number, by, batch, reason), also
         )
-        return EditAnswer(applied)
 
-    answer = await _decide(fleet, name, value, at_rest, timeout)
-    if isinstance(answer, EditAnswer):
-        return answer
-    applied_batch = EditBatch.from_json(answer["batch"]) if "batch" in answer else EditBatch(())
-    return edit_answer(applied_batch, answer)
+    head, _ = await read_head(fleet.store, name)
+    await admin.check_not_cancelled(fleet.store, head, "edited")
+    return EditAnswer(*await ask(fleet, name, APPROVE, request, timeout=timeout, at_rest=at_rest))
 
 
 async def refuse_edit(
@@ -66,79 +59,36 @@ async def refuse_edit(
 ) -> WaitingEdit:
     """Drop a waiting edit. Durable on return. Raises ApprovalGone, and what ``approve_edit`` raises."""
     by = who or fleet.by
-    value = {"kind": "refuse", "approval": number, "who": by, "reason": reason}
+    request = {"approval": number, "who": by, "reason": reason}
 
     async def at_rest(also: list[Write]) -> WaitingEdit:
         return await admin.change_once(
             fleet, name, lambda waiting, plan: admin.of_rules(waiting, name).refuse(number, by, reason), also
         )
 
-    answer = await _decide(fleet, name, value, at_rest, timeout)
-    return answer if isinstance(answer, WaitingEdit) else WaitingEdit.from_json(answer["refused"])
-
-
-async def _decide(
-    fleet: Fleet, name: str, value: Mapping[str, Any], at_rest: Callable[[list[Write]], Awaitable[Any]], timeout: float
-) -> Any:
-    """What ``at_rest`` returns, if no process runs the plan; otherwise the answer of that process."""
     head, _ = await read_head(fleet.store, name)
     await admin.check_not_cancelled(fleet.store, head, "edited")
-    request = PlanRequest(fleet, name, value)
-
-    async def here() -> Any:
-        found = await request.read()
-        if "answer" in found.value:
-            return None
-        return await at_rest([PutRegister(request.key, None, found.revision)])
-
-    await request.send()
-    try:
-        while True:
-            answer = await request.wait(timeout, SILENT_FACTOR * timeout)
-            if answer is not None:
-                return _checked(answer)
-            with contextlib.suppress(AlreadyRunning):  # a process has just taken it over
-                done = await retry_on_conflict(here)
-                if done is not None:
-                    return done
-    except asyncio.CancelledError:
-        with contextlib.suppress(TimeoutError, StoreUnavailable):
-            async with asyncio.timeout(WITHDRAWAL_TIMEOUT):
-                await request.withdraw()
-        raise
-    except Exception:
-        late = await request.withdraw()
-        if late is not None:  # a process answered before that
-            return _checked(late)
-        raise
+    return (await ask(fleet, name, REFUSE, request, timeout=timeout, at_rest=at_rest))[0]
 
 
-def _checked(answer: Mapping[str, Any]) -> Mapping[str, Any]:
-    if "gone" in answer:
-        raise ApprovalGone(str(answer["gone"]))
-    if "error" in answer:
-        raise PlanError(str(answer["error"]))
-    return answer
+def _approve(owner: RunningPlan, request: Mapping[str, Any]) -> Applied:
+    reason = request.get("reason", "")  # an earlier version sends none
+    return owner.execution.waiting.approve(request["approval"], request["who"], batch_of(request), reason)
 
 
-def approval_answers(execution: Execution) -> dict[str, Callable[..., dict[str, Any]]]:
-    """What answers these requests, in the process that runs the plan."""
+def _refuse(owner: RunningPlan, request: Mapping[str, Any]) -> WaitingEdit:
+    return owner.execution.waiting.refuse(request["approval"], request["who"], request["reason"])
 
-    def approve(request: Mapping[str, Any]) -> dict[str, Any]:
-        batch = EditBatch.from_json(request["batch"]) if "batch" in request else None
-        try:
-            reason = request.get("reason", "")  # an earlier version sends none
-            applied = execution.waiting.approve(request["approval"], request["who"], batch, reason)
-        except ApprovalGone as error:
-            return {"gone": str(error)}
-        return {**applied_json(applied), "batch": applied.batch.to_json()}
 
-    def refuse(request: Mapping[str, Any]) -> dict[str, Any]:
-        try:
-            return {
-                "refused": execution.waiting.refuse(request["approval"], request["who"], request["reason"]).to_json()
-            }
-        except ApprovalGone as error:
-            return {"gone": str(error)}
-
-    return {"approve": approve, "refuse": refuse}
+APPROVE = RequestKind(
+    "approve",
+    _approve,
+    lambda applied: {**applied_json(applied), "batch": applied.batch.to_json()},
+    read_applied,
+)
+REFUSE = RequestKind(
+    "refuse",
+    _refuse,
+    lambda edit: {"refused": edit.to_json()},
+    lambda request, answer: WaitingEdit.from_json(answer["refused"]),
+)

@@ -10,36 +10,33 @@ The owner needs editors outside of it (``external=True``, ``asterism run --edito
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from asterism.core.errors import AsterismError, PlanError, error_text
-from asterism.core.plan.assignment_lock import AssignmentLock, CycleClaimed, CycleGone, EditCycle
+from asterism.core.errors import PlanError, error_text
+from asterism.core.plan.apply import Applied
+from asterism.core.plan.assignment_lock import AssignmentLock, EditCycle
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import EditBatch, WaitingEdit
-from asterism.durable.journal_store import load, read_head
+from asterism.durable.journal_store import load
 from asterism.durable.plan_requests import (
     ANSWER_TIMEOUT,
-    SILENT_FACTOR,
     WHY_TIMEOUT,
-    WITHDRAWAL_TIMEOUT,
     EditAnswer,
-    PlanRequest,
+    RequestKind,
+    RunningPlan,
     applied_json,
-    edit_answer,
+    ask,
+    batch_of,
+    read_applied,
 )
 from asterism.fleet.fleet import Fleet
-from asterism.orchestrator.execution import Execution
 from asterism.orchestrator.plan_mask import PlanMask
-from asterism.store.store_errors import StoreUnavailable
 
 LEASE = 60.0
 """Seconds for which a cycle is claimed by default."""
-
-_ERRORS: dict[str, type[AsterismError]] = {"claimed": CycleClaimed, "gone": CycleGone}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,18 +84,10 @@ async def list_cycles(fleet: Fleet, name: str, *, timeout: float = WHY_TIMEOUT) 
     stored = await load(fleet.store, name)
     if stored.head.ended or not stored.lock.cycles:
         return CycleList(())
-    request = PlanRequest(fleet, name, {"kind": "cycles"})
-    await request.send()
-    try:
-        answer = await request.wait(timeout, timeout)
-    except PlanError:  # it did not answer, or the plan is being cancelled or removed
-        answer = None
-    finally:
-        await request.withdraw()
-    if answer is None or "cycles" not in answer:
-        mask = PlanMask(stored.plan)
-        return CycleList(tuple(_view(stored.plan, one, mask, None) for one in stored.lock.cycles.values()))
-    return CycleList(tuple(map(_from_json, answer["cycles"])), str(answer["by"]))
+    with contextlib.suppress(PlanError):  # it did not answer, or the plan is being cancelled or removed
+        return CycleList(*await ask(fleet, name, CYCLES, {}, timeout=timeout, silent_timeout=timeout))
+    mask = PlanMask(stored.plan)
+    return CycleList(tuple(_view(stored.plan, cycle, mask, None) for cycle in stored.lock.cycles.values()))
 
 
 async def claim_cycle(
@@ -112,8 +101,8 @@ async def claim_cycle(
 ) -> CycleView:
     """Claim an open cycle for ``lease`` seconds, or renew the claim. ``who`` is the editor, by default this process's
     user. Raises CycleGone, CycleClaimed, NotAnswered, and PlanError if no process runs the plan."""
-    value = {"kind": "claim", "cycle": cycle, "who": who or fleet.by, "lease": lease}
-    return _from_json((await _ask(fleet, name, value, timeout))["cycle"])
+    request = {"cycle": cycle, "who": who or fleet.by, "lease": lease}
+    return (await ask(fleet, name, CLAIM, request, timeout=timeout))[0]
 
 
 async def answer_cycle(
@@ -128,38 +117,32 @@ async def answer_cycle(
     """Answer a cycle with a batch of edits, or with none: the plan continues as it is. Durable on return. A cycle that
     nobody has claimed is claimed by the answer. Raises EditRejected, with the cycle open for another answer, and what
     ``claim_cycle`` raises."""
-    answered = batch or EditBatch(())
-    value = {"kind": "answer", "cycle": cycle, "who": who or fleet.by, "batch": answered.to_json()}
-    return edit_answer(answered, await _ask(fleet, name, value, timeout))
+    request = {"cycle": cycle, "who": who or fleet.by, "batch": batch or EditBatch(())}
+    return EditAnswer(*await ask(fleet, name, ANSWER, request, timeout=timeout))
 
 
-async def _ask(fleet: Fleet, name: str, value: Mapping[str, Any], timeout: float) -> Mapping[str, Any]:
-    """Make a request, and return the answer. If none comes, the request is withdrawn, and nothing has happened."""
-    request = PlanRequest(fleet, name, value)
-    await request.send()
-    answer: Mapping[str, Any] | None
-    try:
-        answer = await request.wait(timeout, SILENT_FACTOR * timeout)
-    except asyncio.CancelledError:
-        with contextlib.suppress(TimeoutError, StoreUnavailable):
-            async with asyncio.timeout(WITHDRAWAL_TIMEOUT):
-                await request.withdraw()
-        raise
-    except Exception:
-        answer = await request.withdraw()
-        if answer is None:  # otherwise a process answered before that
-            raise
-    answer = answer or await request.withdraw()
-    if answer is None:
-        head, _ = await read_head(fleet.store, name)
-        if head.ended:
-            raise PlanError(f"plan {name!r} has ended ({head.state})")
-        raise PlanError(f"no process runs plan {name!r}, so its edit cycles wait. Resume it: asterism resume {name}")
-    if "problem" in answer:
-        raise _ERRORS[answer["problem"]](str(answer["message"]))
-    if "error" in answer:
-        raise PlanError(str(answer["error"]))
-    return answer
+# -- answering ---------------------------------------------------------------------------------------------------------
+
+
+def _cycles(owner: RunningPlan, request: Mapping[str, Any]) -> tuple[CycleView, ...]:
+    return tuple(_view_of(owner, cycle) for cycle in owner.execution.lock.cycles.values())
+
+
+def _claim(owner: RunningPlan, request: Mapping[str, Any]) -> CycleView:
+    return _view_of(owner, owner.execution.cycles.claim(request["cycle"], request["who"], request["lease"]))
+
+
+def _answer(owner: RunningPlan, request: Mapping[str, Any]) -> Applied:
+    number, who = request["cycle"], request["who"]
+    cycles, opened = owner.execution.cycles, owner.execution.lock.cycles.get(number)
+    if opened is not None and opened.claimed_by is None:
+        cycles.claim(number, who, LEASE)
+    return cycles.answer(number, who, batch_of(request))
+
+
+def _view_of(owner: RunningPlan, cycle: EditCycle) -> CycleView:
+    execution = owner.execution
+    return _view(execution.plan, cycle, owner.mask, execution.lock, execution.cycles.refusals_of(cycle))
 
 
 def _from_json(data: Mapping[str, Any]) -> CycleView:
@@ -167,41 +150,20 @@ def _from_json(data: Mapping[str, Any]) -> CycleView:
     return CycleView(**{**fields, "ends": tuple(data["ends"]), "refusals": tuple(data.get("refusals", ()))})
 
 
-# -- answering ---------------------------------------------------------------------------------------------------------
-
-
-def cycle_answers(execution: Execution) -> dict[str, Callable[..., dict[str, Any]]]:
-    """What answers these requests, in the process that runs the plan."""
-    plan, lock, mask = execution.plan, execution.lock, PlanMask(execution.plan)
-
-    def view(cycle: EditCycle) -> CycleView:
-        return _view(plan, cycle, mask, lock, execution.cycles.refusals_of(cycle))
-
-    def cycles(request: Mapping[str, Any]) -> dict[str, Any]:
-        return {"cycles": [view(one).to_json() for one in lock.cycles.values()]}
-
-    def claim(request: Mapping[str, Any]) -> dict[str, Any]:
-        try:
-            claimed = execution.cycles.claim(request["cycle"], request["who"], request["lease"])
-        except (CycleGone, CycleClaimed) as error:
-            return _problem(error)
-        return {"cycle": view(claimed).to_json()}
-
-    def answer(request: Mapping[str, Any]) -> dict[str, Any]:
-        number, who = request["cycle"], request["who"]
-        try:
-            opened = lock.cycles.get(number)
-            if opened is not None and opened.claimed_by is None:
-                execution.cycles.claim(number, who, LEASE)
-            return applied_json(execution.cycles.answer(number, who, EditBatch.from_json(request["batch"])))
-        except (CycleGone, CycleClaimed) as error:
-            return _problem(error)
-
-    return {"cycles": cycles, "claim": claim, "answer": answer}
-
-
-def _problem(error: CycleGone | CycleClaimed) -> dict[str, Any]:
-    return {"problem": "gone" if isinstance(error, CycleGone) else "claimed", "message": str(error)}
+CYCLES = RequestKind(
+    "cycles",
+    _cycles,
+    lambda cycles: {"cycles": [cycle.to_json() for cycle in cycles]},
+    lambda request, answer: tuple(map(_from_json, answer["cycles"])),
+    changes=False,
+)
+CLAIM = RequestKind(
+    "claim",
+    _claim,
+    lambda cycle: {"cycle": cycle.to_json()},
+    lambda request, answer: _from_json(answer["cycle"]),
+)
+ANSWER = RequestKind("answer", _answer, applied_json, read_applied)
 
 
 def _view(

@@ -24,7 +24,7 @@ from asterism.core.errors import AlreadyRunning
 from asterism.core.json_values import plain_json
 from asterism.core.plan.apply import Applied
 from asterism.core.plan.constellation import Constellation
-from asterism.core.plan.edits import Edit, EditBatch, EditWaits, WaitingEdit
+from asterism.core.plan.edits import Edit, EditBatch, WaitingEdit
 from asterism.core.plan.journal import RecordedConstellation, RecordedLock
 from asterism.core.run.session import PLAN
 from asterism.core.run.workflow import Workflow
@@ -265,7 +265,8 @@ class DurableOrchestrator(PlanCommands):
     async def edit(self, plan_id: str, batch: EditBatch, *, editor: str | None = None) -> Applied:
         """Edit a plan that runs here, as a person or as an editor. Durable on return. Raises EditRejected, and
         EditWaits."""
-        return await self._submit(
+        await self.scheduler.roster.learn_devices()
+        return await self._change(
             plan_id, lambda: self.scheduler.find_editable(plan_id).waiting.submit(batch, None, editor)
         )
 
@@ -294,7 +295,8 @@ class DurableOrchestrator(PlanCommands):
     async def answer(self, cycle_id: int, who: str, answer: Answer, *, plan_id: str | None = None) -> Applied:
         """Answer a claimed cycle. Durable on return. Raises EditRejected, and EditWaits."""
         name = plan_id if plan_id is not None else self.scheduler.find(None).plan.id
-        return await self._submit(name, lambda: self.scheduler.find_editable(name).cycles.answer(cycle_id, who, answer))
+        await self.scheduler.roster.learn_devices()
+        return await self._change(name, lambda: self.scheduler.find_editable(name).cycles.answer(cycle_id, who, answer))
 
     async def cancel(self, plan_id: str, *, hard: bool = False) -> None:
         """Cancel a plan that runs here. Its end is durable on return; meanwhile any later owner would cancel it too.
@@ -304,21 +306,6 @@ class DurableOrchestrator(PlanCommands):
             self.scheduler.find(plan_id)  # raises PlanError
             raise OwnershipLost(f"plan {plan_id!r} is being left by this process")
         await ownership.cancel(lambda: self.scheduler.find(plan_id), hard=hard)
-
-    async def _submit(self, plan_id: str, submit: Callable[[], Applied]) -> Applied:
-        """As ``_change``; that an edit waits for a person is durable, too, before EditWaits is raised."""
-
-        def change() -> Applied | EditWaits:
-            try:
-                return submit()
-            except EditWaits as waits:
-                return waits
-
-        await self.scheduler.roster.learn_devices()
-        done = await self._change(plan_id, change)
-        if isinstance(done, EditWaits):
-            raise done
-        return done
 
     async def _change(self, plan_id: str, change: Callable[[], Value]) -> Value:
         ownership = self._owned.get(plan_id)

@@ -22,6 +22,7 @@ from typing import Any
 
 from asterism.base import expressions
 from asterism.base.expressions import Conditions
+from asterism.base.text import join_names
 from asterism.core.errors import AsterismError, NotJson, PlanError
 from asterism.core.json_values import NOTHING
 from asterism.core.plan.constellation import Constellation
@@ -74,6 +75,9 @@ LOAD_ATTEMPTS = 5
 
 LONGEST_FILE = 500
 """How many characters the name of a plan file has at most in a head."""
+
+MOST_NAMES = 10
+"""How many plans a message names."""
 
 LOCK_TERMS = ("policy", "max_cycles", "edit_timeout")
 """The terms of a head that are options of the lock."""
@@ -224,11 +228,17 @@ async def read_heads(store: Store) -> list[Head]:
 
 
 async def read_head(store: Store, name: str) -> tuple[Head, int]:
-    """The head of a plan, and its revision. Raises UnknownConstellation."""
+    """The head of a plan, and its revision. Raises UnknownConstellation, which names the plans that exist."""
     register = await store.register(head_key(name))
-    if register is None:
-        raise UnknownConstellation(f"there is no plan {name!r} in {store.url}")
-    return decode_head(register), register.revision
+    if register is not None:
+        return decode_head(register), register.revision
+    names = [register.key.removeprefix(PLANS) for register in await store.registers(PLANS)]
+    problem = f"there is no plan {name!r} in {store.url}"
+    if not names:
+        raise UnknownConstellation(
+            f"{problem}. The store has no plans; start one with: asterism run PLAN.YAML --store URL"
+        )
+    raise UnknownConstellation(f"{problem}. The plans are: {join_names(names, MOST_NAMES)}")
 
 
 def check_storable(plan: Constellation) -> None:

@@ -14,15 +14,14 @@ import logging
 import random
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
 from typing import Any, TypeVar
 
 from asterism.core.errors import RunRefused
-from asterism.core.plan.explain import Why
+from asterism.core.plan.edits import EditWaits
 from asterism.core.plan.status import RUNNING
 from asterism.core.run.run import TERMINAL, RunStatus
 from asterism.durable.admin import cancel_reason, pause_key, pause_reason
-from asterism.durable.approval_requests import approval_answers
+from asterism.durable.approval_requests import APPROVE, REFUSE
 from asterism.durable.approval_store import (
     ApprovalRecords,
     escalation_of,
@@ -31,11 +30,11 @@ from asterism.durable.approval_store import (
     scopes_of,
     terms_with_approvals,
 )
-from asterism.durable.cycle_requests import cycle_answers
+from asterism.durable.cycle_requests import ANSWER, CLAIM, CYCLES
 from asterism.durable.fleet_device import FleetDevice, PlanRuns, until_available
-from asterism.durable.journal_store import OwnershipLost, ReloadRequired, StoredConstellation, load
+from asterism.durable.journal_store import Head, OwnershipLost, ReloadRequired, StoredConstellation, load
 from asterism.durable.journal_writer import JournalWriter
-from asterism.durable.plan_requests import RequestHandler
+from asterism.durable.plan_requests import EDIT, WHY, RequestHandler, RunningPlan
 from asterism.durable.rejected_edits import RejectionRecorder
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
@@ -72,6 +71,10 @@ FREE_LOOKS = 10
 and removed. So an editor that sends an edit whenever the last one was answered is answered at once."""
 
 
+KINDS = {kind.name: kind for kind in (EDIT, WHY, CYCLES, CLAIM, ANSWER, APPROVE, REFUSE)}
+"""The requests that the owner of a plan answers."""
+
+
 class FleetMembership:
     """The orchestrator as a device of its fleet, for as long as the block lasts. On exit it hands its runs back."""
 
@@ -102,7 +105,8 @@ class FleetMembership:
 
 
 class Ownership:
-    """``watch`` is a context that lasts as long as one loaded state of the plan."""
+    """``watch`` is a context that lasts as long as one loaded state of the plan. ``running`` is the plan while it can
+    be changed."""
 
     def __init__(
         self,
@@ -119,18 +123,26 @@ class Ownership:
         self._options, self._events, self._random = options, events, chance
         self._member, self._watch = member, watch
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._running = asyncio.Event()  # while the plan can be changed
+        self._started = asyncio.Event()  # while the plan can be changed
         self._paused = False  # by a call in this process
-        self._journal: JournalWriter | None = None
+        self._stored: StoredConstellation | None = None
+        self.running: RunningPlan | None = None
+
+    @property
+    def head(self) -> Head:
+        assert self._stored is not None
+        return self._stored.head
 
     # -- running the plan ----------------------------------------------------------------------------------------------
 
     async def run(self, stored: StoredConstellation, owner: PlanCommands) -> Result:
         """Run the plan to its end. Raises OwnershipLost if another process continues it, or may."""
         name = stored.plan.id
+        self._fleet.running_plans[name] = self
         try:
             while True:
                 try:
+                    self._stored = stored
                     async with self._watch(stored):
                         result = await self._run_loaded(stored, owner)
                     self._ended.set_result(None)
@@ -143,6 +155,7 @@ class Ownership:
                     if stored.head.owner != self._member.agent.session.id:
                         raise OwnershipLost(f"{stored.head.device} continues plan {name!r}") from None
         finally:
+            del self._fleet.running_plans[name]
             if not self._ended.done():
                 self._ended.set_exception(OwnershipLost(f"plan {name!r} was left before its end"))
                 self._ended.exception()  # retrieved, so that asyncio does not complain if no task waits
@@ -175,18 +188,18 @@ class Ownership:
             pause = await until_available(clock, lambda: pause_reason(store, name)) is not None
             cancel = await until_available(clock, lambda: cancel_reason(store, name))
             outdated = _outdated_runs(stored)
-            self._journal = journal
             stage = functools.partial(_stage_approvals, journal)
             records = functools.partial(read_records, store, stored.head, journal.stage, stage)
             approvals = await until_available(clock, records)
             execution = self._start(stored, journal, owner, approvals, trace)
-            self._running.set()
+            self.running = RunningPlan(agent.name, execution, journal, owner, PlanMask(stored.plan))
+            self._started.set()
             if stored.head.cancelling or cancel is not None:
                 self._cancel(execution, journal, cancel)
             elif pause or self._paused:  # before any task can start
                 execution.pause()
             jobs = [
-                asyncio.create_task(self._follow_requests(execution, journal, owner, pause)),
+                asyncio.create_task(self._follow_requests(self.running, pause)),
                 asyncio.create_task(cancel_runs(self._fleet, name, outdated)),
             ]
             ends: list[asyncio.Future[Any]] = [execution.done, lost, self._member.left]
@@ -232,7 +245,7 @@ class Ownership:
     async def _leave(
         self, name: str, journal: JournalWriter, execution: Execution | None, jobs: list[asyncio.Task[None]]
     ) -> None:
-        self._running.clear()
+        self._started.clear()
         self._paused = execution is not None and execution.paused
         for job in jobs:
             job.cancel()
@@ -249,37 +262,43 @@ class Ownership:
                 await journal.close()
             finally:
                 self._device.detach(name)
-                self._journal = None
+                self.running = None
 
     # -- changing the plan ---------------------------------------------------------------------------------------------
 
     async def change(self, change: Callable[[], Value]) -> Value:
-        """Change the plan, and wait until that is durable. If the plan is reloaded before that, nothing of the change
-        has happened, and it is made again."""
+        """Change the plan, and wait until that is durable; that an edit waits for a person is durable, too, before
+        EditWaits is raised. If the plan is reloaded before that, nothing of the change has happened, and it is made
+        again."""
         while True:
-            running = asyncio.ensure_future(self._running.wait())
-            either: list[asyncio.Future[Any]] = [running, self._ended]
-            try:
+            started = asyncio.ensure_future(self._started.wait())
+            either: list[asyncio.Future[Any]] = [started, self._ended]
+            try:  # also if it has started: before a reload the loop needs a turn to notice
                 await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                running.cancel()
-            journal = self._journal
-            changed = change()  # raises if the plan does not run here any more
-            if journal is None:
+                started.cancel()
+            running, waits = self.running, None
+            try:
+                changed = change()  # raises if the plan does not run here any more
+            except EditWaits as waiting:
+                waits = waiting
+            if running is None:
                 raise OwnershipLost("the plan was left before the change was durable")
             try:
-                await journal.commit()
-                return changed
+                await running.journal.commit()
             except ReloadRequired:
                 continue
+            if waits is not None:
+                raise waits
+            return changed
 
     async def cancel(self, find: Callable[[], Execution], *, hard: bool) -> None:
         """Cancel the plan, and wait until its end is durable. Any later owner would cancel it too."""
 
         def cancel() -> None:
             execution = find()
-            assert self._journal is not None
-            self._journal.stage_head(cancelling=True, state="cancelling")
+            assert self.running is not None
+            self.running.journal.stage_head(cancelling=True, state="cancelling")
             execution.cancel()
             if hard:
                 execution.cancel_hard()
@@ -296,25 +315,11 @@ class Ownership:
             journal.stage_head(cancelling=True, state="cancelling")  # in one commit with the note
         execution.cancel(reason or "")
 
-    async def _follow_requests(
-        self, execution: Execution, journal: JournalWriter, owner: PlanCommands, paused: bool
-    ) -> None:
+    async def _follow_requests(self, plan: RunningPlan, paused: bool) -> None:
         """Look in the store for requests to the plan: edit, explain, pause, resume or cancel it. A pause or resume in
         this process holds until the request in the store changes."""
-        store, name, device = self._fleet.store, execution.plan.id, self._member.agent.name
-        mask = PlanMask(execution.plan)
-        handler = RequestHandler(
-            store,
-            self._fleet.clock,
-            name,
-            device,
-            journal.commit,
-            lambda: not execution.done.done() and not execution.cancelling,
-            execution.waiting.submit,
-            lambda task: _masked(owner.why(task, name), mask),
-            {**cycle_answers(execution), **approval_answers(execution)},
-            self._scheduler.roster.learn_devices,
-        )
+        store, execution, device = self._fleet.store, plan.execution, plan.device
+        name, handler = execution.plan.id, RequestHandler(self._fleet, plan, KINDS)
         watch = store.watch(frozenset({for_plan(name)}))
         vain = 0
         try:
@@ -323,7 +328,7 @@ class Ownership:
                 with contextlib.suppress(StoreUnavailable):
                     cancel = await cancel_reason(store, name)
                     if cancel is not None:
-                        self._cancel(execution, journal, cancel)
+                        self._cancel(execution, plan.journal, cancel)
                         return
                     pause = await store.register(pause_key(name))
                     if (pause is not None) != paused:
@@ -331,7 +336,7 @@ class Ownership:
                         (execution.pause if paused else execution.resume)()
                     if pause is not None and pause.value.get("applied_by") != device:
                         answered = {**pause.value, "applied_by": device}
-                        await journal.commit(PutRegister(pause.key, answered, pause.revision))
+                        await plan.journal.commit(PutRegister(pause.key, answered, pause.revision))
                     answers = await handler.answer_all()
                 vain = 0 if answers else vain + 1
                 wait = REQUEST_INTERVAL
@@ -361,10 +366,6 @@ async def cancel_runs(fleet: Fleet, name: str, chosen: Callable[[str, int], bool
         if chosen(task, int(epoch)):
             with contextlib.suppress(RunRefused):
                 await until_available(fleet.clock, functools.partial(fleet.cancel, run.id))
-
-
-def _masked(why: Why, mask: PlanMask) -> Why:
-    return replace(why, holders=tuple(replace(one, text=mask.shown(one.text)) for one in why.holders))
 
 
 def _outdated_runs(stored: StoredConstellation) -> Callable[[str, int], bool]:

@@ -10,6 +10,9 @@ whatever crashes:
   found instead, or nothing of that commit happens, and the owner reloads the plan (``ReloadRequired``).
 - If no process runs the plan, the asking process edits it (``admin.py``), and removes its request in the same commit.
 
+A process that runs the plan itself asks itself (``Fleet.running_plans``), without a register: the change is durable
+when it is answered. If the store does not take it in time, its outcome is unknown (``AnswerLost``).
+
 A request whose process died is applied by the owner. A pause is a register that lasts (``admin.py``); the owner writes
 its name into it.
 """
@@ -18,28 +21,39 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from contextlib import AbstractAsyncContextManager
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from asterism.base.clock import Clock, new_id
+from asterism.base.clock import new_id
 from asterism.base.durations import format_age, format_duration
-from asterism.core.errors import AlreadyRunning, EditRejected, PlanError, Violation
-from asterism.core.json_values import NOTHING
+from asterism.core.errors import AlreadyRunning, AsterismError, EditRejected, PlanError, Violation
 from asterism.core.plan.apply import Applied
-from asterism.core.plan.edits import EditBatch, EditWaits, WaitingEdit
+from asterism.core.plan.assignment_lock import CycleClaimed, CycleGone
+from asterism.core.plan.edits import ApprovalGone, EditBatch, EditWaits, WaitingEdit
 from asterism.core.plan.explain import Holder, Why
 from asterism.core.run.session import Session
 from asterism.durable import admin
 from asterism.durable.journal_store import Head, OwnershipLost, load, read_head
+from asterism.durable.journal_writer import JournalWriter
 from asterism.durable.plan_submissions import is_to_be_run
 from asterism.fleet.fleet import Fleet
+from asterism.orchestrator.execution import Execution
+from asterism.orchestrator.orchestrator import PlanCommands
+from asterism.orchestrator.plan_mask import PlanMask
 from asterism.store.optimistic_update import retry_on_conflict, try_commit
-from asterism.store.protocol import PutRegister, Register, Store, for_plan
+from asterism.store.protocol import PutRegister, Register, Write, for_plan
 from asterism.store.store_errors import StoreUnavailable
 
+if TYPE_CHECKING:
+    from asterism.durable.ownership import Ownership
+
 log = logging.getLogger("asterism.durable")
+
+Answer = TypeVar("Answer")
 
 ANSWER_TIMEOUT = 10.0
 """Seconds to wait for the answer of a process that sends heartbeats."""
@@ -93,7 +107,7 @@ class PauseAnswer:
     by: str | None = None
 
 
-# -- asking ------------------------------------------------------------------------------------------------------------
+# -- edit, undo, pause, why -------------------------------------------------------------------------------------------
 
 
 async def edit_plan(
@@ -104,25 +118,37 @@ async def edit_plan(
     dry_run: bool = False,
     timeout: float = ANSWER_TIMEOUT,
     editor: str | None = None,
+    alone: Callable[[], AbstractAsyncContextManager[object]] = contextlib.nullcontext,
 ) -> EditAnswer:
     """Edit a stored plan, whether a process runs it or not. Durable on return. ``editor`` is the name of the editor
-    that the edit comes from, which has a scope; None for a person.
+    that the edit comes from, which has a scope; None for a person. A plan that no process runs is edited within the
+    context ``alone``.
 
-    With ``dry_run`` the edit is only checked, against the plan as it is in the store. Raises EditRejected with every
-    violation, EditWaits if it waits for a person, PlanError if the plan is being cancelled, NotAnswered and
-    AnswerLost."""
+    With ``dry_run`` the edit is only checked, against the plan as it is in the store. Raises UnknownConstellation,
+    EditRejected with every violation, EditWaits if it waits for a person, PlanError if the plan is being cancelled,
+    NotAnswered and AnswerLost."""
     if dry_run:
         applied, waits = await admin.try_edit(fleet, name, batch, editor)
         return EditAnswer(applied, waits=waits)
-    while True:
-        head, _ = await read_head(fleet.store, name)
-        if head.ended or await admin.live_owner(fleet.store, head) is None:
-            with contextlib.suppress(AlreadyRunning):  # a process has just taken it over
+    request = {"batch": batch} if editor is None else {"batch": batch, "editor": editor}
+    before: Head
+
+    async def at_rest(also: list[Write]) -> Applied:
+        nonlocal before
+        before, _ = await read_head(fleet.store, name)
+        return await admin.edit_once(fleet, name, batch, also=also, editor=editor)
+
+    while name not in fleet.running_plans:
+        before, _ = await read_head(fleet.store, name)
+        if not before.ended and await admin.live_owner(fleet.store, before) is not None:
+            await admin.check_not_cancelled(fleet.store, before, "edited")
+            break
+        with contextlib.suppress(AlreadyRunning):  # a process has just taken it over
+            async with alone():
                 applied = await admin.edit(fleet, name, batch, editor=editor)
-                return await _answer_at_rest(fleet, head, applied)
-            continue
-        await admin.check_not_cancelled(fleet.store, head, "edited")
-        return await _ask_for_edit(fleet, name, batch, timeout, editor)
+            return await _answer_at_rest(fleet, before, applied)
+    applied, by = await ask(fleet, name, EDIT, request, timeout=timeout, at_rest=at_rest)
+    return EditAnswer(applied, by) if by is not None else await _answer_at_rest(fleet, before, applied)
 
 
 async def _answer_at_rest(fleet: Fleet, head: Head, applied: Applied) -> EditAnswer:
@@ -144,12 +170,13 @@ async def undo_edit(
     dry_run: bool = False,
     timeout: float = ANSWER_TIMEOUT,
     editor: str | None = None,
+    alone: Callable[[], AbstractAsyncContextManager[object]] = contextlib.nullcontext,
 ) -> EditAnswer:
     """Undo the newest edit of a stored plan that is not undone, whether a process runs it or not. Raises what
     ``edit_plan`` raises."""
     stored = await load(fleet.store, name)
     batch = stored.plan.undo_stack.batch(fleet.by, reason)
-    return await edit_plan(fleet, name, batch, dry_run=dry_run, timeout=timeout, editor=editor)
+    return await edit_plan(fleet, name, batch, dry_run=dry_run, timeout=timeout, editor=editor, alone=alone)
 
 
 async def pause_plan(fleet: Fleet, name: str, reason: str = "", *, timeout: float = WHY_TIMEOUT) -> PauseAnswer:
@@ -181,83 +208,209 @@ async def _paused_by(fleet: Fleet, name: str, device: str, timeout: float) -> st
 
 async def ask_why(fleet: Fleet, name: str, task: str, *, timeout: float = WHY_TIMEOUT) -> Why | None:
     """Why a task is not running, as the process that runs the plan knows it; None if it does not answer in time."""
-    request = PlanRequest(fleet, name, {"kind": "why", "task": task})
-    await request.send()
-    try:
-        answer = await request.wait(timeout, timeout)
-    except PlanError:  # it did not answer, or the plan is being cancelled or removed
-        return None
-    finally:
-        await request.withdraw()
-    if answer is None or "holders" not in answer:
-        return None
-    return Why(task, answer["status"], tuple(Holder(**one) for one in answer["holders"]))
+    with contextlib.suppress(PlanError):  # it did not answer, or the plan is being cancelled or removed
+        return (await ask(fleet, name, WHY, {"task": task}, timeout=timeout, silent_timeout=timeout))[0]
+    return None
 
 
-async def _ask_for_edit(
-    fleet: Fleet, name: str, batch: EditBatch, timeout: float, editor: str | None = None
-) -> EditAnswer:
-    value = {"kind": "edit", "batch": batch.to_json()}
-    request = PlanRequest(fleet, name, value if editor is None else {**value, "editor": editor})
-
-    async def at_rest() -> EditAnswer | None:
-        """Edit the plan here, since no process runs it; None if one does by now, or has answered."""
-
-        async def attempt() -> EditAnswer | None:
-            found = await request.read()
-            if "answer" in found.value:
-                return None
-            withdrawn = PutRegister(request.key, None, found.revision)
-            head, _ = await read_head(fleet.store, name)
-            applied = await admin.edit_once(fleet, name, batch, also=[withdrawn], editor=editor)
-            return await _answer_at_rest(fleet, head, applied)
-
-        with contextlib.suppress(AlreadyRunning):
-            return await retry_on_conflict(attempt)
-        return None
-
-    await request.send()
-    try:
-        while True:
-            answer = await request.wait(timeout, SILENT_FACTOR * timeout)
-            if answer is not None:
-                return edit_answer(batch, answer)
-            done = await at_rest()
-            if done is not None:
-                return done
-    except asyncio.CancelledError:
-        with contextlib.suppress(TimeoutError, StoreUnavailable):
-            async with asyncio.timeout(WITHDRAWAL_TIMEOUT):
-                await request.withdraw()
-        raise
-    except Exception:
-        answer = await request.withdraw()
-        if answer is not None:  # a process answered before that
-            return edit_answer(batch, answer)
-        raise
+# -- kinds of requests -------------------------------------------------------------------------------------------------
 
 
-def edit_answer(batch: EditBatch, answer: Mapping[str, Any]) -> EditAnswer:
-    """Raises EditRejected, EditWaits, or PlanError."""
+@dataclass(frozen=True)
+class RunningPlan:
+    """One loaded state of a plan, as the process that runs it has it. ``device`` is the name of the process,
+    ``commands`` are those of its orchestrator."""
+
+    device: str
+    execution: Execution
+    journal: JournalWriter
+    commands: PlanCommands
+    mask: PlanMask
+
+    @property
+    def active(self) -> bool:
+        """Whether the plan has not ended yet, and is not being cancelled."""
+        return not self.execution.done.done() and not self.execution.cancelling
+
+
+@dataclass(frozen=True)
+class RequestKind(Generic[Answer]):
+    """A kind of request. ``perform`` does it in the process that runs the plan; ``write`` and ``read`` are the answer
+    as JSON and back, with the request. ``changes``: it changes the plan."""
+
+    name: str
+    perform: Callable[[RunningPlan, Mapping[str, Any]], Answer]
+    write: Callable[[Answer], dict[str, Any]]
+    read: Callable[[Mapping[str, Any], Mapping[str, Any]], Answer]
+    changes: bool = True
+
+
+def batch_of(request: Mapping[str, Any]) -> EditBatch | None:
+    """The batch of a request: an object if this process asks, JSON if it comes from the store."""
+    batch = request.get("batch")
+    return batch if batch is None or isinstance(batch, EditBatch) else EditBatch.from_json(batch)
+
+
+def applied_json(applied: Applied) -> dict[str, Any]:
+    return {
+        "version": applied.version,
+        "inverse": None if applied.inverse is None else applied.inverse.to_json(),
+        "stopped": [list(execution) for execution in applied.stopped],
+    }
+
+
+def read_applied(request: Mapping[str, Any], answer: Mapping[str, Any]) -> Applied:
+    batch = batch_of(answer) or batch_of(request) or EditBatch(())
+    inverse = None if answer["inverse"] is None else EditBatch.from_json(answer["inverse"])
+    return Applied(answer["version"], batch, inverse, tuple((task, epoch) for task, epoch in answer["stopped"]))
+
+
+def _edit(owner: RunningPlan, request: Mapping[str, Any]) -> Applied:
+    return owner.execution.waiting.submit(batch_of(request) or EditBatch(()), None, request.get("editor"))
+
+
+def _why(owner: RunningPlan, request: Mapping[str, Any]) -> Why:
+    why = owner.commands.why(request["task"], owner.execution.plan.id)
+    return replace(why, holders=tuple(replace(holder, text=owner.mask.shown(holder.text)) for holder in why.holders))
+
+
+EDIT = RequestKind("edit", _edit, applied_json, read_applied)
+
+WHY = RequestKind(
+    "why",
+    _why,
+    lambda why: {"status": str(why.status), "holders": [asdict(holder) for holder in why.holders]},
+    lambda request, answer: Why(
+        request["task"], answer["status"], tuple(Holder(**holder) for holder in answer["holders"])
+    ),
+    changes=False,
+)
+
+_PROBLEMS: dict[str, type[AsterismError]] = {"claimed": CycleClaimed, "gone": CycleGone}
+
+
+def _error_json(device: str, error: Exception) -> dict[str, Any]:
+    """The answer to a request that could not be done."""
+    if isinstance(error, EditWaits):
+        return {"waiting": error.approval.to_json()}
+    if isinstance(error, EditRejected):
+        return {"violations": [asdict(violation) for violation in error.violations]}
+    if isinstance(error, ApprovalGone):
+        return {"gone": str(error)}
+    for problem, kind in _PROBLEMS.items():
+        if isinstance(error, kind):
+            return {"problem": problem, "message": str(error)}
+    return {"error": f"{device!r} could not do it: {error}"}
+
+
+def _raise_error(answer: Mapping[str, Any]) -> None:
+    """Raise the error of an answer, if it has one."""
     if "waiting" in answer:
         raise EditWaits(WaitingEdit.from_json(answer["waiting"]))
     if "violations" in answer:
-        raise EditRejected([Violation(one["edit"], one["rule"], one["message"]) for one in answer["violations"]])
+        raise EditRejected([Violation(**violation) for violation in answer["violations"]])
+    if "gone" in answer:
+        raise ApprovalGone(str(answer["gone"]))
+    if "problem" in answer:
+        raise _PROBLEMS[answer["problem"]](str(answer["message"]))
     if "error" in answer:
         raise PlanError(str(answer["error"]))
-    inverse = None if answer["inverse"] is None else EditBatch.from_json(answer["inverse"])
-    stopped = tuple((task, epoch) for task, epoch in answer["stopped"])
-    return EditAnswer(Applied(answer["version"], batch, inverse, stopped), str(answer["by"]))
 
 
-class PlanRequest:
-    """A request of this process. ``value`` says what is asked for."""
+# -- asking ------------------------------------------------------------------------------------------------------------
 
-    def __init__(self, fleet: Fleet, name: str, value: Mapping[str, Any]) -> None:
-        self._fleet, self._store, self._name = fleet, fleet.store, name
+AtRest = Callable[[list[Write]], Awaitable[Answer]]
+"""Does what a request asks for to a plan that no process runs, in one commit with these writes."""
+
+
+async def ask(
+    fleet: Fleet,
+    name: str,
+    kind: RequestKind[Answer],
+    request: Mapping[str, Any],
+    *,
+    timeout: float = ANSWER_TIMEOUT,
+    silent_timeout: float | None = None,
+    at_rest: AtRest[Answer] | None = None,
+) -> tuple[Answer, str | None]:
+    """The answer of the process that runs a plan, and its name. If no process does, ``at_rest`` answers, with None for
+    the name. If no answer comes, the request is withdrawn, and nothing has happened.
+
+    Raises the error of the answer, NotAnswered, AnswerLost, and PlanError if the plan is being cancelled, or if no
+    process runs it and ``at_rest`` is left out."""
+    here: Ownership | None = fleet.running_plans.get(name)
+    if here is not None and here.running is not None and here.running.active:
+        return await _ask_here(fleet, here, here.running, kind, request, timeout)
+    return await _StoredRequest(fleet, name, kind, request).ask(timeout, silent_timeout, at_rest)
+
+
+async def _ask_here(
+    fleet: Fleet,
+    ownership: Ownership,
+    owner: RunningPlan,
+    kind: RequestKind[Answer],
+    request: Mapping[str, Any],
+    timeout: float,
+) -> tuple[Answer, str]:
+    """The answer of this process, which runs the plan: the register of a request would only be a detour."""
+    if not kind.changes:
+        return kind.perform(owner, request), owner.device
+    name = ownership.head.name
+    await admin.check_not_cancelled(fleet.store, ownership.head, "edited")
+    await owner.execution.roster.learn_devices()
+    lost = f"Look whether it was applied: asterism plan story {name}"
+    try:
+        async with asyncio.timeout(timeout):
+            return await ownership.change(lambda: kind.perform(ownership.running or owner, request)), owner.device
+    except TimeoutError:
+        raise AnswerLost(
+            f"the change of plan {name!r} was not written within {format_duration(timeout)}. {lost}"
+        ) from None
+    except OwnershipLost as error:
+        raise AnswerLost(f"the change of plan {name!r} was not written: {error}. {lost}") from None
+
+
+class _StoredRequest(Generic[Answer]):
+    """A request of this process in the store."""
+
+    def __init__(self, fleet: Fleet, name: str, kind: RequestKind[Answer], request: Mapping[str, Any]) -> None:
+        self._fleet, self._store, self._name, self._kind, self._request = fleet, fleet.store, name, kind, request
         now = fleet.store.clock()
         self.key = f"{requests_prefix(name)}{new_id(now, fleet.chance)}"
-        self._value = {**value, "from": fleet.by, "at": now}
+        batch = request.get("batch")
+        written = request if batch is None else {**request, "batch": batch.to_json()}
+        self._value = {"kind": kind.name, **written, "from": fleet.by, "at": now}
+
+    async def ask(
+        self, timeout: float, silent_timeout: float | None, at_rest: AtRest[Answer] | None
+    ) -> tuple[Answer, str | None]:
+        """See ``ask``."""
+        await self.send()
+        try:
+            while True:
+                answer = await self.wait(timeout, silent_timeout or SILENT_FACTOR * timeout)
+                if answer is not None:
+                    return self._read(answer)
+                if at_rest is None:
+                    raise await self._nobody()
+                with contextlib.suppress(AlreadyRunning):  # a process has just taken it over
+                    done = await retry_on_conflict(functools.partial(self._do_at_rest, at_rest))
+                    if done is not None:
+                        return done, None
+        except asyncio.CancelledError:
+            with contextlib.suppress(TimeoutError, StoreUnavailable):
+                async with asyncio.timeout(WITHDRAWAL_TIMEOUT):
+                    await self.withdraw()
+            raise
+        except Exception:
+            answer = await self.withdraw()
+            if answer is not None:  # a process answered before that
+                return self._read(answer)
+            raise
+
+    def _read(self, answer: Mapping[str, Any]) -> tuple[Answer, str]:
+        _raise_error(answer)
+        return self._kind.read(self._request, answer), str(answer["by"])
 
     async def send(self) -> None:
         """Write the request, and make sure that it is there."""
@@ -267,6 +420,21 @@ class PlanRequest:
                 await self._store.commit([PutRegister(self.key, self._value, None)])
 
         await retry_on_conflict(attempt, patience=WITHDRAWAL_TIMEOUT, clock=self._fleet.clock)
+
+    async def _do_at_rest(self, at_rest: AtRest[Answer]) -> Answer | None:
+        """Do it here, since no process runs the plan; None if one has answered."""
+        register = await self.read()
+        if "answer" in register.value:
+            return None
+        return await at_rest([PutRegister(self.key, None, register.revision)])
+
+    async def _nobody(self) -> PlanError:
+        head, _ = await read_head(self._store, self._name)
+        if head.ended:
+            return PlanError(f"plan {self._name!r} has ended ({head.state})")
+        return PlanError(
+            f"no process runs plan {self._name!r}, so its edit cycles wait. Resume it: asterism resume {self._name}"
+        )
 
     async def read(self) -> Register:
         """The request, and its answer if there is one. Raises AnswerLost."""
@@ -338,83 +506,53 @@ def requests_prefix(name: str) -> str:
 
 
 class RequestHandler:
-    """Answers the requests to a plan, in the process that runs it.
+    """Answers the requests to a plan in the store, in the process that runs it. ``kinds`` are those that it knows."""
 
-    ``device`` is the name of this process, ``commit`` commits writes together with the steps of the plan, ``active``
-    says whether the plan has not ended yet, ``apply`` applies a batch, ``why`` explains a task. ``more`` answers
-    requests of other kinds (``cycle_requests.py``). ``learn_devices`` reads the devices that an edit may name."""
-
-    def __init__(
-        self,
-        store: Store,
-        clock: Clock,
-        name: str,
-        device: str,
-        commit: Callable[..., Any],
-        active: Callable[[], bool],
-        apply: Callable[[EditBatch, int | None, str | None], Applied],
-        why: Callable[[str], Why],
-        more: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = NOTHING,
-        learn_devices: Callable[[], Awaitable[None]] | None = None,
-    ) -> None:
-        self._more, self._learn_devices = more, learn_devices
-        self._store, self._clock, self._name, self._device = store, clock, name, device
+    def __init__(self, fleet: Fleet, owner: RunningPlan, kinds: Mapping[str, RequestKind[Any]]) -> None:
+        self._store, self._clock, self._owner, self._kinds = fleet.store, fleet.clock, owner, kinds
+        self._name = owner.execution.plan.id
         self._seen: dict[str, float] = {}  # since when each answer waits for its process
-        self._commit, self._active, self._apply, self._why = commit, active, apply, why
 
     async def answer_all(self) -> int:
         """Answer the requests in the order in which they were made, and return how many. Those to a plan that has ended
         are left to the processes that made them: an edit may reopen it. Raises OwnershipLost and StoreUnavailable."""
-        answered = 0
+        answered, owner = 0, self._owner
         registers = await self._store.registers(requests_prefix(self._name))
-        self._seen = {one.key: self._seen.get(one.key, self._clock.time()) for one in registers if _is_answered(one)}
-        if self._learn_devices is not None and not all(_is_answered(one) for one in registers):
-            await self._learn_devices()
+        self._seen = {
+            register.key: self._seen.get(register.key, self._clock.time())
+            for register in registers
+            if _is_answered(register)
+        }
+        if not all(map(_is_answered, registers)):
+            await owner.execution.roster.learn_devices()
         for register in registers:
-            if not self._active():
+            if not owner.active:
                 break
             if not _is_answered(register):
                 # no await in between: the step and the answer are one commit
-                answer = {"by": self._device, **self._answer(register.value)}
-                await self._commit(PutRegister(register.key, {**register.value, "answer": answer}, register.revision))
+                answer = {"by": owner.device, **self._answer(register.value)}
+                await owner.journal.commit(
+                    PutRegister(register.key, {**register.value, "answer": answer}, register.revision)
+                )
                 answered += 1
             elif self._clock.time() - self._seen[register.key] > ANSWER_KEPT:
                 await try_commit(self._store, [PutRegister(register.key, None, register.revision)])
         return answered
 
     def _answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        device = self._owner.device
         try:
-            if request["kind"] == "edit":
-                return applied_json(self._apply(EditBatch.from_json(request["batch"]), None, request.get("editor")))
-            if request["kind"] == "why":
-                why = self._why(request["task"])
-                return {"status": str(why.status), "holders": [asdict(one) for one in why.holders]}
-            if request["kind"] in self._more:
-                return self._more[request["kind"]](request)
-            return {"error": f"{self._device!r} does not know the request {request['kind']!r}: its version differs"}
-        except EditWaits as waits:
-            return {"waiting": waits.approval.to_json()}
-        except EditRejected as rejected:
-            return {"violations": [_violation_json(one) for one in rejected.violations]}
+            kind = self._kinds.get(request["kind"])
+            if kind is None:
+                return {"error": f"{device!r} does not know the request {request['kind']!r}: its version differs"}
+            return kind.write(kind.perform(self._owner, request))
         except OwnershipLost:
             raise
         except Exception as error:  # a request never ends the plan
-            if not isinstance(error, PlanError):
+            if not isinstance(error, AsterismError):
                 log.exception("a request to plan %s could not be answered", self._name)
-            return {"error": f"{self._device!r} could not do it: {error}"}
+            return _error_json(device, error)
 
 
 def _is_answered(request: Register) -> bool:
     return "answer" in request.value
-
-
-def _violation_json(violation: Violation) -> dict[str, Any]:
-    return {"edit": violation.edit, "rule": violation.rule, "message": violation.message}
-
-
-def applied_json(applied: Applied) -> dict[str, Any]:
-    return {
-        "version": applied.version,
-        "inverse": None if applied.inverse is None else applied.inverse.to_json(),
-        "stopped": [list(one) for one in applied.stopped],
-    }

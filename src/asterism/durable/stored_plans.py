@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from asterism.base.durations import format_age
-from asterism.base.text import join_names, suggestion
+from asterism.base.text import suggestion
 from asterism.core.errors import AsterismError, UnknownTask, error_text
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import WaitingEdit
@@ -25,12 +25,10 @@ from asterism.durable.admin import cancel_reason, last_owner, live_owner, pause_
 from asterism.durable.approval_store import waiting_approvals
 from asterism.durable.editor_budget import Account, read_account
 from asterism.durable.journal_store import (
-    Head,
     StoredConstellation,
     UnknownConstellation,
     decode_head,
     load,
-    read_head,
 )
 from asterism.durable.plan_requests import ask_why
 from asterism.durable.plan_summaries import (
@@ -47,9 +45,6 @@ from asterism.fleet.fleet import Fleet
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.store.protocol import PLANS, Query, Register
 from asterism.store.store_errors import StoreUnavailable
-
-MOST_NAMES = 10
-"""How many plans a message names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,42 +110,8 @@ class StoredPlan:
         return self.listed.state_name
 
 
-async def find_plan(fleet: Fleet, name: str) -> Head:
-    """The head of a plan. If there is no such plan, the error names those that exist."""
-    try:
-        return (await read_head(fleet.store, name))[0]
-    except UnknownConstellation as error:
-        names = [_name(register) for register in await fleet.store.registers(PLANS)]
-        if not names:
-            raise UnknownConstellation(
-                f"{error}. The store has no plans; start one with: asterism run PLAN.YAML --store URL"
-            ) from None
-        raise UnknownConstellation(f"{error}. The plans are: {join_names(names, MOST_NAMES)}") from None
-
-
 async def read_plan(fleet: Fleet, name: str) -> StoredPlan:
-    """A plan as it is now. Raises UnknownConstellation like ``find_plan``."""
-    await find_plan(fleet, name)
-    return await _read(fleet, name)
-
-
-async def unreadable_plans(fleet: Fleet) -> list[UnreadablePlan]:
-    """The plans that cannot be read. Reads all of them in full. Raises StoreUnavailable."""
-    unreadable: list[UnreadablePlan] = []
-    for register in await fleet.store.registers(PLANS):
-        try:
-            decode_head(register)
-            await _read(fleet, _name(register))
-        except UnknownConstellation:
-            continue  # it was pruned since the registers were read
-        except StoreUnavailable:
-            raise
-        except AsterismError as error:
-            unreadable.append(UnreadablePlan(_name(register), 0.0, str(error)))
-    return unreadable
-
-
-async def _read(fleet: Fleet, name: str) -> StoredPlan:
+    """A plan as it is now. Raises UnknownConstellation."""
     record = await load(fleet.store, name)
     cancel_request = await cancel_reason(fleet.store, name)
     account = await read_account(fleet.store, name) if record.lock.opened else None
@@ -161,6 +122,22 @@ async def _read(fleet: Fleet, name: str) -> StoredPlan:
     paused, waiting = await pause_reason(fleet.store, name), await waiting_approvals(fleet.store, record.head)
     runs = (await open_runs(fleet.store, {name: running_tasks(record.plan)}))[name]
     return StoredPlan(record, owner, paused, cancel_request, gone, waiting=waiting, account=account, runs=runs)
+
+
+async def unreadable_plans(fleet: Fleet) -> list[UnreadablePlan]:
+    """The plans that cannot be read. Reads all of them in full. Raises StoreUnavailable."""
+    unreadable: list[UnreadablePlan] = []
+    for register in await fleet.store.registers(PLANS):
+        try:
+            decode_head(register)
+            await read_plan(fleet, _name(register))
+        except UnknownConstellation:
+            continue  # it was pruned since the registers were read
+        except StoreUnavailable:
+            raise
+        except AsterismError as error:
+            unreadable.append(UnreadablePlan(_name(register), 0.0, str(error)))
+    return unreadable
 
 
 def _name(register: Register) -> str:

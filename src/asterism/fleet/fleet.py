@@ -177,12 +177,17 @@ class Fleet:
         self.ledger = Ledger(store, self.clock, self.workflows, self.chance, self.waiters.ended)
         self.blobs = RunBlobs(store, self.settings)
         self.local: InProcessDevice | None = None
+        self.running_plans: dict[str, Any] = {}
+        """The plans that this process runs, by name (``durable/ownership.py``)."""
+
         self._placer = CurrentPlacer(self._read_placer, self.clock)
         self._settings: tuple[float, Settings] | None = None
 
     def named(self, by: str) -> Fleet:
         """The same fleet with this name in its stories."""
-        return Fleet(self.store, by=by, clock=self.clock, chance=self.chance)
+        fleet = Fleet(self.store, by=by, clock=self.clock, chance=self.chance)
+        fleet.running_plans = self.running_plans
+        return fleet
 
     @cached_property
     def cancelled_count(self) -> CancelledCount:

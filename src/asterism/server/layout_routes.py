@@ -10,7 +10,7 @@ from asterism.api.edit_operations import MAX_EDITS, READ
 from asterism.api.local.edit_handlers import batch_of_edits, check_size
 from asterism.core.plan.constellation import Constellation
 from asterism.durable.plan_history import plan_at
-from asterism.durable.stored_plans import find_plan, read_plan
+from asterism.durable.stored_plans import read_plan
 from asterism.server.endpoint import Call, Endpoint, NoModel
 
 
@@ -46,7 +46,6 @@ async def layout(call: Call) -> Any:
     if version is None:
         plan = (await read_plan(call.fleet, name)).record.plan
     else:
-        await find_plan(call.fleet, name)
         plan = (await plan_at(call.fleet.store, name, version)).plan
     return await call.server.plan_layouts.layout(name, plan)
 

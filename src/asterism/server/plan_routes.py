@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from asterism.durable.stored_plans import find_plan
+from asterism.durable.journal_store import read_head
 from asterism.server.endpoint import Call, Endpoint
 from asterism.server.event_stream import EventStream
 
@@ -20,7 +20,7 @@ class FollowQuery(BaseModel, extra="forbid"):
 async def follow(call: Call) -> Any:
     """Follow a plan. `Last-Event-ID`, or `after` for the first connection, is the position to continue after."""
     after = call.request.headers.get("last-event-id") or call.query.after
-    await find_plan(call.fleet, call.path["plan"])
+    await read_head(call.fleet.store, call.path["plan"])
     return EventStream(call, await call.server.plan_feeds.events(call.path["plan"], after))
 
 

@@ -28,8 +28,8 @@ from asterism.durable.editor_budget import (
     raise_budget,
     read_account,
 )
-from asterism.durable.journal_store import load
-from asterism.durable.stored_plans import find_plan, read_plan
+from asterism.durable.journal_store import load, read_head
+from asterism.durable.stored_plans import read_plan
 from asterism.fleet.fleet import Fleet
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.store.store_errors import reading_register
@@ -95,10 +95,15 @@ def signature(system: LocalSystem, author: str | None) -> str:
 async def edit_plan(system: LocalSystem, request: declared.EditPlan) -> documents.EditOutcome:
     name, fleet = request.plan, system.fleet
     batch = await checked_batch(system, name, request.edits, request.reason, request.base_version, request.author)
-    async with system.edited_plans.alone(fleet, name):
-        answer = await plan_requests.edit_plan(
-            fleet, name, batch, dry_run=request.dry_run, timeout=request.timeout, editor=system.editor
-        )
+    answer = await plan_requests.edit_plan(
+        fleet,
+        name,
+        batch,
+        dry_run=request.dry_run,
+        timeout=request.timeout,
+        editor=system.editor,
+        alone=lambda: system.edited_plans.alone(name),
+    )
     if answer.reopened:
         system.submitted()
     return plan_documents.edit_outcome(name, answer, request.dry_run)
@@ -107,10 +112,15 @@ async def edit_plan(system: LocalSystem, request: declared.EditPlan) -> document
 @implements(EditOperations.undo_edit)
 async def undo_edit(system: LocalSystem, request: declared.UndoEdit) -> documents.EditOutcome:
     name, fleet = request.plan, system.fleet
-    async with system.edited_plans.alone(fleet, name):
-        answer = await plan_requests.undo_edit(
-            fleet, name, request.reason, dry_run=request.dry_run, timeout=request.timeout, editor=system.editor
-        )
+    answer = await plan_requests.undo_edit(
+        fleet,
+        name,
+        request.reason,
+        dry_run=request.dry_run,
+        timeout=request.timeout,
+        editor=system.editor,
+        alone=lambda: system.edited_plans.alone(name),
+    )
     if answer.reopened:
         system.submitted()
     return plan_documents.edit_outcome(name, answer, request.dry_run)
@@ -121,7 +131,6 @@ async def undo_edit(system: LocalSystem, request: declared.UndoEdit) -> document
 
 @implements(EditOperations.list_cycles)
 async def list_cycles(system: LocalSystem, request: declared.EditorsOf) -> documents.Cycles:
-    await find_plan(system.fleet, request.plan)
     cycles = await cycle_requests.list_cycles(system.fleet, request.plan)
     items = [read_document(documents.CycleDetails, cycle.to_json()) for cycle in cycles.cycles]
     return documents.Cycles(items=items, answered_by=cycles.by, now=system.fleet.store.clock())
@@ -129,7 +138,6 @@ async def list_cycles(system: LocalSystem, request: declared.EditorsOf) -> docum
 
 @implements(EditOperations.claim_cycle)
 async def claim_cycle(system: LocalSystem, request: declared.ClaimCycle) -> documents.CycleDetails:
-    await find_plan(system.fleet, request.plan)
     who = signature(system, request.author)
     cycle = await cycle_requests.claim_cycle(
         system.fleet, request.plan, request.cycle, who=who, lease=request.lease, timeout=request.timeout
@@ -139,7 +147,6 @@ async def claim_cycle(system: LocalSystem, request: declared.ClaimCycle) -> docu
 
 @implements(EditOperations.answer_cycle)
 async def answer_cycle(system: LocalSystem, request: declared.AnswerCycle) -> documents.EditOutcome:
-    await find_plan(system.fleet, request.plan)
     name, author = request.plan, request.author
     batch = await checked_batch(system, name, request.edits, request.reason, request.base_version, author)
     answer = await cycle_requests.answer_cycle(
@@ -153,7 +160,6 @@ async def answer_cycle(system: LocalSystem, request: declared.AnswerCycle) -> do
 
 @implements(EditOperations.list_approvals)
 async def list_approvals(system: LocalSystem, request: declared.ListApprovals) -> documents.Page[documents.WaitingEdit]:
-    await find_plan(system.fleet, request.plan)
     edits = await approval_store.list_approvals(system.fleet.store, request.plan)
     chosen = [edit for edit in edits if request.all or edit.state == WAITING]
     items = await shown_approvals(system.fleet, request.plan, chosen)
@@ -168,7 +174,6 @@ async def shown_approvals(fleet: Fleet, name: str, edits: list[WaitingEdit]) -> 
 @implements(EditOperations.approve_edit)
 async def approve_edit(system: LocalSystem, request: declared.ApproveEdit) -> documents.EditOutcome:
     name = request.plan
-    await find_plan(system.fleet, name)
     batch = None
     if request.edits is not None:
         if not request.edits:
@@ -183,7 +188,6 @@ async def approve_edit(system: LocalSystem, request: declared.ApproveEdit) -> do
 
 @implements(EditOperations.refuse_edit)
 async def refuse_edit(system: LocalSystem, request: declared.RefuseEdit) -> documents.WaitingEdit:
-    await find_plan(system.fleet, request.plan)
     who = signature(system, request.author)
     decided = await approval_requests.refuse_edit(
         system.fleet, request.plan, request.approval, request.reason, who=who, timeout=request.timeout
@@ -197,7 +201,7 @@ async def refuse_edit(system: LocalSystem, request: declared.RefuseEdit) -> docu
 
 @implements(EditOperations.show_budget)
 async def show_budget(system: LocalSystem, request: declared.EditorsOf) -> documents.EditorBudget:
-    await find_plan(system.fleet, request.plan)
+    await read_head(system.fleet.store, request.plan)
     account = await read_account(system.fleet.store, request.plan)
     if account is None:
         raise RequestRefused(404, f"plan {request.plan!r} has no budget: no model has been asked to edit it")
@@ -220,7 +224,7 @@ async def list_exchanges(system: LocalSystem, request: declared.ListExchanges) -
 
 @implements(EditOperations.decide_budget)
 async def decide_budget(system: LocalSystem, request: declared.DecideBudget) -> documents.EditorBudget:
-    await find_plan(system.fleet, request.plan)
+    await read_head(system.fleet.store, request.plan)
     if (request.limits is None) == (not request.without_editor):
         raise RequestRefused(422, "give either limits or without_editor")
     if request.limits is None:

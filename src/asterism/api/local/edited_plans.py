@@ -11,14 +11,11 @@ be in vain and begin again. So they wait for each other. Those of a plan that ru
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
 from asterism.base.http_limits import RequestRefused
-from asterism.durable import admin
-from asterism.durable.stored_plans import find_plan, read_plan
+from asterism.durable.stored_plans import read_plan
 from asterism.fleet.fleet import Fleet
 
 MAX_TASKS = 20_000
@@ -61,13 +58,6 @@ class EditedPlans:
         while len(self._sizes) > MOST_PLANS:
             del self._sizes[next(iter(self._sizes))]
 
-    @asynccontextmanager
-    async def alone(self, fleet: Fleet, name: str) -> AsyncIterator[None]:
-        """Edit a plan in the block, after the edits before it if no process runs it. Raises UnknownConstellation."""
-        head = await find_plan(fleet, name)
-        if await admin.live_owner(fleet.store, head) is not None:
-            yield
-            return
-        lock = self._locks.setdefault(name, asyncio.Lock())
-        async with lock:
-            yield
+    def alone(self, name: str) -> asyncio.Lock:
+        """The lock of those who edit a plan that no process runs."""
+        return self._locks.setdefault(name, asyncio.Lock())

@@ -44,7 +44,7 @@ from asterism.durable.plan_retry import reopen_plan
 from asterism.durable.plan_submissions import submit_again
 from asterism.durable.plan_submissions import submit_plan as store_plan
 from asterism.durable.rejected_edits import rejected_edits
-from asterism.durable.stored_plans import find_plan, read_plan, unknown_task
+from asterism.durable.stored_plans import read_plan, unknown_task
 from asterism.durable.task_logs import story_tracebacks, task_runs
 from asterism.fleet import retention
 from asterism.fleet.fleet import Fleet
@@ -106,7 +106,6 @@ async def draw_plan(system: LocalSystem, request: declared.DrawPlan) -> document
         stored = await read_plan(system.fleet, request.plan)
         draw = partial(drawing, stored.record.plan, request.form, request.width, stored.phase)
     else:
-        await find_plan(system.fleet, request.plan)
         past = await plan_at(system.fleet.store, request.plan, request.version)
         draw = partial(drawing, past.plan, request.form, request.width)
     return draw() if system.own else await asyncio.to_thread(draw)
@@ -160,7 +159,6 @@ async def read_plan_logs(system: LocalSystem, request: declared.ReadPlanLogs) ->
 @implements(PlanOperations.list_versions)
 async def list_versions(system: LocalSystem, request: declared.OnePlan) -> documents.Versions:
     name, store = request.plan, system.fleet.store
-    await find_plan(system.fleet, name)
     history, rejected = await edit_history(store, name), await rejected_edits(store, name)
     approvals = await list_approvals(store, name)
     return documents.Versions(
@@ -173,7 +171,6 @@ async def list_versions(system: LocalSystem, request: declared.OnePlan) -> docum
 
 @implements(PlanOperations.show_version)
 async def show_version(system: LocalSystem, request: declared.ShowVersion) -> documents.PastPlan:
-    await find_plan(system.fleet, request.plan)
     past = await plan_at(system.fleet.store, request.plan, request.version)
     edit = read_document(documents.PlanVersion, past.version.to_json())
     return documents.PastPlan(**vars(plan_documents.content(past.plan)) | {"version": past.version.version}, edit=edit)
@@ -181,7 +178,7 @@ async def show_version(system: LocalSystem, request: declared.ShowVersion) -> do
 
 @implements(PlanOperations.read_changes)
 async def read_changes(system: LocalSystem, request: declared.ReadChanges) -> documents.Changes:
-    await find_plan(system.fleet, request.plan)
+    await read_head(system.fleet.store, request.plan)
     kinds = request.kinds.split(",") if request.kinds else []
     if unknown := set(kinds) - set(declared.EVENT_KINDS):
         raise RequestRefused(
@@ -272,7 +269,6 @@ def _rules(parse: Callable[[str], Rule], texts: list[str]) -> list[Rule]:
 
 @implements(PlanOperations.pause_plan)
 async def pause_plan(system: LocalSystem, request: declared.ChangePlan) -> documents.PlanState:
-    await find_plan(system.fleet, request.plan)
     answer = await plan_requests.pause_plan(system.fleet, request.plan, request.reason)
     return await _state(
         system, request.plan, paused=answer.reason, owner=answer.owner, applied_by=answer.by, already=answer.already
@@ -282,7 +278,7 @@ async def pause_plan(system: LocalSystem, request: declared.ChangePlan) -> docum
 @implements(PlanOperations.resume_plan)
 async def resume_plan(system: LocalSystem, request: declared.ChangePlan) -> documents.PlanState:
     """Withdraw a pause, and let a server run the plan if no process does."""
-    head = await find_plan(system.fleet, request.plan)
+    head, _ = await read_head(system.fleet.store, request.plan)
     if head.ended:
         raise RequestRefused(409, f"plan {request.plan!r} is {head.state}: it cannot be resumed")
     await admin.unpause(system.fleet, request.plan)
@@ -293,7 +289,7 @@ async def resume_plan(system: LocalSystem, request: declared.ChangePlan) -> docu
 @implements(PlanOperations.cancel_plan)
 async def cancel_plan(system: LocalSystem, request: declared.ChangePlan) -> documents.PlanState:
     """Ask the owner to cancel the plan; if no process runs it, a server does."""
-    head = await find_plan(system.fleet, request.plan)
+    head, _ = await read_head(system.fleet.store, request.plan)
     editor_limits.check_cancel_plan(system.editor, head)
     await admin.cancel(system.fleet, request.plan, request.reason)
     await _run_somewhere(system, request.plan)
@@ -315,7 +311,7 @@ async def watch_cancel(system: LocalSystem, request: declared.WatchCancel) -> do
 @implements(PlanOperations.remove_plan)
 async def remove_plan(system: LocalSystem, request: declared.ChangePlan) -> documents.RemovedPlan:
     fleet, name = system.fleet, request.plan
-    head = await find_plan(fleet, name)
+    head, _ = await read_head(fleet.store, name)
     if not head.ended:
         action = f"cancel it first with: asterism plan cancel {name}"
         stored = await read_plan(fleet, name)
@@ -334,7 +330,6 @@ async def remove_plan(system: LocalSystem, request: declared.ChangePlan) -> docu
 
 @implements(PlanOperations.retry_plan)
 async def retry_plan(system: LocalSystem, request: declared.RetryPlan) -> documents.PlanState:
-    await find_plan(system.fleet, request.plan)
     await editor_limits.check_retry_plan(system, request)
     batch = await checked_batch(system, request.plan, request.edits, request.reason) if request.edits else None
     reopened = await reopen_plan(

@@ -82,9 +82,9 @@ def resume(name: str, store: str | None, as_json: bool, **terms: Any) -> int:
         from asterism.cli.plan.plan_execution import follow
         from asterism.core.errors import AlreadyRunning
         from asterism.durable.admin import live_owner, unpause
-        from asterism.durable.stored_plans import find_plan
+        from asterism.durable.journal_store import read_head
 
-        found = await find_plan(fleet, name)
+        found, _ = await read_head(fleet.store, name)
         if found.ended:
             note(f"Plan {name!r} has already ended.")
         unpaused = not found.ended and await unpause(fleet, name)
@@ -93,7 +93,7 @@ def resume(name: str, store: str | None, as_json: bool, **terms: Any) -> int:
         except AlreadyRunning:
             if not unpaused:
                 raise
-        owner = await live_owner(fleet.store, await find_plan(fleet, name))
+        owner = await live_owner(fleet.store, (await read_head(fleet.store, name))[0])
         where = owner.device if owner is not None else found.device
         if as_json:
             print_json({"id": name, "state": found.state, "resumed": True, "owner": where})
@@ -118,9 +118,10 @@ def standby(name: str, store: str | None, as_json: bool, **terms: Any) -> int:
     async def work(fleet: Fleet, orchestrator: WatchedOrchestrator) -> int:
         from asterism.cli.plan.plan_execution import follow
         from asterism.durable.admin import live_owner
-        from asterism.durable.stored_plans import find_plan
+        from asterism.durable.journal_store import read_head
 
-        owner = await live_owner(fleet.store, await find_plan(fleet, name))
+        head, _ = await read_head(fleet.store, name)
+        owner = await live_owner(fleet.store, head)
         if owner is not None:
             note(f"Standing by: {owner.device} runs {name!r}.")
         return await follow(orchestrator, name, lambda: orchestrator.standby(name), standby=True)
@@ -173,9 +174,8 @@ def retry(
         from asterism.cli.plan.plan_views import reopened_line
         from asterism.core.errors import UnknownTask
         from asterism.durable.plan_retry import reopen_plan
-        from asterism.durable.stored_plans import find_plan, read_plan, unknown_task
+        from asterism.durable.stored_plans import read_plan, unknown_task
 
-        await find_plan(fleet, name)
         signed = None if batch is None else replace(batch, author=batch.author or fleet.by)
         try:
             reopened = await reopen_plan(fleet, name, from_tasks=from_tasks, batch=signed, reason=reason)
