@@ -27,6 +27,17 @@ def read_document(kind: type[Kind], value: Any) -> Kind:
     return document
 
 
+def document_of(kind: type[Kind], *sources: object, **fields: Any) -> Kind:
+    """A document whose fields are the attributes of these objects with the same names, where ``fields`` does not give
+    them; of two objects that have one, the first counts."""
+    for name in kind.__dataclass_fields__:  # type: ignore[attr-defined]
+        if name not in fields:
+            source = next((source for source in sources if hasattr(source, name)), None)
+            if source is not None:
+                fields[name] = getattr(source, name)
+    return kind(**fields)
+
+
 @cache
 def _reader(kind: Any) -> Reader:
     """What reads values of a type."""

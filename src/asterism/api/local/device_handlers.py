@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from asterism.api import device_operations as declared
 from asterism.api import documents
 from asterism.api.device_operations import DeviceOperations
+from asterism.api.document_codec import document_of
 from asterism.api.local.reasons import leave_reason
 from asterism.api.local.run_handlers import run_documents
 from asterism.api.operation import implements
@@ -43,27 +44,19 @@ def device_document(
     rank, labels, battery = ranks.get(session.device), session.profile.get("labels"), session.profile.get("battery")
     is_number = isinstance(battery, int | float) and not isinstance(battery, bool)
     profile = {name: value for name, value in session.profile.items() if name not in ("labels", RESTING)}
-    return documents.Device(
+    return document_of(
+        documents.Device,
+        session,
         name=session.device,
         state=state_of(session, now),
         coordinator=session.device == coordinator and session.state == OPEN,
         session=session.id,
-        host=session.host,
-        peer=session.peer,
         can=sorted(session.can),
-        slots=session.slots,
-        backlog=session.backlog,
-        used=session.used,
         load=session.expression_names()["load"],
-        quality=session.quality,
         rank=rank,
         battery=battery if is_number else None,
         labels=plain_json(labels) if isinstance(labels, Mapping) else {},
-        accepts=session.accepts,
-        draining=session.draining,
-        resting=session.resting,
         heartbeat_timeout=session.timeout,
-        joined_at=session.joined_at,
         last_heartbeat_at=session.beat_at,
         profile=plain_json(profile),
     )
@@ -125,10 +118,10 @@ async def score_devices(system: LocalSystem, request: declared.ScoreDevices) -> 
     fleet = system.fleet
     run = await _run_or_workflow(fleet, request.subject)
     flow = await (fleet.workflows.get(run.workflow, run.version) if run else fleet.workflows.find(request.subject))
-    return documents.DeviceScores(
+    return document_of(
+        documents.DeviceScores,
+        flow,
         workflow=flow.name,
-        version=flow.version,
-        strategy=flow.strategy,
         run=None if run is None else run.id,
         devices=await device_scores(fleet, flow, run),
         assignment=None if run is None else dict(run.scores),

@@ -11,6 +11,7 @@ from dataclasses import asdict
 
 from asterism.api import documents
 from asterism.api import fleet_operations as declared
+from asterism.api.document_codec import document_of
 from asterism.api.fleet_operations import FleetOperations
 from asterism.api.local.device_handlers import device_document
 from asterism.api.local.reasons import leave_reason
@@ -171,11 +172,10 @@ async def show_fleet(system: LocalSystem, request: declared.ShowFleet) -> docume
         if session.state in REACHABLE_STATES
     ]
     runs = {run.id: run for run in await run_documents(fleet, snapshot.runs)}
-    return documents.FleetView(
-        now=snapshot.now,
+    return document_of(
+        documents.FleetView,
+        snapshot,
         counts={str(status): number for status, number in snapshot.counts.items()},
-        cancelled=snapshot.cancelled,
-        coordinator=coordinator,
         devices=devices,
         owned=[runs[run.id] for run in snapshot.owned],
         waiting=[runs[run.id] for run in snapshot.waiting],

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from asterism.api import documents
-from asterism.api.document_codec import read_document
+from asterism.api.document_codec import document_of, read_document
 from asterism.api.local.edit_changes import change_lines
 from asterism.api.local.plan_list_handlers import plan_summary
 from asterism.core.errors import UnknownTask, error_text
@@ -153,20 +153,16 @@ def task_document(
     times = node.times if stored is None else stored.times(node)
     reason = error_text(node.error) or node.reason
     held = node.status is PENDING and node.held
-    return documents.PlanTask(
-        id=node.id,
+    return document_of(
+        documents.PlanTask,
+        node,
         name=node.task.description or node.id,
         status="waiting" if node.status is PENDING and node.open else str(node.status),
         reason=mask.shown(reason) if reason else None,
         device=node.device if run is None else run.device,
         phase=None if stored is None else stored.phase(node),
         attempt=None if times is None else read_document(documents.AttemptTimes, times.to_json()),
-        attempts=node.attempts,
-        started_at=node.started_at,
-        ended_at=node.ended_at,
-        provisional=node.provisional,
         held_by=[parent for parent in node.parents if plan.nodes[parent].unsettled] if held else [],
-        needless=node.needless,
         group=groups.get(node.id),
         estimate=node.task.estimate,
         result=plain_json(results.get(node.id), f"the result of task {node.id!r}"),
@@ -193,16 +189,8 @@ def task_details(
 
 def execution_document(execution: TaskRun, mask: PlanMask) -> documents.Attempt:
     run = execution.run
-    return documents.Attempt(
-        run=run.id,
-        status=run.reported_status,
-        device=run.device,
-        created_at=run.created_at,
-        assigned_at=run.assigned_at,
-        started_at=run.started_at,
-        ended_at=run.ended_at,
-        error=None if run.error is None else mask.shown(run.error),
-    )
+    error = None if run.error is None else mask.shown(run.error)
+    return document_of(documents.Attempt, run, run=run.id, status=run.reported_status, error=error)
 
 
 def story_documents(
@@ -210,11 +198,10 @@ def story_documents(
 ) -> list[documents.StoryEntry]:
     """``tracebacks`` are those of functions that failed, by the place of the entry."""
     return [
-        documents.StoryEntry(
-            at=entry.at,
-            what=entry.what,
+        document_of(
+            documents.StoryEntry,
+            entry,
             why=mask.shown(entry.why),
-            task=entry.task,
             traceback=mask.shown(tracebacks[place]) if place in tracebacks else None,
         )
         for place, entry in enumerate(story)
@@ -222,16 +209,8 @@ def story_documents(
 
 
 def cycle_document(cycle: EditCycle) -> documents.Cycle:
-    return documents.Cycle(
-        id=cycle.id,
-        version=cycle.version,
-        opened_at=cycle.opened_at,
-        expires_at=cycle.expires_at if math.isfinite(cycle.expires_at) else None,
-        claimed_by=cycle.claimed_by,
-        stuck=cycle.stuck,
-        rejections=cycle.rejections,
-        tasks=list(cycle.tasks),
-    )
+    expires_at = cycle.expires_at if math.isfinite(cycle.expires_at) else None
+    return document_of(documents.Cycle, cycle, expires_at=expires_at, tasks=list(cycle.tasks))
 
 
 # -- editors -----------------------------------------------------------------------------------------------------------
@@ -241,14 +220,11 @@ def closed_cycles(cycles: Sequence[ClosedCycle], approvals: Sequence[WaitingEdit
     """The closed cycles of a plan. Of a cycle whose answer has waited for a person, ``approvals`` tell the version."""
     approved = {edit.cycle: edit.version for edit in approvals if edit.cycle is not None}
     return [
-        documents.ClosedCycle(
-            id=cycle.id,
-            opened_at=cycle.opened_at,
+        document_of(
+            documents.ClosedCycle,
+            cycle,
             closed_at=cycle.closed_at or cycle.opened_at,
             tasks=list(cycle.tasks),
-            stuck=cycle.stuck,
-            rejections=cycle.rejections,
-            outcome=cycle.outcome,
             version=approved.get(cycle.id) if version is None else version,
             cost=None if cycle.cost is None else documents.EditorCost(**asdict(cycle.cost)),
         )

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from asterism.api import documents
 from asterism.api import plan_operations as declared
-from asterism.api.document_codec import read_document
+from asterism.api.document_codec import document_of, read_document
 from asterism.api.local import edited_plans, editor_limits, plan_documents
 from asterism.api.local.edit_handlers import checked_batch
 from asterism.api.local.plan_log_pages import plan_log
@@ -135,11 +135,10 @@ async def show_task(system: LocalSystem, request: declared.OneTask) -> documents
 @implements(PlanOperations.explain_task)
 async def explain_task(system: LocalSystem, request: declared.OneTask) -> documents.TaskWhy:
     answer = await stored_plans.explain_task(system.fleet, request.plan, request.task, run_advice)
-    return documents.TaskWhy(
+    return document_of(
+        documents.TaskWhy,
+        answer,
         name=answer.plan,
-        task=answer.task,
-        status=answer.status,
-        run=answer.run,
         reasons=[documents.Reason(kind=why.kind, name=why.name, text=why.text) for why in answer.reasons],
         advice=list(answer.hints),
         answered_by=answer.by,

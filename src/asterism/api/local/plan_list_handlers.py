@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from asterism.api import documents
 from asterism.api import plan_list_operations as declared
+from asterism.api.document_codec import document_of
 from asterism.api.operation import implements
 from asterism.api.plan_list_operations import PlanListOperations
 from asterism.api.system import LocalSystem
@@ -60,29 +61,16 @@ def plan_summary(plan: ListedPlan | UnreadablePlan) -> documents.PlanSummary:
             name=plan.name, state=unreadable, state_text=unreadable, created_at=plan.created_at, error=plan.why
         )
     summary, owner = plan.summary, plan.owner
-    return documents.PlanSummary(
-        name=summary.name,
+    return document_of(
+        documents.PlanSummary,
+        plan,
+        summary,
         state=plan.state_name,
         state_text=plan.state,
-        repaired=plan.repaired,
-        version=summary.version,
-        file=summary.file,
         tags=list(summary.tags),
-        created_at=summary.created_at,
-        started_at=summary.started_at,
-        changed_at=summary.changed_at,
-        ended_at=summary.ended_at,
-        tasks=summary.tasks,
-        done=plan.done,
-        counts=plan.counts,
         owner=owner.device if owner is not None else None,
         heard_at=owner.beat_at if owner is not None else None,
         last_owner=summary.device if owner is None and not summary.closed else None,
         last_heard_at=plan.gone.beat_at if plan.gone is not None else None,
-        epoch=summary.epoch,
-        paused=plan.paused,
-        cancelling=plan.cancelling,
         waiting_edits=plan.waiting,
-        waits_for_person=plan.waits_for_person,
-        budget_spent=plan.budget_spent,
     )

@@ -12,6 +12,7 @@ from typing import Any
 
 from asterism.api import documents
 from asterism.api import run_operations as declared
+from asterism.api.document_codec import document_of
 from asterism.api.local.waiting_runs import choose_waiting, waiting_for
 from asterism.api.operation import implements
 from asterism.api.run_operations import RunOperations
@@ -132,18 +133,16 @@ def _fields_of(run: Run, mask: Mask) -> dict[str, Any]:
         "input": mask.data(plain_json(run.input)),
         "output": mask.result(plain_json(run.output)),
         "superseded": [{**one._asdict(), "output": mask.result(plain_json(one.output))} for one in run.superseded],
-        "story": [documents.StoryEntry(at=entry.at, what=entry.what, why=entry.why) for entry in run.story],
+        "story": [document_of(documents.StoryEntry, entry) for entry in run.story],
     }
 
 
 def _step(progress: Progress | None) -> documents.Step | None:
-    return None if progress is None else documents.Step(step=progress.step, total=progress.total)
+    return None if progress is None else document_of(documents.Step, progress)
 
 
 def notice_document(number: int, notice: Notice) -> documents.Notice:
-    return documents.Notice(
-        number=number, **{name: getattr(notice, name) for name in ("at", "kind", "message", "run", "device")}
-    )
+    return document_of(documents.Notice, notice, number=number)
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -199,7 +198,7 @@ async def explain_run(system: LocalSystem, request: declared.OneRun) -> document
 
 
 def _reasons(why: RunExplanation) -> list[documents.Reason]:
-    return [documents.Reason(kind=one.kind, name=one.name, text=one.text, at=one.at) for one in why.reasons]
+    return [document_of(documents.Reason, reason) for reason in why.reasons]
 
 
 async def run_advice(fleet: Fleet, run: Run, why: RunExplanation) -> list[str]:
@@ -340,7 +339,7 @@ async def create_runs(system: LocalSystem, request: declared.CreateRuns) -> docu
         if conflict.concerns("register", write.key):
             raise CreationMoved from None
         raise
-    runs = [documents.CreatedRun(id=run.id, label=run.label, key=run.key) for run in batch.runs]
+    runs = [document_of(documents.CreatedRun, run) for run in batch.runs]
     return documents.CreatedRuns(runs=runs, created=batch.created)
 
 
@@ -356,7 +355,7 @@ async def end_creation(system: LocalSystem, request: declared.OneCreation) -> do
 
 
 def _creation(progress: BulkProgress) -> documents.Creation:
-    return documents.Creation(lines=progress.lines, runs=progress.runs, sha256=progress.sha256)
+    return document_of(documents.Creation, progress)
 
 
 @implements(RunOperations.pause_run)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from asterism.api import documents
 from asterism.api import series_operations as declared
+from asterism.api.document_codec import document_of
 from asterism.api.operation import implements
 from asterism.api.series_operations import SeriesOperations
 from asterism.core.series.machine import Series, UnreadableSeries
@@ -72,7 +73,7 @@ def _change_document(name: str, change: Change) -> documents.SeriesChange:
         state = state_document(Series.from_text(change.text, name))
     except UnreadableSeries:
         state = None
-    return documents.SeriesChange(at=change.at, message=change.message, token=change.token, state=state)
+    return document_of(documents.SeriesChange, change, state=state)
 
 
 # -- on a register -----------------------------------------------------------------------------------------------------
@@ -117,9 +118,7 @@ async def change_series(
         tries=outcome.tries,
         dry_run=request.dry_run,
         before=state_document(outcome.before),
-        counts=documents.SeriesCounts(
-            **{field.name: getattr(counts, field.name) for field in fields(documents.SeriesCounts)}
-        ),
+        counts=document_of(documents.SeriesCounts, counts),
         now=now,
     )
 
