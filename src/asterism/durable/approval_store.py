@@ -73,6 +73,12 @@ def scopes_of(head: Head) -> tuple[EditScope, ...]:
     return tuple(map(EditScope.from_json, head.terms.get(SCOPES, ())))
 
 
+def set_terms(waiting: WaitingEdits, head: Head) -> None:
+    """Let edits wait by the terms that are stored with their plan."""
+    waiting.rules, waiting.timeout = rules_of(head)
+    waiting.scopes, waiting.escalation = scopes_of(head), escalation_of(head)
+
+
 async def list_approvals(store: Store, name: str) -> list[WaitingEdit]:
     """The edits of a plan that wait for a person, and the newest ones that were decided, oldest first. Raises
     UnknownConstellation."""
@@ -152,13 +158,9 @@ async def waiting_edits_at_rest(
     """The waiting edits of a plan that no process runs, and the list of the writes that belong to their steps."""
     writes: list[Write] = []
     records = await read_records(store, stored.head, writes.append, add_term)
-    rules, timeout = rules_of(stored.head)
     known = await known_devices(store)
-    waiting = WaitingEdits(
-        *(stored.plan, rules, timeout, store.clock, lambda kind, edit: None, lambda: None),
-        scopes_of(stored.head),
-        devices=lambda: known,
-    )
+    waiting = WaitingEdits(stored.plan, store.clock, devices=lambda: known)
+    set_terms(waiting, stored.head)
     waiting.restore(records.edits)
     waiting.close()  # an owner lets them expire
     waiting.save = records.save

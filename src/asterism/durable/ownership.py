@@ -22,14 +22,7 @@ from asterism.core.plan.status import RUNNING
 from asterism.core.run.run import TERMINAL, RunStatus
 from asterism.durable.admin import cancel_reason, pause_key, pause_reason
 from asterism.durable.approval_requests import APPROVE, REFUSE
-from asterism.durable.approval_store import (
-    ApprovalRecords,
-    escalation_of,
-    read_records,
-    rules_of,
-    scopes_of,
-    terms_with_approvals,
-)
+from asterism.durable.approval_store import ApprovalRecords, read_records, set_terms, terms_with_approvals
 from asterism.durable.cycle_requests import ANSWER, CLAIM, CYCLES
 from asterism.durable.fleet_device import FleetDevice, PlanRuns, until_available
 from asterism.durable.journal_store import Head, OwnershipLost, ReloadRequired, StoredConstellation, load
@@ -231,8 +224,7 @@ class Ownership:
         self._options.adopt(lock)
         self._options.add_ranks(plan)
         execution = Execution(self._scheduler, plan, lock, self._options, self._events, self._random, journal, trace)
-        execution.waiting.rules, execution.waiting.timeout = rules_of(stored.head)
-        execution.waiting.scopes, execution.waiting.escalation = scopes_of(stored.head), escalation_of(stored.head)
+        set_terms(execution.waiting, stored.head)
         execution.waiting.save = approvals.save
         execution.waiting.restore(approvals.edits)
         self._scheduler.add(execution, owner)

@@ -124,9 +124,11 @@ async def masks_of(fleet: Fleet, runs: Iterable[Run]) -> dict[str, Mask]:
     return masks
 
 
-async def labels_of(fleet: Fleet, runs: Sequence[Run]) -> dict[str, str]:
-    """What lists call these runs, by id: their labels, else what they do, with secrets masked."""
-    masks = await masks_of(fleet, [run for run in runs if run.label is None])
+async def labels_of(fleet: Fleet, runs: Sequence[Run], masks: Mapping[str, Mask] | None = None) -> dict[str, str]:
+    """What lists call these runs, by id: their labels, else what they do, with secrets masked. ``masks`` are those of
+    ``masks_of``, if the caller has them."""
+    if masks is None:
+        masks = await masks_of(fleet, [run for run in runs if run.label is None])
     return {
         run.id: run.label if run.label is not None else shown_label(run, masks[run.id].data(plain_json(run.input)))
         for run in runs

@@ -19,16 +19,17 @@ from asterism.core.attempt_log import TaskLog
 from asterism.core.errors import AsterismError, EditRejected, Violation, error_text, safe_repr
 from asterism.core.json_values import NOTHING
 from asterism.core.plan.apply import Applied
-from asterism.core.plan.assignment_lock import AssignmentLock, CycleClaimed, EditCycle
+from asterism.core.plan.assignment_lock import CycleClaimed, EditCycle
 from asterism.core.plan.constellation import Constellation, ConstellationView, TaskView
 from asterism.core.plan.diff import merge
 from asterism.core.plan.editor_cost import EditorCost
 from asterism.core.plan.edits import EDITS, REFUSED, Edit, EditBatch, EditWaits, WaitingEdit, edit_from_json
 from asterism.core.plan.status import RUNNING
-from asterism.orchestrator.events import EditEvent, Event, PlanEvents
+from asterism.orchestrator.events import EditEvent, Event
 from asterism.orchestrator.plan_mask import PlanMask
 
 if TYPE_CHECKING:
+    from asterism.orchestrator.execution import Execution
     from asterism.orchestrator.plan_trace import PlanTrace
 
 logger = logging.getLogger("asterism.cycles")
@@ -149,30 +150,15 @@ class EditorContext:
 
 
 class EditCycles:
-    """``wake`` asks the scheduler for a step. ``settled`` waits until everything up to now is durable; it returns False
-    if the plan now belongs to another process. None: the plan is in memory only. ``submit`` applies a batch of a cycle,
-    or lets it wait for a person; ``refused`` are the answers that a person refused."""
+    """Those of one execution. Its ``wake`` asks the scheduler for a step; its ``settled`` waits until everything up to
+    now is durable, and returns False if the plan now belongs to another process. None: the plan is in memory only. Its
+    ``waiting`` applies a batch of a cycle, or lets it wait for a person."""
 
-    def __init__(
-        self,
-        plan: Constellation,
-        lock: AssignmentLock,
-        events: PlanEvents,
-        mask: PlanMask,
-        editor: Editor | None,
-        max_rejections: int,
-        now: Callable[[], float],
-        wake: Callable[[], None],
-        settled: Callable[[], Awaitable[bool]] | None,
-        submit: Callable[[EditBatch, int | None, str | None], Applied],
-        refused: Sequence[WaitingEdit],
-        learn_devices: Callable[[], Awaitable[None]],
-    ) -> None:
-        self.refused, self._learn_devices = refused, learn_devices
-        self._plan, self._lock, self._events, self._mask = plan, lock, events, mask
-        self._editor, self._max_rejections = editor, max_rejections
-        self._author = "" if editor is None else editor.name
-        self._now, self._wake, self._settled, self._submit = now, wake, settled, submit
+    def __init__(self, execution: Execution) -> None:
+        self._execution, self._plan, self._lock = execution, execution.plan, execution.lock
+        self._events, self._waiting, self._editor = execution.events, execution.waiting, execution.options.editor
+        self._author = "" if self._editor is None else self._editor.name
+        self._now = execution.now
         self._loop = asyncio.get_running_loop()
         self._calls: set[asyncio.Task[None]] = set()
         self._deadline: asyncio.TimerHandle | None = None
@@ -243,11 +229,13 @@ class EditCycles:
 
     def refusals_of(self, cycle: EditCycle) -> list[WaitingEdit]:
         """The answers of editors that were refused since the cycle before this one was opened."""
-        if not self.refused:
+        if not self._waiting.refused:
             return []
         before = max((one.opened_at for one in self._lock.history if one.id < cycle.id), default=float("-inf"))
         return [
-            one for one in self.refused if one.decided_at is not None and before < one.decided_at <= cycle.opened_at
+            edit
+            for edit in self._waiting.refused
+            if edit.decided_at is not None and before < edit.decided_at <= cycle.opened_at
         ]
 
     def _refusal(self, cycle: EditCycle, edit: WaitingEdit) -> EditEvent:
@@ -258,7 +246,8 @@ class EditCycles:
 
     async def _call_editor(self, editor: Editor, cycle: EditCycle) -> None:
         """Call the editor until its answer is accepted or the cycle is closed."""
-        if self._settled is not None and not await self._settled():
+        settled = self._execution.settled
+        if settled is not None and not await settled():
             return  # the ends under review are not durable, and never will be
         events = self.events_of(cycle)
         while True:
@@ -267,7 +256,7 @@ class EditCycles:
                     answer = editor.edit(ConstellationView(self._plan), events)
                     if inspect.isawaitable(answer):
                         answer = await self._answer_of(cycle, answer)
-                    await self._learn_devices()
+                    await self._execution.roster.learn_devices()
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # a cancellation and an exit too: an editor never stops the plan
@@ -300,7 +289,7 @@ class EditCycles:
                 if cycle.id not in self._lock.cycles:
                     raise
                 self._add_cost(cycle, held.cost)
-                reason = self._mask().text(held.reason)
+                reason = self._execution.mask().text(held.reason)
                 self._lock.hold(cycle, reason)
                 self._plan.note(self._now(), "editor waits", None, f"cycle {cycle.id}: {reason}")
                 self._publish("editor_held", cycle, author=self._author, reason=reason)
@@ -334,7 +323,7 @@ class EditCycles:
         try:
             batch, left_out = batch_of(answer, self._plan, cycle, author)
             self._answered = cycle
-            applied = self._submit(batch, cycle.id, author)  # which calls announce, as for every edit
+            applied = self._waiting.submit(batch, cycle.id, author)  # which calls announce, as for every edit
         except EditWaits:
             if cycle.id in self._lock.cycles:  # it holds what it touches, and the rest of the plan goes on
                 self._close(cycle, "waiting")
@@ -342,7 +331,7 @@ class EditCycles:
         except EditRejected as rejected:
             self._publish("edit_rejected", cycle, author=author, violations=rejected.violations, error=rejected)
             self._lock.record_rejection(cycle)
-            if cycle.rejections > self._max_rejections and cycle.id in self._lock.cycles:
+            if cycle.rejections > self._execution.options.max_rejections and cycle.id in self._lock.cycles:
                 self._publish("edit_abandoned", cycle, author=author, violations=rejected.violations)
                 self._close(cycle, "abandoned")
             raise
@@ -371,7 +360,7 @@ class EditCycles:
 
     def _failed(self, cycle: EditCycle, error: BaseException) -> None:
         if cycle.id in self._lock.cycles:
-            error = self._mask().error(error)
+            error = self._execution.mask().error(error)
             logger.warning("the editor failed in cycle %d of plan %s: %r", cycle.id, self._plan.id, error)
             self._publish("editor_failed", cycle, error=error)
             self._close(cycle, "editor_failed")
@@ -407,7 +396,7 @@ class EditCycles:
         if self.trace is not None:
             self.trace.cycle_closed(cycle)
         self._set_deadline()
-        self._wake()
+        self._execution.wake()
 
     def _set_deadline(self) -> None:
         """Set the timer for the cycle that has to be closed first."""

@@ -86,8 +86,8 @@ class Execution:
         self.plan, self.lock, self.options = plan, lock, options
         self._scheduler, self.roster, self._bus, self._random = scheduler, scheduler.roster, bus, chance
         self._loop = asyncio.get_running_loop()
-        self._now = scheduler.now
-        self._wake = partial(scheduler.wake, self)
+        self.now = scheduler.now
+        self.wake = partial(scheduler.wake, self)
         self.done: asyncio.Future[None] = self._loop.create_future()
         self.paused = self.cancelling = self._hard = False
         self._slots = scheduler.slots  # the most that could run at once since the beginning
@@ -97,34 +97,33 @@ class Execution:
         self.parked: dict[Node, None] = {}  # ready, but an earlier execution of the same task is still stopping
         self.backing_off: dict[Node, asyncio.TimerHandle] = {}
         self._refused_since: dict[Node, float] = {}  # tasks that devices keep giving back
-        self.events = PlanEvents(bus, plan, self._now, None if journal is None else journal.publish)
-        self._mask = PlanMask(plan)
-        self.logs = PlanLogs(self._now, options.log_limit, self._mask)
+        self.events = PlanEvents(bus, plan, self.now, None if journal is None else journal.publish)
+        self.mask = PlanMask(plan)
+        self.logs = PlanLogs(self.now, options.log_limit, self.mask)
         self._kept_logs = self.logs if options.log_limit and journal is None else None
         self.unplaceable = UnplaceableTasks(
             plan, self.roster, self.events, options.no_device_timeout, lambda: self.dispatching, self.fail
         )
-        settled = None if journal is None else journal.settled
+        self.settled = None if journal is None else journal.settled
         self.waiting = WaitingEdits(
-            *(plan, options.approvals, options.approval_timeout, self._now, self._announce_waiting, self._wake),
-            options.scopes,
-            options.approval_escalation,
-            self.roster.known_devices,
+            plan,
+            self.now,
+            rules=options.approvals,
+            timeout=options.approval_timeout,
+            scopes=options.scopes,
+            escalation=options.approval_escalation,
+            devices=self.roster.known_devices,
+            announce=self._announce_waiting,
+            wake=self.wake,
         )
         self._waiting = self.waiting.waiting
-        self.cycles = EditCycles(
-            *(plan, lock, self.events, self._mask, options.editor, options.max_rejections, self._now, self._wake),
-            settled,
-            self.waiting.submit,
-            self.waiting.refused,
-            self.roster.learn_devices,
-        )
+        self.cycles = EditCycles(self)
         self._trace = self.cycles.trace = trace
         if options.editor is not None:
             context = EditorContext(
                 devices=self.roster.profiles,
                 logs=self.logs.of,
-                mask=self._mask,
+                mask=self.mask,
                 refused=self.waiting.refused,
                 continued=plan.started_at is not None,
             )
@@ -132,15 +131,15 @@ class Execution:
 
     def begin(self) -> None:
         """Start a new plan."""
-        self.plan.clock, self.plan.on_applied = self._now, self.applied
-        self.plan.begin(self._now())
+        self.plan.clock, self.plan.on_applied = self.now, self.applied
+        self.plan.begin(self.now())
         self.events.plan_changed("constellation_started")
-        self._wake()
+        self.wake()
 
     def take_over(self) -> None:
         """Continue a plan that another process ran: wait for the tasks that were running, call the editor again."""
-        self.plan.clock, self.plan.on_applied = self._now, self.applied
-        now = self._now()
+        self.plan.clock, self.plan.on_applied = self.now, self.applied
+        now = self.now()
         for node in self.plan.nodes.values():
             if node.status is not RUNNING or node.tentative is not None:
                 continue
@@ -153,7 +152,7 @@ class Execution:
                 self.plan.queue.push(node)
         self.events.plan_changed("constellation_resumed")
         self.cycles.reopen()
-        self._wake()
+        self.wake()
 
     def pause(self) -> None:
         self.paused = True
@@ -162,7 +161,7 @@ class Execution:
     def resume(self) -> None:
         self.paused = False
         self.events.plan_changed("constellation_resumed")
-        self._wake()
+        self.wake()
 
     # -- starting tasks ------------------------------------------------------------------------------------------------
 
@@ -244,7 +243,7 @@ class Execution:
         except asyncio.CancelledError as cancelled:
             status, error = CANCELLED, cancelled
         except BaseException as failure:  # whatever a task raises is its failure, even an exit
-            status, error = FAILED, self._mask().error(failure)
+            status, error = FAILED, self.mask().error(failure)
         if work.log is not None:
             self.logs.close(work.task.id, epoch)
         work.logs = None  # what follows from the end in this context, or a thread that it has left behind, may print
@@ -255,7 +254,7 @@ class Execution:
             try:
                 return await device.execute(work)
             except BaseException as error:
-                failed(self._mask().error(error))
+                failed(self.mask().error(error))
                 raise
 
     # -- ends ----------------------------------------------------------------------------------------------------------
@@ -272,7 +271,7 @@ class Execution:
         if self._refused_since and not isinstance(error, DeviceUnavailable):
             self._refused_since.pop(node, None)
         if status is COMPLETED and not (self.cancelling and node.provisional):
-            self.lock.finish(node, COMPLETED, self._now(), value)
+            self.lock.finish(node, COMPLETED, self.now(), value)
             if self._bus.subscriptions:
                 self.events.task_ended(node)
             if node.reviewed:
@@ -280,7 +279,7 @@ class Execution:
                 return
         elif self._stops(node):
             if not active.begun and not node.provisional:
-                self.plan.release(node, self._now(), "it was cancelled before it began")
+                self.plan.release(node, self.now(), "it was cancelled before it began")
             self._cancel_task(node, self._cancelled())
         elif isinstance(error, DeviceUnavailable):
             self._release(node, active.member, error)
@@ -288,20 +287,20 @@ class Execution:
             self._lost(node, active.member, error)
         else:
             self._failed(node, error if status is FAILED else RuntimeError("the task cancelled itself"))
-        self._wake()
+        self.wake()
 
     def _stopped(self, active: Active, epoch: int, status: TaskStatus) -> None:
         """An execution that was told to stop has ended; its result is refused. If it never began, the plan learns of
         that first: a set-up that has not begun is not torn down."""
         if not active.begun and active.node.status is CANCELLED:
-            now = self._now()
+            now = self.now()
             times = AttemptTimes(now, ended=now, executed=False)
             self.plan.record_run(active.node.id, epoch, now, times, str(times))
         self._free_slot(epoch)
         if status is COMPLETED:
-            self.plan.note(self._now(), "late result refused", active.node.id, f"epoch {epoch} had been stopped")
+            self.plan.note(self.now(), "late result refused", active.node.id, f"epoch {epoch} had been stopped")
             self.events.task_changed("task_result_refused", active.node)
-        self._wake()
+        self.wake()
 
     def _failed(self, node: Node, error: BaseException | None) -> None:
         """An attempt failed: retry, or fail the task if no retry is left."""
@@ -314,7 +313,7 @@ class Execution:
     def _retry(self, node: Node, error: BaseException | None, failures: int) -> float:
         """Record that another attempt follows. Returns the seconds until then."""
         delay = retry_delay(failures, node.task.backoff, MAX_BACKOFF, self._random)
-        self.plan.retry(node, self._now(), f"{error_text(error)}; attempt {node.attempts + 1} in {delay:.2f} s")
+        self.plan.retry(node, self.now(), f"{error_text(error)}; attempt {node.attempts + 1} in {delay:.2f} s")
         self.events.task_changed("task_retrying", node, error)
         return delay
 
@@ -324,15 +323,15 @@ class Execution:
 
     def end(self, node: Node, status: TaskStatus, value: Any, error: BaseException | None = None) -> None:
         """End a task without an execution on a device that would report its end."""
-        self.lock.finish(node, status, self._now(), value, error)
+        self.lock.finish(node, status, self.now(), value, error)
         self.events.task_ended(node)
-        self._wake()
+        self.wake()
 
     def _back_off(self, node: Node, delay: float) -> None:
         def again() -> None:
             del self.backing_off[node]
             self.plan.queue.push(node)
-            self._wake()
+            self.wake()
 
         self.backing_off[node] = self._loop.call_later(delay, again)
 
@@ -343,14 +342,14 @@ class Execution:
         if node.losses > self.options.max_losses:
             self.fail(node, error)
         else:
-            self.plan.retry(node, self._now(), error_text(error))
+            self.plan.retry(node, self.now(), error_text(error))
             self.plan.queue.push(node)
             self.events.task_changed("task_retrying", node, error)
             self._scheduler.rest(member)  # so that another device is tried first
 
     def _release(self, node: Node, member: Member, error: DeviceUnavailable) -> None:
         """The device gave the task back before it began. The device rests, so that the task does not spin."""
-        now = self._now()
+        now = self.now()
         if now - self._refused_since.setdefault(node, now) >= self.options.no_device_timeout:
             self.fail(node, NoDevice(f"every device gave task {node.id!r} back: {error}"))
             return
@@ -410,11 +409,11 @@ class Execution:
         active = self._free_slot(epoch)
         if active is not None:
             logger.warning("task %s did not stop when asked; its slot is free for others", active.node.id)
-            self.plan.note(self._now(), "abandoned", active.node.id, "it did not stop when asked")
-            self._wake()
+            self.plan.note(self.now(), "abandoned", active.node.id, "it did not stop when asked")
+            self.wake()
 
     def _cancel_task(self, node: Node, why: str) -> None:
-        for _, epoch in self.plan.cancel(node, self._now(), why):
+        for _, epoch in self.plan.cancel(node, self.now(), why):
             if epoch in self.active:
                 self.stop(epoch)
         self._forget(node)
@@ -445,7 +444,7 @@ class Execution:
         for node in [node for node in self.backing_off if node.status is not RUNNING]:
             self._forget_timers(node)
         self.unplaceable.edited()
-        self._wake()
+        self.wake()
 
     def _announce_waiting(self, kind: str, edit: WaitingEdit) -> None:
         """An edit begins to wait for a person, or was refused."""
@@ -467,7 +466,7 @@ class Execution:
             if self._stops(node) and node.status is RUNNING and node.epoch not in self.active:
                 self._cancel_task(node, plan_cancelled(reason))
         if self.plan.state is not ConstellationState.CANCELLING:
-            for node in self.plan.begin_cancel(self._now(), reason):
+            for node in self.plan.begin_cancel(self.now(), reason):
                 self._forget(node)
         for node in [node for node in self.plan.nodes.values() if node.status is PENDING and node.setup is None]:
             self._cancel_task(node, self._cancelled())  # this process has put it back, since its device is gone
@@ -475,7 +474,7 @@ class Execution:
             if self._stops(active.node):
                 self._ask_to_stop(active, epoch)
         self._loop.call_later(self.options.grace, self._grace_of_plan_over)
-        self._wake()
+        self.wake()
 
     def _stops(self, node: Node) -> bool:
         """Whether a task is stopped because its plan is cancelled: all but teardowns are."""
@@ -500,7 +499,7 @@ class Execution:
         for node in [node for node in self.plan.nodes.values() if node.status is RUNNING]:
             if self._stops(node) and node.status is RUNNING:  # an earlier one may have revoked it
                 self._cancel_task(node, f"{self._cancelled()}, {how}")
-        self._wake()
+        self.wake()
 
     # -- devices -------------------------------------------------------------------------------------------------------
 
@@ -510,7 +509,7 @@ class Execution:
         self._slots = None if slots is None or self._slots is None else max(slots, self._slots)
         self.unplaceable.devices_changed()
         self.plan.queue.activate_all()
-        self._wake()
+        self.wake()
 
     def outside_the_queue(self) -> set[Node]:  # for tests: see ``invariants``
         return {*self.parked, *self.waiting.parked, *self.unplaceable}
@@ -521,7 +520,7 @@ class Execution:
         """First half of a step: open an edit cycle for the ends that wait for one."""
         if self.done.done() or self.cancelling:
             return
-        if self.lock.waiting and (cycle := self.lock.open(self._now())) is not None:
+        if self.lock.waiting and (cycle := self.lock.open(self.now())) is not None:
             self.cycles.opened(cycle, "cycle_opened")
 
     def check_end(self) -> None:
@@ -547,12 +546,12 @@ class Execution:
 
     def _end(self, cancelled: bool) -> None:
         left = [node for node in self.plan.nodes.values() if node.status is PENDING] if self._bus.subscriptions else []
-        state = self.plan.close(self._now(), cancelled)
+        state = self.plan.close(self.now(), cancelled)
         for node in left:
             if node.status is not PENDING:
                 self.events.task_ended(node)
         if state not in ENDED_STATES:  # tasks that need only the end of others are ready now
-            self._wake()
+            self.wake()
             return
         self.cycles.cancel()
         for node in tuple(self.backing_off):

@@ -217,9 +217,8 @@ class Orchestrator(PlanCommands):
         self.options.evaluate_conditions(plan)
         first = tuple(from_tasks)
         if plan.state is not ConstellationState.EXECUTING or first or batch is not None:
-            rules = (self.options.approvals, self.options.approval_timeout, self.scheduler.now)
-            devices = self.scheduler.roster.known_devices
-            waiting = WaitingEdits(plan, *rules, lambda kind, edit: None, lambda: None, devices=devices)
+            now, devices = self.scheduler.now, self.scheduler.roster.known_devices
+            waiting = WaitingEdits(plan, now, rules=self.options.approvals, devices=devices)
             plan.run_again(self.scheduler.now(), first, batch, check=waiting.check_retry)
         plan.ranks = None
         self.options.add_ranks(plan)

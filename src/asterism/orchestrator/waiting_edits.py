@@ -22,6 +22,7 @@ from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edit_rules import ApprovalRule, EditScope, approval_reasons, scope_violations
 from asterism.core.plan.edit_trial import Trial, touched_tasks, trial
 from asterism.core.plan.edits import (
+    APPROVAL_TIMEOUT,
     APPROVED,
     EXPIRED,
     REFUSED,
@@ -48,14 +49,15 @@ class WaitingEdits:
     def __init__(
         self,
         plan: Constellation,
-        rules: Sequence[ApprovalRule],
-        timeout: float,
         now: Callable[[], float],
-        announce: Callable[[str, WaitingEdit], None],
-        wake: Callable[[], None],
+        *,
+        rules: Sequence[ApprovalRule] = (),
+        timeout: float = APPROVAL_TIMEOUT,
         scopes: Sequence[EditScope] = (),
         escalation: float | None = None,
         devices: Callable[[], KnownDevices | None] = lambda: None,
+        announce: Callable[[str, WaitingEdit], None] = lambda kind, edit: None,
+        wake: Callable[[], None] = lambda: None,
     ) -> None:
         self._devices = devices
         self._plan, self.rules, self.timeout, self.scopes = plan, tuple(rules), timeout, tuple(scopes)
@@ -155,10 +157,8 @@ class WaitingEdits:
     ) -> NoReturn:
         if batch.base_version is None:  # so that later edits of the same tasks make it stale
             batch = replace(batch, base_version=self._plan.version)
-        edit = WaitingEdit(
-            *(self._newest + 1, batch, now, now + self.timeout, reasons),
-            *(touched_tasks(batch, self._plan, tried), cycle),
-        )
+        tasks = touched_tasks(batch, self._plan, tried)
+        edit = WaitingEdit(self._newest + 1, batch, now, now + self.timeout, reasons, tasks, cycle)
         self._newest = edit.id
         self._add(edit)
         self._record("edit waits", edit, f"by {batch.author or 'somebody'}: {batch.description}")

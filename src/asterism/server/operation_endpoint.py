@@ -14,13 +14,16 @@ from asterism.server.endpoint import Call, Endpoint, NoModel
 
 def endpoint_of(operation: Operation[Any, Any, Any]) -> Endpoint:
     """The endpoint that checks a request and calls its operation, in the name of the caller."""
-    model = request_model(operation, without=path_fields(operation.path))
+    names = path_fields(operation.path)
+    model, hints = request_model(operation, without=names), get_type_hints(operation.request)
+    numbers = [name for name in names if hints.get(name) is int]
     in_query = operation.method in ("GET", "DELETE")
 
     async def handle(call: Call) -> Any:
-        fields = call.query if in_query else call.body
-        request = operation.request(**_path_values(operation, call), **vars(fields))
-        return await call.system.call(operation, request)
+        fields: dict[str, Any] = {**vars(call.query if in_query else call.body), **call.path}
+        for name in numbers:
+            fields[name] = _number(name, call.path[name])
+        return await operation.function(call.system, operation.request(**fields))
 
     return Endpoint(
         operation.method,
@@ -38,16 +41,11 @@ def endpoint_of(operation: Operation[Any, Any, Any]) -> Endpoint:
     )
 
 
-def _path_values(operation: Operation[Any, Any, Any], call: Call) -> dict[str, Any]:
-    """The fields in the path. Raises RequestRefused for a text where a number belongs."""
-    hints = get_type_hints(operation.request)
-    values: dict[str, Any] = dict(call.path)
-    for name, text in call.path.items():
-        if hints.get(name) is int:
-            if not (text.isascii() and text.isdecimal() and len(text) <= 9):
-                raise RequestRefused(404, f"the number of a {name} is a whole number")
-            values[name] = int(text)
-    return values
+def _number(name: str, text: str) -> int:
+    """A number in the path. Raises RequestRefused."""
+    if not (text.isascii() and text.isdecimal() and len(text) <= 9):
+        raise RequestRefused(404, f"the number of a {name} is a whole number")
+    return int(text)
 
 
 OPERATION_ENDPOINTS = tuple(endpoint_of(operation) for operation in OPERATIONS.values())

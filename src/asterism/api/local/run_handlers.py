@@ -37,7 +37,7 @@ from asterism.fleet.bulk_creation import (
     read_progress,
 )
 from asterism.fleet.device.functions import attempts_of
-from asterism.fleet.fleet import Fleet, attempt_number, check_terms, reported_progress
+from asterism.fleet.fleet import Fleet, attempt_number, reported_progress
 from asterism.fleet.run_explanation import RunExplanation
 from asterism.fleet.run_explanation import explain_run as explain
 from asterism.fleet.run_queries import RunList, find_run, labels_of, masks_of
@@ -94,10 +94,14 @@ async def run_document(fleet: Fleet, run: Run) -> documents.Run:
 
 
 async def _run_fields(fleet: Fleet, runs: Sequence[Run]) -> list[dict[str, Any]]:
-    masks, labels = await masks_of(fleet, runs), await labels_of(fleet, runs)
-    held = await held_runs(fleet.store, [run.id for run in runs if not run.ended])
-    reports = await fleet.store.reports([run.id for run in runs if not run.ended])
-    beats, now = {one.id: one.beat_at for one in await fleet.store.sessions(ended=True)}, fleet.store.clock()
+    masks = await masks_of(fleet, runs)
+    labels = await labels_of(fleet, runs, masks)
+    open_runs = [run for run in runs if not run.ended]
+    held = await held_runs(fleet.store, [run.id for run in open_runs]) if open_runs else {}
+    begun = [run.id for run in open_runs if run.started_at is not None]  # the others have no report of their epoch
+    reports = await fleet.store.reports(begun) if begun else {}
+    sessions = await fleet.store.sessions(ended=True) if any(run.session is not None for run in runs) else ()
+    beats, now = {session.id: session.beat_at for session in sessions}, fleet.store.clock()
     return [
         {
             **_fields_of(run, masks[run.id]),
@@ -309,7 +313,6 @@ async def wait_run(system: LocalSystem, request: declared.WaitRun) -> documents.
 async def create_run(system: LocalSystem, request: declared.CreateRun) -> documents.Run:
     names = ("key", "series", "priority", "device", "keep", "label")
     terms = {name: getattr(request, name) for name in names}
-    check_terms(**terms)
     flow = await system.fleet.workflows.find(request.workflow)
     check_input(flow, request.input)
     run = await system.fleet.create(flow, request.input, near=request.near, **terms)
