@@ -15,11 +15,12 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
+from asterism.series.git_register import GitRegister
 from asterism.series.register import SeriesRegister
 
 
@@ -195,3 +196,19 @@ def over_http(
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+@contextlib.asynccontextmanager
+async def using_git(url: str, **terms: Any) -> AsyncIterator[GitRegister]:
+    """A register on a git remote, which is closed at the end."""
+    register = GitRegister(url, **terms)
+    try:
+        yield register
+    finally:
+        await register.close()
+
+
+def git_output(path: Path, *words: str, stdin: str = "") -> str:
+    """What a git command in a repository prints."""
+    words = ("git", "-C", str(path), *words)
+    return subprocess.run(words, input=stdin, capture_output=True, text=True, check=True).stdout

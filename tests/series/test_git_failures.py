@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import subprocess
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -25,7 +23,7 @@ from asterism.series.git_process import GitResult, PrivateRepository
 from asterism.series.git_register import MAX_UNCHANGED_REJECTIONS, GitRegister
 from asterism.series.register import RegisterBusy, RegisterUnavailable, RevisionConflict, Snapshot
 from tests.process_scenes import PATIENCE, gone, soon
-from tests.series.register_openers import bare_repository
+from tests.series.register_openers import bare_repository, git_output, using_git
 
 NAME = "RFC-093"
 REF = "refs/asterism/series/RFC-093"
@@ -36,20 +34,6 @@ EAGER = RetryOptions(tries=5, jitter=(0.0, 0.01), deadline=None)
 def remote(tmp_path: Path) -> Path:
     bare_repository(tmp_path / "remote.git")
     return tmp_path / "remote.git"
-
-
-@asynccontextmanager
-async def using(url: str, **terms: Any) -> AsyncIterator[GitRegister]:
-    register = GitRegister(url, **terms)
-    try:
-        yield register
-    finally:
-        await register.close()
-
-
-def told(path: Path, *words: str, given: str = "") -> str:
-    words = ("git", "-C", str(path), *words)
-    return subprocess.run(words, input=given, capture_output=True, text=True, check=True).stdout
 
 
 def script(path: Path, *lines: str) -> Path:
@@ -80,7 +64,7 @@ async def test_a_push_that_is_ended_leaves_no_lock_on_the_remote(
     mark = tmp_path / "begun"
     locked = f'if [ "$1" = prepared ]; then touch {mark}; sleep 1000; fi'
     hook = script(remote / "hooks" / "reference-transaction", locked)
-    async with using(f"file://{remote}") as register:
+    async with using_git(f"file://{remote}") as register:
         swapping = asyncio.ensure_future(register.swap(NAME, None, "{}", "m"))
         await asyncio.to_thread(appeared, mark)
         assert locks(remote)
@@ -107,7 +91,7 @@ async def test_a_git_that_does_not_want_to_end_is_made_to(
         return signalled(group, how)
 
     monkeypatch.setattr(git_process, "_signal_group", noted)
-    async with using("file:///x.git", environment={"PATH": f"{program.parent}:{os.environ['PATH']}"}) as register:
+    async with using_git("file:///x.git", environment={"PATH": f"{program.parent}:{os.environ['PATH']}"}) as register:
         reading = asyncio.ensure_future(register._repository.run("x"))
         await asyncio.to_thread(appeared, mark)
         reading.cancel()
@@ -124,10 +108,10 @@ async def test_a_git_that_does_not_want_to_end_is_made_to(
 
 async def test_a_ref_that_ends_in_the_same_words_is_another(remote: Path) -> None:
     """As a backup of all refs has it, below a name of its own."""
-    async with using(f"file://{remote}") as register:
+    async with using_git(f"file://{remote}") as register:
         await claim(register, NAME, Claim(1))
-        told(remote, "update-ref", f"refs/backup/{REF}", told(remote, "rev-parse", REF).strip())
-        told(remote, "update-ref", "-d", REF)
+        git_output(remote, "update-ref", f"refs/backup/{REF}", git_output(remote, "rev-parse", REF).strip())
+        git_output(remote, "update-ref", "-d", REF)
         assert await register.read(NAME) == Snapshot(None, None)
         assert (await claim(register, NAME, Claim(2))).after == (await state(register))
 
@@ -162,16 +146,16 @@ async def test_a_ref_that_is_there_and_never_found_is_told_after_a_few_questions
 
 @pytest.mark.long
 async def test_a_ref_that_can_never_be_written_is_told_in_gits_words(remote: Path) -> None:
-    blob = told(remote, "hash-object", "-w", "--stdin", given="x").strip()
-    told(remote, "update-ref", "refs/asterism/series", blob)  # where the folder of the series should be
-    async with using(f"file://{remote}") as register:
+    blob = git_output(remote, "hash-object", "-w", "--stdin", stdin="x").strip()
+    git_output(remote, "update-ref", "refs/asterism/series", blob)  # where the folder of the series should be
+    async with using_git(f"file://{remote}") as register:
         with pytest.raises(RegisterUnavailable, match="rejects the change of series RFC-093"):
             await claim(register, NAME, Claim(1), retry=EAGER)
 
 
 @pytest.mark.long
 async def test_a_lock_that_was_left_behind_is_told_after_a_few_tries_and_one_that_goes_is_not(remote: Path) -> None:
-    async with using(f"file://{remote}") as register:
+    async with using_git(f"file://{remote}") as register:
         token = await register.swap(NAME, None, "one", "m")
         lock = remote / f"{REF}.lock"
         lock.touch()
@@ -195,7 +179,7 @@ async def test_a_lock_that_was_left_behind_is_not_called_contention_however_few_
     lock = remote / f"{REF}.lock"
     lock.parent.mkdir(parents=True)
     lock.touch()
-    async with using(f"file://{remote}") as register:
+    async with using_git(f"file://{remote}") as register:
         with pytest.raises(RegisterUnavailable, match="rejects the change of series RFC-093"):
             await claim(register, NAME, Claim(1), retry=replace(EAGER, tries=tries))
 
@@ -209,7 +193,7 @@ async def test_a_repository_that_may_not_be_written_to_is_told_with_the_reason(r
     program = script(tmp_path / "bin" / "git", *lines)
 
     environment = {**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}"}
-    async with using(f"file://{remote}", environment=environment) as register:
+    async with using_git(f"file://{remote}", environment=environment) as register:
         told = r"\[remote rejected\] \(unpacker error\) \(remote unpack failed: unable to create temporary"
         with pytest.raises(RegisterUnavailable, match=told):
             await claim(register, NAME, Claim(1), retry=EAGER)
@@ -221,7 +205,7 @@ async def test_a_repository_that_may_not_be_written_to_is_told_with_the_reason(r
 @pytest.mark.parametrize("whole", [True, False])
 async def test_a_register_whose_folder_was_swept_makes_it_anew(remote: Path, whole: bool) -> None:
     """A sweeper may take the folder, or its oldest files one by one. Either way no history is lost."""
-    async with using(f"file://{remote}") as register:
+    async with using_git(f"file://{remote}") as register:
         await claim(register, NAME, Claim(1))
         seen = await register.read(NAME)
         swept = register._repository._directory
@@ -249,11 +233,11 @@ async def test_what_the_surroundings_say_of_commits_is_not_heard(remote: Path, t
         "GIT_GRAFT_FILE": str(tmp_path / "grafts"),
         "GIT_SHALLOW_FILE": str(tmp_path / "grafts"),
     }
-    async with using(f"file://{remote}", environment=around) as register:
+    async with using_git(f"file://{remote}", environment=around) as register:
         began = time.time() - 2
         await claim(register, NAME, Claim(1))
         assert (await register.history(NAME, 1))[0].at > began
-        assert int(told(remote, "log", "-1", "--format=%at", REF)) > began
+        assert int(git_output(remote, "log", "-1", "--format=%at", REF)) > began
 
 
 class _Locked(BaseHTTPRequestHandler):
@@ -283,7 +267,7 @@ async def test_nobody_is_asked_for_a_password(locked_server: str, tmp_path: Path
     program = script(tmp_path / "ask", f"touch {mark}", "echo x")
 
     kept = {name: value for name, value in os.environ.items() if name != "GIT_ASKPASS"}
-    async with using(locked_server, environment={**kept, "SSH_ASKPASS": str(program), "DISPLAY": ":0"}) as register:
+    async with using_git(locked_server, environment={**kept, "SSH_ASKPASS": str(program), "DISPLAY": ":0"}) as register:
         with pytest.raises(RegisterUnavailable, match="could not read Username"):
             await register.read(NAME)
     assert not mark.exists()
@@ -296,7 +280,7 @@ async def test_a_password_that_git_puts_into_an_address_is_not_shown(tmp_path: P
         "GIT_CONFIG_KEY_0": "url.http://ann:hun@ter2@127.0.0.1:1/.insteadOf",
         "GIT_CONFIG_VALUE_0": "mine:",
     }
-    async with using("mine:remote.git", environment=around) as register:
+    async with using_git("mine:remote.git", environment=around) as register:
         with pytest.raises(RegisterUnavailable) as caught:
             await register.read(NAME)
         assert "ter2" not in str(caught.value)
@@ -319,7 +303,7 @@ def over_ssh(tmp_path: Path) -> tuple[Path, dict[str, str]]:
 )
 async def test_a_series_is_kept_over_ssh(remote: Path, over_ssh: tuple[Path, dict[str, str]], form: str) -> None:
     notes, environment = over_ssh
-    async with using(form.format(remote), environment=environment) as register:
+    async with using_git(form.format(remote), environment=environment) as register:
         first = await claim(register, NAME, Claim(1), retry=EAGER)
         second = await claim(register, NAME, Claim(2), retry=EAGER)
         assert (first.after.active, second.after.active, second.after.queue) == (1, 1, (2,))
@@ -330,7 +314,7 @@ async def test_a_series_is_kept_over_ssh(remote: Path, over_ssh: tuple[Path, dic
     said = notes.read_text()
     assert "git@example.invalid git-receive-pack" in said
     assert "git@example.invalid git-upload-pack" in said
-    assert told(remote, "for-each-ref", "--format=%(refname)") == f"{REF}\n"
+    assert git_output(remote, "for-each-ref", "--format=%(refname)") == f"{REF}\n"
 
 
 @pytest.mark.long
@@ -339,7 +323,7 @@ async def test_an_ssh_that_is_refused_is_told(remote: Path, tmp_path: Path) -> N
     program = script(tmp_path / "ssh", f'echo "{said}" >&2', "exit 255")
 
     environment = {**os.environ, "GIT_SSH_COMMAND": str(program), "GIT_SSH_VARIANT": "ssh"}
-    async with using(f"git@example.invalid:{remote}", environment=environment) as register:
+    async with using_git(f"git@example.invalid:{remote}", environment=environment) as register:
         with pytest.raises(RegisterUnavailable, match=r"cannot be reached: .*Permission denied \(publickey\)"):
             await claim(register, NAME, Claim(1), retry=EAGER)
         with pytest.raises(RegisterUnavailable, match=r"accepts no changes: .*Permission denied \(publickey\)"):

@@ -6,8 +6,6 @@ import asyncio
 import os
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,7 @@ from asterism.series.git_process import DIRECTORY_PREFIX, GitResult, PrivateRepo
 from asterism.series.git_register import GitRegister
 from asterism.series.register import OutcomeUnknown, RegisterBusy, RegisterUnavailable, RevisionConflict, Snapshot
 from tests.process_scenes import gone, soon
-from tests.series.register_openers import bare_repository, over_http
+from tests.series.register_openers import bare_repository, git_output, over_http, using_git
 
 NAME = "RFC-093"
 REF = "refs/asterism/series/RFC-093"
@@ -41,30 +39,17 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@asynccontextmanager
-async def using(url: str, **terms: Any) -> AsyncIterator[GitRegister]:
-    register = GitRegister(url, **terms)
-    try:
-        yield register
-    finally:
-        await register.close()
-
-
-def told(path: Path, *words: str) -> str:
-    return subprocess.run(["git", "-C", str(path), *words], capture_output=True, text=True, check=True).stdout
-
-
 # -- what it leaves ----------------------------------------------------------------------------------------------------
 
 
 async def test_on_the_remote_there_is_one_ref_and_nothing_else(remote: Path) -> None:
-    async with using(f"file://{remote}") as register:
+    async with using_git(f"file://{remote}") as register:
         first = await register.swap(NAME, None, "one\n", "the first")
         await register.swap(NAME, first, "two\n", "the second")
-        assert told(remote, "for-each-ref", "--format=%(refname) %(objecttype)") == f"{REF} commit\n"
-        assert told(remote, "log", "--format=%s|%P", REF).splitlines() == [f"the second|{first}", "the first|"]
-        assert told(remote, "ls-tree", "--name-only", REF) == "series.json\n"
-        assert told(remote, "show", f"{REF}:series.json") == "two\n"
+        assert git_output(remote, "for-each-ref", "--format=%(refname) %(objecttype)") == f"{REF} commit\n"
+        assert git_output(remote, "log", "--format=%s|%P", REF).splitlines() == [f"the second|{first}", "the first|"]
+        assert git_output(remote, "ls-tree", "--name-only", REF) == "series.json\n"
+        assert git_output(remote, "show", f"{REF}:series.json") == "two\n"
 
 
 async def test_nothing_is_left_behind_here(remote: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +57,7 @@ async def test_nothing_is_left_behind_here(remote: Path, temporary: Path, monkey
     subprocess.run(["git", "clone", "--quiet", str(remote), str(checkout)], check=True, capture_output=True)
     before = {path: path.stat().st_mtime_ns for path in checkout.rglob("*")}
     monkeypatch.chdir(checkout)
-    async with using("../remote.git") as register:
+    async with using_git("../remote.git") as register:
         await register.swap(NAME, None, "one", "m")
         await register.read(NAME)
         assert len(os.listdir(temporary)) == 1
@@ -85,11 +70,11 @@ async def test_within_a_hook_of_a_checkout_it_is_the_remote_that_is_meant(remote
     bare_repository(other)
     monkeypatch.setenv("GIT_DIR", str(other))
     monkeypatch.setenv("GIT_INDEX_FILE", str(other / "index"))
-    async with using(f"file://{remote}") as register:
+    async with using_git(f"file://{remote}") as register:
         await register.swap(NAME, None, "one", "m")
     monkeypatch.delenv("GIT_DIR")
-    assert told(remote, "for-each-ref")
-    assert not told(other, "for-each-ref")
+    assert git_output(remote, "for-each-ref")
+    assert not git_output(other, "for-each-ref")
     assert not list((other / "objects").glob("??"))
 
 
@@ -100,7 +85,7 @@ async def test_what_a_killed_process_left_is_swept_after_a_day(remote: Path, tem
     for path in (old, young, foreign):
         (path / "objects").mkdir(parents=True)
         os.utime(path, (0, 0) if path is not young else None)
-    async with using(f"file://{remote}") as register:
+    async with using_git(f"file://{remote}") as register:
         await register.read(NAME)
     assert sorted(temporary.iterdir()) == sorted([young, foreign])
 
@@ -115,7 +100,7 @@ async def test_hooks_and_settings_of_the_user_do_not_get_in(remote: Path, tmp_pa
         f"[core]\n\thooksPath = {hooks}\n[push]\n\tgpgSign = true\n\tfollowTags = true\n\tpushOption = x\n"
     )
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(config))
-    async with using(f"file://{remote}") as register:
+    async with using_git(f"file://{remote}") as register:
         await register.swap(NAME, None, "one", "m")
 
 
@@ -129,7 +114,7 @@ def test_what_is_no_address_is_refused(url: str) -> None:
 
 
 async def test_a_remote_that_is_not_there_is_named(tmp_path: Path) -> None:
-    async with using(f"file://{tmp_path}/nowhere.git") as register:
+    async with using_git(f"file://{tmp_path}/nowhere.git") as register:
         for attempt in (register.read(NAME), register.names(), register.history(NAME, 3)):
             with pytest.raises(RegisterUnavailable, match="does not appear to be a git repository"):
                 await attempt
@@ -138,7 +123,7 @@ async def test_a_remote_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 async def test_a_password_is_not_shown() -> None:
-    async with using("http://ann:hunter2@127.0.0.1:1/remote.git") as register:
+    async with using_git("http://ann:hunter2@127.0.0.1:1/remote.git") as register:
         with pytest.raises(RegisterUnavailable) as caught:
             await register.read(NAME)
         assert "hunter2" not in str(caught.value)
@@ -146,7 +131,7 @@ async def test_a_password_is_not_shown() -> None:
 
 
 async def test_without_the_program_it_says_so(remote: Path) -> None:
-    async with using(f"file://{remote}", environment={"PATH": "/nowhere"}) as register:
+    async with using_git(f"file://{remote}", environment={"PATH": "/nowhere"}) as register:
         with pytest.raises(RegisterUnavailable, match="git is not installed"):
             await register.read(NAME)
 
@@ -157,7 +142,7 @@ async def test_a_remote_that_rejects_is_told_in_its_own_words(remote: Path) -> N
     hook.write_text("#!/bin/sh\necho 'only ann may push here' >&2\nexit 1\n")
     hook.chmod(0o755)
     told = r"rejects the change of series RFC-093: .*hook declined.* \(only ann may push here\)$"
-    async with using(f"file://{remote}") as register:
+    async with using_git(f"file://{remote}") as register:
         with pytest.raises(RegisterUnavailable, match=told):
             await register.swap(NAME, None, "x", "m")
         assert await register.read(NAME) == Snapshot(None, None)
@@ -171,9 +156,9 @@ async def test_what_was_pushed_by_hand_is_not_free_and_can_be_replaced(remote: P
     clone = tmp_path / "clone"
     subprocess.run(["git", "clone", "--quiet", str(remote), str(clone)], check=True, capture_output=True)
     (clone / "note").write_text("mine")
-    blob = told(clone, "hash-object", "-w", "note").strip()
-    told(clone, "push", "--quiet", str(remote), f"{blob}:{REF}")
-    async with using(f"file://{remote}") as register:
+    blob = git_output(clone, "hash-object", "-w", "note").strip()
+    git_output(clone, "push", "--quiet", str(remote), f"{blob}:{REF}")
+    async with using_git(f"file://{remote}") as register:
         seen = await register.read(NAME)
         assert seen == Snapshot("", blob)
         token = await register.swap(NAME, blob, "mended", "m")
@@ -181,7 +166,7 @@ async def test_what_was_pushed_by_hand_is_not_free_and_can_be_replaced(remote: P
 
 
 async def test_a_swap_from_a_state_that_was_read_elsewhere_works(remote: Path) -> None:
-    async with using(f"file://{remote}") as register:
+    async with using_git(f"file://{remote}") as register:
         first = await register.swap(NAME, None, "one", "m")
         other, late = GitRegister(register.url), GitRegister(register.url)
         second = await other.swap(NAME, first, "two", "m")
@@ -269,7 +254,7 @@ def ended(file: Path) -> None:
 
 async def test_a_git_that_does_not_answer_is_ended_with_all_it_started(frozen: tuple[Path, dict[str, str]]) -> None:
     file, environment = frozen
-    async with using("file:///x.git", timeout=0.5, environment=environment) as register:
+    async with using_git("file:///x.git", timeout=0.5, environment=environment) as register:
         with pytest.raises(RegisterUnavailable, match=r"does not answer: git fetch took longer than 0\.5 s"):
             await register.read(NAME)
     ended(file)
@@ -289,7 +274,7 @@ async def test_who_is_interrupted_while_git_begins_leaves_no_process_behind(
         return process
 
     reading: asyncio.Future[Any]
-    async with using("file:///x.git", environment=environment) as register:
+    async with using_git("file:///x.git", environment=environment) as register:
         monkeypatch.setattr(git_process, "start_process", slowly)
         reading = asyncio.ensure_future(register.read(NAME))
         with pytest.raises(asyncio.CancelledError):
@@ -299,7 +284,7 @@ async def test_who_is_interrupted_while_git_begins_leaves_no_process_behind(
 
 async def test_who_is_interrupted_leaves_no_process_behind(frozen: tuple[Path, dict[str, str]]) -> None:
     file, environment = frozen
-    async with using("file:///x.git", environment=environment) as register:
+    async with using_git("file:///x.git", environment=environment) as register:
         reading = asyncio.ensure_future(register.read(NAME))
         await asyncio.to_thread(noted, file)
         reading.cancel()
@@ -318,7 +303,7 @@ MORE_FAULTS = (["before", "after"], ["after", "before", "before"])
 )
 async def test_a_push_whose_connection_breaks_is_found_out(remote: Path, faults: list[str]) -> None:
     with over_http(remote.parent) as (address, to_come):
-        async with using(f"{address}/remote.git") as register:
+        async with using_git(f"{address}/remote.git") as register:
             await claim(register, NAME, Claim(1), retry=RetryOptions(jitter=(0.0, 0.01), deadline=None))
             to_come.extend(faults)
             outcome = await claim(register, NAME, Claim(2), retry=RetryOptions(jitter=(0.0, 0.01), deadline=None))
@@ -331,7 +316,7 @@ async def test_a_push_that_is_repeated_below_us_is_recognised_as_ours(remote: Pa
     """What carries a push may send it again when its connection breaks; the second is rejected, since the first was
     not. That it is ours which is there decides."""
     with over_http(remote.parent) as (address, to_come):
-        async with using(f"{address}/remote.git") as register:
+        async with using_git(f"{address}/remote.git") as register:
             to_come.append("after")
             token = await register.swap(NAME, None, "x", "m")
             assert not to_come
@@ -341,10 +326,10 @@ async def test_a_push_that_is_repeated_below_us_is_recognised_as_ours(remote: Pa
 async def test_a_push_that_is_repeated_after_others_built_upon_it_is_recognised_too(remote: Path) -> None:
     def built_upon() -> None:
         words = ["-c", "user.name=x", "-c", "user.email=x", "commit-tree", f"{REF}^{{tree}}", "-p", REF, "-m", "theirs"]
-        told(remote, "update-ref", REF, told(remote, *words).strip())
+        git_output(remote, "update-ref", REF, git_output(remote, *words).strip())
 
     with over_http(remote.parent) as (address, to_come):
-        async with using(f"{address}/remote.git") as register:
+        async with using_git(f"{address}/remote.git") as register:
             to_come.append(built_upon)
             token = await register.swap(NAME, None, "x", "ours")
             assert not to_come
@@ -378,7 +363,7 @@ def test_a_password_that_cannot_be_told_from_the_path_is_refused_and_not_shown()
 
 async def test_a_connection_that_breaks_again_and_again_is_not_knowing(remote: Path) -> None:
     with over_http(remote.parent) as (address, to_come):
-        async with using(f"{address}/remote.git") as register:
+        async with using_git(f"{address}/remote.git") as register:
             to_come.extend(["after"] * 9)
             with pytest.raises(OutcomeUnknown):
                 await register.swap(NAME, None, "x", "m")

@@ -67,10 +67,7 @@ async def _story(system: LocalSystem, plan: str, aliases: DeviceAliases) -> str:
     lines = [f"# Story of plan {plan}", ""]
     for entry in (await system.read_story(plan)).items:
         at = datetime.fromtimestamp(entry.at, UTC).isoformat(" ", "milliseconds").removesuffix("+00:00")
-        task, why = (
-            f" {entry.task}" if entry.task else "",
-            f": {aliases.text(entry.why)}" if entry.why else "",
-        )
+        task, why = (f" {entry.task}" if entry.task else "", f": {aliases.text(entry.why)}" if entry.why else "")
         lines.append(clean(f"- {at}{task} {entry.what}{why}"))
         lines += [clean(f"      {line}") for line in (entry.traceback or "").splitlines()]
     return "\n".join(lines) + "\n"

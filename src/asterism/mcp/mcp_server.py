@@ -83,9 +83,7 @@ def mcp_server(host: McpHost, local: Credential | None = None) -> Server[Any]:
     server.add_request_handler("tasks/update", mcp_tasks.UpdateParams, handlers.update_task)
     server.add_request_handler("tasks/cancel", mcp_tasks.TaskParams, handlers.cancel_task)
     security = RequestStateSecurity(
-        keys=[os.urandom(32)],
-        ttl=STATE_LIFETIME,
-        bind_principal=lambda ctx: handlers.caller(ctx).id,
+        keys=[os.urandom(32)], ttl=STATE_LIFETIME, bind_principal=lambda ctx: handlers.caller(ctx).id
     )
     server.middleware.append(RequestStateBoundary(security, default_audience="asterism"))
     return server
@@ -201,13 +199,7 @@ class _Handlers:
         return await self._carried_out(caller, tool, about["plan"], about["approval"], about["mark"], decision)
 
     async def _carried_out(
-        self,
-        caller: Credential,
-        tool: McpTool,
-        plan: str,
-        number: int,
-        mark: str,
-        decision: Decision | None,
+        self, caller: Credential, tool: McpTool, plan: str, number: int, mark: str, decision: Decision | None
     ) -> types.CallToolResult:
         try:
             system = self._host.system(caller, mcp_approvals.ask_approval, {})

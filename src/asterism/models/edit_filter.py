@@ -61,12 +61,7 @@ class EditFilter(EditRule):
         return self.when is not None and self._holds(self.when, task)
 
     def _holds(self, when: str, task: TaskView) -> bool:
-        names = {
-            "task": task.id,
-            "status": str(task.status),
-            "result": task.value,
-            "error": error_text(task.error),
-        }
+        names = {"task": task.id, "status": str(task.status), "result": task.value, "error": error_text(task.error)}
         # one that cannot be evaluated asks: a question too many costs less than a repair that is missing
         return expressions.holds(when, names, expressions.CONDITION_STEPS) is not False
 

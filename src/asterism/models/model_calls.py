@@ -408,14 +408,7 @@ def require_extra() -> None:
 
 
 def _messages(question: ModelQuestion) -> list[ModelMessage]:
-    from pydantic_ai.messages import (
-        ModelRequest,
-        ModelResponse,
-        TextPart,
-        ToolCallPart,
-        ToolReturnPart,
-        UserPromptPart,
-    )
+    from pydantic_ai.messages import ModelRequest, ModelResponse, TextPart, ToolCallPart, ToolReturnPart, UserPromptPart
 
     found: list[Any] = []
     for message in question.messages:

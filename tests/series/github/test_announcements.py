@@ -23,17 +23,10 @@ from tests.series.github.github_fixtures import (
     state,
     sync,
     synced,
-    world_of,
 )
 from tests.series.github.github_server import GitHubServer
 
 TURN = f"refs/asterism/turns/{SERIES}"
-
-
-@pytest.fixture
-def server():
-    with GitHubServer(world_of()) as running:
-        yield running
 
 
 def announced(server: GitHubServer) -> list[int]:

@@ -17,13 +17,6 @@ OTHER = r"^(?P<series>RFC_\d+)-(?P<micro>\d+)"
 WIDER = r"^(?P<series>[A-Za-z]+-\d+)-(?P<micro>\d+)\b"
 
 
-@pytest.fixture
-def server():
-    with GitHubServer(world_of()) as running:
-        yield running
-        assert running.world.doubles == []
-
-
 def terms(server: GitHubServer, series: str = SERIES) -> Any:
     kept = server.call(lambda world: world.documents("refs/asterism/tracking/"))
     return json.loads(kept[series]).get("found_by") if series in kept else None

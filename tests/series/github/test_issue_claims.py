@@ -15,13 +15,12 @@ from asterism.series.github.observed_state import Departure
 from asterism.series.register import NotClaimable
 from tests.series.github.github_fixtures import QUICK, SERIES, assigned, merged, opened, state, sync, world_of
 from tests.series.github.github_server import GitHubServer
+from tests.series.github.github_world import World
 
 
 @pytest.fixture
-def server():
-    with GitHubServer(world_of(6)) as running:
-        yield running
-        assert running.world.doubles == []
+def world() -> World:
+    return world_of(6)
 
 
 def claimed(server: GitHubServer, number: int, **terms: Any) -> tuple[Outcome, dict[int, Departure]]:

@@ -26,10 +26,8 @@ def crowded() -> World:
 
 
 @pytest.fixture
-def server():
-    with GitHubServer(crowded()) as running:
-        yield running
-        assert running.world.doubles == []
+def world() -> World:
+    return crowded()
 
 
 def before_each(server: GitHubServer, happens: Callable[[str, str], None]) -> None:

@@ -23,7 +23,6 @@ from tests.series.github.github_fixtures import (
     sync,
     synced,
     view,
-    world_of,
 )
 from tests.series.github.github_server import GitHubServer
 from tests.series.github.github_world import World
@@ -31,13 +30,6 @@ from tests.series.github.github_world import World
 REF = f"refs/asterism/series/{SERIES}"
 TURN = f"refs/asterism/turns/{SERIES}"
 TRACKING = f"refs/asterism/tracking/{SERIES}"
-
-
-@pytest.fixture
-def server():
-    with GitHubServer(world_of()) as running:
-        yield running
-        assert running.world.doubles == []
 
 
 def tracking_issues(server: GitHubServer) -> list[int]:

@@ -30,10 +30,8 @@ REF = f"refs/asterism/series/{SERIES}"
 
 
 @pytest.fixture
-def server():
-    with GitHubServer(world_of(4)) as running:
-        yield running
-        assert running.world.doubles == []
+def world() -> World:
+    return world_of(4)
 
 
 def with_register(server: GitHubServer, scene: Callable[[GitHubRegister], Any]) -> Any:

@@ -21,17 +21,9 @@ from tests.series.github.github_fixtures import (
     sync,
     synced,
     view,
-    world_of,
 )
-from tests.series.github.github_server import Faults, GitHubServer
+from tests.series.github.github_server import Faults
 from tests.series.github.github_world import World
-
-
-@pytest.fixture
-def server():
-    with GitHubServer(world_of()) as running:
-        yield running
-        assert running.world.doubles == []
 
 
 def test_the_first_sync_assigns_the_first_and_queues_the_others_in_their_order(server):

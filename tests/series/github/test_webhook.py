@@ -280,13 +280,6 @@ def deliver(
     return httpx.post(f"{url}/webhook", content=body, headers=headers, timeout=PATIENCE)
 
 
-@pytest.fixture
-def server():
-    with GitHubServer(scenes.world_of()) as running:
-        yield running
-        assert running.world.doubles == []
-
-
 HOUR = 3600.0
 """What ``serving`` gives as --every, in seconds."""
 

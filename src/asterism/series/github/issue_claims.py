@@ -157,10 +157,7 @@ async def assign_claimed(register: GitHubRegister, name: str, number: int, setti
     service = SyncService(
         register,
         replace(
-            settings,
-            pattern=rules["pattern"] or "",
-            label_pattern=rules["label_pattern"] or "",
-            label=rules["label"],
+            settings, pattern=rules["pattern"] or "", label_pattern=rules["label_pattern"] or "", label=rules["label"]
         ),
     )
     try:

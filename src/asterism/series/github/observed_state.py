@@ -13,14 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from asterism.core.series.machine import Item, Live, Series
-from asterism.series.github.discovery import (
-    TRACKING_LABEL,
-    NearMiss,
-    SeriesIssue,
-    SeriesMatcher,
-    has_label,
-    labels_of,
-)
+from asterism.series.github.discovery import TRACKING_LABEL, NearMiss, SeriesIssue, SeriesMatcher, has_label, labels_of
 from asterism.series.github.github_client import PAGE_SIZE, GitHubClient, RequestRejected, graphql_reason
 from asterism.series.register import RegisterUnavailable, SeriesError
 

@@ -16,13 +16,7 @@ from asterism.core.backoff import retry_delay
 from asterism.core.series.machine import Live, Series, UnreadableSeries
 from asterism.series.claims import signed
 from asterism.series.compare_and_swap import Contended, UpdateCounts, is_newer_version, unreadable_reason, update
-from asterism.series.github.assignment import (
-    HeldLock,
-    LockContended,
-    LockHeld,
-    Unassignment,
-    find_unassignment,
-)
+from asterism.series.github.assignment import HeldLock, LockContended, LockHeld, Unassignment, find_unassignment
 from asterism.series.github.observed_state import Departure, IssueSurvey, ObservedSeries
 from asterism.series.github.sync_context import SyncContext
 from asterism.series.github.sync_report import SeriesReport

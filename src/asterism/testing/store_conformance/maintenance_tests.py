@@ -14,16 +14,7 @@ from asterism.core.run.run import OWNED, REASSIGNING, Progress, Run
 from asterism.core.run.session import ENDED, REPLACED, Session
 from asterism.store import dump_format
 from asterism.store.memory import MemoryStore
-from asterism.store.protocol import (
-    BLOB_USES,
-    NOTIFIED,
-    Notice,
-    ProgressReport,
-    PutRegister,
-    PutRun,
-    Query,
-    Store,
-)
+from asterism.store.protocol import BLOB_USES, NOTIFIED, Notice, ProgressReport, PutRegister, PutRun, Query, Store
 from asterism.store.store_errors import StoreCorrupt, StoreError, UnknownSchema
 from asterism.testing.store_conformance.sample_records import (
     FAR,

@@ -286,11 +286,7 @@ class CommitTests(StoreTests):
         document: dict[str, Any] = {"list": [1]}
         run = a_run(1, given=document)
         await store.commit(
-            [
-                PutRun(run, None),
-                PutRegister("a", document, None),
-                PutSession(a_session(profile=document), None),
-            ]
+            [PutRun(run, None), PutRegister("a", document, None), PutSession(a_session(profile=document), None)]
         )
         document["list"].append(2)
         found = await contents(store)
