@@ -307,18 +307,30 @@ def device_name(plan: str, device: str, aliases: DeviceAliases) -> str:
 
 
 def _devices(plan: str, around: Surroundings) -> str:
-    devices = around.devices
-    if not devices:
-        return ""
+    return device_list(
+        [(device_name(plan, device, around.aliases), can, slots) for device, can, slots in around.devices],
+        MOST_DEVICES,
+        around.capabilities,
+        MOST_NAMES,
+    )
+
+
+def device_list(
+    devices: Sequence[tuple[str, Iterable[str], int | None]],
+    most: int,
+    capabilities: frozenset[str] | None,
+    most_words: int | None = None,
+) -> str:
+    """Devices with their slots and capabilities, at most ``most``; empty if there are none. A device says itself what
+    it is called and can do; an agent elsewhere says it in its card."""
     lines = []
-    for device, can, slots in list(devices)[:MOST_DEVICES]:
-        words = shown_capabilities(can, around.capabilities, MOST_NAMES)
+    for device, can, slots in devices[:most]:
+        words = shown_capabilities(can, capabilities, most_words)
         room = "no limit" if slots is None else plural(slots, "slot")
-        lines.append(f"- {device_name(plan, device, around.aliases)}: {room}" + (f", can {words}" if words else ""))
-    if len(devices) > MOST_DEVICES:
-        lines.append(f"- and {len(devices) - MOST_DEVICES:,} more")
-    # a device says itself what it is called and can do; an agent elsewhere says it in its card
-    return "# Devices\n" + mark_untrusted("profiles of devices", "\n".join(lines))
+        lines.append(f"- {device}: {room}" + (f", can {words}" if words else ""))
+    if len(devices) > most:
+        lines.append(f"- and {len(devices) - most:,} more")
+    return "# Devices\n" + mark_untrusted("profiles of devices", "\n".join(lines)) if devices else ""
 
 
 # -- texts -------------------------------------------------------------------------------------------------------------

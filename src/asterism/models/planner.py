@@ -15,11 +15,11 @@ from asterism.base.text import plural
 from asterism.core.errors import error_text
 from asterism.core.plan.editor_cost import EditorCost
 from asterism.core.plan.task import needs_of
-from asterism.models.device_aliases import DeviceAliases, alias_of, shown_capabilities
+from asterism.models.device_aliases import DeviceAliases, alias_of
 from asterism.models.model_calls import ModelCaller, ModelFailed, Unlimited
 from asterism.models.model_messages import ModelQuestion, ToolCall, ToolSpec
+from asterism.models.plan_prompt import device_list, on_one_line
 from asterism.models.plan_prompt import name as shown_name
-from asterism.models.plan_prompt import on_one_line
 from asterism.models.untrusted_text import UNTRUSTED_NOTICE, mark_untrusted
 
 MAX_REQUESTS = 4
@@ -148,14 +148,8 @@ def planner_prompt(
 ) -> str:
     parts = [f"# Request\n{request}"]
     if devices:
-        lines = [
-            f"- {alias_of(device)}: {'no limit' if slots is None else plural(slots, 'slot')}"
-            + (f", can {words}" if (words := shown_capabilities(can, capabilities)) else "")
-            for device, can, slots in list(devices)[:MOST_LISTED]
-        ]
-        # a device says itself what it can do; an agent elsewhere says it in its card
-        text = mark_untrusted("profiles of devices", "\n".join(lines))
-        parts.append(f"# Devices\n{text}")
+        aliased = [(alias_of(device), can, slots) for device, can, slots in devices]
+        parts.append(device_list(aliased, MOST_LISTED, capabilities))
     if workflows:
         lines = [f"- {shown_name(one)}: {on_one_line(what)[:200]}" for one, what in list(workflows)[:MOST_LISTED]]
         text = mark_untrusted("workflows of the fleet", "\n".join(lines))

@@ -77,24 +77,24 @@ def assigned_to(run: Run, session: Session, now: float = 50.0) -> Run:
     return transitions.assign(run, session.owner, FLOW, by="coordinator", now=now, scores={session.device: 62.5})
 
 
+def grant_of(run: Run) -> Grant:
+    """The grant of a run that a device owns."""
+    assert run.grant is not None
+    return run.grant
+
+
 def started(run: Run, now: float = 60.0) -> Run:
-    grant = run.grant
-    assert grant is not None
-    return transitions.start(run, grant, now)
+    return transitions.start(run, grant_of(run), now)
 
 
 def completed(run: Run, output: Any = None, now: float = 70.0) -> Run:
     """Return a claimed or processing run as completed."""
     run = run if run.started_at is not None else started(run, now)
-    grant = run.grant
-    assert grant is not None
-    return transitions.complete(run, grant, output, now)
+    return transitions.complete(run, grant_of(run), output, now)
 
 
 def released(run: Run, now: float = 70.0) -> Run:
-    grant = run.grant
-    assert grant is not None
-    return transitions.release(run, grant, "released", "enough of it", now)
+    return transitions.release(run, grant_of(run), "released", "enough of it", now)
 
 
 def after(before: Run, new: Run) -> PutRun:
@@ -268,16 +268,8 @@ class StoreTests(AsyncTests):
 
 
 DEVICES = (
-    "kitchen",
-    "garage",
-    "an attic with a long name",
-    "dach-😀",
-    "o'brien",
-    'the "loft"',
-    "50%",
-    "a_b",
-    "KITCHEN",
-)
+    "kitchen", "garage", "an attic with a long name", "dach-😀", "o'brien", 'the "loft"', "50%", "a_b", "KITCHEN",
+)  # fmt: skip
 
 
 def _through_json(value: Any) -> Any:
