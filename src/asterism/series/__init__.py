@@ -25,7 +25,7 @@ Modules:
 
 - ``register``: the protocol ``SeriesRegister``, its errors, and how names become refs and keys.
 - ``compare_and_swap``: ``update``, the only loop that changes a series; retries, deadlines, lost replies.
-- ``claims``: the steps ``Claim`` and ``Release``, and ``claim`` and ``release``, which apply them.
+- ``claims``: the steps ``Claim`` and ``Release``, with ``claim`` and ``release``, which apply them; all other steps.
 - ``git_register``, with ``git_process`` (git in a private repository, addresses without secrets).
 - ``store_register``: the register in a store.
 - ``github``: the register on GitHub, and the sync of issues, states and assignments.

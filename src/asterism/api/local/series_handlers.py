@@ -14,7 +14,7 @@ from asterism.api.document_codec import document_of
 from asterism.api.operation import implements
 from asterism.api.series_operations import SeriesOperations
 from asterism.core.series.machine import Series, UnreadableSeries
-from asterism.series import series_steps
+from asterism.series import claims as steps
 from asterism.series.claims import Claim, Release, claim, release, signed
 from asterism.series.compare_and_swap import Outcome, RetryOptions, Step, UpdateCounts, update
 from asterism.series.register import Change, DryRunRegister, SeriesRegister, Snapshot, UnknownSeries, read_all
@@ -136,9 +136,9 @@ async def _made(
             leaving = Release(request.issue, by, request.promote, reason=request.reason)
             return await release(register, name, leaving, **limits)
         case declared.FrontSeries():
-            step, message = series_steps.front(request.issue), f"front #{request.issue}"
+            step, message = steps.front(request.issue), f"front #{request.issue}"
         case declared.RebuildSeries():
-            step, message = series_steps.rebuild(request.issues, request.active), "rebuild"
+            step, message = steps.rebuild(request.issues, request.active), "rebuild"
         case _:
             step, message = _plain_step(request, by)
     repair = isinstance(request, declared.RebuildSeries)
@@ -147,10 +147,10 @@ async def _made(
 
 def _plain_step(request: declared.Change, by: str) -> tuple[Step, str]:
     if isinstance(request, declared.PauseSeries):
-        return series_steps.pause(by, request.reason), "pause"
+        return steps.pause(by, request.reason), "pause"
     if isinstance(request, declared.ResumeSeries):
-        return series_steps.resume(by), "resume"
-    return series_steps.promote(by), "promote"
+        return steps.resume(by), "resume"
+    return steps.promote(by), "promote"
 
 
 # -- on a store --------------------------------------------------------------------------------------------------------

@@ -374,9 +374,8 @@ def rebuild(
 
     async def make(register: Any) -> Any:
         """What rebuilds on GitHub, which knows the open issues and the last revision."""
-        from asterism.series.claims import signed
+        from asterism.series.claims import live_issues, rebuilt, signed
         from asterism.series.compare_and_swap import update
-        from asterism.series.series_steps import live_issues, rebuilt
 
         live: list[Live] = live_issues(issues, active)
         if not named:
