@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from asterism import Constellation, Task
-from asterism.report.layout import Dependency, PlanLayout, fresh, moved, updated
+from asterism.report.incremental_layout import Dependency, PlanLayout, fresh, moved, updated
 from bench.page import table, time_text
 
 HEAD = """# Benchmarks: the page

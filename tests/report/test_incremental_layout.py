@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asterism.report.layout import BEND_ROOM, LOOSEST, MOST_BENDS, SPARE_LAYERS, PlanLayout, fresh, moved, updated
+from asterism.report.incremental_layout import LOOSEST, SPARE_LAYERS, PlanLayout, fresh, moved, updated
+from asterism.report.layout import BEND_ROOM, MOST_BENDS
 
 Shape = tuple[list[str], list[tuple[str, str]]]
 

@@ -25,13 +25,10 @@ from asterism.base.durations import InvalidDuration, parse_duration
 from asterism.base.text import request_url_problem, suggestion
 from asterism.base.yaml_lines import Mistake, YamlMapping, line_of, parse_yaml, read_text
 from asterism.core.errors import AsterismError, InvalidWorkflow
-from asterism.core.run.workflow import DEFAULTS, Workflow
+from asterism.core.run.workflow import DEFAULTS, SECONDS, Workflow
 
 KEYS = tuple(name for name in DEFAULTS if name != "version")
-_DURATIONS = (
-    *("heartbeat", "heartbeat_timeout", "assignment_timeout", "claim_timeout", "no_device_timeout", "timeout"),
-    *("backoff", "backoff_most"),
-)
+_DURATIONS = frozenset({*SECONDS, "backoff", "backoff_most"})
 _EXPRESSIONS = ("requires", "prefers")
 
 

@@ -163,25 +163,12 @@ def _joined(bars: Sequence[Bar]) -> list[tuple[float, float]]:
     return stretches
 
 
+_MINUTE, _HOUR = 60.0, 3600.0
 _STEPS = (
     *(digit * 10.0**power for power in range(-6, 1) for digit in (1, 2, 5)),
-    *(
-        10.0,
-        15.0,
-        30.0,
-        60.0,
-        120.0,
-        300.0,
-        600.0,
-        900.0,
-        1800.0,
-        3600.0,
-        7200.0,
-        14400.0,
-        21600.0,
-        43200.0,
-        86400.0,
-    ),
+    *(10.0, 15.0, 30.0),
+    *(minutes * _MINUTE for minutes in (1, 2, 5, 10, 15, 30)),
+    *(hours * _HOUR for hours in (1, 2, 4, 6, 12, 24)),
 )
 
 

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from asterism.core.plan.constellation import Constellation
-from asterism.report.layout import Dependency, Place, PlanLayout, fresh, updated
+from asterism.report.incremental_layout import Dependency, PlanLayout, fresh, updated
+from asterism.report.layout import Place
 
 COLUMN = 244
 ROW = 64

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 from asterism.core.plan.node import AttemptTimes, Node, holds
 from asterism.core.plan.status import TERMINAL, TaskStatus
-from asterism.core.plan.task import Dependency, Priority, Task
+from asterism.core.plan.task import MAPPINGS, Dependency, Priority, Task
 
 
 class NodeState(NamedTuple):
@@ -201,10 +201,7 @@ class SharedNodes(LazyNodes):
 
 _IMMUTABLE = frozenset({type(None), bool, int, float, complex, str, bytes, datetime})
 
-_MAPPINGS = ("http", "inputs", "env", "data", "foreach", "skip_if_unchanged", "agent")
-"""The fields of a task that may contain mutable values."""
-
-_mappings_of = attrgetter(*_MAPPINGS)
+mappings_of = attrgetter(*MAPPINGS)
 
 
 def is_immutable(value: Any) -> bool:
@@ -236,7 +233,7 @@ def own_task(task: Task) -> Task:
     them stay shared: a task with copies of them might not be equal to this one."""
     mutable = {
         name: mapping
-        for name, mapping in zip(_MAPPINGS, _mappings_of(task), strict=True)
+        for name, mapping in zip(MAPPINGS, mappings_of(task), strict=True)
         if mapping and not all(map(is_immutable, mapping.values()))
     }
     if not mutable:

@@ -25,7 +25,15 @@ from asterism.core.plan.edits import Key
 from asterism.core.plan.graph import Graph
 from asterism.core.plan.joins import is_over
 from asterism.core.plan.node import PROGRESS, AttemptTimes, Node
-from asterism.core.plan.node_records import NodeRecords, NodeState, SharedNodes, own_copy, own_task, state_of
+from asterism.core.plan.node_records import (
+    NodeRecords,
+    NodeState,
+    SharedNodes,
+    mappings_of,
+    own_copy,
+    own_task,
+    state_of,
+)
 from asterism.core.plan.status import RUNNING, ConstellationState, TaskStatus
 from asterism.core.plan.task import Dependency, Task
 
@@ -95,9 +103,7 @@ def _task_to_json(task: Task) -> dict[str, Any]:
 
 
 def _task_as_data(task: Task) -> Task:
-    optional = (task.http or {}, task.foreach or {}, task.skip_if_unchanged or {}, task.agent or {})
-    given = (task.inputs, task.env, task.data, *optional)
-    lasting = all(_IMMUTABLE_TYPES.issuperset(map(type, values.values())) for values in given)
+    lasting = all(_IMMUTABLE_TYPES.issuperset(map(type, (values or {}).values())) for values in mappings_of(task))
     named = task.call is None or isinstance(task.call, str)
     return task if lasting and named and type(task) is Task else Task.from_json(_task_to_json(task))
 

@@ -11,6 +11,7 @@ counts.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import fields
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -173,22 +174,10 @@ def _check_startable(graph: Graph, node: Node, chosen: Collection[Node]) -> None
         raise PlanError(f"task {node.id!r} could not start again: {why}; begin with {blocked[0].source!r}")
 
 
-_KEPT = (
-    *(
-        "status",
-        "provisional",
-        "tentative",
-        "reviewed",
-        "unsettled",
-        "needless",
-        "epoch",
-        "device",
-        "attempts",
-        "losses",
-    ),
-    *("spent", "value", "error", "reason", "started_at", "ended_at", "begun_at", "worked", "times", "entry"),
-    *("open", "held", "met", "lost", "doomed", "urgency", "over", "below"),
-)
+_STRUCTURE = {"task", "label", "id", "number", "parents", "children", "setup", "teardowns", "scope"}
+_KEPT = tuple(field.name for field in fields(Node) if field.name not in _STRUCTURE | {"rank", "verdicts"})
+"""The fields of a node that reopening a plan changes; ``verdicts`` is changed in place."""
+
 _kept_of = attrgetter(*_KEPT)
 
 

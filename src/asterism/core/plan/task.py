@@ -37,6 +37,9 @@ _OUTCOME_VERBS = {
 }
 ACTIONS = ("call", "argv", "shell", "http", "agent")
 
+MAPPINGS = ("http", "inputs", "env", "data", "foreach", "skip_if_unchanged", "agent")
+"""The fields of a task that are mappings, which may contain any values."""
+
 AGENT_FIELDS = ("description", "tips", "result")
 """The fields of the work of an agent."""
 
@@ -115,7 +118,7 @@ class Task:
     def __post_init__(self) -> None:
         if isinstance(self.agent, str):
             object.__setattr__(self, "agent", {"description": self.agent})
-        for name in ("http", "inputs", "env", "data", "foreach", "skip_if_unchanged", "agent"):
+        for name in MAPPINGS:
             value = getattr(self, name)
             if value is not NOTHING and isinstance(value, Mapping) and type(value) is not MappingProxyType:
                 object.__setattr__(self, name, MappingProxyType(dict(value)))
@@ -186,13 +189,7 @@ _TO_JSON: dict[str, Callable[[Any], Any]] = {
     "needs": sorted,
     "effects": sorted,
     "argv": list,
-    "http": dict,
-    "inputs": dict,
-    "env": dict,
-    "data": dict,
-    "foreach": dict,
-    "skip_if_unchanged": dict,
-    "agent": dict,
+    **dict.fromkeys(MAPPINGS, dict),
 }
 
 

@@ -162,7 +162,7 @@ STORED_NAMES = {"heartbeat_timeout": "timeout", "timeout": "limit"}
 without a heartbeat."""
 
 
-_SECONDS = ("heartbeat", "heartbeat_timeout", "assignment_timeout", "claim_timeout", "no_device_timeout", "timeout")
+SECONDS = ("heartbeat", "heartbeat_timeout", "assignment_timeout", "claim_timeout", "no_device_timeout", "timeout")
 _COUNTS = ("retries", "losses", "rounds", "version")
 MAX_NUMBER = 1_000_000_000
 """The greatest number in a workflow. In seconds it is thirty years; it fits into every column and every timer."""
@@ -182,7 +182,7 @@ def _problems(flow: Workflow) -> list[FieldProblem]:
         problems.append(FieldProblem("name", problem))
     if all(getattr(flow, name) is None for name in ACTIONS):
         problems.append(FieldProblem("", f"it executes nothing: give one of {', '.join(ACTIONS)}"))
-    for name in _SECONDS:
+    for name in SECONDS:
         if not _is_seconds(getattr(flow, name)) and not (name == "timeout" and flow.timeout is None):
             problems.append(FieldProblem(name, f"{name} is a number of seconds above 0, at most {MAX_NUMBER:,}"))
     for name in ("backoff", "backoff_most"):
