@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 from asterism.compat.vocabulary import TaskStatus
+from asterism.core.plan.node import descendants
 from asterism.core.plan.parallelism import Parallelism, parallelism
 
 if TYPE_CHECKING:
@@ -126,15 +127,9 @@ def _in_tasks(plan: Constellation) -> Parallelism:
 
 def _reaches(plan: Constellation, start: str, goal: str) -> bool:
     """Whether ``goal`` depends on ``start``, directly or indirectly, or is the same task."""
-    seen, stack = set[str](), [start]
-    while stack:
-        task_id = stack.pop()
-        if task_id == goal:
-            return True
-        if task_id not in seen and task_id in plan.nodes:
-            seen.add(task_id)
-            stack.extend(plan.nodes[task_id].children)
-    return False
+    if start == goal or start not in plan.nodes:
+        return start == goal
+    return plan.nodes.get(goal) in descendants(plan.nodes[start])
 
 
 def _headline(documented: DocumentedPlan) -> str:

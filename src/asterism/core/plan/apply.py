@@ -43,7 +43,7 @@ from asterism.core.plan.edits import (
 )
 from asterism.core.plan.graph import Graph, is_modifiable
 from asterism.core.plan.group_elements import is_marked
-from asterism.core.plan.node import Node, provisional_below
+from asterism.core.plan.node import Node, descendants, provisional_below
 from asterism.core.plan.status import ENDED_STATES, PENDING, TERMINAL, TRANSITIONS, ConstellationState
 from asterism.core.plan.task import Dependency, Task, differences, lane_of
 from asterism.core.plan.topological_order import parents_first
@@ -292,12 +292,12 @@ class Attempt:
     def remove_task(self, index: int, edit: RemoveTask) -> None:
         node = self._modifiable(edit.task_id)
         if edit.dependents == "remove":
-            descendants = [self._modifiable(below.id) for below in _descendants(node)]
-            unseen: list[Key] = [below.id for below in descendants]
-            unseen += [(source, below.id) for below in descendants for source in below.parents]
+            farthest_first = [self._modifiable(below.id) for below in parents_first(descendants(node))[::-1]]
+            unseen: list[Key] = [below.id for below in farthest_first]
+            unseen += [(source, below.id) for below in farthest_first for source in below.parents]
             for key in stale_keys(self.graph, self.base_version, unseen):  # the edit names all of them implicitly
                 self.violate(index, "stale", _stale_message(self.graph, self.base_version, key))
-            for below in descendants:
+            for below in farthest_first:
                 self._take_out(index, below, sever=False)
         elif edit.dependents == "bridge":
             self._bridge(node)
@@ -499,18 +499,6 @@ def _has_not_ended(node: Node | None) -> bool:
 def _in_order(nodes: Iterable[Node]) -> list[Node]:
     """The nodes in an order that depends only on the plan: that of ``children`` depends on rejected edits."""
     return sorted(nodes, key=lambda node: node.number)
-
-
-def _descendants(node: Node) -> list[Node]:
-    """All nodes below a node, the farthest first."""
-    descendants: dict[Node, None] = {}
-    stack = list(node.children.values())
-    while stack:
-        below = stack.pop()
-        if below not in descendants:
-            descendants[below] = None
-            stack.extend(below.children.values())
-    return parents_first(descendants)[::-1]
 
 
 def _malformed(edit: Edit) -> str | None:

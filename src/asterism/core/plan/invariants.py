@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 from asterism.core.plan import joins
 from asterism.core.plan.graph import Graph
-from asterism.core.plan.node import Node
+from asterism.core.plan.node import Node, descendants
 from asterism.core.plan.node_records import NodeRecord, is_immutable, record_of
 from asterism.core.plan.status import PENDING, RUNNING, TERMINAL, ConstellationState
 from asterism.core.plan.task import Dependency
@@ -111,9 +111,9 @@ def _set_ups_around(graph: Graph, node: Node) -> set[Node]:
 
 
 def _between(graph: Graph, setup: Node) -> set[Node]:
-    outer = [other for other in graph.setups if other is setup or setup in _reachable([other])]
+    outer = [other for other in graph.setups if other is setup or setup in descendants(other)]
     afterwards = [teardown for other in outer for teardown in teardowns_of(other)]
-    excluded = {*afterwards, *_reachable(afterwards)}
+    excluded = {*afterwards, *descendants(*afterwards)}
     found: set[Node] = set()
     stack = [setup]
     while stack:
@@ -123,16 +123,6 @@ def _between(graph: Graph, setup: Node) -> set[Node]:
             if child not in found and child not in excluded and not by_order_only:
                 found.add(child)
                 stack.append(child)
-    return found
-
-
-def _reachable(nodes: Iterable[Node]) -> set[Node]:
-    found: set[Node] = set()
-    stack = list(nodes)
-    while stack:
-        new = [child for child in stack.pop().children.values() if child not in found]
-        found.update(new)
-        stack += new
     return found
 
 

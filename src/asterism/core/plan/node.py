@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 
 from asterism.core.plan.status import PENDING, TERMINAL, TaskStatus
 from asterism.core.plan.task import Dependency, Priority, Task
-from asterism.core.plan.teardowns import NO_SCOPE, Scope
 
 QUEUED, STARTING, RUNNING = "queued", "starting", "running"
 
@@ -61,6 +60,17 @@ def read_seconds(why: str) -> tuple[float, float] | None:
     """How long an attempt waited and ran, from its entry in the story; None if it never began."""
     found = _TEXT.search(why)
     return None if found is None else (float(found[1]), float(found[2]))
+
+
+class Scope(NamedTuple):
+    """Where a node is among set-ups and their teardowns: see teardowns.py."""
+
+    above: frozenset[Node]
+    torn: frozenset[Node]
+    inside: frozenset[Node]
+
+
+NO_SCOPE = Scope(frozenset(), frozenset(), frozenset())
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -168,6 +178,17 @@ def handler_of(node: Node) -> Node | None:
                 if child.status is TaskStatus.FAILED:
                     failed.append(child)
     return None
+
+
+def descendants(*nodes: Node) -> dict[Node, None]:
+    """All tasks below some tasks."""
+    below: dict[Node, None] = {}
+    stack = list(nodes)
+    while stack:
+        new = [child for child in stack.pop().children.values() if child not in below]
+        below.update(dict.fromkeys(new))
+        stack += new
+    return below
 
 
 def provisional_below(node: Node) -> list[Node]:

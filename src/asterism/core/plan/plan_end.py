@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from asterism.core.errors import PlanError
 from asterism.core.plan import inherited_priority, joins
-from asterism.core.plan.node import Node, handler_of
+from asterism.core.plan.node import Node, descendants, handler_of
 from asterism.core.plan.status import CANCELLED, COMPLETED, ENDED_STATES, FAILED, PENDING, ConstellationState
 from asterism.core.plan.task import Dependency
 from asterism.core.plan.teardowns import is_torn_down, teardowns_of
@@ -128,7 +128,8 @@ def retry_choice(graph: Graph, from_tasks: Collection[str] = ()) -> list[str]:
         failed = (node for node in graph.nodes.values() if node.status is FAILED)
         chosen = {node for node in failed if handler_of(node) is None}
     else:
-        chosen = _with_descendants(graph.node(task_id) for task_id in from_tasks)
+        first = [graph.node(task_id) for task_id in from_tasks]
+        chosen = {*first, *descendants(*first)}
         for task_id in from_tasks:
             _check_startable(graph, graph.node(task_id), chosen)
     _add_pairs(graph, chosen)
@@ -140,7 +141,7 @@ def _add_pairs(graph: Graph, chosen: set[Node]) -> None:
     size = -1
     while graph.setups and size < len(chosen):
         size = len(chosen)
-        revived = chosen | {node for node in _with_descendants(chosen) if is_given_up(node)}
+        revived = chosen | {node for node in descendants(*chosen) if is_given_up(node)}
         for setup in {setup for node in revived for setup in node.scope.inside}:
             if is_torn_down(setup):
                 chosen.update((setup, *teardowns_of(setup)))
@@ -150,17 +151,6 @@ def check_reopenable(graph: Graph) -> None:
     """Raise PlanError for a plan that was cancelled: that is for good."""
     if graph.state is ConstellationState.CANCELLED:
         raise PlanError(f"plan {graph.id!r} was cancelled, for good; to run it again, start it under another name")
-
-
-def _with_descendants(nodes: Iterable[Node]) -> set[Node]:
-    found = set(nodes)
-    stack = list(found)
-    while stack:
-        for child in stack.pop().children.values():
-            if child not in found:
-                found.add(child)
-                stack.append(child)
-    return found
 
 
 def _check_startable(graph: Graph, node: Node, chosen: Collection[Node]) -> None:

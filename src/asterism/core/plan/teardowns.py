@@ -21,22 +21,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from asterism.core.plan.node import NO_SCOPE, Node, Scope, descendants
 
 if TYPE_CHECKING:
     from asterism.core.plan.graph import Graph
-    from asterism.core.plan.node import Node
-
-
-class Scope(NamedTuple):
-    """See the module."""
-
-    above: frozenset[Node]
-    torn: frozenset[Node]
-    inside: frozenset[Node]
-
-
-NO_SCOPE = Scope(frozenset(), frozenset(), frozenset())
 
 
 def teardowns_of(setup: Node) -> list[Node]:
@@ -113,7 +103,7 @@ def unpair(graph: Graph, setup: Node, teardown: Node) -> None:
     if not setup.teardowns:
         del graph.setups[setup]
     graph.unscoped[teardown] = True
-    for below in _below(setup):  # now: the next change may cut them off
+    for below in descendants(setup):  # now: the next change may cut them off
         graph.unscoped.setdefault(below, False)
     graph.rejoined[setup] = None
 
@@ -124,7 +114,7 @@ def update(graph: Graph) -> list[Node]:
     changed: dict[Node, None] = {}
     unscoped, graph.unscoped = graph.unscoped, {}
     for node, deep in unscoped.items():
-        pending.add([node, *(_below(node) if deep else ())])
+        pending.add([node, *(descendants(node) if deep else ())])
     while (found := pending.pop()) is not None:
         scope = _scope(graph, found) if graph.nodes.get(found.id) is found else NO_SCOPE
         before = found.scope
@@ -136,7 +126,7 @@ def update(graph: Graph) -> list[Node]:
                 setup.below += 1 if setup in scope.inside else -1
                 changed[setup] = None
         # the scopes inside of a set-up depend on what is above the set-up
-        pending.add(_below(found) if found.teardowns else found.children.values())
+        pending.add(descendants(found) if found.teardowns else found.children.values())
     return [teardown for setup in changed for teardown in teardowns_of(setup)]
 
 
@@ -159,17 +149,6 @@ def _scope(graph: Graph, node: Node) -> Scope:
     afterwards = {teardown.setup for teardown in torn}
     inside = {setup for setup in inside if setup not in afterwards and afterwards.isdisjoint(setup.scope.above)}
     return Scope(frozenset(above), frozenset(torn), frozenset(inside)) if above else NO_SCOPE
-
-
-def _below(node: Node) -> Iterable[Node]:
-    found: dict[Node, None] = {}
-    stack = list(node.children.values())
-    while stack:
-        below = stack.pop()
-        if below not in found:
-            found[below] = None
-            stack.extend(below.children.values())
-    return found
 
 
 class _Pending:

@@ -307,6 +307,11 @@ def change_status(run: Run, event: str, at: float, why: str, *then: Entry, **cha
     return run.with_changes(changes)
 
 
+def note(run: Run, now: float, what: str, why: str, **changes: Any) -> Run:
+    """Change marks of a run, with an entry in its story. Its status stays."""
+    return run.changed(revision=run.revision + 1, story=run.story_with(now, what, why), **changes)
+
+
 def grant_to(
     run: Run, events: tuple[str, ...], to: Owner, by: str, at: float, entries: tuple[Entry, ...], **changes: Any
 ) -> Run:
@@ -397,8 +402,7 @@ def mark_cancelled(run: Run, now: float, by: str | None, reason: str, detail: st
 
 def request_stop(run: Run, request: str, now: float, by: str) -> Run:
     """Ask the owner to ``pause`` or ``cancel``."""
-    story = run.story_with(now, f"asked to {request}", f"by {by}")
-    return run.changed(revision=run.revision + 1, stop_request=request, stop_requested_by=by, story=story)
+    return note(run, now, f"asked to {request}", f"by {by}", stop_request=request, stop_requested_by=by)
 
 
 def with_device_avoided(run: Run) -> tuple[str, ...]:

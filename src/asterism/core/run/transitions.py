@@ -36,6 +36,7 @@ from asterism.core.run.run import (
     grant_to,
     mark_cancelled,
     mark_failed,
+    note,
     reassign,
     refused,
     request_stop,
@@ -187,8 +188,7 @@ def prioritise(run: Run, priority: int, now: float, why: str = "") -> Run:
     if run.status not in {ASSIGNED, CLAIMED, *UNOWNED} or run.priority == priority:
         return run
     words = f"from {run.priority} to {priority}" + (f": {why}" if why else "")
-    story = run.story_with(now, "prioritised", truncate(words))
-    return run.changed(revision=run.revision + 1, priority=priority, story=story)
+    return note(run, now, "prioritised", truncate(words), priority=priority)
 
 
 def withdraw(run: Run, now: float, by: str) -> Run:
@@ -264,20 +264,15 @@ def adopt(run: Run, now: float, why: str) -> Run:
     """Let a run wait here, because the store that decided about it is gone, or counts it as done."""
     if run.status not in UNOWNED:
         raise refused(run, "be adopted: it is owned or has ended")
-    story = run.story_with(now, "adopted", why)
-    return run.changed(revision=run.revision + 1, not_before=now, waiting_since=now, story=story)
+    return note(run, now, "adopted", why, not_before=now, waiting_since=now)
 
 
 def release_hold(run: Run, now: float) -> Run:
     """Release the hold of its series: it is its turn."""
     if not run.held:
         raise refused(run, "be released by its series")
-    return run.changed(
-        revision=run.revision + 1,
-        held=False,
-        waiting_since=now,
-        story=run.story_with(now, "its turn", f"it is the active run of series {run.series}"),
-    )
+    why = f"it is the active run of series {run.series}"
+    return note(run, now, "its turn", why, held=False, waiting_since=now)
 
 
 # -- steps of the owner ------------------------------------------------------------------------------------------------
@@ -334,12 +329,8 @@ def refuse(run: Run, device: str, reason: str, now: float) -> Run:
     if device in run.avoid:
         return run
     reason = truncate(reason)
-    return run.changed(
-        revision=run.revision + 1,
-        avoid=(*run.avoid, device),
-        declined={**run.declined, device: reason},
-        story=run.story_with(now, DECLINED, f"by {device}: {reason}"),
-    )
+    declined = {**run.declined, device: reason}
+    return note(run, now, DECLINED, f"by {device}: {reason}", avoid=(*run.avoid, device), declined=declined)
 
 
 def release(run: Run, grant: Grant, reason: str, detail: str, now: float, progress: Progress | None = None) -> Run:
@@ -357,7 +348,7 @@ def release(run: Run, grant: Grant, reason: str, detail: str, now: float, progre
 def confirm_ownership(run: Run, grant: Grant, why: str, now: float) -> Run:
     """The owner still works on the run, although a store that could not reach it took it for lost (merge.py)."""
     _fence(run, grant, "keep")
-    return run.changed(revision=run.revision + 1, story=run.story_with(now, "kept", truncate(why)))
+    return note(run, now, "kept", truncate(why))
 
 
 def abandon(run: Run, grant: Grant, detail: str, workflow: Workflow, now: float) -> Run:
@@ -393,22 +384,15 @@ def pause(run: Run, now: float, by: str) -> Run:
         return request_stop(run, "pause", now, by)
     if run.status is ASSIGNED:
         return withdraw(run, now, by)
-    words = f"by {by}"
-    return run.changed(revision=run.revision + 1, paused=words, story=run.story_with(now, "paused", words))
+    return note(run, now, "paused", f"by {by}", paused=f"by {by}")
 
 
 def resume(run: Run, now: float, by: str) -> Run:
     """Resume a run: devices may take it again. An owner that has not stopped yet continues."""
     if run.paused is None and run.stop_request != "pause":
         raise refused(run, "be resumed: it is not paused")
-    return run.changed(
-        revision=run.revision + 1,
-        paused=None,
-        stop_request=None,
-        stop_requested_by=None,
-        waiting_since=None if run.status in OWNED else max(now, run.not_before),
-        story=run.story_with(now, "resumed", f"by {by}"),
-    )
+    waiting = {"waiting_since": None if run.status in OWNED else max(now, run.not_before)}
+    return note(run, now, "resumed", f"by {by}", paused=None, stop_request=None, stop_requested_by=None, **waiting)
 
 
 def move(
