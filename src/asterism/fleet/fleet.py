@@ -254,22 +254,17 @@ class Fleet:
             raise NotJson(f"{what} must be an object of named values, not {safe_repr(given)}")
         if given:
             value = await self.blobs.keep(plain_json(dict(given), what), what)
-        now = self.store.clock()
-        run = transitions.create(
-            new_id(now, self.chance),
-            flow,
-            value,
-            by=self.by,
-            now=now,
-            key=key,
-            series=series,
-            priority=priority,
-            device=device,
-            keep=keep,
-            label=label,
-            traceparent=current_traceparent(),
+        run = self.new_run(
+            flow, value, key=key, series=series, priority=priority, device=device, keep=keep, label=label
         )
         return await self.place(run, flow, near=near)
+
+    def new_run(self, flow: Workflow, value: Any, *, by: str = "", **terms: Any) -> Run:
+        """A new run that is not written yet. ``value`` is its input, ``by`` who creates it, by default who acts here;
+        ``terms`` are those of ``transitions.create``."""
+        now, span = self.store.clock(), current_traceparent()
+        run_id = new_id(now, self.chance)
+        return transitions.create(run_id, flow, value, by=by or self.by, now=now, traceparent=span, **terms)
 
     async def create_many(
         self,
@@ -452,13 +447,9 @@ class Fleet:
         self, old: Run, device: str | None, progress: Progress | None, key: str | None = None, reason: str = ""
     ) -> Run:
         flow = await self.workflows.get(old.workflow, old.version)
-        now = self.store.clock()
-        new = transitions.create(
-            new_id(now, self.chance),
+        new = self.new_run(
             flow,
             await self.blobs.copy(old.input),
-            by=self.by,
-            now=now,
             key=key,
             series=old.series,
             priority=old.priority,
@@ -466,9 +457,9 @@ class Fleet:
             retry_of=old.id,
             keep=old.keep,
             label=old.label,
-            traceparent=current_traceparent(),
         )
-        story = new.story_with(now, "retried", f"by {self.by_whom(reason)}") if reason else new.story
+        why = f"by {self.by_whom(reason)}"
+        story = new.story_with(new.created_at, "retried", why) if reason else new.story
         return await self.place(new.changed(progress=progress, story=story), flow)
 
     async def prune(self, older_than: float) -> int:

@@ -246,10 +246,8 @@ class Ledger:
 
     async def _admit(self, run: Run, series: str) -> tuple[Run, list[Write]]:
         """A new run with its place in its series."""
-        revision, before = await self._read_series(series)
-        claimed = before.claim(run.id, run.created_at)
-        admitted = transitions.release_hold(run, run.created_at) if claimed.active == run.id else run
-        return admitted, [PutRegister(_series_key(series), claimed.to_json(), revision)]
+        (admitted,), writes = await self._admit_all([run], series)
+        return admitted, writes
 
     async def _admit_all(self, runs: Sequence[Run], series: str) -> tuple[list[Run], list[Write]]:
         """New runs with their places in their series, in their order."""

@@ -29,7 +29,6 @@ from asterism.base.error_log import RecurringError
 from asterism.core.errors import AsterismError, RunRefused
 from asterism.core.plan.plan_name import EACH_TICK
 from asterism.core.plan.plan_name import plan_name as patterned_name
-from asterism.core.run import transitions
 from asterism.core.schedule.schedule import InvalidSchedule, Schedule
 from asterism.core.schedule.ticks import (
     CREATED,
@@ -121,6 +120,27 @@ def ticks_of(schedule: Schedule) -> NextTick:
         raise InvalidSchedule(f"schedule {schedule.name!r}: {error}") from None
 
 
+class _NewWork(NamedTuple):
+    """The work of a tick that is to be created; see ``ScheduledWork.create``. ``open`` is what has not ended, and
+    ``replaced`` what this work replaces."""
+
+    stored: StoredSchedule
+    after: Schedule
+    tick: int | None
+    before: Sequence[TickEntry]
+    by: str
+    open: Sequence[str]
+    replaced: Sequence[str]
+
+    def entry(self, now: float, work: str) -> TickEntry:
+        """The entry of the history about the work."""
+        return TickEntry(now, self.tick, CREATED, work, f"by {self.by}" if self.by else "")
+
+    def with_work(self, work: str) -> Schedule:
+        """The schedule with the work."""
+        return with_work(self.after, self.open, work, self.replaced)
+
+
 class ScheduledWork:
     """Creates the work of schedules, and follows it until its end."""
 
@@ -154,62 +174,40 @@ class ScheduledWork:
             entry = TickEntry(self._store.clock(), tick, SKIPPED, None, verdict.why)
             await self.record(stored, after.changed(open=tuple(open_work)), [*before, entry])
             return entry
-        create = self._create_run if stored.schedule.plan is None else self._create_plan
-        return await create(stored, after, tick, before, by, open_work, verdict.replaced)
+        new = _NewWork(stored, after, tick, before, by, open_work, verdict.replaced)
+        return await (self._create_run(new) if schedule.plan is None else self._create_plan(new))
 
-    async def _create_run(
-        self,
-        stored: StoredSchedule,
-        after: Schedule,
-        tick: int | None,
-        before: Sequence[TickEntry],
-        by: str,
-        open_work: Sequence[str],
-        replaced: Sequence[str],
-    ) -> TickEntry:
-        fleet, schedule, now = self._fleet, stored.schedule, self._store.clock()
+    async def _create_run(self, new: _NewWork) -> TickEntry:
+        fleet, schedule, tick = self._fleet, new.stored.schedule, new.tick
         flow = await fleet.workflows.latest(schedule.workflow or "")
         given: Any = dict(schedule.input)
-        run = transitions.create(
-            new_id(now, fleet.chance),
+        run = fleet.new_run(
             flow,
             await fleet.blobs.keep(given, f"the input of schedule {schedule.name!r}"),
-            by=by or schedule.created_by,
-            now=now,
+            by=new.by or schedule.created_by,
             key=None if tick is None else tick_key(schedule.name, tick),
             series=f"{SCHEDULE_PREFIX}{schedule.name}" if schedule.overlap in IN_SERIES else None,
             priority=schedule.priority,
             device=schedule.device,
             label=schedule.name if tick is None else f"{schedule.name} {tick_text(tick)}",
         )
-        entry = TickEntry(now, tick, CREATED, run.id, f"by {by}" if by else "")
-        writes = await self._writes(stored, with_work(after, open_work, run.id, replaced), [*before, entry])
+        entry = new.entry(run.created_at, run.id)
+        writes = await self._writes(new.stored, new.with_work(run.id), [*new.before, entry])
         added = await fleet.place(run, flow, partial(fleet.ledger.add, beside=writes))
         if added.id == run.id:
             return entry
-        entry = entry._replace(outcome=EXISTS, what=added.id, why="its run was created before")
-        await self.record(stored, after.changed(open=tuple(open_work)), [*before, entry])
-        return entry
+        return await self._record_existing(new, entry._replace(what=added.id, why="its run was created before"))
 
-    async def _create_plan(
-        self,
-        stored: StoredSchedule,
-        after: Schedule,
-        tick: int | None,
-        before: Sequence[TickEntry],
-        by: str,
-        open_work: Sequence[str],
-        replaced: Sequence[str],
-    ) -> TickEntry:
+    async def _create_plan(self, new: _NewWork) -> TickEntry:
         """Store the plan of a tick. No process runs it yet (durable/plan_runner.py)."""
-        schedule, now = stored.schedule, self._store.clock()
+        schedule, now = new.stored.schedule, self._store.clock()
         kept = await self._store.register(plan_key(schedule.name))
         if kept is None:
             raise InvalidSchedule(f"schedule {schedule.name!r}: its plan is not in the store")
-        name = plan_name(schedule.name, tick, new_id(now, self._fleet.chance))
-        entry = TickEntry(now, tick, CREATED, name, f"by {by}" if by else "")
+        name = plan_name(schedule.name, new.tick, new_id(now, self._fleet.chance))
+        entry = new.entry(now, name)
         plan = plan_port().plan_writes(self._store, name, kept.value)
-        writes = await self._writes(stored, with_work(after, open_work, name, replaced), [*before, entry])
+        writes = await self._writes(new.stored, new.with_work(name), [*new.before, entry])
         try:
             await self._store.commit([*writes, *plan])
         except Conflict as conflict:
@@ -217,8 +215,11 @@ class ScheduledWork:
                 raise Overtaken(f"another process has changed the {conflict.what}") from None
         else:
             return entry
-        entry = entry._replace(outcome=EXISTS, why="its plan was created before")
-        await self.record(stored, after.changed(open=tuple(open_work)), [*before, entry])
+        return await self._record_existing(new, entry._replace(why="its plan was created before"))
+
+    async def _record_existing(self, new: _NewWork, entry: TickEntry) -> TickEntry:
+        entry = entry._replace(outcome=EXISTS)
+        await self.record(new.stored, new.after.changed(open=tuple(new.open)), [*new.before, entry])
         return entry
 
     async def record_failure(

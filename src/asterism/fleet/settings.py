@@ -73,9 +73,7 @@ class Settings:
     def __post_init__(self) -> None:
         counts = ("device_bytes", "peer_runs", "peer_bytes", "peer_blobs")
         for name in ("keep", "large", "most", "log_limit", "hold", "lease", "peer_timeout", *counts):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-                raise InvalidSettings(f"{name} must be a number, 0 or more, not {value!r}")
+            _check_number(name, getattr(self, name))
         if isinstance(self.notify_command, list):
             object.__setattr__(self, "notify_command", tuple(self.notify_command))
         words = self.notify_command
@@ -115,9 +113,13 @@ def _weights(given: Mapping[str, Any]) -> Weights:
     for name, value in given.items():
         if name not in known:
             raise InvalidSettings(f"there is no weight {name!r}; the weights are {', '.join(sorted(known))}")
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-            raise InvalidSettings(f"weight {name} must be a number, 0 or more, not {value!r}")
+        _check_number(f"weight {name}", value)
     return Weights(**given)
+
+
+def _check_number(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        raise InvalidSettings(f"{name} must be a number, 0 or more, not {value!r}")
 
 
 _NAMES = tuple(field.name for field in fields(Settings))

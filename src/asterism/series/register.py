@@ -102,37 +102,44 @@ class AssignmentFailed(SeriesError):
 class SeriesRegister(Protocol):
     """See the docstring of the module.
 
-    Every method may raise RegisterUnavailable and RateLimited; methods that take a name, BadSeriesName."""
+    Every async method but ``close`` may raise RegisterUnavailable and RateLimited; methods that take a name,
+    BadSeriesName."""
 
     @property
     def url(self) -> str:
-        """Names the register in messages, without a password."""
+        """The name of the register in messages, without a password."""
         ...
 
     def clock(self) -> float:
-        """The time that decides about leases: that of the register if it has a clock, otherwise of this machine."""
+        """Returns the time that decides about leases: that of the register if it has a clock, otherwise of this
+        machine, in seconds since 1970. Raises nothing."""
         ...
 
-    async def read(self, name: str) -> Snapshot: ...
+    async def read(self, name: str) -> Snapshot:
+        """Returns the state of a series and its token; both None for a series that does not exist."""
+        ...
 
     async def swap(self, name: str, expected: str | None, text: str, message: str) -> str:
         """Write ``text`` if ``expected`` is the token of the current state, and return the new token.
 
         :param expected: None for a series that must not exist yet.
+        :param message: what people read about this change in the history.
         :raises RevisionConflict: the current state has another token.
         :raises OutcomeUnknown: the reply was lost.
         """
         ...
 
     async def names(self) -> list[str]:
-        """The names of all series, sorted."""
+        """Returns the names of all series, sorted."""
         ...
 
     async def history(self, name: str, limit: int) -> list[Change]:
-        """The last changes, newest first."""
+        """Returns the last ``limit`` changes of a series, newest first; none for a series that does not exist."""
         ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Release what the register holds: connections, processes, files. It is not used after it. Raises nothing."""
+        ...
 
 
 class RegisterOver:
