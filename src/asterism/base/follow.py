@@ -1,4 +1,5 @@
-"""The follow loop: look at something again and again, until it has what one waits for or the time is up.
+"""The follow loop: look at something again and again, until it has what one waits for or the time is up; and waits
+that end with the first of several, or with the block that they accompany.
 
 ::
 
@@ -11,8 +12,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
-from typing import Self, TypeVar
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Coroutine
+from typing import Any, Self, TypeVar
 
 from asterism.base.clock import BootClock, Clock
 
@@ -54,6 +56,21 @@ async def first_of(*waits: Awaitable[T]) -> list[T]:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         return [task.result() for task in tasks if task in done]
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await stopped(*tasks)
+
+
+async def stopped(*tasks: asyncio.Future[Any]) -> None:
+    """Cancel tasks, and wait until they have ended, however they do."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@contextlib.asynccontextmanager
+async def beside(work: Coroutine[Any, Any, object]) -> AsyncIterator[None]:
+    """Do some work while the block runs; it is cancelled at the end of the block."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        await stopped(task)

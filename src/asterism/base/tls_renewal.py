@@ -16,6 +16,7 @@ import ssl
 import stat
 from collections.abc import AsyncIterator
 
+from asterism.base.follow import beside
 from asterism.base.listen_address import CannotServe, ListenAddress
 from asterism.base.operating_system import add_signal_handler, remove_signal_handler
 
@@ -91,12 +92,11 @@ async def renewed_certificate(
         yield
         return
     asked, loop = asyncio.Event(), asyncio.get_running_loop()
-    task = asyncio.create_task(CertificateFiles(address, context, log).watch(asked))
+    files = CertificateFiles(address, context, log)
     with contextlib.suppress(ValueError, RuntimeError):  # not in the main thread
         add_signal_handler(loop, hangup, asked.set)
     try:
-        yield
+        async with beside(files.watch(asked)):
+            yield
     finally:
         remove_signal_handler(loop, hangup)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)

@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Callable
 
 from asterism.base.clock import new_id
 from asterism.base.error_log import RecurringError
+from asterism.base.follow import beside, first_of, stopped
 from asterism.core.errors import AlreadyRunning, AsterismError
 from asterism.core.schedule.schedule import Schedule
 from asterism.durable.admin import live_owner
@@ -74,9 +75,7 @@ class PlanRunner:
                     trouble.occurred(error)
                 await self._pause()
         finally:
-            for task in self.running.values():
-                task.cancel()
-            await asyncio.gather(*self.running.values(), return_exceptions=True)
+            await stopped(*self.running.values())
             with contextlib.suppress(StoreUnavailable):
                 await withdraw_runner(self._fleet.store, self._id)
 
@@ -92,13 +91,7 @@ class PlanRunner:
 
     async def _pause(self) -> None:
         """Wait until it is time for the next look, or until this is woken."""
-        waits = [asyncio.create_task(self._fleet.clock.sleep(self._every)), asyncio.create_task(self._woken.wait())]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for one in waits:
-                one.cancel()
-            await asyncio.gather(*waits, return_exceptions=True)
+        await first_of(self._fleet.clock.sleep(self._every), self._woken.wait())
         self._woken.clear()
 
     async def look(self) -> None:
@@ -159,9 +152,5 @@ async def runs_plans(
 ) -> AsyncIterator[PlanRunner]:
     """While the block runs, this process runs the plans of schedules and those that were submitted."""
     runner = PlanRunner(fleet, make=make)
-    task = asyncio.create_task(runner.run())
-    try:
+    async with beside(runner.run()):
         yield runner
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)

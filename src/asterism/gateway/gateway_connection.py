@@ -15,6 +15,7 @@ import contextlib
 import json
 import logging
 import random
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -101,17 +102,11 @@ class GatewayAccess:
         *,
         clock: Clock | None = None,
         chance: random.Random | None = None,
-        wall: Callable[[], float] | None = None,
+        wall: Callable[[], float] = time.time,
     ) -> None:
-        self.transport, self.key, self.outbox = transport, key, outbox
+        self.transport, self.key, self.outbox, self.store_time = transport, key, outbox, wall
         self.clock: Clock = clock or BootClock()
         self.chance = chance or random.Random()
-        self._wall = wall
-
-    def store_time(self) -> float:
-        import time
-
-        return time.time() if self._wall is None else self._wall()
 
     def connect(self, owner: Owner) -> GatewayConnection:
         return GatewayConnection(self, owner)
@@ -156,15 +151,13 @@ class GatewayConnection:
         for attempt in (1, 2):
             token = await self._token()
             try:
-                answer = await self._transport.send(operation, body if body is not None else {}, token, timeout=within)
+                answer = await self._send(operation, body if body is not None else {}, token, within)
                 self._failures = 0
                 return answer
             except StoreUnavailable:
                 self._failures = min(self._failures + 1, 10)
                 raise
             except GatewayRefused as refusal:
-                if refusal.kind == "revoked":
-                    raise DeviceRevoked(f"{self.url} has revoked device {self.owner.device!r}") from None
                 if refusal.kind == "not_joined":  # the answer to a heartbeat decides whether the session is over
                     raise StoreUnavailable(str(refusal)) from None
                 if refusal.kind != "expired" or attempt == 2:
@@ -172,6 +165,14 @@ class GatewayConnection:
                 if token == self._access_token:
                     self._renew_at = float("-inf")
         raise AssertionError
+
+    async def _send(self, operation: str, body: Any, token: str | None, timeout: float) -> Any:
+        try:
+            return await self._transport.send(operation, body, token, timeout=timeout)
+        except GatewayRefused as refusal:
+            if refusal.kind == "revoked":
+                raise DeviceRevoked(f"{self.url} has revoked device {self.owner.device!r}") from None
+            raise
 
     async def _ask_steps(self, steps: list[dict[str, Any]]) -> list[Any]:
         """Send steps, and return their answers. If the message is not valid, each step is sent alone: one that cannot
@@ -197,17 +198,11 @@ class GatewayConnection:
         """Get an access token, for a challenge that the key of the device has signed."""
         asked, device = self.clock.time(), {"device": self.owner.device}
         try:
-            challenge = await self._transport.send("challenge", device, None, timeout=self._timeout)
-            signed = self._access.key.sign("token", challenge["challenge"], self.owner.session)
-            answer = await self._transport.send(
-                "token",
-                {**device, "session": self.owner.session, "challenge": challenge["challenge"], "signature": signed},
-                None,
-                timeout=self._timeout,
-            )
+            challenge = (await self._send("challenge", device, None, self._timeout))["challenge"]
+            signature = self._access.key.sign("token", challenge, self.owner.session)
+            proof = {"session": self.owner.session, "challenge": challenge, "signature": signature}
+            answer = await self._send("token", device | proof, None, self._timeout)
         except GatewayRefused as refusal:
-            if refusal.kind == "revoked":
-                raise DeviceRevoked(f"{self.url} has revoked device {self.owner.device!r}") from None
             if refusal.kind == "expired":
                 raise StoreUnavailable(str(refusal)) from None
             raise
@@ -255,16 +250,8 @@ class GatewayConnection:
 
     async def join(self, session: Session, host: DeviceHost, *, replace: bool) -> None:
         prepare_host(session, host)
-        body = {
-            "host": session.host,
-            "can": sorted(session.can),
-            "slots": session.slots,
-            "backlog": session.backlog,
-            "accepts": session.accepts,
-            "timeout": session.timeout,
-            "profile": dict(session.profile),
-            "replace": replace,
-        }
+        plain = {name: getattr(session, name) for name in ("host", "slots", "backlog", "accepts", "timeout")}
+        body = {**plain, "can": sorted(session.can), "profile": dict(session.profile), "replace": replace}
 
         async def attempt() -> None:
             try:
@@ -372,15 +359,11 @@ class GatewayConnection:
         try:
             await retry_on_conflict(attempt, patience=NO_LIMIT, clock=self.clock, chance=self._chance)
         except asyncio.CancelledError:
-            raise  # it stays in the outbox, for the next process of this device
-        except BaseException:
-            self._delivered(kept)
+            kept = None  # it stays in the outbox, for the next process of this device
             raise
-        self._delivered(kept)
-
-    def _delivered(self, kept: str | None) -> None:
-        if kept is not None:
-            self._access.outbox.remove(kept)
+        finally:
+            if kept is not None:
+                self._access.outbox.remove(kept)
 
     async def _put_log(self, run_id: str, epoch: int, parts: Sequence[PutLog | None]) -> None:
         """Send the first parts of a long log, before the end of the run."""

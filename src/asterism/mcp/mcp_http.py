@@ -30,6 +30,7 @@ from starlette.routing import BaseRoute, Route
 
 from asterism.api.credentials import Credential
 from asterism.api.http_form import LARGEST_BODY
+from asterism.base.follow import first_of
 from asterism.base.http_limits import RequestRefused, read_body
 from asterism.base.strict_json import NotStrictJson, parse_strict
 from asterism.server.endpoint import MAX_DEPTH, ServerState, in_time
@@ -186,13 +187,7 @@ class McpEndpoint:
     async def _end_of(self, caller: Credential) -> None:
         """Return when the server stops, or a credential is not valid any more."""
         waits = (self._server.stopping.wait(), self._server.credential_ends.wait(caller.id))
-        tasks = [asyncio.create_task(one) for one in waits]
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        await first_of(*waits)
 
 
 def server_host(server: ServerState) -> McpHost:

@@ -101,7 +101,8 @@ class Ingest:
         """For each record the run, and the blobs that this store lacks; none for a record that will not be ingested."""
         if not any(True for item in message.items if item.run is not None for _ in blob_sizes(item.run)):
             return []
-        batch = await self._decisions(peer, message.items, await self._workflows_in(message), frozenset())
+        flows = await self._workflows_in(message)
+        batch = await BatchDecisions(self._fleet, self._own, peer, flows, frozenset()).prepared(message.items)
         needed = [(await batch.decide(item)).blobs for item in message.items]
         runs = [item.run_id or "" for item in message.items]
         return [
@@ -123,7 +124,7 @@ class Ingest:
         runs of them are refused; those that are needed are stored. ``lacking`` names blobs that are unavailable."""
         done, key = IngestResult(), cursor_key(peer.name)
         for tries in range(10 * BATCH_TRIES):
-            batch = await self._decisions(peer, items, flows, lacking)
+            batch = await BatchDecisions(self._fleet, self._own, peer, flows, lacking).prepared(items)
             decisions = [await batch.decide(item) for item in items]
             problems = await self._keep(flows, {one.workflow for one in decisions})
             if problems:
@@ -180,15 +181,6 @@ class Ingest:
             except (InvalidWorkflow, NotJson, TypeError, ValueError, RecursionError) as error:
                 log.warning("a workflow of a peer is invalid: %s", printable(str(error), MAX_REASON_CHARS))
         return workflows
-
-    async def _decisions(
-        self,
-        peer: Peer,
-        items: Sequence[IncomingRecord],
-        flows: Mapping[str, Workflow | str],
-        lacking: frozenset[str],
-    ) -> BatchDecisions:
-        return await BatchDecisions(self._fleet, self._own, peer, flows, lacking).prepared(items)
 
 
 def ingestible_part(received: Message, missing: Sequence[tuple[str, set[str]]]) -> tuple[Message, dict[str, int]]:

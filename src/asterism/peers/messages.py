@@ -286,17 +286,19 @@ def _parse_record(one: Any, before: int) -> IncomingRecord:
         return IncomingRecord(
             number, by, None, f"it is not a valid record of a run: {printable(str(error), 200)}", name
         )
-    problems = problems_in(run)
-    if problems:
-        return IncomingRecord(
-            number, by, None, f"it contradicts itself: {printable('; '.join(problems[:3]), 300)}", name
-        )
+    if (problem := _problem_in(run)) is not None:
+        return IncomingRecord(number, by, None, problem, name)
+    return IncomingRecord(number, by, run, "", run.id)
+
+
+def _problem_in(run: Run) -> str | None:
+    """Why a run that could be read is not a valid record; None if it is."""
+    if problems := problems_in(run):
+        return f"it contradicts itself: {printable('; '.join(problems[:3]), 300)}"
     large = blob_sizes(run)
     if not all(is_blob_name(blob) and type(size) is int and 0 <= size < _MAX_NUMBER for blob, size in large.items()):
-        return IncomingRecord(number, by, None, "it refers to a blob by an invalid name or size", name)
-    if len(large) > MAX_RECORD_BLOBS:
-        return IncomingRecord(number, by, None, f"it refers to more than {MAX_RECORD_BLOBS} blobs", name)
-    return IncomingRecord(number, by, run, "", run.id)
+        return "it refers to a blob by an invalid name or size"
+    return f"it refers to more than {MAX_RECORD_BLOBS} blobs" if len(large) > MAX_RECORD_BLOBS else None
 
 
 def _run_id(row: Any) -> str | None:

@@ -13,7 +13,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from asterism.base.error_log import RecurringError
-from asterism.base.follow import first_of
+from asterism.base.follow import beside, first_of, stopped
 from asterism.core.backoff import retry_delay
 from asterism.core.errors import AsterismError
 from asterism.core.run.session import ABROAD
@@ -71,9 +71,7 @@ class SyncLoop:
                             tasks[peer.name] = asyncio.create_task(self._sync_forever(peer.name))
                 await self._clock.sleep(self._interval)
         finally:
-            for task in tasks.values():
-                task.cancel()
-            await asyncio.gather(*tasks.values(), return_exceptions=True)
+            await stopped(*tasks.values())
 
     def _has_ended(self, task: asyncio.Task[None] | None) -> bool:
         if task is not None and task.done() and not task.cancelled() and task.exception() is not None:
@@ -171,12 +169,8 @@ async def _callable_peer(exchange: Exchange, text: str) -> str:
 async def _run_sync_loop(exchange: Exchange, names: Sequence[str]) -> AsyncIterator[None]:
     async with ClientPool(exchange.fleet.store, most=(await exchange.fleet.settings()).largest_blob) as clients:
         sync_loop = SyncLoop(exchange, clients.client, names=frozenset(names), on_sync=_SyncLog().synced)
-        task = asyncio.create_task(sync_loop.run())
-        try:
+        async with beside(sync_loop.run()):
             yield
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
         await asyncio.gather(*(_final_sync(sync_loop, name) for name in names))
 
 

@@ -37,24 +37,15 @@ NAME_RESERVED_FOR = 3600.0
 """For how many seconds an absent device of a peer reserves its name."""
 
 _MAX_SECONDS = 1_000_000_000
+_ANNOUNCED = ("id", "device", "slots", "backlog", "accepts", "timeout", "draining")
 
 
 async def own_devices(store: Store) -> list[dict[str, Any]]:
     """The devices of this store, as they are announced to a peer."""
     now = store.clock()
     return [
-        {
-            "id": session.id,
-            "device": session.device,
-            "joined": max(0.0, now - session.joined_at),
-            "can": sorted(session.can),
-            "slots": session.slots,
-            "backlog": session.backlog,
-            "accepts": session.accepts,
-            "timeout": session.timeout,
-            "profile": dict(session.profile),
-            "draining": session.draining,
-        }
+        {name: getattr(session, name) for name in _ANNOUNCED}
+        | {"joined": max(0.0, now - session.joined_at), "can": sorted(session.can), "profile": dict(session.profile)}
         for session in await store.sessions()
         if session.state == OPEN and session.reachable(now)
     ][:MAX_DEVICES]

@@ -21,6 +21,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from asterism.base.error_log import RecurringError
+from asterism.base.follow import beside, stopped
 from asterism.base.http_limits import PROXY, Bodies, RequestRefused, address_of, bearer_token, place_of, read_body
 from asterism.base.rate_limit import RecentEvents
 from asterism.base.strict_json import NotStrictJson, parse_strict
@@ -85,9 +86,7 @@ class GatewayRoutes:
             self._gateway.stop_waiting()
 
     async def close(self) -> None:
-        for task in self._beside:
-            task.cancel()
-        await asyncio.gather(*self._beside, return_exceptions=True)
+        await stopped(*self._beside)
 
     async def _respond(self, request: Request) -> Response:
         operation = request.path_params["operation"]
@@ -142,12 +141,8 @@ async def monitor_beside(fleet: Fleet, policy: DevicePolicy) -> AsyncIterator[No
     """Monitor the fleet while the block runs, since devices of a gateway cannot: the server stands for election as a
     device without slots does. While another server on this machine does so, this one waits for its end. ``policy``
     judges the command and the address that get notices."""
-    task = asyncio.create_task(_monitor(fleet, policy))
-    try:
+    async with beside(_monitor(fleet, policy)):
         yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 def server_name() -> str:
