@@ -1,5 +1,4 @@
-"""The follow loop: look at something again and again, until it has what one waits for or the time is up; and waits
-that end with the first of several, or with the block that they accompany.
+"""The follow loop: look at something again and again, until it has what one waits for or the time is up.
 
 ::
 
@@ -7,6 +6,8 @@ that end with the first of several, or with the block that they accompany.
         lines = await read_lines()
         if lines or last:
             break
+
+``first_of`` waits for the first of several things, ``beside`` does some work while a block runs.
 """
 
 from __future__ import annotations
