@@ -48,10 +48,12 @@ Invariants:
 - A plan that has ended is reopened by one commit, which writes the record and the head.
 - Replaying the journal gives the plan that its owner had, to the byte.
 - A request to cancel is final; a request to pause can be withdrawn. The owner acts on it within ``REQUEST_INTERVAL``.
-- A request to edit is applied once: the edit and its answer are one commit, which expects the request.
+- A request to edit is applied once: the edit and its answer are one commit, which expects the request. A process that
+  runs the plan asks itself, without a request in the store.
 
 To add a step of a plan, add it to ``asterism.core.plan.journal``. To add a field of the head, give it a default, so
-that older stores can be read. To add a request to a running plan, add a kind to ``plan_requests``.
+that older stores can be read. To add a request to a running plan, add a ``RequestKind`` to ``KINDS`` of
+``ownership``.
 """
 
 from typing import TYPE_CHECKING

@@ -170,13 +170,17 @@ async def undo_edit(
     dry_run: bool = False,
     timeout: float = ANSWER_TIMEOUT,
     editor: str | None = None,
-    alone: Callable[[], AbstractAsyncContextManager[object]] = contextlib.nullcontext,
 ) -> EditAnswer:
     """Undo the newest edit of a stored plan that is not undone, whether a process runs it or not. Raises what
     ``edit_plan`` raises."""
-    stored = await load(fleet.store, name)
-    batch = stored.plan.undo_stack.batch(fleet.by, reason)
-    return await edit_plan(fleet, name, batch, dry_run=dry_run, timeout=timeout, editor=editor, alone=alone)
+    batch = await undo_batch(fleet, name, reason)
+    return await edit_plan(fleet, name, batch, dry_run=dry_run, timeout=timeout, editor=editor)
+
+
+async def undo_batch(fleet: Fleet, name: str, reason: str = "") -> EditBatch:
+    """The edits that undo the newest edit of a stored plan that is not undone. Raises UnknownConstellation, and
+    EditRejected if there is none."""
+    return (await load(fleet.store, name)).plan.undo_stack.batch(fleet.by, reason)
 
 
 async def pause_plan(fleet: Fleet, name: str, reason: str = "", *, timeout: float = WHY_TIMEOUT) -> PauseAnswer:

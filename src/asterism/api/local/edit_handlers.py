@@ -93,37 +93,31 @@ def signature(system: LocalSystem, author: str | None) -> str:
 
 @implements(EditOperations.edit_plan)
 async def edit_plan(system: LocalSystem, request: declared.EditPlan) -> documents.EditOutcome:
-    name, fleet = request.plan, system.fleet
-    batch = await checked_batch(system, name, request.edits, request.reason, request.base_version, request.author)
-    answer = await plan_requests.edit_plan(
-        fleet,
-        name,
-        batch,
-        dry_run=request.dry_run,
-        timeout=request.timeout,
-        editor=system.editor,
-        alone=lambda: system.edited_plans.alone(name),
-    )
-    if answer.reopened:
-        system.submitted()
-    return plan_documents.edit_outcome(name, answer, request.dry_run)
+    name, reason = request.plan, request.reason
+    batch = await checked_batch(system, name, request.edits, reason, request.base_version, request.author)
+    return await _edit(system, request, batch)
 
 
 @implements(EditOperations.undo_edit)
 async def undo_edit(system: LocalSystem, request: declared.UndoEdit) -> documents.EditOutcome:
-    name, fleet = request.plan, system.fleet
-    answer = await plan_requests.undo_edit(
-        fleet,
-        name,
-        request.reason,
+    return await _edit(system, request, await plan_requests.undo_batch(system.fleet, request.plan, request.reason))
+
+
+async def _edit(
+    system: LocalSystem, request: declared.EditPlan | declared.UndoEdit, batch: EditBatch
+) -> documents.EditOutcome:
+    answer = await plan_requests.edit_plan(
+        system.fleet,
+        request.plan,
+        batch,
         dry_run=request.dry_run,
         timeout=request.timeout,
         editor=system.editor,
-        alone=lambda: system.edited_plans.alone(name),
+        alone=lambda: system.edited_plans.alone(request.plan),
     )
     if answer.reopened:
         system.submitted()
-    return plan_documents.edit_outcome(name, answer, request.dry_run)
+    return plan_documents.edit_outcome(request.plan, answer, request.dry_run)
 
 
 # -- edit cycles -------------------------------------------------------------------------------------------------------

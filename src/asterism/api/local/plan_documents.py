@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any
 
 from asterism.api import documents
 from asterism.api.document_codec import document_of, read_document
-from asterism.api.local.edit_changes import change_lines
 from asterism.api.local.plan_list_handlers import plan_summary
+from asterism.base.text import clean
 from asterism.core.errors import UnknownTask, error_text
 from asterism.core.history import Entry
 from asterism.core.json_values import plain_json
@@ -20,7 +21,16 @@ from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edit_rules import batch_cost
 from asterism.core.plan.edit_trial import trial
 from asterism.core.plan.editor_cost import EditorCost
-from asterism.core.plan.edits import WAITING, WaitingEdit
+from asterism.core.plan.edits import (
+    WAITING,
+    AddTask,
+    Edit,
+    UpdateDependency,
+    UpdateTask,
+    WaitingEdit,
+    addition_of,
+)
+from asterism.core.plan.graph import Graph
 from asterism.core.plan.group_elements import work_of
 from asterism.core.plan.journal import cycle_to_json, lock_to_json
 from asterism.core.plan.node import RUNNING as RUNNING_PHASE
@@ -271,6 +281,40 @@ async def approval_documents(
 def _changes(edit: WaitingEdit, record: StoredConstellation) -> list[str]:
     """The work of an edit; the old values only while it waits."""
     return list(change_lines(edit.batch.edits, record.plan if edit.state == WAITING else None))
+
+
+def change_lines(edits: Sequence[Edit], plan: Graph | None = None) -> Iterator[str]:
+    """All edits, with each field of a task that they add, and the old and the new value of each field that they
+    change. Without ``plan`` the old values are left out."""
+    tasks = {} if plan is None else {task_id: node.task for task_id, node in plan.nodes.items()}
+    for edit in edits:
+        yield clean(str(edit)) + _old_dependency(edit, plan)
+        if isinstance(edit, AddTask):
+            tasks[edit.task.id] = edit.task
+            fields = edit.task.to_json()
+            yield from (f"    {field}: {_value(value)}" for field, value in fields.items() if field != "id")
+        elif isinstance(edit, UpdateTask):
+            old = tasks.get(edit.task_id)
+            for field, value in edit.to_json()["changes"].items():
+                before = "" if old is None else f"{_value(old.field_to_json(field))} -> "
+                yield f"    {field}: {before}{_value(value)}"
+            if old is not None:
+                tasks[edit.task_id] = old.changed(edit.changes)
+
+
+def _old_dependency(edit: Edit, plan: Graph | None) -> str:
+    if plan is None or not isinstance(edit, UpdateDependency):
+        return ""
+    node = plan.nodes.get(edit.target)
+    edge = node.parents.get(edit.source) if node is not None else None
+    return "" if edge is None else clean(f" (before: {addition_of(edge)})")
+
+
+def _value(value: Any) -> str:
+    """A value on one line. A text whose characters cannot all be seen is quoted."""
+    if isinstance(value, str) and value.isprintable() and value == value.strip() != "":
+        return value
+    return clean(json.dumps(value, ensure_ascii=isinstance(value, str), sort_keys=True))
 
 
 def _waiting_json(edit: WaitingEdit, record: StoredConstellation, receivers: list[str]) -> dict[str, Any]:

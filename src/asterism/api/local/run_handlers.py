@@ -13,7 +13,6 @@ from typing import Any
 from asterism.api import documents
 from asterism.api import run_operations as declared
 from asterism.api.document_codec import document_of
-from asterism.api.local.waiting_runs import choose_waiting, waiting_for
 from asterism.api.operation import implements
 from asterism.api.run_operations import RunOperations
 from asterism.api.system import LocalSystem
@@ -26,7 +25,7 @@ from asterism.core.errors import AsterismError, RunRefused
 from asterism.core.json_values import plain_json
 from asterism.core.plan.task import AGENT_NEEDS
 from asterism.core.run.outcomes import waiting_time, work_time
-from asterism.core.run.run import ASSIGNED, CLAIMED, COMPLETED, FAILED, Progress, Run
+from asterism.core.run.run import ASSIGNED, CLAIMED, COMPLETED, FAILED, UNOWNED, Progress, Run
 from asterism.fleet.bulk_creation import (
     BulkCreation,
     BulkProgress,
@@ -145,6 +144,24 @@ def _step(progress: Progress | None) -> documents.Step | None:
     return None if progress is None else document_of(documents.Step, progress)
 
 
+def waiting_for(run: Run, held: bool, now: float) -> declared.WaitingFor | None:
+    """What a run waits for, in a word. ``held`` is whether a peer may still execute it. None if it has ended, or a
+    device works on it."""
+    if run.ended:
+        return None
+    if run.paused is not None:
+        return "person"
+    if held:
+        return "peer"
+    if run.held:
+        return "turn"
+    if run.status in (ASSIGNED, CLAIMED):
+        return "claim"
+    if run.status not in UNOWNED:
+        return None
+    return "retry" if run.not_before > now else "device"
+
+
 def notice_document(number: int, notice: Notice) -> documents.Notice:
     return document_of(documents.Notice, notice, number=number)
 
@@ -167,8 +184,15 @@ async def _matches(fleet: Fleet, request: declared.ListRuns) -> RunList:
     query = Query(**{name: getattr(request, name) for name in ("workflow", "device", "series", "search", "after")})
     if request.waiting is None:
         return await find_runs(fleet, query, request.limit, statuses=statuses)
-    choose = partial(choose_waiting, fleet, request.waiting)
+    choose = partial(_choose_waiting, fleet, request.waiting)
     return await find_runs(fleet, query, request.limit, statuses=statuses or ("open",), choose=choose)
+
+
+async def _choose_waiting(fleet: Fleet, waiting: declared.WaitingFor, runs: Sequence[Run]) -> list[Run]:
+    """Those of some runs that wait for this."""
+    held = await held_runs(fleet.store, [run.id for run in runs if not run.ended])
+    now = fleet.store.clock()
+    return [run for run in runs if waiting_for(run, run.id in held, now) == waiting]
 
 
 @implements(RunOperations.show_run)
