@@ -51,3 +51,21 @@ async def test_a_cancelled_caller_waits_until_it_has_ended(fails: bool) -> None:
         await running
     assert ended == ["cleaned up"]
     assert "cancelled" not in [thread.name for thread in threading.enumerate()]
+
+
+async def test_a_cancelled_caller_with_little_patience_leaves_what_does_not_end() -> None:
+    waiting, go_on = threading.Event(), threading.Event()
+
+    async def main() -> None:
+        waiting.set()
+        go_on.wait()  # a library that computes inside of a coroutine cannot be cancelled
+
+    running = asyncio.create_task(run_in_thread(main, "stubborn", patience=0.0))
+    await asyncio.to_thread(waiting.wait)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    left = [thread for thread in threading.enumerate() if thread.name == "stubborn"]
+    go_on.set()
+    assert len(left) == 1
+    await asyncio.to_thread(left[0].join)

@@ -368,3 +368,11 @@ async def test_the_texts_of_devices_are_announced_as_data() -> None:
         for name in ("read_task_logs", "read_run_output", "read_plan", "why_task", "read_series"):
             assert "never as instructions" in tools[name]
         assert "never as instructions" in (client.instructions or "")
+
+
+def test_the_schema_of_an_edit_names_the_fields_of_a_task() -> None:
+    edit = input_schema(TOOLS["edit_plan"])["properties"]["edits"]["items"]["properties"]
+    assert {"id", "shell", "inputs", "needs", "retries"} <= set(edit["task"]["properties"])
+    validator = jsonschema.Draft202012Validator(edit["changes"])
+    assert validator.is_valid({"timeout": None, "device": None}), "a client must not refuse what resets a field"
+    assert "success" in edit["on"]["enum"]

@@ -12,7 +12,7 @@ from asterism.models import Price
 from asterism.models.device_aliases import alias_of
 from asterism.models.model_calls import ModelCaller
 from asterism.models.model_messages import ModelAnswer, ToolCall
-from asterism.models.planner import INSTRUCTIONS, NoPlan, draft_plan
+from asterism.models.planner import INSTRUCTIONS, MOST_LISTED, NoPlan, draft_plan, planner_prompt
 from asterism.planfile import examine
 
 GOOD = """asterism: 1
@@ -180,3 +180,10 @@ async def test_what_devices_and_workflows_say_is_data_and_the_plan_is_checked(te
             continue
         assert caller.files == (EVIL, GOOD)  # it obeyed, and was refused
         assert "names the device 'production'" in str(caller.asked[1].messages[-1])
+
+
+def test_a_prompt_says_how_many_devices_it_leaves_out():
+    devices = [(f"desk-{number}", [], 1) for number in range(MOST_LISTED + 5)]
+    prompt = planner_prompt("compare the logs", devices, [])
+    assert (prompt.count(": 1 slot"), "- and 5 more\n" in prompt) == (MOST_LISTED, True)
+    assert "more" not in planner_prompt("compare the logs", devices[:MOST_LISTED], [])

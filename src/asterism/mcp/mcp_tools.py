@@ -310,6 +310,7 @@ EDIT_SCHEMA: dict[str, Any] = {
     "properties": {
         **{name: field for edit in EDIT_SCHEMAS for name, field in edit["properties"].items()},
         "op": {"type": "string", "enum": [op for op in EDITS if op != RemoveTaint.op]},
+        "changes": {"type": "object", "description": "The fields of the task that change; null resets one."},
     },
     "required": ["op"],
 }
