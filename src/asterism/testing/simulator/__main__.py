@@ -24,41 +24,49 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, help="stop after this many seconds")
     parser.add_argument("--world", default="fleet", help=f"kind of world: {', '.join(WORLDS)}, or module:Class")
     parser.add_argument("--terms", default="{}", help="further arguments of the world, as a JSON object")
-    given = parser.parse_args(words)
+    options = parser.parse_args(words)
     try:
-        play = partial(_play, world_named(given.world), _terms(given.terms))
+        world, terms = world_named(options.world), json.loads(options.terms)
+        if not isinstance(terms, dict):
+            raise ValueError(f"--terms must be a JSON object, not {options.terms}")
     except ValueError as error:
         parser.error(str(error))
-    if given.seed is not None:
-        return _one(given.seed, play)
-    return _many(given.first, given.seeds, given.seconds, play)
+    play = partial(_broken, world, terms)
+    if options.seed is not None:
+        return _one(options.seed, play)
+    return _many(options.first, options.seeds, options.seconds, play)
 
 
-def _terms(text: str) -> dict[str, Any]:
-    terms = json.loads(text)
-    if not isinstance(terms, dict):
-        raise ValueError(f"--terms must be a JSON object, not {text}")
-    return terms
+Play = Callable[[int, list[Any]], str | None]
+"""Plays a seed; see ``_broken``."""
 
 
-def _play(world: type[Any], terms: dict[str, Any], seed: int, seen: list[Any]) -> None:
-    simulate(seed, seen, world, **terms)
+def _broken(world: type[Any], terms: dict[str, Any], seed: int, seen: list[Any]) -> str | None:
+    """Return the promise that a world broke, with the command that replays it; None if it broke none. ``seen`` receives
+    the world."""
+    try:
+        simulate(seed, seen, world, **terms)
+    except Violation as violation:
+        return str(violation)
+    except Exception as error:
+        return "".join(traceback.format_exception(error)).rstrip()
+    return None
 
 
-def _one(seed: int, play: Callable[[int, list[Any]], None]) -> int:
+def _one(seed: int, play: Play) -> int:
     worlds: list[Any] = []
-    broken = _broken(seed, play, worlds)
+    broken = play(seed, worlds)
     for world in worlds:
         print("\n".join(world.checker.log))
     print(f"\nseed {seed}: {broken or 'no promise was broken'}")
     return 1 if broken else 0
 
 
-def _many(first: int, count: int, seconds: float | None, play: Callable[[int, list[Any]], None]) -> int:
+def _many(first: int, count: int, seconds: float | None, play: Play) -> int:
     began = time.monotonic()
     broken = played = 0
     for seed in range(first, first + count):
-        violation = _broken(seed, play, [])
+        violation = play(seed, [])
         if violation is not None:
             broken += 1
             print(f"seed {seed}: {violation}", flush=True)
@@ -68,17 +76,6 @@ def _many(first: int, count: int, seconds: float | None, play: Callable[[int, li
     took = time.monotonic() - began
     print(f"{played:,} worlds in {took:.0f} s, {broken} broke a promise", flush=True)
     return 1 if broken else 0
-
-
-def _broken(seed: int, play: Callable[[int, list[Any]], None], seen: list[Any]) -> str | None:
-    """Return the promise that a world broke, with the command that replays it; None if it broke none."""
-    try:
-        play(seed, seen)
-    except Violation as violation:
-        return str(violation)
-    except Exception as error:
-        return "".join(traceback.format_exception(error)).rstrip()
-    return None
 
 
 if __name__ == "__main__":
