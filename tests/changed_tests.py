@@ -155,10 +155,10 @@ def read_source(root: Path, path: Path) -> Source:
     waiting: list[ast.AST] = [ast.parse((root / path).read_bytes())]
     while waiting:
         node = waiting.pop()
-        if _is_for_type_checkers(node) or _is_docstring(node):
+        if _is_for_type_checkers(node):
+            lazy = _lazy_names(node) if path.name == "__init__.py" else {}
             continue
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "lazy_names":
-            lazy = _lazy_names(node.args[1])
+        if _is_docstring(node):
             continue
         if isinstance(node, ast.Import):
             imports |= {(alias.name, "") for alias in node.names}
@@ -187,11 +187,10 @@ def _is_docstring(node: ast.AST) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
-def _lazy_names(table: ast.AST) -> dict[str, str]:
-    """Of ``lazy_names(__name__, {module: names})``: each name with its module."""
-    assert isinstance(table, ast.Dict)
-    pairs = [(next(_strings(key)), _strings(names)) for key, names in zip(table.keys, table.values, strict=True) if key]
-    return {name: module for module, names in pairs for name in names}
+def _lazy_names(block: ast.AST) -> dict[str, str]:
+    """Each name that a package imports for type checkers, and by ``lazy_names`` on first use, with its module."""
+    imports = [node for node in ast.walk(block) if isinstance(node, ast.ImportFrom)]
+    return {alias.name: node.module or "" for node in imports for alias in node.names}
 
 
 def _strings(tree: ast.AST) -> Iterator[str]:

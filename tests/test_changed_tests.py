@@ -15,9 +15,10 @@ TREE = {
         from asterism.base.startup import lazy_names
         from asterism.fleet.extensions import register
         if TYPE_CHECKING:
+            from asterism.core.graph import Graph
             from asterism.core.task import Task
         register("asterism.peers.extension")
-        __getattr__, __dir__ = lazy_names(__name__, {"asterism.core.task": ["Task"], "asterism.core.graph": ["Graph"]})
+        __getattr__, __dir__ = lazy_names(__name__)
     """,
     "src/asterism/base/startup.py": "",
     "src/asterism/core/task.py": "",

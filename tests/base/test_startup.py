@@ -16,7 +16,7 @@ tune_gc()
 print(before < GC_THRESHOLD == gc.get_threshold()[0], gc.get_freeze_count() > 1000)
 """
 
-PACKAGES = ("asterism.store", "asterism.testing")
+PACKAGES = ("asterism", "asterism.durable", "asterism.fleet", "asterism.series", "asterism.store", "asterism.testing")
 
 
 @pytest.mark.parametrize("package", PACKAGES)

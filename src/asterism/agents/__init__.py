@@ -26,12 +26,4 @@ if TYPE_CHECKING:
 
 __all__ = ["A2aAgent", "AcpAgent", "AgentFailed", "ModelAgent"]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "asterism.agents.a2a_executor": ["A2aAgent"],
-        "asterism.agents.acp_executor": ["AcpAgent"],
-        "asterism.agents.agent_prompt": ["AgentFailed"],
-        "asterism.agents.model_worker": ["ModelAgent"],
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -20,10 +20,4 @@ if TYPE_CHECKING:
 
 __all__ = ["ApiError", "AsyncClient", "Client", "NotAllowed", "NotFound", "ServerUnreachable", "TryLater"]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "asterism.api.client_errors": ["ApiError", "NotAllowed", "NotFound", "ServerUnreachable", "TryLater"],
-        "asterism.api.client": ["AsyncClient", "Client"],
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -3,7 +3,7 @@
 Python's ``re`` backtracks, and a text may keep it busy for ever: ``(a+)+$`` and fifty letters. The engine of pydantic
 (the crate ``regex`` of Rust) does not. Its time is at most the length of the text times the size of the pattern, with
 repeats written out: ``(.{1,100}){1,50}`` has the size 5,000. The engine holds the interpreter while it matches, in a
-thread as well, so whoever uses it bounds both. It has neither look-around nor references to groups.
+thread as well, so the caller has to bound both. It has neither look-around nor references to groups.
 """
 
 from __future__ import annotations

@@ -6,8 +6,10 @@ A command starts fast because a package imports a module only when one of its na
 from __future__ import annotations
 
 import gc
+import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -18,30 +20,36 @@ GC_THRESHOLD = 20_000
 """After how many allocations more than deallocations Python searches for cycles."""
 
 
-def lazy_names(
-    package: str, modules: Mapping[str, Sequence[str]]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return ``__getattr__`` and ``__dir__`` for a package. ``modules`` maps each module to the names it defines, and
-    each package to those of its modules that are public themselves::
+_LAZY_IMPORT = re.compile(r"^    from ([\w.]+) import (?:\(([^)]*)\)|(.*))$", re.MULTILINE)
+
+
+def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return ``__getattr__`` and ``__dir__`` for a package, which import its names on first use. The names are those
+    that its source imports for type checkers, so they are written down once::
 
     if TYPE_CHECKING:
         from asterism.store.memory import MemoryStore
 
     __all__ = ["MemoryStore"]
-    __getattr__, __dir__ = lazy_names(__name__, {"asterism.store.memory": ["MemoryStore"]})
+    __getattr__, __dir__ = lazy_names(__name__)
     """
-    places = {name: module for module, names in modules.items() for name in names}
+
+    @cache
+    def places() -> dict[str, str]:
+        source = sys.modules[package].__loader__.get_source(package)  # type: ignore[union-attr]
+        imports = _LAZY_IMPORT.findall(source.partition("\nif TYPE_CHECKING:\n")[2])
+        return {name: module for module, several, one in imports for name in re.findall(r"\w+", several or one)}
 
     def get(name: str) -> Any:
-        if name not in places:
+        if name.startswith("__") or name not in places():
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = import_module(places[name])
-        value = getattr(module, name) if hasattr(module, name) else import_module(f"{places[name]}.{name}")
+        module = import_module(places()[name])
+        value = getattr(module, name) if hasattr(module, name) else import_module(f"{module.__name__}.{name}")
         setattr(sys.modules[package], name, value)
         return value
 
     def names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *places})
+        return sorted({*vars(sys.modules[package]), *places()})
 
     return get, names
 

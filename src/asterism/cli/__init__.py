@@ -46,11 +46,4 @@ if TYPE_CHECKING:
 
 __all__ = ["Screen", "run_until_interrupted", "watched"]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "asterism.cli.interrupts": ["run_until_interrupted"],
-        "asterism.cli.plan.plan_live_view": ["watched"],
-        "asterism.cli.screen": ["Screen"],
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -141,45 +141,4 @@ __all__ = [
     "versions",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "asterism.durable.approval_requests": ["approve_edit", "refuse_edit"],
-        "asterism.durable.approval_store": ["list_approvals"],
-        "asterism.durable.cycle_requests": ["CycleList", "CycleView", "answer_cycle", "claim_cycle", "list_cycles"],
-        "asterism.durable.durable_orchestrator": ["DurableOrchestrator"],
-        "asterism.durable.editor_budget": ["go_on_without_editor", "raise_budget", "read_account"],
-        "asterism.durable.journal_store": [
-            "ConstellationExists",
-            "OwnershipLost",
-            "ReloadRequired",
-            "StoredConstellation",
-            "UnknownConstellation",
-            "insert_plan",
-            "load",
-        ],
-        "asterism.durable.plan_history": [
-            "PastPlan",
-            "PlanEvent",
-            "PlanEvents",
-            "PlanFollower",
-            "PlanVersion",
-            "Position",
-            "VersionUnknown",
-            "plan_at",
-            "plan_events",
-            "versions",
-        ],
-        "asterism.durable.rejected_edits": ["RejectedEdit", "rejected_edits"],
-        "asterism.durable.plan_requests": [
-            "EditAnswer",
-            "AnswerLost",
-            "NotAnswered",
-            "PauseAnswer",
-            "edit_plan",
-            "pause_plan",
-            "undo_edit",
-        ],
-        "asterism.durable.task_logs": ["task_logs"],
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -89,22 +89,4 @@ __all__ = [
     "transitions",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "asterism.core.run": ["transitions"],
-        "asterism.core.run.run": ["Grant", "Owner", "Progress", "Run", "RunStatus"],
-        "asterism.core.run.session": ["Session"],
-        "asterism.core.run.workflow": ["Workflow"],
-        "asterism.fleet.bulk_creation": ["InvalidInput"],
-        "asterism.core.schedule.schedule": ["Schedule"],
-        "asterism.core.schedule.ticks": ["TickEntry"],
-        "asterism.fleet.device.agent": ["DeviceAgent"],
-        "asterism.fleet.device.functions": ["CurrentRun"],
-        "asterism.fleet.fleet": ["Fleet"],
-        "asterism.fleet.policy.device_policy": ["DevicePolicy"],
-        "asterism.fleet.run_explanation": ["Reason", "RunExplanation", "explain_run"],
-        "asterism.fleet.schedules": ["Schedules"],
-        "asterism.fleet.settings": ["Settings"],
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

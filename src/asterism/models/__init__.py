@@ -55,16 +55,4 @@ __all__ = [
     "mark_untrusted",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "asterism.durable.editor_budget": ["Account", "Budget", "Spent"],
-        "asterism.models.budget": ["Price"],
-        "asterism.models.cassette": ["Cassette", "Exchange", "MemoryCassette", "StoreCassette"],
-        "asterism.models.edit_filter": ["EditFilter"],
-        "asterism.models.model_calls": ["ModelCaller", "ModelFailed"],
-        "asterism.models.model_editor": ["ModelEditor"],
-        "asterism.models.planner": ["NoPlan", "PlanDraft", "draft_plan"],
-        "asterism.models.untrusted_text": ["UNTRUSTED_NOTICE", "mark_untrusted"],
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -84,15 +84,4 @@ __all__ = [
     "Work",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "asterism.orchestrator.devices": ["Device", "LocalDevice", "Work"],
-        "asterism.orchestrator.edit_cycles": ["Answer", "Editor"],
-        "asterism.orchestrator.events": [
-            *("ConstellationEvent", "DeviceEvent", "EditEvent", "Event", "EventBus", "Subscription", "TaskEvent"),
-        ],
-        "asterism.orchestrator.orchestrator": ["Orchestrator"],
-        "asterism.orchestrator.result": ["Result", "StoreRecords", "Summary"],
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

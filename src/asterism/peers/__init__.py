@@ -83,17 +83,4 @@ __all__ = [
     "serve_peers",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "asterism.peers.exchange": ["Exchange", "PeerUnreachable", "SyncResult", "Transport"],
-        "asterism.peers.invitations": [
-            *("InvalidInvitation", "Invitation", "InvitationUsed", "invite", "parse_invitation"),
-        ],
-        "asterism.peers.peer_client": ["PeerClient", "accept_invitation", "client_for", "find_peer"],
-        "asterism.base.private_file": ["UnusableSecret"],
-        "asterism.peers.registry": ["Peer", "PeerExists", "PeerRefused", "PeerRegistry", "UnknownPeer"],
-        "asterism.peers.takeover": ["RemovalResult", "remove_peer"],
-        "asterism.peers.peer_service": ["SyncLoop", "peer_connections", "serve_peers"],
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -52,13 +52,4 @@ __all__ = [
 ]
 
 # pydantic takes long to import, and workflow files do not need it
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "asterism.base.yaml_lines": ["Mistake"],
-        "asterism.planfile.loader": ["BadPlan", "DeviceLine", "PlanFile", "check", "examine", "load"],
-        "asterism.planfile.models": ["json_schema"],
-        "asterism.planfile.parameters": ["GivenParameters"],
-        "asterism.planfile.workflow_file": ["BadWorkflowFile", "load_workflows"],
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -75,11 +75,4 @@ __all__ = [
 ]
 
 # These import the orchestrator, which drawings and tables do not need.
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "asterism.report.event_text": ["sentence"],
-        "asterism.report.result_report": ["Recording", "report_of", "write_report"],
-        "asterism.report.result_summary": ["failure_reasons", "result_json", "summary_lines"],
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -104,33 +104,7 @@ __all__ = [
     "update",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "asterism.core.series.machine": ("Series", "UnreadableSeries"),
-        "asterism.series.claims": ("Claim", "Release", "claim", "release"),
-        "asterism.series.compare_and_swap": ("Contended", "Outcome", "RetryOptions", "UpdateCounts", "update"),
-        "asterism.series.git_register": ("GitRegister",),
-        "asterism.series.github.github_register": ("open_github",),
-        "asterism.series.github.sync": ("SyncService",),
-        "asterism.series.github.sync_context": ("SyncSettings",),
-        "asterism.series.register": (
-            "BadSeriesName",
-            "Change",
-            "NotClaimable",
-            "OutcomeUnknown",
-            "RateLimited",
-            "RegisterBusy",
-            "RegisterUnavailable",
-            "RevisionConflict",
-            "SeriesError",
-            "SeriesRegister",
-            "Snapshot",
-            "read_all",
-        ),
-        "asterism.series.store_register": ("StoreRegister",),
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)
 
 
 async def open_register(place: str, *, create: bool = True) -> SeriesRegister:

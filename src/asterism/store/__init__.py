@@ -52,7 +52,7 @@ from asterism.base.startup import lazy_names
 if TYPE_CHECKING:
     from asterism.store.memory import MemoryStore
     from asterism.store.optimistic_update import retry_on_conflict, try_commit, update_register
-    from asterism.store.postgres.store import PostgresStore
+    from asterism.store.postgres import PostgresStore
     from asterism.store.protocol import (
         ExpectRegister,
         ExpectSession,
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
         StoredChunk,
         Watch,
     )
-    from asterism.store.sqlite.store import SqliteStore
+    from asterism.store.sqlite import SqliteStore
     from asterism.store.store_errors import (
         Conflict,
         StoreBusy,
@@ -120,29 +120,4 @@ __all__ = [
     "update_register",
 ]
 
-_ERRORS = [name for name in __all__ if name.startswith("Store") and name not in ("Store", "StoredChunk")]
-
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "asterism.store.memory": ["MemoryStore"],
-        "asterism.store.optimistic_update": ["retry_on_conflict", "try_commit", "update_register"],
-        "asterism.store.postgres": ["PostgresStore"],
-        "asterism.store.protocol": [
-            *(
-                "ExpectRegister",
-                "ExpectSession",
-                "Notice",
-                "PutLog",
-                "PutPriority",
-                "PutRegister",
-                "PutRun",
-                "PutSession",
-            ),
-            *("Query", "Register", "Store", "StoredChunk", "Watch"),
-        ],
-        "asterism.store.sqlite": ["SqliteStore"],
-        "asterism.store.store_errors": ["Conflict", "UnknownSchema", *_ERRORS],
-        "asterism.store.url": ["open_store"],
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -63,18 +63,4 @@ __all__ = [
     "simulate",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "asterism.core.plan.invariants": ["check_invariants"],
-        "asterism.testing.conformance": ["AsyncTests", "ProcessOpener"],
-        "asterism.testing.register_conformance": ["FaultyRegister", "RegisterConformance"],
-        "asterism.testing.simulator.fleet_world": ["FleetWorld"],
-        "asterism.testing.simulator.peer_world": ["PeerWorld"],
-        "asterism.testing.simulator.plan_world": ["PlanWorld"],
-        "asterism.testing.simulator.simulation": ["simulate"],
-        "asterism.testing.simulator.checker": ["Violation"],
-        "asterism.testing.store_conformance": ["SharedStoreConformance", "StoreConformance"],
-        "asterism.testing.virtual_time": ["Deadlock", "SimLoop", "run"],
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

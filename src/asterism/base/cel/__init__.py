@@ -22,10 +22,4 @@ if TYPE_CHECKING:
 
 __all__ = ["ExpressionError", "InvalidExpression", "Program", "TooCostly", "Unevaluable", "compile_expression"]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "asterism.base.cel.cel_program": ["Program", "compile_expression"],
-        "asterism.base.cel.cel_values": ["ExpressionError", "InvalidExpression", "TooCostly", "Unevaluable"],
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)
