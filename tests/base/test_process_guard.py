@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import resource
 import signal
 import socket
 import sys
@@ -204,6 +205,23 @@ def test_a_guard_that_is_frozen_is_given_up(ready: Guard, monkeypatch: pytest.Mo
     ready._process.send_signal(signal.SIGSTOP)
     with pytest.raises(DeviceTrouble, match="its guard was killed"):
         order(ready)
+
+
+def test_a_process_with_many_open_files_starts_commands() -> None:
+    """``select()`` refuses a descriptor above 1,023."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 1500:
+        pytest.skip("the system allows too few open files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1500), hard))
+    with contextlib.ExitStack() as undo:
+        undo.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        while (file := os.open(os.devnull, os.O_RDONLY)) < 1100:
+            undo.callback(os.close, file)
+        undo.callback(os.close, file)
+        guard = Guard()
+        undo.callback(guard.close)
+        wait_ready(guard)
+        assert run(guard, "echo", "hello") == "hello"
 
 
 def test_a_forked_process_has_a_guard_of_its_own(ready: Guard) -> None:

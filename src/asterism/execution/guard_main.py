@@ -29,6 +29,7 @@ CLONE_CALLS = {"x86_64": 56, "aarch64": 220, "riscv64": 220, "loongarch64": 220}
 DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 FD = 4  # bytes of a descriptor in a message
 _NOTHING_THERE = (2, 20)  # ENOENT, ENOTDIR
+_UNKNOWN = 5  # EIO
 
 
 class DirectoryReplaced(Exception):
@@ -156,7 +157,8 @@ class Guarded:
         self.groups: dict[bytes, int] = {}
         self.ends: dict[bytes, float] = {}
         self.folders: dict[bytes, bytes] = {}
-        self.rest = b""
+        self.rest = bytearray()
+        self.needed = 0  # how long it must be before there is something to do
         self.files: list[int] = []
 
     def now(self) -> float:
@@ -196,15 +198,16 @@ class Guarded:
             _write(b"ready\n")
 
     def _read_lines(self) -> None:
-        while b"\n" in self.rest:
-            line, _, rest = self.rest.partition(b"\n")
+        while len(self.rest) >= self.needed and (end := self.rest.find(b"\n") + 1):
+            line = bytes(self.rest[:end])
             ticket, *words = line[1:].split()
             if line[:1] == b"!":
-                size = int(words[0])
-                if len(rest) < size:
+                self.needed = end + int(words[0])
+                if len(self.rest) < self.needed:
                     return  # until the whole order is here
-                self._start(ticket, marshal.loads(rest[:size]))
-                rest = rest[size:]
+                order = marshal.loads(self.rest[end : self.needed])
+                end, self.needed = self.needed, 0
+                self._start(ticket, order)
             elif line[:1] == b"+":
                 self.groups[ticket] = int(words[0])
             elif line[:1] == b"=":
@@ -214,7 +217,7 @@ class Guarded:
             else:
                 for known in (self.groups, self.ends, self.folders):
                     known.pop(ticket, None)
-            self.rest = rest
+            del self.rest[:end]
 
     def _start(self, ticket: bytes, order: dict[str, Any]) -> None:
         """Start a child and tell how that went, when it has become its program."""
@@ -232,6 +235,8 @@ class Guarded:
             except OSError as error:
                 step = b"chdir" if error.filename == order["cwd"] else b"exec"
                 os.write(tell, b"%s %d" % (step, error.errno or 0))
+            except BaseException:  # such as descriptors that did not arrive
+                os.write(tell, b"own %d" % _UNKNOWN)
             finally:
                 os._exit(255)
         os.close(tell)

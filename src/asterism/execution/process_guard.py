@@ -129,7 +129,7 @@ class Guard:
             self._forget()  # this process was forked: guard and children are those of its parent
             for children in (self._groups, self._ends, self._folders):
                 children.clear()
-        if self._process is None or self._process.poll() is not None:
+        if self._is_dead():
             self.close()
             self._input, other = socket.socketpair()
             words = [sys.executable, "-I", "-S", guard_main.__file__, str(self._grace)]
@@ -170,7 +170,8 @@ class Guard:
             os.close(here)
         until = time.monotonic() + ANSWER_TIMEOUT
         while ticket not in self._answers:
-            if not self._read_lines(max(0.0, until - time.monotonic())):
+            # a child that waits holds the pipe, so its end does not tell that the guard was killed
+            if not self._read_lines(0.1) and (self._is_dead() or time.monotonic() > until):
                 return self._lost(ticket)
         number, *failure = self._answers.pop(ticket)
         self._children.pop(ticket, None)
@@ -181,6 +182,9 @@ class Guard:
             return _fork(self.pipe(), ticket, launch)
         operating_system.wait_for_child(int(number))
         raise _start_error(failure[0], int(failure[1]), launch)
+
+    def _is_dead(self) -> bool:
+        return self._process is None or self._process.poll() is not None
 
     def _lost(self, ticket: int) -> int:
         """The guard was killed or is frozen, and may have started a child. Raises DeviceTrouble."""
@@ -226,7 +230,9 @@ class Guard:
         assert self._process.stdout is not None
         file, data = self._process.stdout.fileno(), b""
         if timeout:
-            select.select([file], [], [], timeout)
+            waiting = select.poll()  # not select(), which refuses the descriptors of a large process
+            waiting.register(file, select.POLLIN)
+            waiting.poll(timeout * 1000)
         with contextlib.suppress(BlockingIOError):
             while piece := os.read(file, 65536):
                 data += piece
@@ -271,6 +277,8 @@ class Guard:
             self._input.close()
         if self._process is not None and self._process.stdout is not None:
             self._process.stdout.close()
+            if self._owner != os.getpid():
+                self._process.returncode = 0  # this process cannot wait for it
         self._process, self._input, self._rest, self._ready = None, None, b"", False
 
 
