@@ -44,6 +44,7 @@ from asterism.core.plan.edits import (
     RemoveTask,
     UpdateDependency,
     UpdateTask,
+    addition_of,
 )
 from asterism.core.plan.node import Node
 from asterism.core.plan.node_records import own_copy
@@ -275,7 +276,7 @@ class DocumentedPlan(Analysis, JsonForm):
             self.lines.add(dependency)
             self._touch()
             return
-        self.apply(AddDependency(edge.source, edge.target, edge.on, edge.when), lines=[dependency])
+        self.apply(addition_of(edge), lines=[dependency])
 
     def remove_dependency(self, dependency_id: str) -> None:
         """Remove a line; do nothing if no line has that id."""

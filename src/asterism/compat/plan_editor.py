@@ -31,6 +31,7 @@ from asterism.core.plan.edits import (
     RemoveTask,
     UpdateDependency,
     UpdateTask,
+    addition_of,
 )
 
 _EDGES = (AddDependency, UpdateDependency, RemoveDependency)
@@ -303,7 +304,7 @@ class PlanEditor:
             edge = line.dependency
             if self.plan.get_dependency(line.line_id) is not None:
                 raise ValueError(f"there is a line {line.line_id!r} already")
-        edits = [AddDependency(edge.source, edge.target, edge.on, edge.when)]
+        edits = [addition_of(edge)]
         what = f"Add dependency: {edge.source} → {edge.target}"
         return self._edit("add_dependency", what, edits, lambda: line, lines=[line])
 
@@ -361,10 +362,7 @@ class PlanEditor:
             lines = [TaskStarLine.from_dict(item) for item in plan_records.items_of(data.get("dependencies"))]
             for star in stars:
                 self.plan.check(star)
-            edges = [line.dependency for line in lines]
-        edits = self._clearing() if clear_existing else []
-        edits += [AddTask(star.node.task) for star in stars]
-        edits += [AddDependency(edge.source, edge.target, edge.on, edge.when) for edge in edges]
+            edits = [*(self._clearing() if clear_existing else ()), *_additions(stars, lines)]
         about = {key: data[key] for key in ("name", "metadata") if data.get(key)}
         name = f"build_{self.naming.noun}"
         what = f"Build {self.naming.noun}: {len(stars)} tasks, {len(lines)} dependencies"
@@ -420,9 +418,7 @@ class PlanEditor:
         with _executing():
             stars = [_renamed(star, prefix + star.task_id) for star in other_editor.list_tasks()]
             lines = [_redrawn(line, prefix) for line in other_editor.list_dependencies()]
-            edges = [line.dependency for line in lines]
-        edits: list[Edit] = [AddTask(star.node.task) for star in stars]
-        edits += [AddDependency(edge.source, edge.target, edge.on, edge.when) for edge in edges]
+            edits = _additions(stars, lines)
         noun = self.naming.noun
         what = f"Merge {noun}: {len(stars)} tasks, {len(lines)} dependencies"
         return self._edit(f"merge_{noun}", what, edits, lambda: self.plan, lines=lines, stars=stars)
@@ -550,6 +546,10 @@ class PlanEditor:
             return call(**arguments)
         except TypeError as error:
             raise CommandExecutionError([Violation(None, "malformed", f"{name}: {error}")]) from error
+
+
+def _additions(stars: Iterable[TaskStar], lines: Iterable[TaskStarLine]) -> list[Edit]:
+    return [*(AddTask(star.node.task) for star in stars), *(addition_of(line.dependency) for line in lines)]
 
 
 def _updated(line: TaskStarLine, updates: Mapping[str, Any]) -> TaskStarLine:

@@ -12,7 +12,7 @@ import copy
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -81,29 +81,20 @@ class _DeviceWatch(PromptObserver):
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """The arguments of a run."""
+    """The arguments of a run. ``synchronizer`` is the documented one or the user's own; with None nothing is reviewed,
+    unless ``sync`` is ``_sync_…_modifications`` of a subclass of the orchestrator."""
 
     assignments: dict[str, str]
     strategy: str
     metadata: dict[str, Any]
     device_timeout: float
-    lock_policy: str = "global"
-    sync: Callable[[DocumentedPlan], Awaitable[Any]] | None = None
-    """``_sync_…_modifications`` of a subclass of the orchestrator."""
-
-    @classmethod
-    def of(
-        cls,
-        assignments: Mapping[str, str] | None,
-        strategy: str | None,
-        metadata: Mapping[str, Any] | None,
-        device_timeout: float,
-    ) -> RunOptions:
-        return cls(dict(assignments or {}), strategy or DEFAULT_STRATEGY, dict(metadata or {}), device_timeout)
+    lock_policy: str
+    synchronizer: Any
+    sync: Callable[[DocumentedPlan], Awaitable[Any]] | None
 
 
 class Run:
-    """``synchronizer`` is the documented one or the user's own; with None nothing is reviewed."""
+    """One run of a plan. ``source_id`` is the source of its events."""
 
     def __init__(
         self,
@@ -112,23 +103,22 @@ class Run:
         manager: DeviceManager,
         outlet: Outlet,
         source_id: str,
-        synchronizer: Any,
-        terms: RunOptions,
+        options: RunOptions,
     ) -> None:
         self.naming, self.live, self.outlet, self.source_id = naming, live, outlet, source_id
-        self.terms, self.synchronizer = terms, synchronizer
-        reviewed = synchronizer is not None or terms.sync is not None
-        self.review = Review(synchronizer, live, outlet, terms.sync) if reviewed else None
+        self.options, self.synchronizer = options, options.synchronizer
+        reviewed = options.synchronizer is not None or options.sync is not None
+        self.review = Review(options.synchronizer, live, outlet, options.sync) if reviewed else None
         self.fleet = Fleet(manager, self._star, self._publish_device)
         self._check_devices()
         self.core = Orchestrator(
             self.fleet.here.values(),
             editor=self._review if reviewed else None,
-            policy=terms.lock_policy,
+            policy=options.lock_policy,
             edit_timeout=float("inf"),  # the synchronizer has a timeout of its own
-            strategy=terms.strategy,
+            strategy=options.strategy,
             conditions=live.conditions,
-            no_device_timeout=terms.device_timeout,
+            no_device_timeout=options.device_timeout,
         )
         self._poll: asyncio.TimerHandle | None = None
         self._begun: set[str] = set()  # tasks whose start was published
@@ -141,9 +131,11 @@ class Run:
 
     def _check_devices(self) -> None:
         """Refuse assignments of unknown tasks or to unknown devices."""
-        wanted = {task_id: node.task.device for task_id, node in self.live.plan.nodes.items()} | self.terms.assignments
+        wanted = {
+            task_id: node.task.device for task_id, node in self.live.plan.nodes.items()
+        } | self.options.assignments
         problems = [
-            f"there is no task {task_id!r}" for task_id in self.terms.assignments if task_id not in self.live.plan
+            f"there is no task {task_id!r}" for task_id in self.options.assignments if task_id not in self.live.plan
         ]
         problems += [
             f"task {task_id!r} asks for the device {device!r}, which the device manager does not know"
@@ -169,7 +161,7 @@ class Run:
         watch = _DeviceWatch(self.source_id, partial(self.fleet.refresh, self.core))
         self.outlet.subscribe(watch)
         try:
-            await self.core.run(plan, assignments=self.terms.assignments)
+            await self.core.run(plan, assignments=self.options.assignments)
         finally:
             self.outlet.unsubscribe(watch)
             if self._poll is not None:
@@ -228,9 +220,9 @@ class Run:
             naming.id_key: self.live.plan_id,
             naming.noun: self.live,
             "total_tasks": len(self.live.plan),
-            "assignment_strategy": self.terms.strategy,
-            "device_assignments": self.terms.assignments,
-            "metadata": self.terms.metadata,
+            "assignment_strategy": self.options.strategy,
+            "device_assignments": self.options.assignments,
+            "metadata": self.options.metadata,
         }
         if what != "started":
             data["statistics"] = self.live.get_statistics()
@@ -403,13 +395,19 @@ class PlanOrchestrator:
         Cancelling the caller stops the running tasks, cleans up, and raises CancelledError."""
         manager = self._manager()
         self._admit(live)
-        terms = RunOptions.of(device_assignments, assignment_strategy, metadata, self._device_timeout)
-        terms = replace(terms, lock_policy=self._lock_policy, sync=self._own_sync())
-        synchronizer, source = self._modification_synchronizer, f"orchestrator_{id(self)}"
-        run = Run(self.naming, live, manager, Outlet(self._event_bus), source, synchronizer, terms)
+        options = RunOptions(
+            assignments=dict(device_assignments or {}),
+            strategy=assignment_strategy or DEFAULT_STRATEGY,
+            metadata=dict(metadata or {}),
+            device_timeout=self._device_timeout,
+            lock_policy=self._lock_policy,
+            synchronizer=self._modification_synchronizer,
+            sync=self._own_sync(),
+        )
+        run = Run(self.naming, live, manager, Outlet(self._event_bus), f"orchestrator_{id(self)}", options)
         plan_id = live.plan_id
         add_run(self._event_bus, plan_id, run)
-        self.registry.register(live, terms.metadata)
+        self.registry.register(live, options.metadata)
         self._runs[plan_id] = run
         if run.review is not None:
             run.review.begin()
