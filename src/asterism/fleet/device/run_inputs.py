@@ -20,7 +20,6 @@ from asterism.core.run.workflow import Workflow
 from asterism.execution import task_inputs
 from asterism.execution.actions import Attempt
 from asterism.execution.task_inputs import MissingInput, References, ResolvedInputs
-from asterism.fleet.policy.judged_requests import PolicyJudge
 
 if TYPE_CHECKING:
     from asterism.execution.processes import Commands
@@ -115,9 +114,10 @@ class JudgedAttempt(Attempt):
     action: Workflow
 
     def __init__(self, workflow: Workflow, resolved: ResolvedInputs, commands: Commands, policy: DevicePolicy) -> None:
+        from asterism.fleet.policy.judged_requests import PolicyJudge  # with policies, which few commands need
+
         super().__init__(workflow, resolved, commands)
-        self.policy = policy
-        self.judge = PolicyJudge(policy)
+        self.policy, self.judge = policy, PolicyJudge(policy)
 
     def judge_work(self) -> None:
         """Judge all that is known before the execution. Raises PolicyForbids, and DeviceUnavailable for what this
