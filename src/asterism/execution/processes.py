@@ -22,6 +22,8 @@ from asterism.execution.process_guard import Admission
 OUTPUT_LIMIT = 1 << 20
 """How many bytes of the end of a command's output are kept for its error."""
 
+KILL_TIMEOUT = 10.0
+"""How long a killed command may take to end, in seconds: it may have to finish a read, and a busy machine is slow."""
 
 _NOT_TEXT = "write it to a file and pass on the name of the file, or encode it as text, for example with base64"
 
@@ -303,7 +305,7 @@ class Commands:
     async def _kill(self, transport: Transport, listener: Listener) -> None:
         _signal_group(transport.get_pid(), operating_system.KILL)
         try:
-            await asyncio.wait([listener.exited], timeout=self.grace)  # short, but it may have to finish a read
+            await asyncio.wait([listener.exited], timeout=KILL_TIMEOUT)
         finally:
             transport.close()
 
@@ -312,6 +314,7 @@ class Commands:
         if operating_system.HAS_PROCESS_GROUPS or transport.get_returncode() is None:
             _signal_group(transport.get_pid(), operating_system.KILL)
         try:
+            await asyncio.wait([listener.exited], timeout=KILL_TIMEOUT)
             # a process outside the group may hold the pipes
             await asyncio.wait([listener.output_ended], timeout=self.grace)
         finally:

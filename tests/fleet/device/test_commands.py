@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from asterism.base.secret_mask import Mask
 from asterism.core.errors import AsterismError, DeviceUnavailable, NotJson
 from asterism.core.run.run import Assignment, Progress, Run
-from asterism.execution import guard_main
+from asterism.execution import guard_main, processes
 from asterism.execution.processes import OUTPUT_LIMIT, CommandFailed
 from asterism.execution.task_inputs import MissingInput
 from asterism.fleet.device.executor import TAIL, LimitReached
@@ -319,6 +319,21 @@ def test_cancelling_kills_a_stubborn_command_after_the_grace_period(tmp_path: Pa
     line = f"trap '' TERM; sleep 1000 & echo $! >> {noted}; echo $$ >> {noted}; while :; do wait; done"
     for number in stopped_when(noted, 2, line, grace=0.05):
         soon(lambda number=number: not alive(number))
+
+
+def test_a_killed_command_has_ended_when_its_cancellation_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine a killed process takes a while to end."""
+    signal_group = processes._signal_group
+
+    def late(group: int, number: signal.Signals) -> None:
+        asyncio.get_running_loop().call_later(0.1, signal_group, group, number)
+
+    monkeypatch.setattr(processes, "_signal_group", late)
+    noted = tmp_path / "noted"
+    (leader,) = stopped_when(noted, 1, f"trap '' TERM; echo $$ >> {noted}; while :; do sleep 0.01; done", grace=0.0)
+    assert not alive(leader)
 
 
 def test_cancelling_twice_does_not_wait_for_the_grace(tmp_path: Path) -> None:
