@@ -254,17 +254,10 @@ class Fleet:
             raise NotJson(f"{what} must be an object of named values, not {safe_repr(given)}")
         if given:
             value = await self.blobs.keep(plain_json(dict(given), what), what)
-        run = self.new_run(
-            flow, value, key=key, series=series, priority=priority, device=device, keep=keep, label=label
+        run = new_run(
+            self, flow, value, key=key, series=series, priority=priority, device=device, keep=keep, label=label
         )
         return await self.place(run, flow, near=near)
-
-    def new_run(self, flow: Workflow, value: Any, *, by: str = "", **terms: Any) -> Run:
-        """A new run that is not written yet. ``value`` is its input, ``by`` who creates it, by default who acts here;
-        ``terms`` are those of ``transitions.create``."""
-        now, span = self.store.clock(), current_traceparent()
-        run_id = new_id(now, self.chance)
-        return transitions.create(run_id, flow, value, by=by or self.by, now=now, traceparent=span, **terms)
 
     async def create_many(
         self,
@@ -447,7 +440,8 @@ class Fleet:
         self, old: Run, device: str | None, progress: Progress | None, key: str | None = None, reason: str = ""
     ) -> Run:
         flow = await self.workflows.get(old.workflow, old.version)
-        new = self.new_run(
+        new = new_run(
+            self,
             flow,
             await self.blobs.copy(old.input),
             key=key,
@@ -541,6 +535,14 @@ class Fleet:
         """Change settings of the fleet; see Settings."""
         self._settings = None
         return await fleet_settings.write(self.store, changes)
+
+
+def new_run(fleet: Fleet, flow: Workflow, value: Any, *, by: str = "", **terms: Any) -> Run:
+    """A new run that is not written yet. ``value`` is its input, ``by`` its creator, by default that of the fleet object;
+    ``terms`` are those of ``transitions.create``."""
+    now, span = fleet.store.clock(), current_traceparent()
+    run_id = new_id(now, fleet.chance)
+    return transitions.create(run_id, flow, value, by=by or fleet.by, now=now, traceparent=span, **terms)
 
 
 def reported_progress(run: Run, reports: Mapping[str, ProgressReport]) -> Progress | None:

@@ -50,7 +50,7 @@ from asterism.core.schedule.ticks import (
     with_work,
 )
 from asterism.fleet.extensions import plan_port
-from asterism.fleet.fleet import SCHEDULE_PREFIX, Fleet
+from asterism.fleet.fleet import SCHEDULE_PREFIX, Fleet, new_run
 from asterism.fleet.ledger import Overtaken
 from asterism.store.optimistic_update import try_commit
 from asterism.store.protocol import PLANS as HEADS
@@ -181,7 +181,8 @@ class ScheduledWork:
         fleet, schedule, tick = self._fleet, new.stored.schedule, new.tick
         flow = await fleet.workflows.latest(schedule.workflow or "")
         given: Any = dict(schedule.input)
-        run = fleet.new_run(
+        run = new_run(
+            fleet,
             flow,
             await fleet.blobs.keep(given, f"the input of schedule {schedule.name!r}"),
             by=new.by or schedule.created_by,

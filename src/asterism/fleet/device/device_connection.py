@@ -128,8 +128,8 @@ class DeviceConnection(Protocol):
     async def take(self, order: TakeOrder) -> list[Run]:
         """Take offered runs.
 
-        ``order`` says how many and of which kinds, and judges each run; it collects what must be read or judged before
-        another try. Returns the runs that were taken, which this session owns now; none if nothing fits."""
+        ``order`` has the number and the kinds of the runs, and judges each run; it collects what must be read or judged
+        before another try. Returns the runs that were taken, which this session owns now; none if nothing fits."""
 
     async def change(
         self, run: str | Run, step: DeviceStep, *, patience: float = STEP_TIMEOUT, tries: int | None = None
