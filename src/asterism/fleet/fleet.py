@@ -538,8 +538,8 @@ class Fleet:
 
 
 def new_run(fleet: Fleet, flow: Workflow, value: Any, *, by: str = "", **terms: Any) -> Run:
-    """A new run that is not written yet. ``value`` is its input, ``by`` its creator, by default that of the fleet object;
-    ``terms`` are those of ``transitions.create``."""
+    """A new run that is not written yet. ``value`` is its input, ``by`` its creator, by default the name of the fleet
+    object; ``terms`` are those of ``transitions.create``."""
     now, span = fleet.store.clock(), current_traceparent()
     run_id = new_id(now, fleet.chance)
     return transitions.create(run_id, flow, value, by=by or fleet.by, now=now, traceparent=span, **terms)
