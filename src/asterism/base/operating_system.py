@@ -178,16 +178,25 @@ def remove_signal_handler(loop: Any, number: int) -> None:
 
 
 @contextlib.contextmanager
-def stop_signals() -> Iterator[asyncio.Event]:
-    """An event that SIGINT and SIGTERM set while the block runs, in place of ending the process."""
+def on_signals(handler: Callable[[], Any]) -> Iterator[None]:
+    """Call ``handler`` for each SIGINT and SIGTERM while the block runs, in place of ending the process."""
     import asyncio
 
-    loop, stop = asyncio.get_running_loop(), asyncio.Event()
-    numbers = (signal.SIGINT, signal.SIGTERM)
+    loop, numbers = asyncio.get_running_loop(), (signal.SIGINT, signal.SIGTERM)
     for number in numbers:
-        add_signal_handler(loop, number, stop.set)
+        add_signal_handler(loop, number, handler)
     try:
-        yield stop
+        yield
     finally:
         for number in numbers:
             remove_signal_handler(loop, number)
+
+
+@contextlib.contextmanager
+def stop_signals() -> Iterator[asyncio.Event]:
+    """An event that SIGINT and SIGTERM set while the block runs."""
+    import asyncio
+
+    stop = asyncio.Event()
+    with on_signals(stop.set):
+        yield stop

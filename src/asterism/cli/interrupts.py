@@ -8,19 +8,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 import sys
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from asterism.base import operating_system
+from asterism.base.operating_system import on_signals
 from asterism.cli.screen import show_cursor
 from asterism.core.errors import PlanError
 from asterism.core.plan.constellation import Constellation
 from asterism.orchestrator.orchestrator import Orchestrator
 from asterism.orchestrator.result import Result
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
 INTERRUPTED = 130
 
 Value = TypeVar("Value")
@@ -28,7 +26,7 @@ Value = TypeVar("Value")
 
 async def run_until_interrupted(orchestrator: Orchestrator, plan: Constellation) -> Result:
     """Run a plan. A signal cancels it, and the result says so."""
-    with _on_signals(_PlanCanceller(orchestrator, plan).interrupt):
+    with on_signals(_PlanCanceller(orchestrator, plan).interrupt):
         return await orchestrator.run(plan)
 
 
@@ -43,26 +41,13 @@ async def work_until_interrupted(
     The first signal prints ``asked``. A second one ends the process at once, after printing ``farewell``."""
     job: asyncio.Task[Value] = asyncio.ensure_future(work)
     stopper = _WorkStopper(job, farewell, asked)
-    with _on_signals(stopper.interrupt):
+    with on_signals(stopper.interrupt):
         try:
             return await job
         except asyncio.CancelledError:
             if not stopper.asked:
                 raise
             return None
-
-
-@contextlib.contextmanager
-def _on_signals(interrupt: Callable[[], None]) -> Iterator[None]:
-    """Call ``interrupt`` for each signal while the block runs."""
-    loop = asyncio.get_running_loop()
-    for number in SIGNALS:
-        operating_system.add_signal_handler(loop, number, interrupt)
-    try:
-        yield
-    finally:
-        for number in SIGNALS:
-            operating_system.remove_signal_handler(loop, number)
 
 
 class _PlanCanceller:

@@ -43,56 +43,49 @@ class CommandEntry(NamedTuple):
     module: str
 
 
-PLAN_FILES, PLANS, FLEETS, SERIES, SHELL = "Plan files", "Plans in a store", "Fleets", "Series", "Shell"
+_SECTIONS = {
+    "Plan files": {
+        "plan.plan_file_commands:run": "Run the plan in a plan file.",
+        "plan.plan_file_commands:check": "Report every mistake in a plan file, with line numbers.",
+        "plan.plan_file_commands:show": "Draw the plan in a plan file.",
+        "plan.plan_file_commands:schema": "Print the JSON Schema of plan files.",
+    },
+    "Plans in a store": {
+        "plan.plan_commands:plan": "Manage plans: list, show, story, why, edit, pause, resume and more.",
+        "plan.plan_commands:resume": "Resume a plan that was stopped or paused.",
+    },
+    "Fleets": {
+        "run.runs_commands:runs": "Create and manage runs: create, list, show, why, watch and more.",
+        "run.workflow_commands:workflow": "Define what runs execute: add, list, show, remove.",
+        "run.schedule_commands:schedule": "Create runs or plans at given times: add, list, show and more.",
+        "device.device_commands:device": "Run and manage devices: join, list, show, drain, scores.",
+        "fleet.fleet_commands:fleet": "Show and change the settings of a fleet; print its metrics.",
+        "device.device_commands:monitor": "Monitor the devices of a fleet without executing runs.",
+        "top.top_commands:top": "Watch and steer plans, runs and devices in the terminal.",
+        "fleet.notice_commands:notice": "List and follow the notices of a fleet.",
+        "serve.serve_commands:serve": "Serve a store over HTTP: API, page and devices.",
+        "serve.mcp_commands:mcp": "Let an MCP client read, run and edit plans.",
+        "serve.login_commands:login": "Log in to a server, so that commands reach it.",
+        "serve.login_commands:logout": "Revoke the token of a login, and forget it.",
+        "serve.login_commands:whoami": "Show which server commands reach, as whom, and until when.",
+        "serve.token_commands:token": "Manage access to the server: create, list, revoke, login.",
+        "fleet.peer_commands:peer": "Exchange runs with stores on other machines.",
+        "store_commands:store": "Create, inspect and back up a store: init, info, check and more.",
+    },
+    "Series": {
+        "series.series_commands:series": "Keep one issue of a series active: claim, status, release and more.",
+    },
+    "Shell": {
+        "completion_commands:completion": "Print the script that completes commands and names in a shell.",
+    },
+}
+"""The sections of the list: the module and the name of each command, with its help."""
 
-COMMANDS = (
-    CommandEntry("run", "Run the plan in a plan file.", PLAN_FILES, "plan.plan_file_commands"),
-    CommandEntry(
-        "check", "Report every mistake in a plan file, with line numbers.", PLAN_FILES, "plan.plan_file_commands"
-    ),
-    CommandEntry("show", "Draw the plan in a plan file.", PLAN_FILES, "plan.plan_file_commands"),
-    CommandEntry("schema", "Print the JSON Schema of plan files.", PLAN_FILES, "plan.plan_file_commands"),
-    CommandEntry(
-        "plan", "Manage plans: list, show, story, why, edit, pause, resume and more.", PLANS, "plan.plan_commands"
-    ),
-    CommandEntry("resume", "Resume a plan that was stopped or paused.", PLANS, "plan.plan_commands"),
-    CommandEntry(
-        "runs", "Create and manage runs: create, list, show, why, watch and more.", FLEETS, "run.runs_commands"
-    ),
-    CommandEntry("workflow", "Define what runs execute: add, list, show, remove.", FLEETS, "run.workflow_commands"),
-    CommandEntry(
-        "schedule", "Create runs or plans at given times: add, list, show and more.", FLEETS, "run.schedule_commands"
-    ),
-    CommandEntry(
-        "device", "Run and manage devices: join, list, show, drain, scores.", FLEETS, "device.device_commands"
-    ),
-    CommandEntry(
-        "fleet", "Show and change the settings of a fleet; print its metrics.", FLEETS, "fleet.fleet_commands"
-    ),
-    CommandEntry("monitor", "Monitor the devices of a fleet without executing runs.", FLEETS, "device.device_commands"),
-    CommandEntry("top", "Watch and steer plans, runs and devices in the terminal.", FLEETS, "top.top_commands"),
-    CommandEntry("notice", "List and follow the notices of a fleet.", FLEETS, "fleet.notice_commands"),
-    CommandEntry("serve", "Serve a store over HTTP: API, page and devices.", FLEETS, "serve.serve_commands"),
-    CommandEntry("mcp", "Let an MCP client read, run and edit plans.", FLEETS, "serve.mcp_commands"),
-    CommandEntry("login", "Log in to a server, so that commands reach it.", FLEETS, "serve.login_commands"),
-    CommandEntry("logout", "Revoke the token of a login, and forget it.", FLEETS, "serve.login_commands"),
-    CommandEntry(
-        "whoami", "Show which server commands reach, as whom, and until when.", FLEETS, "serve.login_commands"
-    ),
-    CommandEntry("token", "Manage access to the server: create, list, revoke, login.", FLEETS, "serve.token_commands"),
-    CommandEntry("peer", "Exchange runs with stores on other machines.", FLEETS, "fleet.peer_commands"),
-    CommandEntry("store", "Create, inspect and back up a store: init, info, check and more.", FLEETS, "store_commands"),
-    CommandEntry(
-        "series",
-        "Keep one issue of a series active: claim, status, release and more.",
-        SERIES,
-        "series.series_commands",
-    ),
-    CommandEntry(
-        "completion", "Print the script that completes commands and names in a shell.", SHELL, "completion_commands"
-    ),
+COMMANDS = tuple(
+    CommandEntry(name, help, section, module)
+    for section, entries in _SECTIONS.items()
+    for (module, _, name), help in ((place.partition(":"), help) for place, help in entries.items())
 )
-
 
 ALIASES = {f"{name}s": name for name in ("plan", "workflow", "schedule", "device", "notice", "token", "peer")}
 """The plural of a noun is accepted, and listed nowhere."""

@@ -10,17 +10,18 @@ import asyncio
 import contextlib
 import logging
 import os
-import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import click
 
-from asterism.base import expressions, operating_system
+from asterism.base import expressions
 from asterism.base.listen_address import ListenAddress
+from asterism.base.operating_system import on_signals
 from asterism.base.startup import tune_gc
 from asterism.base.text import plural
 from asterism.cli.cli_context import print_json, run_interruptible, with_fleet
@@ -34,7 +35,6 @@ from asterism.fleet.policy.device_policy import DevicePolicy
 
 log = logging.getLogger("asterism.device")
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
 INTERRUPTED = 130
 
 
@@ -78,26 +78,43 @@ def join_fleet(
     allow_imports()
 
     async def work(fleet: Fleet) -> int:
-        tune_gc()
-        runner = _plan_runner(fleet, options, policy)
-        async with _peer_connection(fleet, options), _metrics_server(fleet, options), runner:
-            agent = _agent(fleet, options, policy, await _agent_runner(options, policy))
-            executor = LoggingExecutor(agent.worker.executor, lambda run_id: _stop_reason(agent, run_id))
-            agent.worker.executor = executor
-            shutdown = DeviceShutdown(agent, drain_for)
-            with shutdown.on_signals():
-                log.info("joining %s as %s", fleet.store.url, options.name)
-                if options.slots or not policy.everything:
-                    log.info(about_policy)
-                code = await shutdown.run()
+        async with (
+            _peer_connection(fleet, options),
+            _metrics_server(fleet, options),
+            _plan_runner(fleet, options, policy),
+        ):
+            about = [about_policy] if options.slots or not policy.everything else []
+            code, joined = await _work(fleet, fleet.store.url, options, policy, about, drain_for)
         if as_json:
-            session = agent.session
-            started = {"runs": executor.started}
-            print_json({"name": session.device, "session": session.id, "store": fleet.store.url, **started})
+            print_json({**joined, "store": fleet.store.url})
         return code
 
     with log_to_stderr(as_json=as_json):
         return with_fleet(store, work, create=create, wait=wait)
+
+
+async def _work(
+    fleet: Fleet | DeviceAccess,
+    url: str,
+    options: DeviceOptions,
+    policy: DevicePolicy,
+    about: Sequence[str],
+    drain_for: float,
+) -> tuple[int, dict[str, Any]]:
+    """Run a device until it has left. Returns the exit code, and what it was and did, for JSON. ``about`` is logged
+    when it joins."""
+    tune_gc()
+    agent = _agent(fleet, options, policy, await _agent_runner(options, policy))
+    executor = LoggingExecutor(agent.worker.executor, lambda run_id: _stop_reason(agent, run_id))
+    agent.worker.executor = executor
+    shutdown = DeviceShutdown(agent, drain_for)
+    with shutdown.on_signals():
+        log.info("joining %s as %s", url, options.name)
+        for line in about:
+            log.info(line)
+        code = await shutdown.run()
+    session = agent.session
+    return code, {"name": session.device, "session": session.id, "runs": executor.started}
 
 
 def _check_rules(options: DeviceOptions) -> None:
@@ -118,22 +135,14 @@ def join_server(
     async def work() -> int:
         from asterism.gateway.gateway_transport import enrolled_access, server_url
 
-        tune_gc()
         access = await enrolled_access(server_url(server), options.name, code, fingerprint)
+        url = access.transport.url
         try:
-            agent = _agent(access, options, policy, await _agent_runner(options, policy))
-            executor = LoggingExecutor(agent.worker.executor, lambda run_id: _stop_reason(agent, run_id))
-            agent.worker.executor = executor
-            shutdown = DeviceShutdown(agent, drain_for)
-            with shutdown.on_signals():
-                log.info("joining %s as %s", access.transport.url, options.name)
-                log.info(about_policy)
-                exit_code = await shutdown.run()
+            exit_code, joined = await _work(access, url, options, policy, [about_policy], drain_for)
         finally:
             await access.transport.close()
         if as_json:
-            session, started = agent.session, {"runs": executor.started}
-            print_json({"name": session.device, "session": session.id, "server": access.transport.url, **started})
+            print_json({**joined, "server": url})
         return exit_code
 
     with log_to_stderr(as_json=as_json):
@@ -220,16 +229,12 @@ class DeviceShutdown:
     @contextlib.contextmanager
     def on_signals(self) -> Iterator[None]:
         """Handle SIGINT and SIGTERM while the block runs."""
-        loop = asyncio.get_running_loop()
-        for number in SIGNALS:
-            operating_system.add_signal_handler(loop, number, self.request)
         try:
-            yield
+            with on_signals(self.request):
+                yield
         finally:
             if self._timer is not None:
                 self._timer.cancel()
-            for number in SIGNALS:
-                operating_system.remove_signal_handler(loop, number)
 
     async def run(self) -> int:
         """Run the device until it has left. Returns the exit code."""

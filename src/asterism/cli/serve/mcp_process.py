@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import sys
 from collections.abc import Sequence
 
-from asterism.base import operating_system
+from asterism.base.operating_system import stop_signals
 from asterism.base.startup import install_hint, tune_gc
 from asterism.cli.cli_context import note
 from asterism.cli.serve.server_policy import ServerPolicy
@@ -33,19 +32,14 @@ async def serve_client(fleet: Fleet, name: str, scopes: Sequence[str], *, local:
 
 async def _until_signal(serving: asyncio.Task[None]) -> None:
     """Wait for the end of a task; a signal ends it in good order."""
-    loop, stop = asyncio.get_running_loop(), asyncio.Event()
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    for number in numbers:
-        operating_system.add_signal_handler(loop, number, stop.set)
-    stopping = asyncio.create_task(stop.wait())
-    try:
-        await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for number in numbers:
-            operating_system.remove_signal_handler(loop, number)
-        ended = serving.done()
-        for task in (serving, stopping):
-            task.cancel()
-        await asyncio.gather(serving, stopping, return_exceptions=True)
+    with stop_signals() as stop:
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ended = serving.done()
+            for task in (serving, stopping):
+                task.cancel()
+            await asyncio.gather(serving, stopping, return_exceptions=True)
     if ended:
         serving.result()
