@@ -11,7 +11,7 @@ import pytest
 from asterism.api.local import fleet_handlers
 from asterism.api.system import LocalSystem
 from asterism.cli import cli_context
-from asterism.cli.fleet.notice_commands import follow_notices, read_notices
+from asterism.cli.fleet.fleet_commands import follow_notices, read_notices
 from asterism.fleet.fleet import Fleet
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import Notice

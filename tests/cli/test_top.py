@@ -13,8 +13,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import RichLog, Static
 
-from asterism.cli.top.system_thread import SystemThread
-from asterism.cli.top.top_app import Top
+from asterism.cli.top.top_app import SystemThread, Top
 from asterism.cli.top.top_listings import Filter, Row, Subject
 from asterism.cli.top.top_screens import ListingScreen, LogScreen, QuestionScreen, TextScreen
 from asterism.cli.top.top_table import RowTable

@@ -10,7 +10,7 @@ import pytest
 from asterism import Constellation, Task
 from asterism.api import documents
 from asterism.api.document_codec import read_document
-from asterism.cli.plan.plan_review_views import exchange_text
+from asterism.cli.plan.plan_views import exchange_text
 from asterism.core.errors import AsterismError
 from asterism.models import ModelEditor, StoreCassette
 from asterism.models.cassette import ReplayDiffers, difference

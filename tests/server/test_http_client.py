@@ -13,12 +13,11 @@ import pytest
 
 from asterism import AsyncClient, Client, EditRejected, Task, edits
 from asterism.api import ApiError, NotAllowed, NotFound, ServerUnreachable, documents
+from asterism.api.client import EventLines
 from asterism.api.credentials import Credentials
-from asterism.api.event_lines import EventLines
 from asterism.api.local import plan_documents
 from asterism.api.operation import Operation
-from asterism.api.operations import OPERATIONS
-from asterism.api.server_operations import ServerOperations
+from asterism.api.operations import OPERATIONS, ServerOperations
 from asterism.base.listen_address import ListenAddress
 from asterism.core.errors import AsterismError
 from asterism.core.run.workflow import Workflow

@@ -24,7 +24,7 @@ from asterism.base.https_session import fingerprint
 from asterism.base.listen_address import CannotServe, ListenAddress
 from asterism.cli.series.series_webhook_commands import WebhookSettings
 from asterism.cli.serve import server_process
-from asterism.cli.serve.server_policy import ServerPolicy
+from asterism.cli.serve.server_process import ServerPolicy
 from asterism.core.errors import AsterismError
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.task import Task

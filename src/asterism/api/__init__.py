@@ -2,12 +2,12 @@
 
 ``operation``        an operation: name, request, answer, scope, HTTP path; ``operations`` is the table of all
 ``*_operations``     requests and declarations, by noun; they import nothing heavy
-``documents``        what operations answer; ``document_codec`` reads them from JSON, ``pages`` reads lists to their end
+``documents``        what operations answer; ``document_codec`` reads them from JSON
 ``system``           where operations happen: ``LocalSystem`` is a store opened here
 ``local``            what an operation does on a store, by noun
 ``client``           ``AsyncClient``: a server as a system; ``Client`` blocks, with the loop of ``lasting_loop``
 ``http_form``        an operation as an HTTP request
-``client_errors``    problem documents as exceptions; ``event_lines`` reads server-sent events
+``client_errors``    problem documents as exceptions
 """
 
 from typing import TYPE_CHECKING

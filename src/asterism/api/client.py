@@ -20,7 +20,7 @@ import asyncio
 import json
 import ssl
 from collections.abc import AsyncGenerator, Callable, Generator
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 from urllib.parse import urlsplit
 
 try:
@@ -34,14 +34,12 @@ except ImportError as missing:
 from asterism.api import documents
 from asterism.api.client_errors import ApiError
 from asterism.api.document_codec import read_document
-from asterism.api.event_lines import EventLines, ReceivedEvent
 from asterism.api.http_form import API, LARGEST_BODY, HttpForm, http_form
 from asterism.api.lasting_loop import LastingLoop
 from asterism.api.operation import Blocking, Operation
-from asterism.api.operations import Operations
+from asterism.api.operations import Operations, ServerOperations
 from asterism.api.request_tries import RequestTries
 from asterism.api.server_logins import token_for
-from asterism.api.server_operations import ServerOperations
 from asterism.base.http_answers import ACCEPTED, LARGEST_SERVER_ANSWER, AnswerRefused, bound_hook
 from asterism.base.https_session import is_loopback
 from asterism.base.text import masked_url, path_part
@@ -303,3 +301,42 @@ def _fleet_event(received: ReceivedEvent) -> documents.FleetEvent:
 def _plan_event(received: ReceivedEvent) -> documents.PlanEvent:
     fields = json.loads(received.data)
     return documents.PlanEvent(position=fields["position"], at=fields["at"], kind=fields["kind"], fields=fields)
+
+
+# -- server-sent events ------------------------------------------------------------------------------------------------
+
+
+class ReceivedEvent(NamedTuple):
+    id: str
+    kind: str
+    data: str
+
+
+class EventLines:
+    """Collects lines until an event is complete. ``last_id`` is what to continue after."""
+
+    def __init__(self, last_id: str | None = None) -> None:
+        self.last_id, self._id = last_id, last_id
+        self._kind, self._data = "message", list[str]()
+
+    def add(self, line: str) -> ReceivedEvent | None:
+        """The event that this line completes."""
+        if not line:
+            kind, data = self._kind, "\n".join(self._data)
+            complete = bool(self._data)
+            self.last_id = self._id  # only now: an event that breaks off comes again
+            self._kind, self._data = "message", []
+            return ReceivedEvent(self.last_id or "", kind, data) if complete else None
+        name, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if name == "id" and "\0" not in value:
+            self._id = value
+        elif name == "event":
+            self._kind = value
+        elif name == "data":
+            self._data.append(value)
+        return None
+
+    def reset(self) -> None:
+        """Forget an event that is not complete: the stream has broken."""
+        self._kind, self._data, self._id = "message", [], self.last_id

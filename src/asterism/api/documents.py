@@ -8,6 +8,7 @@ load pydantic, which describes them (OpenAPI, MCP) and reads them from answers.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Awaitable, Callable
 from dataclasses import field
 from typing import Annotated, Any, Generic, TypeVar, dataclass_transform
 
@@ -1122,3 +1123,25 @@ class StoreInfo(Document):
     workflows: int
     series: int
     series_active: int
+
+
+# -- lists that come in pages ------------------------------------------------------------------------------------------
+
+
+async def read_pages(
+    read: Callable[..., Awaitable[Page[Item]]],
+    limit: int,
+    most_at_once: int,
+    after: str | None = None,
+    **conditions: Any,
+) -> Page[Item]:
+    """At most ``limit`` items of a list, or all if it is 0, read by at most ``most_at_once``, from the position
+    ``after`` on. ``next`` of the answer is None if there are no more."""
+    items: list[Item] = []
+    while True:
+        wanted = min(limit - len(items), most_at_once) if limit else most_at_once
+        page = await read(after=after, limit=wanted, **conditions)
+        items += page.items
+        after = page.next
+        if after is None or (limit and len(items) >= limit):
+            return Page(items=items, next=after, now=page.now)

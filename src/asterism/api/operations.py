@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from asterism.api import documents
 from asterism.api.device_operations import DeviceOperations
 from asterism.api.edit_operations import EditOperations
 from asterism.api.fleet_operations import FleetOperations
 from asterism.api.operation import Operation
 from asterism.api.plan_list_operations import PlanListOperations
 from asterism.api.plan_operations import PlanOperations
+from asterism.api.quick_dataclass import Request
 from asterism.api.run_operations import RunOperations
 from asterism.api.schedule_operations import ScheduleOperations
 from asterism.api.series_operations import SeriesOperations
@@ -37,3 +41,31 @@ OPERATIONS = {
     if isinstance(operation, Operation)
 }
 """The table: every operation by name, in the order of the documentation."""
+
+
+# -- operations of a server alone --------------------------------------------------------------------------------------
+
+
+class AskServer(Request):
+    """No more is needed."""
+
+
+class RedeemLogin(Request):
+    code: str
+
+
+class ServerOperations:
+    """They have endpoints of their own, so they are not in the table of operations."""
+
+    health = Operation(AskServer, documents.Health, "Whether the server can reach its store.", "GET /health")
+    me = Operation(AskServer, documents.Me, "The credential of this client: name and scopes.", "GET /me")
+    redeem_login = Operation(
+        RedeemLogin,
+        documents.NewToken,
+        "Exchange a one-time code of `asterism token login` for a token.",
+        "POST /login",
+        needs="known",
+        once=True,
+    )
+    logout = Operation(AskServer, dict[str, Any], "Revoke the token of this client.", "POST /logout")
+    metrics = Operation(AskServer, str, "Metrics of the fleet and its plans, as text.", "GET /metrics")

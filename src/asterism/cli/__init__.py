@@ -13,23 +13,25 @@ plan                   ``plan_commands``, ``plan_run_commands``; ``plan_executio
                        cancels them, ``plan_views`` prints the documents of the API
 runs                   ``runs_commands``; ``run_actions``, ``run_views``; ``runs_watch`` is the live view of
                        ``runs watch``
-workflow, fleet        ``workflow_commands``, ``fleet_commands``; their views are in ``fleet_views``
+workflow, fleet,       ``workflow_commands``, ``fleet_commands``; their views are in ``fleet_views``
+notice
 device, monitor        ``device_commands``; ``device_process`` is the process of a device, ``device_log`` its log; their
                        views are in ``fleet_views``
+serve, mcp             ``serve_commands``; ``server_process`` has their processes
 store                  ``store_commands``
 peer                   ``peer_commands``, ``peer_actions``
 series                 ``series_commands`` and the other ``series_*`` modules, ``git_remote_option``
 =====================  ===============================================================================================
 
-Shared: ``cli_context`` (options, opening a fleet, finding runs), ``option_types``, ``plan_context`` (options and output
-of commands on plans), ``interrupts`` (Ctrl-C), ``user_files`` (modules and device policies of the user); for output
-``screen`` (the terminal and its tables), and ``plan_live_view`` (a running plan).
+Shared: ``cli_context`` (options, opening a system, answers), ``option_types``, ``plan_context`` (options and output of
+commands on plans, batches of edits), ``interrupts`` (Ctrl-C), ``user_files`` (modules and device policies of the user);
+for output ``screen`` (the terminal and its tables), and ``plan_live_view`` (a running plan).
 
 Invariants: every text from outside is cleaned before it reaches a terminal (``base/text``); answers go to standard
 output, notes to standard error; the fields of JSON output and the exit codes (``main``) are stable.
 
 To add a command, add a function to the module of its group. To add a group, write ``<noun>_commands.py`` and add a line
-to ``COMMANDS`` in ``main``. Both have a section in ``docs/reference/command-line.md``: ``make reference`` writes its
+to ``_SECTIONS`` in ``main``. Both have a section in ``docs/reference/command-line.md``: ``make reference`` writes its
 table of options.
 
 For scripts that run a plan in a terminal, the package offers ``Screen``, ``watched`` and ``run_until_interrupted``.

@@ -6,7 +6,7 @@ that the command, the plan file or the store cannot be used, 69 that the store o
 standard error says why. 141 means that the reader of standard output has gone away.
 
 The module of a command is imported when the command is used: most commands need neither the orchestrator nor rich.
-To add a command group, write a module ``<noun>_commands.py`` and add a line to ``COMMANDS``.
+To add a command group, write a module ``<noun>_commands.py`` and add a line to ``_SECTIONS``.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ _SECTIONS = {
         "fleet.fleet_commands:fleet": "Show and change the settings of a fleet; print its metrics.",
         "device.device_commands:monitor": "Monitor the devices of a fleet without executing runs.",
         "top.top_commands:top": "Watch and steer plans, runs and devices in the terminal.",
-        "fleet.notice_commands:notice": "List and follow the notices of a fleet.",
+        "fleet.fleet_commands:notice": "List and follow the notices of a fleet.",
         "serve.serve_commands:serve": "Serve a store over HTTP: API, page and devices.",
-        "serve.mcp_commands:mcp": "Let an MCP client read, run and edit plans.",
+        "serve.serve_commands:mcp": "Let an MCP client read, run and edit plans.",
         "serve.login_commands:login": "Log in to a server, so that commands reach it.",
         "serve.login_commands:logout": "Revoke the token of a login, and forget it.",
         "serve.login_commands:whoami": "Show which server commands reach, as whom, and until when.",

@@ -8,8 +8,7 @@
 ``openapi``             the OpenAPI document, from the same table
 ``health_routes``       health, login, who one is
 ``operation_endpoint``  the endpoint of an operation of ``api``
-``plan_routes``         the events of a plan
-``fleet_routes``        metrics as text, and the events of the fleet
+``stream_routes``       the events of a plan and of the fleet, and metrics as text
 ``event_stream``        server-sent events; ``plan_feed`` and ``fleet_feed`` are their sources
 ``http_service``        listens, and stops in good order
 ``gateway_routes``      the HTTP of ``gateway``, which devices without a store ask

@@ -15,12 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Match, Route
 
 from asterism.base.text import plain_name
-from asterism.server import (
-    fleet_routes,
-    health_routes,
-    layout_routes,
-    plan_routes,
-)
+from asterism.server import health_routes, layout_routes, stream_routes
 from asterism.server.endpoint import Endpoint, EndpointApp, ServerState
 from asterism.server.openapi import openapi_endpoint
 from asterism.server.operation_endpoint import OPERATION_ENDPOINTS
@@ -39,9 +34,8 @@ def endpoints() -> list[Endpoint]:
     found = [
         *health_routes.ENDPOINTS,
         *OPERATION_ENDPOINTS,
-        *plan_routes.ENDPOINTS,
         *layout_routes.ENDPOINTS,
-        *fleet_routes.ENDPOINTS,
+        *stream_routes.ENDPOINTS,
     ]
     return [*found, openapi_endpoint(found)]
 

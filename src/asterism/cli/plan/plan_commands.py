@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from asterism.api.pages import read_pages
+from asterism.api.documents import read_pages
 from asterism.api.plan_list_operations import MOST_PLANS, STATES
 from asterism.base.text import clean, plural
 from asterism.cli.cli_context import (
@@ -27,13 +27,14 @@ from asterism.cli.cli_context import (
     story_reason_option,
 )
 from asterism.cli.option_types import duration_option, number_option
-from asterism.cli.plan.edit_batches import edit_batch, edit_options
 from asterism.cli.plan.plan_context import (
     OutputOptions,
     check_drawing_options,
     check_result_option,
     draw_stored,
     drawing_options,
+    edit_batch,
+    edit_options,
     plain_option,
     quiet_log,
     report_option,

@@ -20,8 +20,7 @@ from asterism.cli.cli_context import (
 )
 from asterism.cli.model_options import budget_limits
 from asterism.cli.option_types import duration_option
-from asterism.cli.plan.edit_batches import edit_batch, edit_options
-from asterism.cli.plan.plan_context import check_drawing_options, draw_stored, drawing_options
+from asterism.cli.plan.plan_context import check_drawing_options, draw_stored, drawing_options, edit_batch, edit_options
 
 if TYPE_CHECKING:
     from asterism.api.documents import EditOutcome
@@ -51,7 +50,7 @@ def history(name: str, version: int | None, svg_path: str | None, as_mermaid: bo
         raise click.UsageError("--svg and --mermaid draw one version: name it after the plan.")
 
     async def read(system: System) -> Answer | None:
-        from asterism.cli.plan.plan_review_views import history_lines, past_line
+        from asterism.cli.plan.plan_views import history_lines, past_line
         from asterism.cli.screen import Screen
 
         if version is None:
@@ -110,7 +109,7 @@ async def attempt_edit(
 
 async def _waiting(system: System, name: str, approval: int) -> Answer:
     """That an edit waits for a person."""
-    from asterism.cli.plan.plan_review_views import waiting_lines
+    from asterism.cli.plan.plan_views import waiting_lines
 
     edits = (await system.list_approvals(name, all=True)).items
     waiting = next(edit for edit in edits if edit.id == approval)
@@ -137,7 +136,7 @@ async def cycles(system: System, name: str) -> Answer:
 
     A cycle reviews tasks that have ended, and holds the tasks after them until it is answered. People and other
     processes answer the cycles of a plan that runs with `--editor outside`."""
-    from asterism.cli.plan.plan_review_views import cycle_lines
+    from asterism.cli.plan.plan_views import cycle_lines
 
     cycles = await system.list_cycles(name)
     if not cycles.items:
@@ -156,7 +155,7 @@ async def claim(system: System, name: str, cycle: int, lease: float, who: str | 
 
     Claim it again to renew the claim. After its --lease other editors may claim it. The plan does not wait for longer
     than its edit timeout, whether the cycle is claimed or not."""
-    from asterism.cli.plan.plan_review_views import claimed_line
+    from asterism.cli.plan.plan_views import claimed_line
 
     claimed = await system.claim_cycle(name, cycle, lease, who, timeout)
     return Answer(claimed, claimed_line(name, claimed, lease))
@@ -183,7 +182,7 @@ def answer(name: str, cycle: int, reason: str | None, who: str | None, timeout: 
     author = who or batch.author or None
 
     async def ask(system: System) -> Answer:
-        from asterism.cli.plan.plan_review_views import answered_lines
+        from asterism.cli.plan.plan_views import answered_lines
 
         edit = system.answer_cycle(name, cycle, batch.edits, why, batch.base_version, author, timeout)
         return await attempt_edit(system, name, edit, lambda outcome: answered_lines(cycle, outcome))
@@ -205,7 +204,7 @@ async def approvals(system: System, name: str, everything: bool) -> Answer:
 
     Rules say which edits wait: `asterism run PLAN.YAML --store URL --approve destructive`. A waiting edit holds the
     tasks that it would change; all other tasks go on."""
-    from asterism.cli.plan.plan_review_views import approval_lines
+    from asterism.cli.plan.plan_views import approval_lines
 
     page = await system.list_approvals(name, everything)
     if not page.items:
@@ -286,7 +285,7 @@ def budget(name: str, limits: str | None, without_editor: bool) -> Any:
         raise click.UsageError("--raise and --without-editor exclude each other.")
 
     async def ask(system: System) -> Answer | None:
-        from asterism.cli.plan.plan_review_views import budget_lines
+        from asterism.cli.plan.plan_views import budget_lines
 
         if limits is not None or without_editor:
             shown = await system.decide_budget(name, limits, without_editor)
@@ -311,7 +310,7 @@ async def exchanges(system: System, name: str, number: int | None) -> Answer:
     With NUMBER, shows one of them: the last message of the question, and the answer.
 
     They can be repeated without a model: `asterism run PLAN.YAML --editor model --replay NAME`."""
-    from asterism.cli.plan.plan_review_views import exchange_lines, exchange_text
+    from asterism.cli.plan.plan_views import exchange_lines, exchange_text
 
     exchanges = (await system.list_exchanges(name, number)).items
     if number is not None:

@@ -22,7 +22,6 @@ from asterism.cli.cli_context import (
 )
 from asterism.cli.model_options import resolve_editor
 from asterism.cli.option_types import capabilities
-from asterism.cli.plan.edit_batches import read_batch
 from asterism.cli.plan.plan_context import (
     NO_EDITOR,
     LocalCommand,
@@ -34,6 +33,7 @@ from asterism.cli.plan.plan_context import (
     local_work,
     plain_option,
     quiet_log,
+    read_batch,
     report_option,
     result_options,
 )

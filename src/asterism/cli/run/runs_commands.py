@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from asterism.api.pages import read_pages
+from asterism.api.documents import read_pages
 from asterism.api.run_operations import MOST_AT_ONCE, STATUSES
 from asterism.base.text import echo_data, plural, short
 from asterism.cli.cli_context import (

@@ -1,4 +1,4 @@
-"""``asterism serve``: a store over HTTP."""
+"""``asterism serve``: a store over HTTP; ``asterism mcp``: the same for a client of MCP that starts the command."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from asterism.cli.cli_context import (
     options,
     refuse_server,
     section,
+    store_option,
     store_wait_option,
     with_fleet,
 )
@@ -21,6 +22,7 @@ from asterism.cli.series.series_webhook_commands import WebhookSettings, webhook
 
 if TYPE_CHECKING:
     from asterism.fleet.fleet import Fleet
+
 
 DEFAULT_LISTEN = "127.0.0.1:7400"
 _HOST_NAME = re.compile(r"[0-9A-Za-z.-]{1,253}|\[?[0-9A-Fa-f:]{2,39}\]?")
@@ -103,7 +105,7 @@ def serve(
     only."""
     from asterism.base.listen_address import parse_listen_address
     from asterism.cli.device.device_log import log_to_stderr
-    from asterism.cli.serve.server_policy import ServerPolicy
+    from asterism.cli.serve.server_process import ServerPolicy
 
     refuse_server(store, "A server serves a store: give --store sqlite:///file.db or postgresql://…")
     webhook = WebhookSettings.if_given(given)
@@ -127,3 +129,48 @@ def serve(
 
     with log_to_stderr(as_json=as_json):
         return with_fleet(store, run, create=True, wait=store_wait)
+
+
+# -- asterism mcp ------------------------------------------------------------------------------------------------------
+
+
+@click.command()
+@click.option(
+    "--scope",
+    "scopes",
+    multiple=True,
+    default=("admin",),
+    metavar="SCOPE",
+    help="What the client may do (repeatable): observe, operate, series, admin or edit:PLAN.  [default: admin]",
+)
+@click.option("--by", "name", metavar="NAME", help="Name of the client in stories and edits.  [default: you]")
+@click.option(
+    "--local",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="Execute up to N tasks of each submitted plan in this process.",
+)
+@store_option
+def mcp(scopes: tuple[str, ...], name: str | None, local: int, store: str | None) -> int:
+    """Let an MCP client read, run and edit plans.
+
+    \b
+    asterism mcp --store sqlite:///fleet.db
+    asterism mcp --scope observe --scope edit:nightly --by planner
+
+    The client starts this command and speaks with it over standard input and output; it ends with the client. Plans
+    that the client submits run while it is there, and afterwards wherever the store is served. For clients on other
+    machines, `asterism serve` has the same at /mcp, with tokens.
+
+    A client is an editor: the limits of a plan for its editors hold for it, and people approve edits and raise
+    budgets."""
+    from asterism.cli.device.device_log import log_to_stderr
+
+    async def run(fleet: Fleet) -> int:
+        from asterism.cli.serve.server_process import serve_client
+
+        return await serve_client(fleet, name or fleet.by, scopes, local=local)
+
+    with log_to_stderr(as_json=False):
+        return with_fleet(store, run, create=True)

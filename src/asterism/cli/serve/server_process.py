@@ -1,4 +1,9 @@
-"""The process of ``asterism serve``: listens, runs plans, and stops on a signal; and ``asterism run --serve``."""
+"""The processes of ``asterism serve``, ``run --serve`` and ``mcp``: they serve, run plans, and stop on a signal.
+
+Everybody who can write into the store can write its settings, with the command and the address that get notices. A
+device without a device policy file executes whatever the store says, which is its purpose. The purpose of a server is
+another one: without a file it executes no notify command, and sends notices to public addresses only.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,7 @@ import contextlib
 import logging
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 
@@ -21,9 +27,12 @@ from asterism.cli.cli_context import note, print_json, same_system
 from asterism.cli.interrupts import work_until_interrupted
 from asterism.cli.series.series_webhook_commands import WebhookSettings, open_webhook
 from asterism.cli.serve.serve_commands import DEFAULT_LISTEN
-from asterism.cli.serve.server_policy import ServerPolicy
+from asterism.cli.user_files import find_device_policy
 from asterism.core.errors import AsterismError
+from asterism.durable.durable_orchestrator import DurableOrchestrator
+from asterism.durable.plan_runner import runs_plans
 from asterism.fleet.fleet import Fleet
+from asterism.fleet.policy.device_policy import DevicePolicy
 
 log = logging.getLogger("asterism.server")
 series_log = logging.getLogger("asterism.series")
@@ -127,3 +136,75 @@ async def announce(
 async def login_link(fleet: Fleet, url: str) -> str:
     code = await Credentials(fleet.store).create_login(fleet.by, ["admin"], by=fleet.by)
     return f"{url}/login?code={code}"
+
+
+# -- device policies of a server ---------------------------------------------------------------------------------------
+
+
+WITHOUT_FILE = (
+    "no device policy file: this server executes no notify command, and sends notices to public addresses only "
+    "(see --device-policy)"
+)
+
+
+@dataclass(frozen=True)
+class ServerPolicy:
+    """``work`` judges the tasks that the server executes itself, ``notices`` the command and the address that get
+    notices. ``about`` is a sentence about them."""
+
+    work: DevicePolicy
+    notices: DevicePolicy
+    about: str
+
+    @classmethod
+    def find(cls, path: str | None) -> ServerPolicy:
+        """Read the file at ``path``, or the default file if there is one. Raises InvalidDevicePolicy, and UsageError if
+        the file cannot be read."""
+        policy, about = find_device_policy(path)
+        if policy.everything:
+            return cls(policy, DevicePolicy.without_file(), WITHOUT_FILE)
+        return cls(policy, policy, about)
+
+    def orchestrators(self, local: int) -> Callable[[Fleet], DurableOrchestrator]:
+        """Makes the orchestrators of the server's plans, which execute up to ``local`` tasks of each here: they are
+        devices that stand for election, too."""
+        return partial(
+            DurableOrchestrator,
+            local=local,
+            only_own_tasks=local > 0,
+            device_policy=self.work,
+            notice_policy=self.notices,
+        )
+
+
+# -- the process of asterism mcp ---------------------------------------------------------------------------------------
+
+
+async def serve_client(fleet: Fleet, name: str, scopes: Sequence[str], *, local: int) -> int:
+    """Serve until the client closes standard input, or SIGINT or SIGTERM. Returns the exit code."""
+    try:
+        from asterism.mcp.mcp_stdio import local_caller, serve_stdio
+    except ImportError:
+        raise AsterismError(f"asterism mcp needs the MCP SDK: {install_hint('mcp')}") from None
+    caller = local_caller(name, scopes)
+    tune_gc()
+    if sys.stdin is not None and sys.stdin.isatty():
+        note("An MCP client starts this command and speaks with it here; Ctrl-D ends it. See: asterism mcp --help")
+    async with runs_plans(fleet, ServerPolicy.find(None).orchestrators(local)) as runner:
+        await _until_signal(asyncio.create_task(serve_stdio(fleet, caller, runner.wake)))
+    return 0
+
+
+async def _until_signal(serving: asyncio.Task[None]) -> None:
+    """Wait for the end of a task; a signal ends it in good order."""
+    with stop_signals() as stop:
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ended = serving.done()
+            for task in (serving, stopping):
+                task.cancel()
+            await asyncio.gather(serving, stopping, return_exceptions=True)
+    if ended:
+        serving.result()

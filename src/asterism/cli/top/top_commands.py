@@ -30,8 +30,7 @@ def top(tab: str, store: str | None) -> None:
         raise click.ClickException(
             "asterism top needs a terminal. Without one, use: asterism runs watch, plan list or notice list"
         )
-    from asterism.cli.top.system_thread import SystemThread
-    from asterism.cli.top.top_app import Top
+    from asterism.cli.top.top_app import SystemThread, Top
 
     with SystemThread(store) as opened:
         Top(opened, tab).run()

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from rich.text import Text
 
 from asterism.api import documents
-from asterism.api.pages import read_pages
+from asterism.api.documents import read_pages
 from asterism.api.run_operations import MOST_AT_ONCE
 from asterism.api.system import System
 from asterism.base.durations import format_age

@@ -1,6 +1,6 @@
 """Screens of ``asterism top``: a listing with filter and order, a page of text, a log, and a question.
 
-Everything is read in the thread of the system (``system_thread``). A screen reads again after a moment, and rests the
+Everything is read in the thread of the system (``top_app``). A screen reads again after a moment, and rests the
 longer the longer a reading took, so that it does not burden the system.
 """
 
