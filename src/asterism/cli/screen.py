@@ -12,7 +12,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, TypeVar
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -96,6 +96,7 @@ def wrapped(sentence: str, width: int | None, indent: str = "") -> Iterator[Text
 GAP = 2
 
 Cell = str | Text
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +131,13 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int 
         shown = _fit(columns, widths, shown, width)
     titles = [Text(column.title, "dim") for column in columns]
     return [_line(row, columns, widths, shown, width) for row in [titles, *cells]]
+
+
+def table_of(
+    items: Sequence[Item], columns: Mapping[Column, Callable[[Item], Cell]], width: int | None = None
+) -> list[Text]:
+    """A table with a row for each item: each column with what it shows of one."""
+    return table(tuple(columns), [[cell(item) for cell in columns.values()] for item in items], width)
 
 
 def _fit(columns: Sequence[Column], widths: list[int], shown: list[int], width: int) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from rich.text import Text
@@ -25,7 +26,7 @@ from asterism.base.status_colours import BOLD, DIM, tone
 from asterism.base.text import clean, masked_url, masked_urls
 from asterism.cli.cli_context import format_size, format_time
 from asterism.cli.run.run_views import runs_table
-from asterism.cli.screen import Cell, Column, fact_lines, table
+from asterism.cli.screen import Cell, Column, fact_lines, table, table_of
 from asterism.core.run.workflow import DEFAULTS
 
 GONE = ("left", "replaced", "revoked")
@@ -101,24 +102,24 @@ def device_lines(device: DeviceDetails, width: int | None) -> Iterator[Text]:
 PARTS = ("load", "connection", "rank", "capability")
 
 
-_SCORE_COLUMNS = (
-    Column(""),
-    Column("DEVICE", least=8, name=True),
-    Column("SCORE", right=True),
-    *(Column(part.upper(), right=True) for part in PARTS),
-    Column("WHY NOT", least=16, needed=False),
-)
-
-
 def scores_table(scores: Sequence[DeviceScore], width: int | None) -> list[Text]:
-    rows: list[list[Cell]] = []
-    for score in scores:
-        figures = [""] * len(PARTS) if score.parts is None else [f"{score.parts[part]:.1f}" for part in PARTS]
-        total = "" if score.score is None else f"{score.score:.2f}"
-        mark = Text("*" if score.chosen else "", BOLD)
-        name = Text(score.device, BOLD if score.chosen else "" if score.candidate else DIM)
-        rows.append([mark, name, total, *figures, Text(score.why or "", DIM)])
-    return table(_SCORE_COLUMNS, rows, width)
+    def figure(part: str, score: DeviceScore) -> Cell:
+        return "" if score.parts is None else f"{score.parts[part]:.1f}"
+
+    def name(score: DeviceScore) -> Cell:
+        return Text(score.device, BOLD if score.chosen else "" if score.candidate else DIM)
+
+    return table_of(
+        scores,
+        {
+            Column(""): lambda score: Text("*" if score.chosen else "", BOLD),
+            Column("DEVICE", least=8, name=True): name,
+            Column("SCORE", right=True): lambda score: "" if score.score is None else f"{score.score:.2f}",
+            **{Column(part.upper(), right=True): partial(figure, part) for part in PARTS},
+            Column("WHY NOT", least=16, needed=False): lambda score: Text(score.why or "", DIM),
+        },
+        width,
+    )
 
 
 def scores_lines(scores: DeviceScores, width: int | None) -> Iterator[Text]:
@@ -136,31 +137,20 @@ def scores_lines(scores: DeviceScores, width: int | None) -> Iterator[Text]:
         yield Text(f"At its assignment to {scores.assigned_to}, epoch {scores.epoch}: {listed}")
 
 
-_WORKFLOW_COLUMNS = (
-    Column("WORKFLOW", least=12, name=True),
-    Column("VERSION", right=True),
-    Column("EXECUTES", least=20),
-    Column("NEEDS", least=6, needed=False),
-    Column("BEAT", right=True),
-    Column("TIMEOUT", right=True),
-    Column("DESCRIPTION", least=12, needed=False),
-)
-
-
 def workflows_table(workflows: Sequence[Workflow], width: int | None) -> list[Text]:
-    rows: list[list[Cell]] = [
-        [
-            flow.name,
-            str(flow.version),
-            action_of(flow),
-            ", ".join(flow.needs),
-            format_age(flow.heartbeat),
-            format_age(flow.heartbeat_timeout),
-            Text(clean(flow.description), DIM),
-        ]
-        for flow in workflows
-    ]
-    return table(_WORKFLOW_COLUMNS, rows, width)
+    return table_of(
+        workflows,
+        {
+            Column("WORKFLOW", least=12, name=True): lambda flow: flow.name,
+            Column("VERSION", right=True): lambda flow: str(flow.version),
+            Column("EXECUTES", least=20): action_of,
+            Column("NEEDS", least=6, needed=False): lambda flow: ", ".join(flow.needs),
+            Column("BEAT", right=True): lambda flow: format_age(flow.heartbeat),
+            Column("TIMEOUT", right=True): lambda flow: format_age(flow.heartbeat_timeout),
+            Column("DESCRIPTION", least=12, needed=False): lambda flow: Text(clean(flow.description), DIM),
+        },
+        width,
+    )
 
 
 def action_of(flow: Workflow) -> str:
@@ -227,22 +217,19 @@ def notice_line(notice: Notice) -> str:
     return clean(f"{format_time(notice.at)}  {notice.kind:<9}  {notice.message}")
 
 
-_TOKEN_COLUMNS = (
-    Column("ID"),
-    Column("FOR", least=8, name=True),
-    Column("SCOPES", least=10),
-    Column("KIND"),
-    Column("STATE"),
-    Column("EXPIRES", needed=False),
-)
-
-
 def tokens_table(tokens: Sequence[Token], width: int | None) -> list[Text]:
-    rows: list[list[Cell]] = [
-        [token.id, token.name, ", ".join(token.scopes), token.kind, token.state, format_time(token.expires_at)]
-        for token in tokens
-    ]
-    return table(_TOKEN_COLUMNS, rows, width)
+    return table_of(
+        tokens,
+        {
+            Column("ID"): lambda token: token.id,
+            Column("FOR", least=8, name=True): lambda token: token.name,
+            Column("SCOPES", least=10): lambda token: ", ".join(token.scopes),
+            Column("KIND"): lambda token: token.kind,
+            Column("STATE"): lambda token: token.state,
+            Column("EXPIRES", needed=False): lambda token: format_time(token.expires_at),
+        },
+        width,
+    )
 
 
 def store_lines(info: StoreInfo) -> list[Text]:

@@ -18,7 +18,7 @@ from asterism.base.operating_system import stop_signals
 from asterism.base.status_colours import DIM, tone
 from asterism.base.text import clean, plural
 from asterism.cli.cli_context import Answer, format_size, note, print_json
-from asterism.cli.screen import Cell, Column, table, wrapped
+from asterism.cli.screen import Cell, Column, table_of, wrapped
 from asterism.fleet.fleet import Fleet
 from asterism.peers import peer_client
 from asterism.peers.exchange import Exchange, SyncResult
@@ -151,31 +151,26 @@ def _state(peer: Peer, expiry: float | None, now: float, peer_timeout: float) ->
 
 
 _STYLES = {"met": "completed", "invited": "waiting", "accepted": "waiting", "silent": "failed", "expired": "failed"}
-_COLUMNS = (
-    Column("PEER", least=8, name=True),
-    Column("STATE"),
-    Column("HEARD", right=True),
-    Column("STORE"),
-    Column("STORED", needed=False),
-    Column("ADDRESS", least=16, needed=False),
-    Column("NOTE", least=12, needed=False),
-)
 
 
 def peers_table(statuses: Sequence[PeerStatus], now: float, width: int | None) -> list[Text]:
-    rows: list[list[Cell]] = [
-        [
-            clean(one.peer.name),
-            Text(one.state, tone(_STYLES[one.state])),
-            format_age(now - one.peer.heard_at) if one.peer.heard_at is not None else Text("never", DIM),
-            (one.peer.store or "")[:8],
-            _stored(one.usage),
-            clean(one.peer.url or ""),
-            Text(_note(one, now), DIM),
-        ]
-        for one in statuses
-    ]
-    return table(_COLUMNS, rows, width)
+    def heard(status: PeerStatus) -> Cell:
+        at = status.peer.heard_at
+        return format_age(now - at) if at is not None else Text("never", DIM)
+
+    return table_of(
+        statuses,
+        {
+            Column("PEER", least=8, name=True): lambda status: status.peer.name,
+            Column("STATE"): lambda status: Text(status.state, tone(_STYLES[status.state])),
+            Column("HEARD", right=True): heard,
+            Column("STORE"): lambda status: (status.peer.store or "")[:8],
+            Column("STORED", needed=False): lambda status: _stored(status.usage),
+            Column("ADDRESS", least=16, needed=False): lambda status: status.peer.url or "",
+            Column("NOTE", least=12, needed=False): lambda status: Text(_note(status, now), DIM),
+        },
+        width,
+    )
 
 
 def _stored(usage: Usage) -> str:

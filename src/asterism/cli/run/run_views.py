@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rich.style import Style
@@ -14,7 +14,7 @@ from asterism.base.durations import format_age, format_delay
 from asterism.base.status_colours import BOLD, DIM, mark, tone
 from asterism.base.text import clean, short, shorten
 from asterism.cli.cli_context import format_clock, format_size, format_time
-from asterism.cli.screen import Cell, Column, table, wrapped
+from asterism.cli.screen import Cell, Column, table, table_of, wrapped
 from asterism.core.errors import SENTENCE_ERRORS
 
 LONGEST = 300
@@ -230,25 +230,15 @@ def _previous(run: Run, width: int | None) -> Iterator[Text]:
     if not run.previous_assignments:
         return
     yield from _heading("Previous assignments")
-    columns = (
-        Column("  EPOCH", right=True),
-        Column("DEVICE", least=8),
-        Column("SCORE", right=True),
-        Column("AFTER", right=True),
-        Column("REASON"),
-    )
-    rows: list[list[Cell]] = [
-        [
-            str(one["epoch"]),
-            one["device"],
-            "" if one["score"] is None else f"{one['score']:.2f}",
-            format_age(one["ended_at"] - one["assigned_at"]),
-            one["reason"],
-            shorten(one["detail"], LONGEST),
-        ]
-        for one in run.previous_assignments
-    ]
-    yield from table((*columns, Column("DETAIL", least=16)), rows, width)
+    columns: dict[Column, Callable[[dict[str, Any]], Cell]] = {
+        Column("  EPOCH", right=True): lambda past: str(past["epoch"]),
+        Column("DEVICE", least=8): lambda past: past["device"],
+        Column("SCORE", right=True): lambda past: "" if past["score"] is None else f"{past['score']:.2f}",
+        Column("AFTER", right=True): lambda past: format_age(past["ended_at"] - past["assigned_at"]),
+        Column("REASON"): lambda past: past["reason"],
+        Column("DETAIL", least=16): lambda past: shorten(past["detail"], LONGEST),
+    }
+    yield from table_of(run.previous_assignments, columns, width)
 
 
 def _superseded(run: Run, width: int | None) -> Iterator[Text]:

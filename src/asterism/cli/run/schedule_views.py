@@ -14,7 +14,7 @@ from asterism.base.durations import format_delay
 from asterism.base.status_colours import BOLD, DIM, mark, tone
 from asterism.base.text import short
 from asterism.cli.cli_context import format_time
-from asterism.cli.screen import Cell, Column, fact_lines, table
+from asterism.cli.screen import Cell, Column, fact_lines, table_of
 from asterism.core.run.run_label import value_text
 from asterism.core.schedule.schedule import interval_text
 from asterism.core.schedule.ticks import CREATED, EXISTS, FAILED, MISSED, SKIPPED
@@ -40,39 +40,29 @@ def zone_time(schedule: Schedule, at: float | None) -> str:
 # -- the table ---------------------------------------------------------------------------------------------------------
 
 
-_COLUMNS = (
-    Column("SCHEDULE", least=8),
-    Column("CREATES", least=10),
-    Column("TIMES", least=10),
-    Column("NEXT"),
-    Column("IN", right=True, needed=False),
-    Column("MADE", right=True),
-    Column("OPEN", right=True),
-    Column("OVERLAP", needed=False),
-    Column("CATCH-UP", needed=False),
-    Column("NOTE", least=8, needed=False),
-)
-
-
 def schedules_table(schedules: Sequence[Schedule], width: int | None) -> list[Text]:
-    rows: list[list[Cell]] = []
-    for schedule in schedules:
-        paused = schedule.paused is not None
-        rows.append(
-            [
-                Text(schedule.name, DIM if paused else ""),
-                schedule.target,
-                schedule.times,
-                "paused" if paused else zone_time(schedule, schedule.next),
-                "" if schedule.due_in is None else format_delay(schedule.due_in).removeprefix("in "),
-                str(schedule.made),
-                str(len(schedule.open)),
-                schedule.overlap,
-                schedule.catch_up,
-                Text(schedule.paused or "", DIM),
-            ]
-        )
-    return table(_COLUMNS, rows, width)
+    def due(schedule: Schedule) -> Cell:
+        return "" if schedule.due_in is None else format_delay(schedule.due_in).removeprefix("in ")
+
+    def following(schedule: Schedule) -> Cell:
+        return "paused" if schedule.paused is not None else zone_time(schedule, schedule.next)
+
+    return table_of(
+        schedules,
+        {
+            Column("SCHEDULE", least=8): lambda schedule: Text(schedule.name, "" if schedule.paused is None else DIM),
+            Column("CREATES", least=10): lambda schedule: schedule.target,
+            Column("TIMES", least=10): lambda schedule: schedule.times,
+            Column("NEXT"): following,
+            Column("IN", right=True, needed=False): due,
+            Column("MADE", right=True): lambda schedule: str(schedule.made),
+            Column("OPEN", right=True): lambda schedule: str(len(schedule.open)),
+            Column("OVERLAP", needed=False): lambda schedule: schedule.overlap,
+            Column("CATCH-UP", needed=False): lambda schedule: schedule.catch_up,
+            Column("NOTE", least=8, needed=False): lambda schedule: Text(schedule.paused or "", DIM),
+        },
+        width,
+    )
 
 
 # -- details -----------------------------------------------------------------------------------------------------------
@@ -113,22 +103,27 @@ def _facts(schedule: ScheduleDetails) -> dict[str, str]:
     return facts
 
 
-_HISTORY_COLUMNS = (
-    Column(""),
-    Column("TICK"),
-    Column("OUTCOME"),
-    Column("CREATED", least=8),
-    Column("WHY", least=10, needed=False),
-)
-
-
 def history_table(schedule: Schedule, entries: Sequence[Tick], width: int | None) -> list[Text]:
-    rows: list[list[Cell]] = []
-    for entry in entries:
-        style = tone(_LOOKS[entry.outcome])
-        outcome = f"{entry.number} missed" if entry.outcome == MISSED else entry.outcome
-        tick = f"on request, {zone_time(schedule, entry.at)}" if entry.tick is None else zone_time(schedule, entry.tick)
-        what = "" if entry.what is None else short(entry.what) if schedule.workflow is not None else entry.what
-        mark_text = Text(mark(_LOOKS[entry.outcome]), style)
-        rows.append([mark_text, tick, Text(outcome, style), what, Text(entry.why, DIM)])
-    return table(_HISTORY_COLUMNS, rows, width)
+    def tick(entry: Tick) -> Cell:
+        if entry.tick is None:
+            return f"on request, {zone_time(schedule, entry.at)}"
+        return zone_time(schedule, entry.tick)
+
+    def outcome(entry: Tick) -> Cell:
+        word = f"{entry.number} missed" if entry.outcome == MISSED else entry.outcome
+        return Text(word, tone(_LOOKS[entry.outcome]))
+
+    def created(entry: Tick) -> Cell:
+        return "" if entry.what is None else short(entry.what) if schedule.workflow is not None else entry.what
+
+    return table_of(
+        entries,
+        {
+            Column(""): lambda entry: Text(mark(_LOOKS[entry.outcome]), tone(_LOOKS[entry.outcome])),
+            Column("TICK"): tick,
+            Column("OUTCOME"): outcome,
+            Column("CREATED", least=8): created,
+            Column("WHY", least=10, needed=False): lambda entry: Text(entry.why, DIM),
+        },
+        width,
+    )
