@@ -247,33 +247,38 @@ class WaitingEdit(Document):
 # -- plans -------------------------------------------------------------------------------------------------------------
 
 
-class PlanSummary(Document):
-    """A plan in a list. A plan that cannot be read has the state ``unreadable`` and an ``error``."""
+class PlanHead(Document):
+    """What is known of a plan without its tasks."""
 
     name: str
     state: Annotated[str, Doc("Its state; `at_rest` if it has begun, has not ended, and no process runs it.")]
     state_text: Annotated[str, Doc("The state in words, such as `at rest` or `cancelling`.")]
     repaired: bool = False
-    version: int | None = None
     file: Annotated[str | None, Doc("The name of the plan file that it was started from.")] = None
     tags: Annotated[list[str], Doc("The tags of the plan file.")] = field(default_factory=list)
-    created_at: float | None = None
     started_at: float | None = None
-    changed_at: Annotated[float | None, Doc("The last entry of its story.")] = None
     ended_at: float | None = None
-    tasks: int = 0
     done: int = 0
     counts: dict[str, int] = field(default_factory=dict)
     owner: str | None = None
     heard_at: Annotated[float | None, Doc("The last heartbeat of its owner.")] = None
     last_owner: Annotated[str | None, Doc("Who ran it last, if no process does.")] = None
     last_heard_at: float | None = None
-    epoch: int | None = None
     paused: str | None = None
     cancelling: bool = False
     waits_for_person: Annotated[str, Doc("What a person has to decide, such as `1 edit waits`.")] = ""
     waiting_edits: Annotated[int, Doc("How many edits wait for a person.")] = 0
     budget_spent: Annotated[bool, Doc("Whether the budget of its editor is spent, and holds the plan.")] = False
+
+
+class PlanSummary(PlanHead):
+    """A plan in a list. A plan that cannot be read has the state ``unreadable`` and an ``error``."""
+
+    version: int | None = None
+    created_at: float | None = None
+    changed_at: Annotated[float | None, Doc("The last entry of its story.")] = None
+    tasks: int = 0
+    epoch: int | None = None
     error: str | None = None
 
 
@@ -318,43 +323,24 @@ class PlanDependency(Document):
     when: str | None
 
 
-class Plan(Document):
+class Plan(PlanHead):
     """A plan as it is now. ``position`` is its place in the journal: the events after it continue this view. ``owner``
     is the process that runs it, ``last_owner`` the one that ran it last if none does. ``orphaned`` are the tasks that
     count as running though no process runs the plan and no device executes them."""
 
-    name: str
-    state: str
-    state_text: str
-    repaired: bool
     version: int
     position: str
     now: float
     epoch: int
-    owner: str | None
-    heard_at: float | None
-    last_owner: str | None
-    last_heard_at: float | None
-    paused: str | None
-    cancelling: bool
     cancel_request: str | None
-    file: str | None
-    tags: list[str]
     created_at: float
-    started_at: float | None
     changed_at: float
-    ended_at: float | None
     ended: bool
     params: dict[str, Any]
-    done: int
-    counts: dict[str, int]
     tasks: list[PlanTask]
     dependencies: list[PlanDependency]
     orphaned: list[str]
     cycles: list[Cycle]
-    waiting_edits: int
-    waits_for_person: str
-    budget_spent: bool
     approvals: list[WaitingEdit] = field(default_factory=list)
     budget: EditorBudget | None = None
 
