@@ -5,18 +5,17 @@ from __future__ import annotations
 import os
 import re
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from asterism.base.text import clean
 from asterism.cli.cli_context import (
+    Answer,
     current_user,
     format_time,
     json_option,
-    note,
     options,
-    print_json,
     run_interruptible,
     server_of,
     store_option,
@@ -24,7 +23,6 @@ from asterism.cli.cli_context import (
 
 if TYPE_CHECKING:
     from asterism.api.documents import Me
-    from asterism.api.server_logins import ServerLogin
 
 _CODE_OF_LINK = re.compile(r"[?&]code=([A-Za-z0-9_-]+)")
 
@@ -41,7 +39,7 @@ _CODE_OF_LINK = re.compile(r"[?&]code=([A-Za-z0-9_-]+)")
 )
 @click.option("--token", "token_from", type=click.Choice(["-"]), help="Read a token from standard input, not a code.")
 @json_option
-def login(url: str, name: str | None, authority: str | None, token_from: str | None, as_json: bool) -> None:
+def login(url: str, name: str | None, authority: str | None, token_from: str | None, as_json: bool) -> int:
     """Log in to a server, so that commands reach it.
 
     \b
@@ -68,15 +66,13 @@ def login(url: str, name: str | None, authority: str | None, token_from: str | N
         token = secret
     with Client(url, token, verify=verify) as client:
         me = client.me()
-    kept = ServerLogin(called, url, token, authority)
-    ServerLogins().put(kept)
-    if as_json:
-        print_json(_login_json(kept, me))
-        return
-    click.echo(clean(f"Logged in to {url} as {me.name}. Use it with: --store {called}, or export ASTERISM_STORE={url}"))
-    note(f"It allows {', '.join(me.scopes)} until {format_time(me.expires_at)}.")
+    ServerLogins().put(ServerLogin(called, url, token, authority))
+    text = f"Logged in to {url} as {me.name}. Use it with: --store {called}, or export ASTERISM_STORE={url}"
+    notes = [f"It allows {', '.join(me.scopes)} until {format_time(me.expires_at)}."]
     if os.environ.get("ASTERISM_TOKEN"):
-        note("$ASTERISM_TOKEN is set, and counts before this login.")
+        notes.append("$ASTERISM_TOKEN is set, and counts before this login.")
+    document = {"server": called, "url": url, "name": me.name, "scopes": me.scopes, "expires_at": me.expires_at}
+    return Answer(document, clean(text), notes).print(as_json)
 
 
 def _read_secret(token: bool) -> str:
@@ -97,7 +93,7 @@ def _read_secret(token: bool) -> str:
 @click.command()
 @click.argument("name", metavar="[NAME]", required=False)
 @json_option
-def logout(name: str | None, as_json: bool) -> None:
+def logout(name: str | None, as_json: bool) -> int:
     """Revoke the token of a login, and forget it.
 
     NAME is the name or the address of a server that you have logged in to. Without it, the only one."""
@@ -121,17 +117,15 @@ def logout(name: str | None, as_json: bool) -> None:
     except (ServerUnreachable, TryLater) as error:
         revoked, why = False, str(error)
     logins.remove(login.name)
-    if as_json:
-        print_json({"server": login.name, "url": login.url, "revoked": revoked})
-        return
-    click.echo(clean(f"Logged out of {login.name} ({login.url})."))
-    if not revoked:
-        note(f"The token was forgotten here but not revoked, and stays valid until it expires: {why}")
+    left = f"The token was forgotten here but not revoked, and stays valid until it expires: {why}"
+    document = {"server": login.name, "url": login.url, "revoked": revoked}
+    text = clean(f"Logged out of {login.name} ({login.url}).")
+    return Answer(document, text, [] if revoked else [left]).print(as_json)
 
 
 @click.command()
 @options(store_option, json_option)
-def whoami(store: str | None, as_json: bool) -> None:
+def whoami(store: str | None, as_json: bool) -> int:
     """Show which server commands reach, as whom, and until when.
 
     It also shows what you may do there."""
@@ -143,19 +137,18 @@ def whoami(store: str | None, as_json: bool) -> None:
     if url is None and store is not None and is_login_name(store) and not Path(store).exists():
         ServerLogins().get(store)  # raises
     if url is None:
-        shown: dict[str, Any] = {"server": None, "name": current_user(), "scopes": None, "expires_at": None}
-        if as_json:
-            print_json(shown)
-        else:
-            click.echo(clean(f"{shown['name']}, on a store that this machine opens itself: everything is allowed."))
-        return
+        name = current_user()
+        document = {"server": None, "name": name, "scopes": None, "expires_at": None}
+        text = f"{name}, on a store that this machine opens itself: everything is allowed."
+        return Answer(document, clean(text)).print(as_json)
     me = run_interruptible(_who(url))
-    if as_json:
-        print_json({"server": url, "name": me.name, "scopes": me.scopes, "expires_at": me.expires_at})
-        return
-    click.echo(clean(f"{me.name} at {url}"))
-    click.echo(clean(f"  may      {', '.join(me.scopes)}"))
-    click.echo(f"  until    {format_time(me.expires_at)}")
+    lines = [
+        clean(f"{me.name} at {url}"),
+        clean(f"  may      {', '.join(me.scopes)}"),
+        f"  until    {format_time(me.expires_at)}",
+    ]
+    known = {"server": url, "name": me.name, "scopes": me.scopes, "expires_at": me.expires_at}
+    return Answer(known, "\n".join(lines)).print(as_json)
 
 
 async def _who(url: str) -> Me:
@@ -163,8 +156,3 @@ async def _who(url: str) -> Me:
 
     async with AsyncClient(url) as client:
         return await client.me()
-
-
-def _login_json(login: ServerLogin, me: Me) -> dict[str, Any]:
-    scopes = {"scopes": me.scopes, "expires_at": me.expires_at}
-    return {"server": login.name, "url": login.url, "name": me.name, **scopes}
