@@ -19,7 +19,7 @@ def world() -> World:
 
 @pytest.fixture
 def server(world: World) -> Iterator[GitHubServer]:
-    """A server of which at no time two issues of one series were assigned."""
+    """A server. At the end it must never have had two assigned issues of one series."""
     with GitHubServer(world) as running:
         yield running
         assert running.world.doubles == []

@@ -200,7 +200,7 @@ class Wire:
     """
 
     times_each = False
-    """Whether every request has a timer, since nobody knows when its reply comes."""
+    """Whether every request has a timer: the time of its reply is not known in advance."""
 
     def __init__(
         self, store: CheckedStore, machine: Machine, chance: random.Random, gives_up: float = GIVES_UP
