@@ -234,7 +234,7 @@ class DecliningServer:
 async def test_nothing_is_sent_to_a_server_that_declines_tls(
     mode: str, sent: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "_is_loopback", lambda host: False)  # as if it were another machine
+    monkeypatch.setattr(connection, "is_loopback", lambda host: False)  # as if it were another machine
     there = DecliningServer()
     async with await asyncio.start_server(there.serve, "127.0.0.1", 0) as server:
         address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
