@@ -31,7 +31,7 @@ FEWEST_LETTERS = 4
 PAGE = 250
 """How many runs are read at a time where the store cannot filter: each may have a large input."""
 
-MOST_SCANNED = 50_000
+MOST_SCANNED = 25_000
 """How many runs a part of a list looks at: a search that hits nothing takes less than 100 ms (``bench.runs.lists``)."""
 
 MOST_PAGES = 20
