@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from asterism.api import edit_operations, http_form
-from asterism.api.local import edited_plans, problem_documents
+from asterism.api.local import edited_plans, problem_statuses
 from asterism.server import endpoint, request_guard
 from asterism.server.app import endpoints
 from tests.docs import operation_tables
@@ -29,7 +29,7 @@ def test_every_path_is_told_and_none_that_is_gone() -> None:
 
 
 def test_every_problem_is_told() -> None:
-    for _, status, name in problem_documents.STATUSES:
+    for _, status, name in problem_statuses.STATUSES:
         assert f"`{name}`" in PAGE or name == "unknown-token", name
         assert str(status) in PAGE
 

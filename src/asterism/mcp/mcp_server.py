@@ -27,7 +27,7 @@ from pydantic_core import to_jsonable_python
 
 from asterism import __version__
 from asterism.api.credentials import Credential
-from asterism.api.local.problem_documents import error_detail, error_json, problem_json, request_violations
+from asterism.api.local.problem_statuses import error_detail, error_json, problem_json, request_violations
 from asterism.core.errors import AsterismError
 from asterism.core.plan.edits import EditWaits
 from asterism.mcp import mcp_approvals, mcp_resources, mcp_tasks

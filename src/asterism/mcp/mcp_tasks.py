@@ -25,7 +25,7 @@ from pydantic import Field
 
 from asterism.api import documents
 from asterism.api.credentials import Credential
-from asterism.api.local.problem_documents import error_detail
+from asterism.api.local.problem_statuses import error_detail
 from asterism.api.system import LocalSystem
 from asterism.core.errors import AsterismError
 from asterism.core.plan.edits import ApprovalGone

@@ -28,7 +28,7 @@ from starlette.responses import JSONResponse, Response
 from asterism.api.credentials import Credential
 from asterism.api.http_form import API, KEY_HEADER, LARGEST_BODY, path_fields
 from asterism.api.local.edited_plans import EditedPlans
-from asterism.api.local.problem_documents import request_violations
+from asterism.api.local.problem_statuses import request_violations
 from asterism.api.local.request_models import checked_name
 from asterism.api.system import LocalSystem
 from asterism.base.http_limits import CHUNK, Bodies, RequestRefused, place_of, read_body

@@ -6,7 +6,7 @@ from typing import Any
 
 from starlette.responses import JSONResponse, Response
 
-from asterism.api.local.problem_documents import error_json, problem_json
+from asterism.api.local.problem_statuses import error_json, problem_json
 from asterism.base.http_limits import RequestRefused
 
 MEDIA_TYPE = "application/problem+json"
