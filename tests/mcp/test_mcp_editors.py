@@ -18,7 +18,6 @@ from asterism.api.local.editor_limits import cancel_obstacle
 from asterism.api.system import LocalSystem
 from asterism.core.plan.edit_rules import ApprovalRule, EditScope
 from asterism.core.plan.edits import AddTask, EditBatch, RemoveTask
-from asterism.core.plan.task import Task
 from asterism.durable.admin import cancel
 from asterism.durable.editor_budget import Budget, raise_budget
 from asterism.durable.plan_requests import edit_plan
@@ -26,6 +25,7 @@ from asterism.mcp.mcp_tasks import Work, task_id
 from asterism.mcp.mcp_tools import TOOLS
 from asterism.models import ModelEditor
 from asterism.server.endpoint import ServerState
+from tests.durable.durable_scenes import task
 from tests.durable.durable_work import gate
 from tests.mcp.mcp_scenes import (
     ADD,
@@ -73,9 +73,9 @@ async def test_a_client_has_a_scope_whatever_its_credential_allows(credential: t
             with pytest.raises(Refused) as refused:
                 await call(stranger, "edit_plan", plan="nightly", edits=[CANCEL])
             assert "no scope of the plan is for the editor 'stranger'" in str(refused.value.problem["violations"])
-        person = EditBatch((AddTask(Task("d", shell="true")),))  # without MCP
+        person = EditBatch((AddTask(task("d", "wait")),))  # without MCP
         assert (await edit_plan(stage.fleet(), "nightly", person)).applied.version == 2
-        open_gates()
+        open_gates("abd")
         await ended(ann)
 
 
