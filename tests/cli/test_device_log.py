@@ -11,10 +11,10 @@ import pytest
 from asterism.cli.device.device_log import LoggingExecutor
 from asterism.cli.run.run_views import note_on
 from asterism.core.run import transitions
+from asterism.core.run.outcomes import attempts_of
 from asterism.core.run.run import Owner, Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.executor import RunWork
-from asterism.fleet.device.functions import attempts_of
 from tests.cli.command_scenes import document_of
 
 FLOW = Workflow("nap", argv=("true",), version=1, retries=5, backoff=0.0)

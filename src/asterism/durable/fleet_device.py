@@ -29,7 +29,7 @@ from asterism.core.plan.node import AttemptTimes, Node
 from asterism.core.plan.status import RUNNING, ConstellationState
 from asterism.core.plan.task import ACTIONS, Lane, Task
 from asterism.core.run import transitions
-from asterism.core.run.outcomes import was_executed
+from asterism.core.run.outcomes import attempts_of, was_executed
 from asterism.core.run.placement import mismatch_reason
 from asterism.core.run.run import COMPLETED, Run
 from asterism.core.run.workflow import Workflow
@@ -38,7 +38,7 @@ from asterism.durable.journal_writer import JournalWriter
 from asterism.execution import task_inputs
 from asterism.execution.large_values import call_apart
 from asterism.execution.task_inputs import MissingInput
-from asterism.fleet.device.functions import OF_TASKS, RESULT_OF, attempts_of
+from asterism.fleet.device.functions import OF_TASKS, RESULT_OF
 from asterism.fleet.device.run_inputs import CONSTANTS, is_secret, literal
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.joinable_devices import enrolment_of, known_devices

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given, settings
 
 from asterism.core.run import transitions
-from asterism.core.run.outcomes import Outcome, declines, outcomes, waiting_time, was_executed, work_time
-from asterism.core.run.run import COMPLETED, REASONS
+from asterism.core.run.outcomes import (
+    Outcome,
+    attempt_of,
+    attempts_of,
+    declines,
+    outcomes,
+    waiting_time,
+    was_executed,
+    work_time,
+)
+from asterism.core.run.run import COMPLETED, REASONS, Assignment, Run
 from tests.core.run.merge_scenes import Peers, histories
 from tests.core.run.run_scenes import FLOW, KITCHEN, LAPTOP, completed, grant_of, new
 
@@ -60,3 +71,11 @@ def test_a_run_was_executed_if_a_device_began_it_or_nobody_knows() -> None:
     assert lost.started_at is None
     assert was_executed(lost)
     assert was_executed(transitions.mark_forgotten(assigned, 9.0, "its store is gone"))
+
+
+def test_declined_assignments_do_not_count_as_attempts() -> None:
+    before = tuple(Assignment("d", n, 0.0, 1.0, reason) for n, reason in enumerate(["declined", "timeout", "failed"]))
+    run = Run("r1", "work", 1, 0.0, "test", previous=before, epoch=3)
+    assert (attempt_of(run), attempts_of(run)) == (3, 3)
+    assert attempts_of(replace(run, epoch=2)) == 2, "the last one has ended"
+    assert attempts_of(new()) == 0

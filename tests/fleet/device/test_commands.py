@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from asterism.base.secret_mask import Mask
 from asterism.core.errors import AsterismError, DeviceUnavailable, NotJson
-from asterism.core.run.run import Assignment, Progress, Run
+from asterism.core.run.run import Progress, Run
 from asterism.execution import guard_main, processes
 from asterism.execution.processes import OUTPUT_LIMIT, CommandFailed
 from asterism.execution.task_inputs import MissingInput
@@ -458,13 +458,6 @@ def test_a_missing_command_makes_the_device_unavailable_at_the_start_too(tmp_pat
         execute(command("no-such-command-anywhere"))
     with pytest.raises(DeviceUnavailable, match="there is no command 'true' on this device"):
         execute(command("true", env={"PATH": str(tmp_path)}))
-
-
-def test_declined_assignments_do_not_count_as_attempts() -> None:
-    from asterism.fleet.device.functions import attempt_of
-
-    before = tuple(Assignment("d", n, 0.0, 1.0, reason) for n, reason in enumerate(["declined", "timeout", "failed"]))
-    assert attempt_of(Run("r1", "work", 1, 0.0, "test", previous=before)) == 3
 
 
 def test_a_directory_that_became_another_after_it_was_judged_starts_nothing(

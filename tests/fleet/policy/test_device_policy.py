@@ -20,7 +20,8 @@ from asterism.execution.actions import prepare_command
 from asterism.execution.processes import Commands
 from asterism.execution.task_inputs import input_texts
 from asterism.fleet.device.executor import RunAttempt
-from asterism.fleet.device.run_inputs import JudgedAttempt, fill
+from asterism.fleet.device.judged_attempt import JudgedAttempt
+from asterism.fleet.device.run_inputs import fill
 from asterism.fleet.policy.device_policy import ORDINARY, DevicePolicy, PolicyForbids, Rules
 from tests.fleet.device.device_scenes import Reports, check, command, execute, executors, shell
 

@@ -24,7 +24,7 @@ from asterism.core.attempt_log import LogReader
 from asterism.core.errors import AsterismError, RunRefused
 from asterism.core.json_values import plain_json
 from asterism.core.plan.task import AGENT_NEEDS
-from asterism.core.run.outcomes import waiting_time, work_time
+from asterism.core.run.outcomes import attempts_of, waiting_time, work_time
 from asterism.core.run.run import ASSIGNED, CLAIMED, COMPLETED, FAILED, UNOWNED, Progress, Run
 from asterism.fleet.bulk_creation import (
     BulkCreation,
@@ -35,7 +35,6 @@ from asterism.fleet.bulk_creation import (
     forget_progress,
     read_progress,
 )
-from asterism.fleet.device.functions import attempts_of
 from asterism.fleet.fleet import Fleet, attempt_number, reported_progress
 from asterism.fleet.run_explanation import RunExplanation
 from asterism.fleet.run_explanation import explain_run as explain

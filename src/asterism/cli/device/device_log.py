@@ -16,9 +16,9 @@ from asterism.base.durations import format_age
 from asterism.base.text import clean, json_text, short, shorten
 from asterism.cli.cli_context import format_clock
 from asterism.core.errors import DeviceTrouble, DeviceUnavailable
+from asterism.core.run.outcomes import attempt_of
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.executor import Executor, RunWork
-from asterism.fleet.device.functions import attempt_of
 from asterism.fleet.policy.device_policy import PolicyForbids
 
 log = logging.getLogger("asterism.device")

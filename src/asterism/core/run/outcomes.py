@@ -63,3 +63,14 @@ def waiting_time(run: Run) -> float | None:
 def work_time(run: Run) -> float | None:
     """How long the last execution of an ended run took. None if it has not ended, or ended before it started."""
     return None if run.ended_at is None or run.started_at is None else max(0.0, run.ended_at - run.started_at)
+
+
+def attempt_of(run: Run) -> int:
+    """The number of the current execution of a run, from 1; declined assignments do not count."""
+    return 1 + sum(assignment.reason != DECLINED for assignment in run.previous)
+
+
+def attempts_of(run: Run) -> int:
+    """How many executions a run has had, including the current one; declined assignments do not count."""
+    closed = bool(run.previous) and run.previous[-1].epoch == run.epoch
+    return attempt_of(run) - (closed or run.epoch == 0)

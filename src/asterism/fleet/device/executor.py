@@ -46,9 +46,10 @@ from asterism.execution.processes import EXHAUSTED, OUTPUT_LIMIT, CommandFailed,
 from asterism.execution.task_inputs import ResolvedInputs
 from asterism.fleet.device.agent_work import AgentProcesses, AgentRunner, AgentWork
 from asterism.fleet.device.functions import CurrentRun, FunctionRunner
+from asterism.fleet.device.judged_attempt import JudgedAttempt
 from asterism.fleet.device.output_watcher import TAIL, OutputWatcher, RunOutput
 from asterism.fleet.device.process_records import ProcessRecords, store_mark
-from asterism.fleet.device.run_inputs import JudgedAttempt, bare, fill, is_secret, secrets_of, stands_for_itself
+from asterism.fleet.device.run_inputs import bare, fill, is_secret, secrets_of, stands_for_itself
 from asterism.fleet.ledger import blob_of
 from asterism.fleet.policy.device_policy import DevicePolicy, PolicyForbids
 from asterism.fleet.settings import Settings

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
 from asterism.core.errors import AsterismError, DeviceTrouble, safe_repr
+from asterism.core.run.outcomes import attempt_of
 from asterism.core.run.run import Progress, Run
 from asterism.execution import function_calls
 from asterism.execution.function_calls import record_traceback
@@ -104,19 +105,6 @@ class CurrentRun:
     def _pass_on(self, progress: Progress) -> None:
         if not self._over:
             self._on_progress(progress)
-
-
-def attempt_of(run: Run) -> int:
-    """The number of the current execution of a run, from 1; declined assignments do not count."""
-    if not run.previous:
-        return 1
-    return 1 + sum(assignment.reason != "declined" for assignment in run.previous)
-
-
-def attempts_of(run: Run) -> int:
-    """How many executions a run has had, including the current one; declined assignments do not count."""
-    closed = bool(run.previous) and run.previous[-1].epoch == run.epoch
-    return attempt_of(run) - (closed or run.epoch == 0)
 
 
 class FunctionRunner:
