@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 
 from asterism import LocalDevice, Orchestrator, Task, TooLarge
-from asterism.execution import task_inputs
+from asterism.execution import command_inputs
+from asterism.execution.command_inputs import LONGEST_VARIABLE, InputVariable, passable
 from asterism.execution.process_guard import Guard
-from asterism.execution.task_inputs import LONGEST_VARIABLE, InputVariable, MissingInput, passable
+from asterism.execution.task_inputs import MissingInput
 from tests.fleet.device.device_scenes import command, execute, shell
 from tests.orchestrator.orchestrator_scenes import deadline, independent
 from tests.process_scenes import PATIENCE, soon, soon_async
@@ -160,7 +161,7 @@ def test_a_large_input_that_a_line_uses_fails_before_it_starts(run: Run, line: s
 
 @everywhere
 def test_without_that_check_a_large_input_is_an_empty_variable(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task_inputs, "mentions_name", lambda work, name: False)
+    monkeypatch.setattr(command_inputs, "mentions_name", lambda work, name: False)
     assert run({"v": LARGE}, shell="echo ${#v}") == "0"
 
 

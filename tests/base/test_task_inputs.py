@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from asterism import Constellation, LocalDevice, Orchestrator, Task, Workflow
 from asterism.core.errors import DeviceUnavailable
 from asterism.core.run.run import Run
-from asterism.execution import task_inputs
+from asterism.execution import command_inputs, task_inputs
 from asterism.execution.task_inputs import MissingInput
 from asterism.fleet.device.executor import DeviceExecutor, RunWork
 from asterism.fleet.policy.device_policy import DevicePolicy, PolicyForbids, Rules
@@ -82,7 +82,7 @@ def test_every_input_is_a_variable_with_a_prefix(send: Send) -> None:
     prefixed = {
         name: value
         for name, value in seen.items()
-        if name.startswith(task_inputs.VARIABLE_PREFIX) and not name.startswith(task_inputs.FILE_PREFIX)
+        if name.startswith(task_inputs.VARIABLE_PREFIX) and not name.startswith(command_inputs.FILE_PREFIX)
     }
     assert prefixed == {
         "ASTERISM_INPUT_mean": "3.5",
@@ -122,7 +122,7 @@ def test_without_the_list_an_input_executes_what_it_likes(tmp_path: Path, monkey
     mark, evil = tmp_path / "mark", tmp_path / "evil"
     evil.write_text(f"touch {mark}\n")
     monkeypatch.setattr(task_inputs, "is_reserved", lambda name: False)
-    monkeypatch.setattr(task_inputs, "is_reserved", lambda name: False)
+    monkeypatch.setattr(command_inputs, "is_reserved", lambda name: False)
     as_run({"BASH_ENV": str(evil)}, shell="bash -c true # BASH_ENV")
     assert mark.exists()
 
@@ -182,7 +182,7 @@ NAMES = st.sampled_from([*DANGEROUS, "mean", "", "a=b", "a b", "1", "BASH_FUNC_l
 @given(st.dictionaries(NAMES, st.text(max_size=4) | st.integers(), max_size=6))
 def test_whatever_is_sent_nothing_that_the_system_reads_changes(inputs: dict[str, Any]) -> None:
     line = " ".join(f"${name} {name}" for name in inputs)
-    texts = task_inputs.input_texts(inputs)
-    given = task_inputs.bare_variables(texts, line, lambda name: task_inputs.mentions_name(line, name))
+    texts = command_inputs.input_texts(inputs)
+    given = command_inputs.bare_variables(texts, line, lambda name: task_inputs.mentions_name(line, name))
     assert not [name for name in given if name in DANGEROUS or not name.isidentifier()]
-    assert all(name.startswith("ASTERISM_INPUT_") for name in task_inputs.prefixed_variables(texts, line))
+    assert all(name.startswith("ASTERISM_INPUT_") for name in command_inputs.prefixed_variables(texts, line))

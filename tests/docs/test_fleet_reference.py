@@ -12,7 +12,8 @@ import pytest
 from asterism import DeviceAgent, DurableOrchestrator, Fleet, Query, Settings
 from asterism.core.run.run import Owner
 from asterism.core.run.session import Session
-from asterism.execution.task_inputs import FILE_PREFIX, VARIABLE_PREFIX
+from asterism.execution.command_inputs import FILE_PREFIX
+from asterism.execution.task_inputs import VARIABLE_PREFIX
 from asterism.fleet import notifier
 from asterism.fleet.device.functions import CurrentRun
 from asterism.fleet.device.membership import measure

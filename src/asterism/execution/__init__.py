@@ -2,7 +2,8 @@
 
 ``actions``            what executes each kind of action, for an orchestrator (``LocalDevice``) and for a device of a
                        fleet (``fleet/device/executor.py``)
-``task_inputs``        the inputs of a task: values and placeholders; for a command its environment, words and files
+``task_inputs``        the inputs of a task: values, references and templates
+``command_inputs``     the inputs of a command as variables and files
 ``processes``          commands as child processes
 ``process_guard``      starts child processes, and kills those of a process that dies or is frozen
 ``guard_main``         the program of the guard

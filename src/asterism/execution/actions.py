@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from asterism.core.errors import TooLarge
 from asterism.core.json_values import SizeLimit
-from asterism.execution import task_inputs
+from asterism.execution import command_inputs, task_inputs
+from asterism.execution.command_inputs import InputVariable
 from asterism.execution.http_requests import RequestJudge, send_request
 from asterism.execution.large_values import call_apart
 from asterism.execution.processes import EXHAUSTED, CommandFailed, Commands, own_part
-from asterism.execution.task_inputs import InputVariable, References, ResolvedInputs
+from asterism.execution.task_inputs import References, ResolvedInputs
 
 if TYPE_CHECKING:
     from asterism.core.plan.task import Task
@@ -101,8 +102,8 @@ class Attempt:
                 yield CommandFiles({}, self.hear)
                 return
             with own_part("the inputs of the command could not be written"):
-                folder = undo.enter_context(task_inputs.private_folder())
-                variables = await call_apart(task_inputs.write_inputs, texts, folder)
+                folder = undo.enter_context(command_inputs.private_folder())
+                variables = await call_apart(command_inputs.write_inputs, texts, folder)
             yield CommandFiles(variables, self.hear, folder)
 
     def hear(self, pipe: int, data: bytes) -> None:
@@ -123,13 +124,13 @@ class Attempt:
     def environment(self, texts: Mapping[str, str]) -> dict[str, str | InputVariable]:
         """The variables of a process that executes the action."""
         work = self.action.shell or " ".join(self.action.argv or ())
-        bare = task_inputs.bare_variables(texts, work, self.is_bare)
+        bare = command_inputs.bare_variables(texts, work, self.is_bare)
         inherited = self.inherited()
         variables: dict[str, str | InputVariable] = {**bare, **inherited, **(bare if self.inputs_win else {})}
         return {
             **variables,
             **self.resolved.environment,
-            **task_inputs.prefixed_variables(texts, work),
+            **command_inputs.prefixed_variables(texts, work),
             **self.identity(),
         }
 
@@ -151,7 +152,7 @@ async def execute_action(attempt: Attempt) -> Any:
 async def run_command(attempt: Attempt) -> Any:
     """Run a command and return its output, parsed if it is JSON. Raises as ``Commands.run`` does, and TooLarge for
     words and variables that cannot be passed to it."""
-    texts = await call_apart(task_inputs.input_texts, attempt.resolved.inputs)
+    texts = await call_apart(command_inputs.input_texts, attempt.resolved.inputs)
     with own_part("its command could not be prepared", EXHAUSTED):
         command = prepare_command(attempt, texts)
     async with attempt.files(texts, command.cwd) as files:
@@ -194,7 +195,7 @@ def prepare_command(attempt: Attempt, texts: Mapping[str, str]) -> Command:
     raises for what it does not allow or have."""
     argv, executable = attempt.words()
     attempt.check_variables()
-    environment = task_inputs.passable(argv, attempt.environment(texts))
+    environment = command_inputs.passable(argv, attempt.environment(texts))
     return Command(argv, executable, environment, attempt.directory())
 
 

@@ -22,7 +22,8 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 
-from asterism.execution.task_inputs import FILE_PREFIX, VARIABLE_PREFIX, is_reserved
+from asterism.execution.command_inputs import FILE_PREFIX
+from asterism.execution.task_inputs import VARIABLE_PREFIX, is_reserved
 from asterism.planfile import models
 
 OPAQUE = "\ufffc"

@@ -17,8 +17,8 @@ from asterism.core.errors import DeviceUnavailable
 from asterism.core.run.workflow import Workflow
 from asterism.execution import function_calls
 from asterism.execution.actions import prepare_command
+from asterism.execution.command_inputs import input_texts
 from asterism.execution.processes import Commands
-from asterism.execution.task_inputs import input_texts
 from asterism.fleet.device.executor import RunAttempt
 from asterism.fleet.device.judged_attempt import JudgedAttempt
 from asterism.fleet.device.run_inputs import fill

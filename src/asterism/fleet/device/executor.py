@@ -38,7 +38,7 @@ from asterism.core.errors import AsterismError, DeviceTrouble, DeviceUnavailable
 from asterism.core.json_values import SizeLimit, plain_json
 from asterism.core.run.run import Progress, Run
 from asterism.core.run.workflow import Workflow
-from asterism.execution import task_inputs
+from asterism.execution import command_inputs, task_inputs
 from asterism.execution.actions import CommandFiles, execute_action
 from asterism.execution.large_values import call_apart
 from asterism.execution.process_guard import Admission
@@ -351,7 +351,7 @@ class RunAttempt(JudgedAttempt):
         work = self._work
         with self._executor._run_files(work.given, cwd) as (progress, variables, admission):
             with own_part("the inputs of the run could not be written"):
-                variables |= await call_apart(task_inputs.write_inputs, texts, progress.parent)
+                variables |= await call_apart(command_inputs.write_inputs, texts, progress.parent)
             self._watcher = OutputWatcher(progress, self.resolved.mask, work.on_output, work.on_progress, work.output)
             try:
                 yield CommandFiles(variables, self._watcher.hear, progress.parent, admission)
@@ -371,7 +371,7 @@ class RunAttempt(JudgedAttempt):
             raise PolicyForbids("this device has no agent")
         self.policy.variables(self.resolved.environment)
         processes = AgentProcesses(self.commands, work.run.id, work.lease, executor._admitted)
-        texts = await call_apart(task_inputs.input_texts, self.resolved.inputs)
+        texts = await call_apart(command_inputs.input_texts, self.resolved.inputs)
         async with self.files(texts, None) as files:
             executor._agent_processes[work.run.id] = processes
             try:
@@ -388,7 +388,7 @@ class RunAttempt(JudgedAttempt):
             agent.get("result"),
             self.resolved.inputs,
             os.path.realpath(self.directory() or os.getcwd()),
-            task_inputs.passable((), {**self.environment(texts), **files.variables}),
+            command_inputs.passable((), {**self.environment(texts), **files.variables}),
             self.policy,
             self.resolved.mask,
             processes,
