@@ -34,7 +34,6 @@ from asterism.cli.cli_context import format_time
 from asterism.cli.screen import Cell, Column, table, wrapped
 from asterism.core.errors import InvalidTask
 from asterism.core.plan.editor_cost import EditorCost
-from asterism.core.plan.edits import edit_from_json
 
 MOST_NAMES = 5
 """How many tasks a line names."""
@@ -235,6 +234,8 @@ MOST_EDITS = 10
 
 def edit_lines(edits: Sequence[Mapping[str, Any]] | None) -> list[str]:
     """The edits of a batch in JSON, one line each."""
+    from asterism.core.plan.edits import edit_from_json  # a list of plans takes less time to start without them
+
     if edits is None:
         return ["edits that were not kept: too long, or malformed"]
     lines = []
