@@ -18,7 +18,7 @@ import pytest
 
 from asterism.core.errors import AsterismError, DeviceTrouble
 from asterism.core.json_values import RESULT_LIMIT, SizeLimit
-from asterism.execution import process_guard
+from asterism.execution import guard_main, process_guard
 from asterism.execution.process_guard import Admission, Guard, Launch
 from asterism.execution.processes import Commands
 from tests.process_scenes import PATIENCE, alive, soon
@@ -261,3 +261,48 @@ def test_where_clone_is_refused_the_process_forks(ready: Guard, monkeypatch: pyt
     child = order(ready)
     assert alive(child)
     assert not ready._ready
+
+
+def test_a_child_has_the_umask_and_limits_of_this_process(guard: Guard) -> None:
+    umask, limits = os.umask(0o027), resource.getrlimit(resource.RLIMIT_CORE)
+    try:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, limits[1]))
+        assert run(guard, "sh", "-c", "umask; ulimit -c") == "0027\n0"
+    finally:
+        os.umask(umask)
+        resource.setrlimit(resource.RLIMIT_CORE, limits)
+
+
+def test_a_process_that_may_not_open_its_directory_forks(ready: Guard, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = os.open
+
+    def refused(path: Any, *words: Any, **terms: Any) -> int:
+        if path == ".":
+            raise PermissionError(13, "Permission denied", ".")
+        return opened(path, *words, **terms)
+
+    monkeypatch.setattr(os, "open", refused)
+    assert run(ready, "echo", "hello") == "hello"
+
+
+def test_a_guard_does_not_need_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard_main, "__file__", "/nowhere/guard_main.py")
+    guard = Guard()
+    wait_ready(guard)
+    guard.close()
+
+
+def test_an_interrupt_while_a_child_starts_leaves_no_process(
+    ready: Guard, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    noted, wait = tmp_path / "pid", Guard._wait_for_answer
+
+    def interrupted(self: Guard, ticket: int) -> bool:
+        wait(self, ticket)
+        soon(noted.exists)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Guard, "_wait_for_answer", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(ready, "sh", "-c", f"echo $$ > {noted}.new; mv {noted}.new {noted}; exec sleep 1000")
+    assert not alive(int(noted.read_text()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -598,3 +599,59 @@ async def test_an_edit_that_names_a_device_which_nobody_knows_is_rejected(stage:
     await edit_plan(person, "nightly", adding_for("attic"))
     await invite(stage.store, name="lab-*")
     await edit_plan(person, "nightly", EditBatch((UpdateTask("b", device="lab-7"),), "bob"))
+
+
+@pytest.mark.parametrize("directly", [True, False])
+async def test_an_edit_of_its_own_plan_during_a_reload_is_made_after_it(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, directly: bool
+) -> None:
+    """Another process withdraws its request while the owner commits the answer together with an edit of its own.
+    Nothing of that commit has happened, and the plan is loaded again."""
+    orchestrator = stage.orchestrator()
+    stage.spawn(orchestrator.run(chain("a", "b", call="wait")))
+    await durable_work.gate("a begun").wait()
+    key, commit, answer = f"{requests_prefix('nightly')}0001", stage.store.commit, RequestHandler._answer
+    edits = list[asyncio.Task[Any]]()
+
+    async def withdrawing(writes: Sequence[Write]) -> Any:
+        await asyncio.sleep(0.02)
+        register = await stage.store.register(key)
+        if register is not None and any(isinstance(write, PutRegister) and write.key == key for write in writes):
+            await commit([PutRegister(key, None, register.revision)])
+        return await commit(writes)
+
+    def with_our_edit(self: RequestHandler, request: Any) -> Any:
+        answered = answer(self, request)
+        if not edits:
+            edit: Any = partial(edit_plan, orchestrator.fleet) if directly else orchestrator.edit
+            edits.append(asyncio.ensure_future(edit("nightly", adding("c"))))
+        return answered
+
+    monkeypatch.setattr(stage.store, "commit", withdrawing)
+    monkeypatch.setattr(RequestHandler, "_answer", with_our_edit)
+    request = {"kind": "edit", "batch": adding("other", author="carol").to_json(), "from": "carol", "at": 0}
+    await commit([PutRegister(key, request, None)])
+    await stage.until(lambda: edits)
+    await edits[0]
+    stored = await stage.load()
+    assert (stored.plan.version, "c" in stored.plan, "other" in stored.plan) == (1, True, False)
+
+
+async def test_an_edit_of_its_own_plan_while_it_is_being_cancelled_is_refused(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orchestrator = stage.orchestrator()
+    stage.spawn(orchestrator.run(chain("a", "b", call="wait")))
+    await durable_work.gate("a begun").wait()
+    roster = orchestrator.fleet.running_plans["nightly"].running.execution.roster
+    learn = roster.learn_devices
+
+    async def meanwhile_cancelled() -> None:
+        await learn()
+        stage.spawn(orchestrator.cancel("nightly"))
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(roster, "learn_devices", meanwhile_cancelled)
+    with pytest.raises((PlanError, EditRejected), match="cancel"):
+        await edit_plan(orchestrator.fleet, "nightly", adding("c"))
+    assert "c" not in (await stage.load()).plan

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import tempfile
 from pathlib import Path
@@ -258,6 +259,20 @@ async def test_a_git_that_does_not_answer_is_ended_with_all_it_started(frozen: t
         with pytest.raises(RegisterUnavailable, match=r"does not answer: git fetch took longer than 0\.5 s"):
             await register.read(NAME)
     ended(file)
+
+
+async def test_a_process_that_git_leaves_with_its_output_does_not_block(tmp_path: Path) -> None:
+    """A helper in a session of its own, such as a shared connection of ssh, may hold the pipes of git for hours."""
+    program, file = tmp_path / "bin" / "git", tmp_path / "helper"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\nsetsid sh -c 'echo $$ > {file}; exec sleep 1000' </dev/null >/dev/null &\n")
+    program.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}"}
+    async with using_git("file:///x.git", timeout=0.5, environment=environment) as register:
+        with pytest.raises(RegisterUnavailable, match=r"does not answer: git fetch took longer than 0\.5 s"):
+            await register.read(NAME)
+    soon(lambda: file.exists() and file.read_text())
+    os.kill(int(file.read_text()), signal.SIGKILL)
 
 
 async def test_who_is_interrupted_while_git_begins_leaves_no_process_behind(

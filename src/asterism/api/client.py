@@ -18,8 +18,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import ssl
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from concurrent.futures import CancelledError
+from functools import partial
 from typing import Any, NamedTuple, Self, TypeVar
 from urllib.parse import urlsplit
 
@@ -51,6 +54,7 @@ OnCut = Callable[[Exception], None]
 
 Answer = TypeVar("Answer")
 Request = TypeVar("Request")
+Value = TypeVar("Value")
 Event = TypeVar("Event", documents.PlanEvent, documents.FleetEvent)
 
 GONE = "gone"
@@ -191,9 +195,13 @@ class Client(ServerOperations, Operations, Blocking):
         verify: ssl.SSLContext | bool = True,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        self._client = AsyncClient(url, token, timeout=timeout, verify=verify, transport=transport)
-        self._thread = LastingLoop("asterism-client")
+        self._connect = partial(AsyncClient, url, token, timeout=timeout, verify=verify, transport=transport)
+        self._begin()
         self.url = self._client.url
+
+    def _begin(self) -> None:
+        self._client, self._thread = self._connect(), LastingLoop("asterism-client")
+        self._process, self._closed = os.getpid(), False
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
@@ -205,7 +213,10 @@ class Client(ServerOperations, Operations, Blocking):
         self.close()
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections. A call that another thread waits for raises AsterismError."""
+        if self._closed or self._process != os.getpid():
+            return
+        self._closed = True
         try:
             self._thread.wait_for(self._client.close())
         finally:
@@ -213,28 +224,41 @@ class Client(ServerOperations, Operations, Blocking):
 
     def call(self, operation: Operation[Any, Request, Answer], request: Request, /) -> Answer:
         """See ``AsyncClient.call``."""
-        return self._thread.wait_for(self._client.call(operation, request))
+        return self._wait(self._open().call(operation, request))
 
     def follow_plan(
         self, name: str, after: str | None = None, *, on_cut: OnCut | None = None
     ) -> Generator[documents.PlanEvent, None, None]:
-        """See ``AsyncClient.follow_plan``. ``on_cut`` is called in the thread of the client."""
-        return self._each(self._client.follow_plan(name, after, on_cut=on_cut))
+        """See ``AsyncClient.follow_plan``. ``on_cut`` is called in the thread of the client, and must not call it."""
+        return self._each(self._open().follow_plan(name, after, on_cut=on_cut))
 
     def follow_fleet(self, after: str | None = None) -> Generator[documents.FleetEvent, None, None]:
         """See ``AsyncClient.follow_fleet``."""
-        return self._each(self._client.follow_fleet(after))
+        return self._each(self._open().follow_fleet(after))
 
     def wait_plan(self, name: str) -> documents.Plan:
         """See ``AsyncClient.wait_plan``."""
-        return self._thread.wait_for(self._client.wait_plan(name))
+        return self._wait(self._open().wait_plan(name))
+
+    def _open(self) -> AsyncClient:
+        if self._process != os.getpid():  # neither the thread nor its connections belong to a forked process
+            self._begin()
+        if self._closed:
+            raise AsterismError("the client is closed")
+        return self._client
+
+    def _wait(self, work: Coroutine[Any, Any, Value]) -> Value:
+        try:
+            return self._thread.wait_for(work)
+        except CancelledError:
+            raise AsterismError("the client was closed while a call waited for its answer") from None
 
     def _each(self, events: AsyncGenerator[Event, None]) -> Generator[Event, None, None]:
         try:
-            while (event := self._thread.wait_for(_next(events))) is not None:
+            while (event := self._wait(_next(events))) is not None:
                 yield event
         finally:
-            self._thread.wait_for(events.aclose())
+            self._thread.finish(events.aclose())
 
 
 async def _next(events: AsyncGenerator[Event, None]) -> Event | None:

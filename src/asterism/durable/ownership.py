@@ -263,13 +263,7 @@ class Ownership:
         EditWaits is raised. If the plan is reloaded before that, nothing of the change has happened, and it is made
         again."""
         while True:
-            started = asyncio.ensure_future(self._started.wait())
-            either: list[asyncio.Future[Any]] = [started, self._ended]
-            try:  # also if it has started: before a reload the loop needs a turn to notice
-                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                started.cancel()
-            running, waits = self.running, None
+            running, waits = await self._changeable(), None
             try:
                 changed = change()  # raises if the plan does not run here any more
             except EditWaits as waiting:
@@ -283,6 +277,21 @@ class Ownership:
             if waits is not None:
                 raise waits
             return changed
+
+    async def _changeable(self) -> RunningPlan | None:
+        """The plan as soon as it can be changed; None if it is left for good."""
+        while not self._ended.done():
+            if self.running is not None and self.running.journal.sealed:
+                self._started.clear()  # what changes now would be forgotten: wait until the plan is loaded again
+            if self._started.is_set():
+                return self.running
+            started = asyncio.ensure_future(self._started.wait())
+            either: list[asyncio.Future[Any]] = [started, self._ended]
+            try:
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                started.cancel()
+        return None
 
     async def cancel(self, find: Callable[[], Execution], *, hard: bool) -> None:
         """Cancel the plan, and wait until its end is durable. Any later owner would cancel it too."""

@@ -343,29 +343,36 @@ async def ask(
     Raises the error of the answer, NotAnswered, AnswerLost, and PlanError if the plan is being cancelled, or if no
     process runs it and ``at_rest`` is left out."""
     here: Ownership | None = fleet.running_plans.get(name)
-    if here is not None and here.running is not None and here.running.active:
-        return await _ask_here(fleet, here, here.running, kind, request, timeout)
+    if here is not None:
+        with contextlib.suppress(_NotActive):
+            return await _ask_here(fleet, here, kind, request, timeout)
     return await _StoredRequest(fleet, name, kind, request).ask(timeout, silent_timeout, at_rest)
 
 
+class _NotActive(Exception):
+    """The plan has ended, or is being cancelled or left. Nothing was changed: ask as another process would."""
+
+
 async def _ask_here(
-    fleet: Fleet,
-    ownership: Ownership,
-    owner: RunningPlan,
-    kind: RequestKind[Answer],
-    request: Mapping[str, Any],
-    timeout: float,
+    fleet: Fleet, ownership: Ownership, kind: RequestKind[Answer], request: Mapping[str, Any], timeout: float
 ) -> tuple[Answer, str]:
-    """The answer of this process, which runs the plan: the register of a request would only be a detour."""
+    """The answer of this process, which runs the plan: the register of a request would only be a detour. Raises
+    _NotActive."""
+
+    def active() -> RunningPlan:
+        if ownership.running is None or not ownership.running.active:
+            raise _NotActive
+        return ownership.running
+
+    owner, name = active(), ownership.head.name
     if not kind.changes:
         return kind.perform(owner, request), owner.device
-    name = ownership.head.name
     await admin.check_not_cancelled(fleet.store, ownership.head, "edited")
     await owner.execution.roster.learn_devices()
     lost = f"Look whether it was applied: asterism plan story {name}"
     try:
         async with asyncio.timeout(timeout):
-            return await ownership.change(lambda: kind.perform(ownership.running or owner, request)), owner.device
+            return await ownership.change(lambda: kind.perform(active(), request)), owner.device
     except TimeoutError:
         raise AnswerLost(
             f"the change of plan {name!r} was not written within {format_duration(timeout)}. {lost}"

@@ -1,6 +1,6 @@
 """The program of the process guard, and what a child does before it becomes the user's program.
 
-``process_guard`` starts this file with ``python -I -S``, and explains the lines that it reads. It imports little, so
+``process_guard`` starts this text with ``python -I -S -c``, and explains the lines that it reads. It imports little, so
 that it starts fast and stays small. Where it can, it starts the children of its parent: a fork copies the page tables
 of the forking process, which takes tens of milliseconds in a large process and less than one here. ``clone`` with
 ``CLONE_PARENT`` makes the new process a child of the guard's parent, which can wait for it as for any other. A guard
@@ -15,6 +15,7 @@ import select
 import signal
 import sys
 import time
+from contextlib import suppress
 from functools import cache
 
 TYPE_CHECKING = False
@@ -117,9 +118,39 @@ def ignored_signals() -> list[int]:
     return [int(number) for number in numbers if signal.getsignal(number) is signal.SIG_IGN]
 
 
+def current_umask() -> int | None:
+    """The umask of this process; None if it is not known. To ask the system for it is to change it."""
+    try:
+        with open("/proc/self/status", "rb") as status:
+            return next((int(line.split()[1], 8) for line in status if line.startswith(b"Umask:")), None)
+    except OSError:
+        return None
+
+
+def current_limits() -> dict[int, tuple[int, int]]:
+    """The limits of resources of this process: soft and hard, by number."""
+    import resource
+
+    numbers = {number for name, number in vars(resource).items() if name.startswith("RLIMIT_")}
+    return {number: resource.getrlimit(number) for number in numbers}
+
+
+def _adopt(order: dict[str, Any]) -> None:
+    """Take over what the parent has changed of itself since the guard began."""
+    import resource
+
+    if order["umask"] is not None:
+        os.umask(order["umask"])
+    for number, limits in order["limits"].items():
+        if resource.getrlimit(number) != limits:
+            with suppress(OSError, ValueError):  # a hard limit that only the parent could raise
+                resource.setrlimit(number, limits)
+
+
 def _become(ticket: int, order: dict[str, Any], files: list[int]) -> None:
     """Become the program of an order. The parent's state that a child inherits is in the order, since the guard has its
     own."""
+    _adopt(order)
     os.fchdir(files[3])
     if order["cwd"] is not None:
         os.chdir(order["cwd"])

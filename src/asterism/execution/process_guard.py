@@ -58,6 +58,10 @@ class Admission(NamedTuple):
     cwd: str | None
 
 
+_PROGRAM = guard_main.__loader__.get_source(guard_main.__name__)  # type: ignore[union-attr]
+"""From memory: the file may be gone, or that of another version, when a guard starts."""
+
+
 @dataclass(frozen=True, slots=True)
 class Launch:
     """A program to start. ``executable`` is the file to execute if it is not the first word; ``files`` are standard
@@ -93,6 +97,8 @@ class Launch:
             "cwd": None if self.cwd is None else os.fsencode(self.cwd),
             "session": self.session,
             "ignored": guard_main.ignored_signals(),
+            "umask": guard_main.current_umask(),
+            "limits": guard_main.current_limits(),
             "blocked": [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, ())],
             "admission": admission and (admission.ticket, admission.own_stat, admission.agent, admission.cwd),
             "files": 4 if admission is None else 5,
@@ -132,7 +138,7 @@ class Guard:
         if self._is_dead():
             self.close()
             self._input, other = socket.socketpair()
-            words = [sys.executable, "-I", "-S", guard_main.__file__, str(self._grace)]
+            words = [sys.executable, "-I", "-S", "-c", _PROGRAM, str(self._grace)]
             with other:
                 # a group of its own: a Ctrl-C in the terminal must not reach it
                 self._process = subprocess.Popen(words, stdin=other.fileno(), stdout=subprocess.PIPE, process_group=0)
@@ -158,7 +164,10 @@ class Guard:
         assert self._input is not None
         admission = launch.admission
         order = marshal.dumps(launch.order())
-        here = os.open(".", getattr(os, "O_PATH", os.O_RDONLY))
+        try:
+            here = os.open(".", getattr(os, "O_PATH", os.O_RDONLY))
+        except OSError:  # this process may not search its directory; it can be inherited all the same
+            return _fork(self.pipe(), ticket, launch)
         files = [*launch.files, here, *(() if admission is None else (admission.groups,))]
         message = b"!%d %d\n%s" % (ticket, len(order), order)
         try:
@@ -168,11 +177,14 @@ class Guard:
             return self._lost(ticket)
         finally:
             os.close(here)
-        until = time.monotonic() + ANSWER_TIMEOUT
-        while ticket not in self._answers:
-            # a child that waits holds the pipe, so its end does not tell that the guard was killed
-            if not self._read_lines(0.1) and (self._is_dead() or time.monotonic() > until):
-                return self._lost(ticket)
+        try:
+            answered = self._wait_for_answer(ticket)
+        except BaseException:  # of a signal handler: the child would run, and nobody would know of it
+            with contextlib.suppress(DeviceTrouble):
+                self._lost(ticket)
+            raise
+        if not answered:
+            return self._lost(ticket)
         number, *failure = self._answers.pop(ticket)
         self._children.pop(ticket, None)
         if not failure:
@@ -182,6 +194,14 @@ class Guard:
             return _fork(self.pipe(), ticket, launch)
         operating_system.wait_for_child(int(number))
         raise _start_error(failure[0], int(failure[1]), launch)
+
+    def _wait_for_answer(self, ticket: int) -> bool:
+        until = time.monotonic() + ANSWER_TIMEOUT
+        while ticket not in self._answers:
+            # a child that waits holds the pipe, so its end does not tell that the guard was killed
+            if not self._read_lines(0.1) and (self._is_dead() or time.monotonic() > until):
+                return False
+        return True
 
     def _is_dead(self) -> bool:
         return self._process is None or self._process.poll() is not None

@@ -21,14 +21,15 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from asterism.base import operating_system
 from asterism.base.text import masked_url
+from asterism.core.errors import DeviceTrouble
 from asterism.execution import process_guard
 from asterism.execution.processes import Listener, Transport, start_process
 from asterism.series.register import RegisterUnavailable
@@ -63,7 +64,7 @@ _IDENTITY = {
 
 
 class GitTimeout(Exception):
-    """A git command exceeded the timeout and was ended."""
+    """A git command exceeded the timeout, or lost its guard, and was ended."""
 
 
 class GitResult(NamedTuple):
@@ -135,6 +136,8 @@ class PrivateRepository:
                     process = await start
                 except FileNotFoundError:
                     raise RegisterUnavailable("git is not installed: a series on a git remote needs it") from None
+                except DeviceTrouble as trouble:  # it may have begun
+                    raise GitTimeout(f"git {words[0]} was ended: {trouble}") from None
             ended = asyncio.gather(listener.exited, listener.output_ended)
             try:
                 await asyncio.wait_for(asyncio.shield(ended), self._timeout)
@@ -158,7 +161,7 @@ def _remove_abandoned() -> None:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-async def _end(process: Transport, ended: Awaitable[object]) -> None:
+async def _end(process: Transport, ended: asyncio.Future[Any]) -> None:
     """End a process with its whole group."""
     alive = _signal_group(process.get_pid(), signal.SIGTERM)  # on SIGTERM git removes its locks
     deadline = time.monotonic() + GRACE
@@ -169,7 +172,10 @@ async def _end(process: Transport, ended: Awaitable[object]) -> None:
     finally:
         if alive:
             _signal_group(process.get_pid(), operating_system.KILL)
-        await ended
+        try:  # a process outside the group may hold the pipes
+            await asyncio.wait([ended], timeout=GRACE)
+        finally:
+            process.close()
 
 
 def _signal_group(group: int, number: int) -> bool:

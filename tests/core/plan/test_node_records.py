@@ -21,7 +21,7 @@ from asterism.core.plan.edits import AddDependency, AddTask, UpdateTask
 from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.journal import RecordedConstellation
 from asterism.core.plan.node import AttemptTimes, Node
-from asterism.core.plan.node_records import NodeRecords, SharedNodes, own_copy, own_task
+from asterism.core.plan.node_records import NodeRecords, SharedNodes, is_immutable, own_copy, own_task
 from asterism.core.plan.status import COMPLETED, FAILED, PENDING, RUNNING, TERMINAL, TaskStatus
 from asterism.core.plan.task import Task
 
@@ -460,3 +460,13 @@ def test_a_task_with_very_deep_data_stays_as_it_is() -> None:
     assert own_task(task) is task
     while deep:
         deep = deep.pop()
+
+
+def test_a_very_deep_result_stays_as_it_is() -> None:
+    deep: tuple[Any, ...] = ()
+    for _ in range(100_000):
+        deep = (deep,)
+    assert own_copy(deep) is deep
+    assert not is_immutable(deep)
+    while deep:
+        (deep,) = deep

@@ -209,7 +209,10 @@ def is_immutable(value: Any) -> bool:
     if type(value) in _IMMUTABLE or isinstance(value, Enum):
         return True
     if type(value) in (tuple, frozenset):
-        return all(map(is_immutable, value))
+        try:
+            return all(map(is_immutable, value))
+        except RecursionError:
+            return False
     return type(value) is MappingProxyType and not value
 
 
