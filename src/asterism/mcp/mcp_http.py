@@ -30,7 +30,7 @@ from starlette.routing import BaseRoute, Route
 
 from asterism.api.credentials import Credential
 from asterism.api.http_form import LARGEST_BODY
-from asterism.base.follow import first_of
+from asterism.base.follow import first_of, stopped
 from asterism.base.http_limits import RequestRefused, read_body
 from asterism.base.strict_json import NotStrictJson, parse_strict
 from asterism.server.endpoint import MAX_DEPTH, ServerState, in_time
@@ -171,9 +171,7 @@ class McpEndpoint:
             await asyncio.wait([answering, ending], return_when=asyncio.FIRST_COMPLETED)
         finally:
             answered = answering.done()
-            for task in (answering, ending):
-                task.cancel()
-            await asyncio.gather(answering, ending, return_exceptions=True)
+            await stopped(answering, ending)
         if answered:
             answering.result()
         elif begun:

@@ -27,7 +27,7 @@ from asterism.cli.option_types import (
     approval_rule,
     duration_option,
     edit_scope,
-    named_values,
+    parameter_option,
     size_option,
 )
 from asterism.cli.plan.plan_context import (
@@ -94,14 +94,7 @@ plan_argument = click.argument("plan", metavar="PLAN.YAML", type=click.Path())
 
 
 parameter_options = options(
-    click.option(
-        "--set",
-        "settings",
-        multiple=True,
-        callback=named_values,
-        metavar="NAME=VALUE",
-        help="The value of a parameter of the plan file; repeatable.",
-    ),
+    parameter_option,
     click.option("--params", "params_file", metavar="FILE", help="A YAML or JSON file with values of parameters."),
     click.option("--only", multiple=True, metavar="TASK", help="Only this task and what it needs; repeatable."),
 )

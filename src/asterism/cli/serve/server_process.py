@@ -19,6 +19,7 @@ from types import MappingProxyType
 import click
 
 from asterism.api.credentials import Credentials
+from asterism.base.follow import stopped
 from asterism.base.http_limits import raise_descriptor_limit
 from asterism.base.listen_address import CannotServe, ListenAddress
 from asterism.base.operating_system import stop_signals
@@ -203,8 +204,6 @@ async def _until_signal(serving: asyncio.Task[None]) -> None:
             await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
         finally:
             ended = serving.done()
-            for task in (serving, stopping):
-                task.cancel()
-            await asyncio.gather(serving, stopping, return_exceptions=True)
+            await stopped(serving, stopping)
     if ended:
         serving.result()
