@@ -12,6 +12,8 @@ import pytest
 from asterism.core.errors import NotJson, TooLarge
 from asterism.core.json_values import LARGE, MAX_DEPTH, SizeLimit, is_large, plain_json, plain_object
 
+TOO_LONG = "is a number with more than 4,300 digits, which most readers of JSON refuse"
+
 
 @pytest.mark.parametrize(
     ("value", "same"),
@@ -19,6 +21,7 @@ from asterism.core.json_values import LARGE, MAX_DEPTH, SizeLimit, is_large, pla
         (None, None),
         (True, True),
         (5, 5),
+        ([10**4299, "x"], [10**4299, "x"]),
         (0.5, 0.5),
         ("é\n", "é\n"),
         ((1, (2,)), [1, [2]]),
@@ -47,6 +50,10 @@ def test_the_answer_is_a_copy() -> None:
         ({"a": {5: 1}}, "value.a has the key 5, and JSON keys are strings"),
         ([float("nan")], "value[0] is nan, which JSON cannot hold"),
         (float("-inf"), "value is -inf, which JSON cannot hold"),
+        pytest.param(10**4300, f"value {TOO_LONG}", id="a long number"),
+        ({"a": -(10**4300)}, f"value.a {TOO_LONG}"),
+        (["b", 1, 10**4300], f"value[2] {TOO_LONG}"),
+        ([-(10**4300), 1], f"value[0] {TOO_LONG}"),
     ],
 )
 def test_anything_else_is_refused_with_the_place_that_is_in_the_way(value: Any, words: str) -> None:

@@ -655,3 +655,15 @@ async def test_an_edit_of_its_own_plan_while_it_is_being_cancelled_is_refused(
     with pytest.raises((PlanError, EditRejected), match="cancel"):
         await edit_plan(orchestrator.fleet, "nightly", adding("c"))
     assert "c" not in (await stage.load()).plan
+
+
+async def test_an_edit_that_cannot_be_written_as_json_is_refused_and_the_plan_goes_on(stage: Stage) -> None:
+    orchestrator = stage.orchestrator()
+    stage.spawn(orchestrator.run(chain("a", "b", call="wait")))
+    await durable_work.gate("a begun").wait()
+    too_long = EditBatch((UpdateTask("b", inputs={"n": 10**4300}),), "bob")
+    with pytest.raises(EditRejected, match="a number with more than 4,300 digits"):
+        await edit_plan(orchestrator.fleet, "nightly", too_long)
+    await edit_plan(orchestrator.fleet, "nightly", adding("c"))
+    stored = await stage.load()
+    assert (stored.plan.version, "c" in stored.plan, "n" in stored.plan["b"].task.inputs) == (1, True, False)

@@ -149,7 +149,7 @@ def test_concurrent_writes_of_tokens_lose_none(store: SqliteStore) -> None:
     assert all(TokenFile(store).get(f"peer {number}") == Token("token") for number in range(24))
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"kitchen": 5}', "{"])
+@pytest.mark.parametrize("text", ["", "[]", '{"kitchen": 5}', "{", pytest.param("[" * 100_000, id="deep")])
 def test_damaged_tokens_are_reported(store: SqliteStore, text: str) -> None:
     write_private(store.path.with_name("laptop.db-peers.json"), text.encode(), replace=True)
     with pytest.raises(UnusableSecret, match="is damaged"):

@@ -122,7 +122,7 @@ class PrivateDocument(Generic[T]):
             return None
         try:
             return self._parse(json.loads(data))
-        except (AttributeError, KeyError, TypeError, ValueError):
+        except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
             raise UnusableSecret(f"{self.path} is damaged: {self._advice}") from None
 
     def write(self, document: Any) -> None:

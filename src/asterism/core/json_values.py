@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -35,6 +35,8 @@ class SizeLimit(NamedTuple):
 _SCALARS = frozenset({type(None), bool, int, str})
 _NAMES = frozenset({str})
 MAX_DEPTH = 200  # the json module fails near the recursion limit of Python; this fails earlier, with a clear message
+MAX_DIGITS = 4300  # Python neither prints nor reads longer numbers
+_TOO_LONG = 10**MAX_DIGITS
 
 
 LARGE = 10_000
@@ -59,14 +61,18 @@ def is_large(value: Any) -> bool:
 
 def plain_object(value: Mapping[str, Any], where: str = "value") -> dict[str, Any]:
     """As ``plain_json`` for an object; a flat one is copied at once. Raises NotJson."""
-    if type(value) is dict and _SCALARS.issuperset(map(type, value.values())) and _NAMES.issuperset(map(type, value)):
+    if type(value) is dict and _NAMES.issuperset(map(type, value)) and _are_plain(value.values()):
         return value.copy()
     return plain_json(value, where)  # type: ignore[no-any-return]
 
 
 def plain_json(value: Any, where: str = "value", depth: int = 0) -> Any:
     """A copy of ``value`` that consists of JSON types only. Raises NotJson with the place of the first other value."""
-    if type(value) in _SCALARS or isinstance(value, bool | int | str):
+    if type(value) in _SCALARS or isinstance(value, int | str):
+        if isinstance(value, int) and abs(value) >= _TOO_LONG:
+            raise NotJson(
+                f"{where} is a number with more than {MAX_DIGITS:,} digits, which most readers of JSON refuse"
+            )
         return value
     if isinstance(value, float):
         if math.isfinite(value):
@@ -75,7 +81,7 @@ def plain_json(value: Any, where: str = "value", depth: int = 0) -> Any:
     if depth >= MAX_DEPTH:
         raise NotJson(f"{where} is nested more than {MAX_DEPTH} deep")
     if isinstance(value, list | tuple):
-        if _SCALARS.issuperset(map(type, value)):
+        if _are_plain(value):
             return list(value)
         return [plain_json(item, f"{where}[{index}]", depth + 1) for index, item in enumerate(value)]
     if type(value) is dict or isinstance(value, Mapping):
@@ -84,3 +90,12 @@ def plain_json(value: Any, where: str = "value", depth: int = 0) -> Any:
                 raise NotJson(f"{where} has the key {key!r}, and JSON keys are strings")
         return {key: plain_json(item, f"{where}.{key}", depth + 1) for key, item in value.items()}
     raise NotJson(f"{where} is a {type(value).__name__}, which is not JSON")
+
+
+def _are_plain(values: Collection[Any]) -> bool:
+    """Whether these are scalars that need no closer look."""
+    kinds = set(map(type, values))
+    if not kinds <= _SCALARS:
+        return False
+    numbers = values if kinds == {int} else [value for value in values if type(value) is int]
+    return not numbers or (max(numbers) < _TOO_LONG and min(numbers) > -_TOO_LONG)

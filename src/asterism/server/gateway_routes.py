@@ -25,6 +25,7 @@ from asterism.base.follow import beside, stopped
 from asterism.base.http_limits import PROXY, Bodies, RequestRefused, address_of, bearer_token, place_of, read_body
 from asterism.base.rate_limit import RecentEvents
 from asterism.base.strict_json import NotStrictJson, parse_strict
+from asterism.core.json_values import MAX_DIGITS
 from asterism.core.run.session import plain_device_name
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
@@ -52,9 +53,6 @@ REQUESTS_AT_ONCE = 64
 
 MONITOR_RETRY = 5.0
 """Seconds between two tries to monitor the fleet, while another server on this machine does."""
-
-MAX_DIGITS = 4300
-"""The most digits of a number in a message: what Python prints, and so what a result may have."""
 
 
 class GatewayRoutes:
