@@ -313,8 +313,8 @@ def _read(operation: Operation[Any, Any, Answer], answer: httpx.Response, tries:
 
 
 def _stream_headers(lines: EventLines) -> dict[str, str]:
-    found = {"accept": "text/event-stream"}
-    return found if lines.last_id is None else {**found, "last-event-id": lines.last_id}
+    headers = {"accept": "text/event-stream"}
+    return headers if lines.last_id is None else {**headers, "last-event-id": lines.last_id}
 
 
 def _fleet_event(received: ReceivedEvent) -> documents.FleetEvent:

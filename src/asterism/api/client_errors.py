@@ -31,7 +31,7 @@ class ApiError(AsterismError):
     ) -> None:
         self.status, self.problem, self.retry_after, self.approval = status, problem, retry_after, approval
         self.violations = tuple(violations)
-        lines = "".join(f"\n  - {one.message}" for one in self.violations)
+        lines = "".join(f"\n  - {violation.message}" for violation in self.violations)
         super().__init__(f"{detail}{lines}")
 
 
@@ -58,11 +58,11 @@ def error_of(status: int, document: Any, retry_after: str | None) -> AsterismErr
     if not isinstance(document, dict):
         return ApiError(status, "", "the answer is not one of an Asterism server")
     problem = str(document.get("type", "")).removeprefix(PREFIX)
-    found = document.get("violations")
+    listed = document.get("violations")
     violations = [
-        Violation(one.get("edit"), str(one.get("rule")), str(one.get("message")))
-        for one in (found if isinstance(found, list) else ())
-        if isinstance(one, dict)
+        Violation(violation.get("edit"), str(violation.get("rule")), str(violation.get("message")))
+        for violation in (listed if isinstance(listed, list) else ())
+        if isinstance(violation, dict)
     ]
     if problem == "edit-rejected":
         return EditRejected(violations)

@@ -145,9 +145,9 @@ class Credentials:
             page_sha256=None if page_key is None else secret_hash(page_key),
         )
         old = [
-            PutRegister(one.key, None, one.revision)
-            for one in await self._store.registers(CREDENTIALS)
-            if _ended_at(_decode(one)) < now - KEPT_AFTER_END
+            PutRegister(register.key, None, register.revision)
+            for register in await self._store.registers(CREDENTIALS)
+            if _ended_at(_decode(register)) < now - KEPT_AFTER_END
         ]
         await self._store.commit([PutRegister(f"{CREDENTIALS}{identity}", credential.to_json(), None), *old, *also])
         return NewToken(credential, token, page_key)
@@ -155,35 +155,35 @@ class Credentials:
     async def find(self, token: str) -> Credential | None:
         """The credential of a token; None if there is none, or it is not active."""
         parts = _TOKEN.fullmatch(token)
-        found = await self._store.register(f"{CREDENTIALS}{parts[1]}") if parts is not None else None
-        if found is None:
+        register = await self._store.register(f"{CREDENTIALS}{parts[1]}") if parts is not None else None
+        if register is None:
             return None
-        credential = _decode(found)
+        credential = _decode(register)
         right = hmac.compare_digest(credential.sha256, secret_hash(token))
         return credential if right and credential.state(self._store.clock()) == "active" else None
 
     async def is_active(self, identity: str) -> bool:
         """Whether a credential that was found before is still valid."""
-        found = await self._store.register(f"{CREDENTIALS}{identity}")
-        return found is not None and _decode(found).state(self._store.clock()) == "active"
+        register = await self._store.register(f"{CREDENTIALS}{identity}")
+        return register is not None and _decode(register).state(self._store.clock()) == "active"
 
     async def all(self) -> list[Credential]:
         """All credentials, those that ended lately included, oldest first."""
-        found = [_decode(one) for one in await self._store.registers(CREDENTIALS)]
-        return sorted(found, key=lambda one: (one.created_at, one.id))
+        credentials = [_decode(register) for register in await self._store.registers(CREDENTIALS)]
+        return sorted(credentials, key=lambda credential: (credential.created_at, credential.id))
 
     async def revoke(self, identity: str) -> Credential:
         """Revoke a credential: the next request with it is refused. Raises UnknownCredential."""
 
         async def attempt() -> Credential:
-            found = await self._store.register(f"{CREDENTIALS}{identity}")
-            if found is None:
+            register = await self._store.register(f"{CREDENTIALS}{identity}")
+            if register is None:
                 raise UnknownCredential(f"no token has the id {identity!r}; list them with: asterism token list")
-            credential = _decode(found)
+            credential = _decode(register)
             if credential.revoked_at is None:
-                value = {**found.value, "revoked_at": self._store.clock()}
-                await self._store.commit([PutRegister(found.key, value, found.revision)])
-                return _decode(Register(found.key, value, found.revision + 1))
+                value = {**register.value, "revoked_at": self._store.clock()}
+                await self._store.commit([PutRegister(register.key, value, register.revision)])
+                return _decode(Register(register.key, value, register.revision + 1))
             return credential
 
         return await retry_on_conflict(attempt)
@@ -202,16 +202,16 @@ class Credentials:
         """Exchange a one-time code for a session, or for a token. Raises LoginRefused."""
 
         async def attempt() -> NewToken:
-            found = await self._store.register(f"{LOGINS}{secret_hash(code)}")
-            if found is None or found.value["until"] < self._store.clock():
+            login = await self._store.register(f"{LOGINS}{secret_hash(code)}")
+            if login is None or login.value["until"] < self._store.clock():
                 raise LoginRefused("this code was used or has expired; get a new one with: asterism token login")
             return await self.create(
-                found.value["name"],
-                found.value["scopes"],
-                by=found.value["by"],
+                login.value["name"],
+                login.value["scopes"],
+                by=login.value["by"],
                 valid_for=SESSION_LIFETIME if kind == SESSION else LOGIN_LIFETIME,
                 kind=kind,
-                also=[PutRegister(found.key, None, found.revision)],
+                also=[PutRegister(login.key, None, login.revision)],
             )
 
         return await retry_on_conflict(attempt)

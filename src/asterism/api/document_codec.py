@@ -64,7 +64,7 @@ def _reader(kind: Any) -> Reader:
 def _document_reader(kind: Any, arguments: tuple[Any, ...]) -> Reader:
     replaced = dict(zip(getattr(kind, "__parameters__", ()), arguments, strict=False))
     hints = get_type_hints(kind, include_extras=True)
-    readers = {one.name: _reader(_substituted(hints[one.name], replaced)) for one in dataclasses.fields(kind)}
+    readers = {field.name: _reader(_substituted(hints[field.name], replaced)) for field in dataclasses.fields(kind)}
 
     def read(value: Any) -> Any:
         if isinstance(value, kind):
@@ -91,7 +91,7 @@ def _substituted(hint: Any, replaced: Mapping[Any, Any]) -> Any:
     if hint in replaced:
         return replaced[hint]
     parameters = getattr(hint, "__parameters__", ())
-    return hint[tuple(replaced.get(one, one) for one in parameters)] if parameters else hint
+    return hint[tuple(replaced.get(parameter, parameter) for parameter in parameters)] if parameters else hint
 
 
 def _union_reader(kinds: tuple[Any, ...]) -> Reader:

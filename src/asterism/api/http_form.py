@@ -53,20 +53,20 @@ def http_form(operation: Operation[Any, Any, Any], request: Any) -> HttpForm:
     """What to send for a request. Fields that have their default are left out: an older server need not know them."""
     in_path = path_fields(operation.path)
     path = operation.path.format(**{name: path_part(str(getattr(request, name))) for name in in_path})
-    given = {
-        one.name: getattr(request, one.name)
-        for one in dataclasses.fields(request)
-        if one.name not in in_path and getattr(request, one.name) != _default(one)
+    fields = {
+        field.name: getattr(request, field.name)
+        for field in dataclasses.fields(request)
+        if field.name not in in_path and getattr(request, field.name) != _default(field)
     }
     if operation.method in ("GET", "DELETE"):
-        return HttpForm(operation.method, API + path, {name: _text(value) for name, value in given.items()}, None)
-    if "edits" in given and given["edits"] is not None:
-        given["edits"] = edits_json(given["edits"])
-    return HttpForm(operation.method, API + path, {}, given)
+        return HttpForm(operation.method, API + path, {name: _text(value) for name, value in fields.items()}, None)
+    if "edits" in fields and fields["edits"] is not None:
+        fields["edits"] = edits_json(fields["edits"])
+    return HttpForm(operation.method, API + path, {}, fields)
 
 
-def _default(one: dataclasses.Field[Any]) -> Any:
-    return one.default_factory() if one.default_factory is not dataclasses.MISSING else one.default
+def _default(field: dataclasses.Field[Any]) -> Any:
+    return field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
 
 
 def _text(value: Any) -> str:

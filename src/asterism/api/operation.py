@@ -136,8 +136,8 @@ class Operation(Generic[Parameters, Request, Answer]):
             return self
 
         @wraps(self.request)
-        def call(*given: Parameters.args, **named: Parameters.kwargs) -> Any:
-            return system.call(self, self.request(*given, **named))
+        def call(*positional: Parameters.args, **named: Parameters.kwargs) -> Any:
+            return system.call(self, self.request(*positional, **named))
 
         return call
 

@@ -157,10 +157,12 @@ class RequestTries:
             text = f"{self.url} has no operation {self.operation}: {other}"
             return type(problem)(problem.status, problem.problem, text)
         unknown = [
-            one.message.partition(":")[0] for one in problem.violations if one.rule in ("extra_forbidden", "missing")
+            violation.message.partition(":")[0]
+            for violation in problem.violations
+            if violation.rule in ("extra_forbidden", "missing")
         ]
         if other is not None and unknown:
-            missing = any(one.rule == "missing" for one in problem.violations)
+            missing = any(violation.rule == "missing" for violation in problem.violations)
             what = "needs more for" if missing else "does not know this of"
             text = f"{self.url} {what} {self.operation}: {', '.join(unknown)}; {other}"
             return type(problem)(problem.status, problem.problem, text)

@@ -44,8 +44,8 @@ class ScopeMissing(AsterismError):
 
 def check_scopes(scopes: Iterable[str]) -> frozenset[str]:
     """The scopes as a set. Raises InvalidScope."""
-    found = frozenset(scopes)
-    for scope in found:
+    checked = frozenset(scopes)
+    for scope in checked:
         kind, colon, name = scope.partition(":")
         plain = scope in PLAIN
         named = kind == "edit" and colon and name and name.isprintable() and len(name) <= MAX_LENGTH
@@ -56,9 +56,9 @@ def check_scopes(scopes: Iterable[str]) -> frozenset[str]:
             )
         if not plain and not named:
             raise InvalidScope(f"{scope!r} is not a valid scope; the scopes are: {', '.join(PLAIN)} and edit:PLAN")
-    if not found:
+    if not checked:
         raise InvalidScope(f"at least one scope is needed: {', '.join(PLAIN)} or edit:PLAN")
-    return found
+    return checked
 
 
 def allows(scopes: Collection[str], need: str) -> bool:

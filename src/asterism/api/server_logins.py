@@ -103,8 +103,8 @@ def default_name(url: str) -> str:
 def token_for(url: str) -> tuple[str, str | None]:
     """The token for the server at an address, empty if there is none, and the file of its certificate authority.
     Raises UnusableSecret."""
-    given = os.environ.get(TOKEN_VARIABLE, "")
+    token = os.environ.get(TOKEN_VARIABLE, "")
     kept = ServerLogins().of_url(url)
     if kept is None:
-        return given, None
-    return given or kept.token, kept.authority
+        return token, None
+    return token or kept.token, kept.authority

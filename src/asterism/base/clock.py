@@ -49,7 +49,7 @@ def new_id(now: float, chance: random.Random) -> str:
 def new_ids(millisecond: int, chance: random.Random, number: int) -> list[str]:
     """Ids of runs that are created together, in ascending order."""
     first = f"{millisecond & 0xFFFFFFFFFFFF:012x}"
-    return [f"{first}{one:012x}" for one in sorted([chance.getrandbits(48) for _ in range(number)])]
+    return [f"{first}{suffix:012x}" for suffix in sorted([chance.getrandbits(48) for _ in range(number)])]
 
 
 # -- server clock ------------------------------------------------------------------------------------------------------

@@ -80,8 +80,8 @@ def _next_time_of_day(standard: str, place: ZoneInfo, after: float) -> int | Non
     """The next tick of a job at times of the day: each local time counts once, also if it comes twice or never."""
     from cronsim import CronSim
 
-    for found in CronSim(standard, _local(after, place)):
-        tick = _first_instant(found, place)
+    for local in CronSim(standard, _local(after, place)):
+        tick = _first_instant(local, place)
         if tick > after:  # the search may begin in the second of two equal hours
             return tick
     return None
@@ -96,10 +96,10 @@ def _next_as_time_passes(standard: str, place: ZoneInfo, after: float) -> int | 
 
     local, offset = _local(after, place), _offset(after, place)
     while True:
-        found = next(CronSim(standard, local), None)
-        if found is None:
+        match = next(CronSim(standard, local), None)
+        if match is None:
             return None
-        tick = int(found.replace(tzinfo=UTC).timestamp()) - offset
+        tick = int(match.replace(tzinfo=UTC).timestamp()) - offset
         change = _next_change(after, min(tick, after + LONGEST_CHANGE), place)
         if change is not None:
             after, offset = change, _offset(change, place)

@@ -167,7 +167,7 @@ class Connections:
     def enter(self, address: str) -> Place:
         """A place for a new connection. Another connection may be closed for it."""
         prefix, now = network_of(address), self._now()
-        alike = [one for one in self.strangers.values() if one.address == prefix]  # the oldest first
+        alike = [known for known in self.strangers.values() if known.address == prefix]  # the oldest first
         too_many = alike[: max(0, len(alike) + 1 - self._per_address)]
         for place in too_many:
             if now - place.since >= self._fresh:
@@ -234,14 +234,16 @@ class Connections:
             place.close()
 
     def _most_dispensable(self) -> Place:
-        counts = Counter(one.address for one in self.strangers.values())
+        counts = Counter(place.address for place in self.strangers.values())
         spared = {address for address in self._known if counts[address] <= self._per_address}
-        return min(self.strangers.values(), key=lambda one: (one.address in spared, -counts[one.address], one.number))
+        return min(
+            self.strangers.values(), key=lambda place: (place.address in spared, -counts[place.address], place.number)
+        )
 
     def _closed_idle(self, among: list[Place]) -> bool:
-        idle = [one for one in among if not one.busy]
+        idle = [place for place in among if not place.busy]
         if idle:
-            self._close(min(idle, key=lambda one: one.number))
+            self._close(min(idle, key=lambda place: place.number))
         return bool(idle)
 
     def _close(self, place: Place) -> None:
@@ -255,14 +257,14 @@ def network_of(address: str) -> str:
     """What counts as one address: for IPv6 the /64 network, since one machine may have any number of addresses in
     it."""
     try:
-        found = ipaddress.ip_address(address.partition("%")[0])
+        parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
         return address
-    if isinstance(found, ipaddress.IPv6Address):
-        if found.ipv4_mapped is not None:
-            return str(found.ipv4_mapped)
-        return str(ipaddress.ip_network((found, 64), strict=False))
-    return str(found)
+    if isinstance(parsed, ipaddress.IPv6Address):
+        if parsed.ipv4_mapped is not None:
+            return str(parsed.ipv4_mapped)
+        return str(ipaddress.ip_network((parsed, 64), strict=False))
+    return str(parsed)
 
 
 def address_of(request: Request) -> str:

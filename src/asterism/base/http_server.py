@@ -76,9 +76,9 @@ class Listener:
         self._loop = asyncio.get_running_loop()
         self._sock, self._protocol, self._limits = sock, protocol, limits
         self._connected_over = self._over_either if also_plain else self._over_one
-        self._terms: dict[str, Any] = {}
+        self._tls: dict[str, Any] = {}
         if context is not None:
-            self._terms = {
+            self._tls = {
                 "ssl": context,
                 "ssl_handshake_timeout": limits.handshake,
                 "ssl_shutdown_timeout": limits.head,
@@ -144,14 +144,14 @@ class Listener:
         _send_at_once(sock)
         place = self.connections.enter(address)
         place.close = lambda: _hang_up(sock)
-        made = asyncio.ensure_future(self._connected_over(place, sock, self._terms))
+        made = asyncio.ensure_future(self._connected_over(place, sock, self._tls))
         self._connecting[made] = place
         made.add_done_callback(self._connected)
 
-    def _over_one(self, place: Place, sock: socket.socket, terms: dict[str, Any]) -> Coroutine[Any, Any, Any]:
-        return self._loop.connect_accepted_socket(lambda: self._protocol(place), sock, **terms)
+    def _over_one(self, place: Place, sock: socket.socket, tls: dict[str, Any]) -> Coroutine[Any, Any, Any]:
+        return self._loop.connect_accepted_socket(lambda: self._protocol(place), sock, **tls)
 
-    async def _over_either(self, place: Place, sock: socket.socket, terms: dict[str, Any]) -> None:
+    async def _over_either(self, place: Place, sock: socket.socket, tls: dict[str, Any]) -> None:
         """Over TLS if the client begins with it. The first byte has the time of a head of a request."""
         try:
             readable = asyncio.Event()
@@ -167,7 +167,7 @@ class Listener:
         except BaseException:
             sock.close()
             raise
-        await self._over_one(place, sock, terms if first == TLS_HANDSHAKE else {})
+        await self._over_one(place, sock, tls if first == TLS_HANDSHAKE else {})
 
     def _connected(self, made: asyncio.Future[Any]) -> None:
         """From now on the protocol gives the place back; without a protocol, the handshake has failed."""
@@ -186,8 +186,8 @@ def _hang_up(sock: socket.socket) -> None:
 class LimitedProtocol(H11Protocol):
     """Closes connections on which the head of a request does not arrive in time."""
 
-    def __init__(self, place: Place, limits: Limits, log: logging.Logger, **terms: Any) -> None:
-        super().__init__(**terms)
+    def __init__(self, place: Place, limits: Limits, log: logging.Logger, **options: Any) -> None:
+        super().__init__(**options)
         self.logger = log
         self._place, self._limits, self._answer = place, limits, self.app
         self._late: asyncio.TimerHandle | None = None
@@ -254,7 +254,7 @@ class LimitedServer(uvicorn.Server):
         context: ssl.SSLContext | None,
         *,
         also_plain: bool = False,
-        **terms: Any,
+        **options: Any,
     ) -> None:
         config = uvicorn.Config(
             app,
@@ -266,7 +266,7 @@ class LimitedServer(uvicorn.Server):
             server_header=False,
             timeout_keep_alive=max(1, int(limits.idle)),
             h11_max_incomplete_event_size=LONGEST_HEAD,
-            **terms,
+            **options,
         )
         super().__init__(config)
         self._limits, self.log, self._context, self._also_plain = limits, log, context, also_plain

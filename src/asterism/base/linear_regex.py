@@ -42,8 +42,8 @@ class LinearPattern:
 
     def is_found(self, text: str) -> bool:
         """Whether the pattern is found anywhere in a text. A text with half of a surrogate pair has no match."""
-        found: bool = self._engine.isinstance_python(text)
-        return found
+        matches: bool = self._engine.isinstance_python(text)
+        return matches
 
 
 def size_of(pattern: str) -> int:

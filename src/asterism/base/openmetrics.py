@@ -57,7 +57,7 @@ class Family:
         if self.unit:
             yield f"# UNIT {self.name} {self.unit}"
         yield f"# HELP {self.name} {_escaped(self.help)}"
-        for values, value in sorted(self.samples.items(), key=lambda one: one[0]):
+        for values, value in sorted(self.samples.items(), key=lambda sample: sample[0]):
             named = [f'{name}="{_escaped(text)}"' for name, text in zip(self.labels, values, strict=True)]
             if isinstance(value, Histogram):
                 yield from self._buckets(named, value)
@@ -68,14 +68,14 @@ class Family:
         """The family with its ``most`` largest samples; of equal ones, those that come first."""
         if len(self.samples) <= most:
             return self
-        order = sorted(self.samples.items(), key=lambda one: (-_size(one[1]), one[0]))
+        order = sorted(self.samples.items(), key=lambda sample: (-_size(sample[1]), sample[0]))
         return replace(self, samples=dict(order[:most]))
 
     def to_json(self) -> dict[str, Any]:
         """The family for programs that read JSON."""
         samples = [
             {"labels": dict(zip(self.labels, values, strict=True)), **_value_json(value)}
-            for values, value in sorted(self.samples.items(), key=lambda one: one[0])
+            for values, value in sorted(self.samples.items(), key=lambda sample: sample[0])
         ]
         return {"name": self.name, "help": self.help, "samples": samples}
 

@@ -39,12 +39,12 @@ def trusted_owners(folder: Path) -> frozenset[int] | None:
     return frozenset({0, os.geteuid(), folder.stat().st_uid})
 
 
-def planted(path: Path, found: os.stat_result) -> str | None:
+def planted(path: Path, status: os.stat_result) -> str | None:
     """Return why a file cannot be trusted, given its status; None if it can."""
     owners = trusted_owners(path.parent)
-    if owners is None or found.st_uid in owners:
+    if owners is None or status.st_uid in owners:
         return None
-    return f"{path} belongs to another user (uid {found.st_uid}), who may have planted it"
+    return f"{path} belongs to another user (uid {status.st_uid}), who may have planted it"
 
 
 def open_plain(path: Path) -> int:

@@ -120,11 +120,11 @@ class Mask:
     @property
     def longest(self) -> int:
         """The greatest length of a value in any of its usual forms, in bytes."""
-        return max((one.longest for one in self._patterns), default=0)
+        return max((pattern.longest for pattern in self._patterns), default=0)
 
     def text(self, text: str) -> str:
         """The text, with ``[secret]`` in place of every value."""
-        spans = sorted(span for one in self._patterns for span in one.spans(text))
+        spans = sorted(span for pattern in self._patterns for span in pattern.spans(text))
         if not spans:
             return text
         parts: list[str] = []
@@ -141,7 +141,7 @@ class Mask:
         if not self._patterns:
             return text
         text = self.text(text)
-        forms = [form for one in self._patterns for form in one.forms]
+        forms = [form for pattern in self._patterns for form in pattern.forms]
         if cut and growing and any(text in form for form in forms):
             return ""
         first = max(_overlap(form, text) for form in forms) if cut else 0
@@ -274,10 +274,10 @@ class _SecretPattern:
 
     def spans(self, text: str) -> Iterator[tuple[int, int]]:
         """The positions of the value, also overlapping ones."""
-        found = self._pattern.search(text)
-        while found is not None:
-            yield found.span()
-            found = self._pattern.search(text, found.start() + 1)
+        match = self._pattern.search(text)
+        while match is not None:
+            yield match.span()
+            match = self._pattern.search(text, match.start() + 1)
         for core in self._cores:
             first = text.find(core)
             while first >= 0:
@@ -300,18 +300,18 @@ def _parts(value: str) -> Iterator[str]:
 
 def _tokens(value: str) -> Iterator[str]:
     """A pattern for each character. Letters and digits, which are never escaped, stand for themselves."""
-    for found in re.finditer(r"[A-Za-z0-9]+|\\+|.", value, re.DOTALL):
-        text = found[0]
+    for match in re.finditer(r"[A-Za-z0-9]+|\\+|.", value, re.DOTALL):
+        text = match[0]
         if text[0] == "\\":
             yield _backslashes(len(text))
         else:
-            yield text if text.isascii() and text.isalnum() else _character(text, first=found.start() == 0)
+            yield text if text.isascii() and text.isalnum() else _character(text, first=match.start() == 0)
 
 
 def _backslashes(count: int) -> str:
     """One pattern for a row of backslashes: separate patterns would try every split of the doubled ones."""
-    one = r"(?:%5[cC]|&(?:bsol|#0*92|#[xX]0*5[cC]);|\\x5[cC]|\\u005[cC])"
-    return rf"(?:\\{{{count},{8 * count}}}|{one}{{{count}}})"
+    encoded = r"(?:%5[cC]|&(?:bsol|#0*92|#[xX]0*5[cC]);|\\x5[cC]|\\u005[cC])"
+    return rf"(?:\\{{{count},{8 * count}}}|{encoded}{{{count}}})"
 
 
 def _character(sign: str, *, first: bool) -> str:
@@ -390,7 +390,7 @@ def _forms(value: str) -> frozenset[str]:
 
 
 def _lower_hex(text: str) -> str:
-    return re.sub("%[0-9A-F]{2}", lambda found: found[0].lower(), text)
+    return re.sub("%[0-9A-F]{2}", lambda match: match[0].lower(), text)
 
 
 def _overlap(left: str, right: str) -> int:
@@ -399,8 +399,8 @@ def _overlap(left: str, right: str) -> int:
     return next((size for size in range(longest, 0, -1) if left.endswith(right[:size])), 0)
 
 
-def _same(one: Iterable[Any], other: Iterable[Any]) -> bool:
-    return all(map(is_, one, other))
+def _same(left: Iterable[Any], right: Iterable[Any]) -> bool:
+    return all(map(is_, left, right))
 
 
 def _digits(number: float) -> str:

@@ -38,7 +38,7 @@ def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[st
     def places() -> dict[str, str]:
         source = sys.modules[package].__loader__.get_source(package)  # type: ignore[union-attr]
         imports = _LAZY_IMPORT.findall(source.partition("\nif TYPE_CHECKING:\n")[2])
-        return {name: module for module, several, one in imports for name in re.findall(r"\w+", several or one)}
+        return {name: module for module, several, single in imports for name in re.findall(r"\w+", several or single)}
 
     def get(name: str) -> Any:
         if name.startswith("__") or name not in places():

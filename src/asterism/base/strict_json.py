@@ -86,8 +86,8 @@ def _check_value(value: Any, depth: int) -> None:
     elif isinstance(value, list | dict):
         if depth <= 0:
             raise NotStrictJson("it is nested too deeply")
-        for one in value.values() if isinstance(value, dict) else value:
-            _check_value(one, depth - 1)
+        for member in value.values() if isinstance(value, dict) else value:
+            _check_value(member, depth - 1)
         for key in value if isinstance(value, dict) else ():
             _check_text(key)
 

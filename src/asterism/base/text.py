@@ -198,12 +198,12 @@ def masked_url(address: str) -> str:
 
 def masked_urls(text: str) -> str:
     """A text with every URL in it masked, such as the output of another program."""
-    return _WORD.sub(lambda found: masked_url(found[0]), text)
+    return _WORD.sub(lambda match: masked_url(match[0]), text)
 
 
 def _without_login(address: str) -> str:
-    found = _SCHEME.match(address)
-    scheme = found[0] if found is not None else ""
+    match = _SCHEME.match(address)
+    scheme = match[0] if match is not None else ""
     rest = address[len(scheme) :]
     slashes = rest[: len(rest) - len(rest.lstrip("/\\"))]
     rest = rest[len(slashes) :]

@@ -37,14 +37,14 @@ class CertificateFiles:
 
     def _state(self) -> _Files:
         """What tells whether the files were changed or replaced."""
-        found: list[tuple[int, int, int] | None] = []
+        states: list[tuple[int, int, int] | None] = []
         for path in (self._address.certificate, self._address.key):
             try:
                 status = os.stat(path or "")
-                found.append((status.st_mtime_ns, status.st_ino, status.st_size))
+                states.append((status.st_mtime_ns, status.st_ino, status.st_size))
             except OSError:
-                found.append(None)
-        return tuple(found)
+                states.append(None)
+        return tuple(states)
 
     def _warn_if_readable(self) -> None:
         key = self._address.key

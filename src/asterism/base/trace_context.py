@@ -38,8 +38,8 @@ def tracer() -> Tracer | None:
     provider = api.get_tracer_provider()
     if isinstance(provider, api.ProxyTracerProvider | api.NoOpTracerProvider):
         return None
-    found: Tracer = provider.get_tracer("asterism")
-    return found
+    ours: Tracer = provider.get_tracer("asterism")
+    return ours
 
 
 def traceparent_of(context: SpanContext) -> str | None:
@@ -58,11 +58,11 @@ def current_traceparent() -> str | None:
 def remote_context(traceparent: str | None) -> Context | None:
     """The context whose current span is that of another process; None if the text names none. OpenTelemetry must have
     been imported."""
-    found = _PATTERN.fullmatch(traceparent or "")
+    match = _PATTERN.fullmatch(traceparent or "")
     api: Any = sys.modules.get(_API)
-    if found is None or api is None:
+    if match is None or api is None:
         return None
-    trace_id, span_id, flags = (int(part, 16) for part in found.groups())
+    trace_id, span_id, flags = (int(part, 16) for part in match.groups())
     context = api.SpanContext(trace_id, span_id, is_remote=True, trace_flags=api.TraceFlags(flags))
     made: Context = api.set_span_in_context(api.NonRecordingSpan(context))
     return made

@@ -134,11 +134,11 @@ class Attempt:
             **self.identity(),
         }
 
-    def terms(self) -> dict[str, Any]:
+    def filled_request(self) -> dict[str, Any]:
         """The request of the action, with its references and inputs filled in."""
-        terms: dict[str, Any] = self.references().deep(dict(self.action.http or {}))
-        terms["url"] = task_inputs.fill_template(terms["url"], self.resolved.inputs, task_inputs.url_quoted)
-        return terms
+        request: dict[str, Any] = self.references().deep(dict(self.action.http or {}))
+        request["url"] = task_inputs.fill_template(request["url"], self.resolved.inputs, task_inputs.url_quoted)
+        return request
 
 
 async def execute_action(attempt: Attempt) -> Any:
@@ -201,9 +201,11 @@ def prepare_command(attempt: Attempt, texts: Mapping[str, str]) -> Command:
 
 async def send(attempt: Attempt) -> Any:
     """Send the request and return the body of the answer. Raises as ``send_request`` does."""
-    terms = attempt.terms()
-    headers = attempt.headers(terms.get("headers") or {})
-    return await send_request(terms, attempt.resolved.mask, await attempt.limit(), headers=headers, judge=attempt.judge)
+    request = attempt.filled_request()
+    headers = attempt.headers(request.get("headers") or {})
+    return await send_request(
+        request, attempt.resolved.mask, await attempt.limit(), headers=headers, judge=attempt.judge
+    )
 
 
 ACTIONS: dict[str, Callable[[Attempt], Awaitable[Any]]] = {

@@ -41,9 +41,9 @@ def list_scopes(items: Any, what: str, most: int = MAX_ELEMENTS) -> list[Scope]:
     """What placeholders stand for in each element of a list. ``what`` names the list. Raises NotExpandable."""
     if not isinstance(items, list | tuple):
         hint = "write a list, or use a parameter or a result that is one; 'select' finds a list in a result"
-        found = describe_value(items)
-        given = f"not {found}" if repr(what) == found else f"but {what} is {found}"
-        raise NotExpandable(f"foreach needs a list, {given}; {hint}")
+        description = describe_value(items)
+        actual = f"not {description}" if repr(what) == description else f"but {what} is {description}"
+        raise NotExpandable(f"foreach needs a list, {actual}; {hint}")
     if len(items) > most:
         hint = "set 'max'" if most < MAX_ELEMENTS else "let a task work on several elements"
         raise NotExpandable(f"{what} has {len(items):,} elements, and {most:,} are allowed; {hint}")
@@ -90,7 +90,9 @@ def _label(values: Iterable[Any]) -> str | None:
 def element_tasks(template: Task, scopes: Sequence[Scope], params: Mapping[str, Any]) -> list[Task]:
     """The tasks of the elements. The id of the template is that of the group. Raises what ``fill_task`` raises."""
     ids = element_ids(template.id, scopes)
-    return [fill_task(template, {**scope, "params": params}, one) for one, scope in zip(ids, scopes, strict=True)]
+    return [
+        fill_task(template, {**scope, "params": params}, task_id) for task_id, scope in zip(ids, scopes, strict=True)
+    ]
 
 
 def group_task(template: Task, foreach: Mapping[str, Any], join: str = "all") -> Task:

@@ -56,22 +56,22 @@ class Signature:
 
     def arguments(self, task_id: str, results: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
         """The keyword arguments of one call. Raises TypeError for a parameter without a value."""
-        given: dict[str, Any] = {}
+        arguments: dict[str, Any] = {}
         if self.everything:
-            given = {**results, **inputs}
+            arguments = {**results, **inputs}
         for name in self.names:
             if name in inputs:
-                given[name] = inputs[name]
+                arguments[name] = inputs[name]
             elif name in results:
-                given[name] = results[name]
+                arguments[name] = results[name]
             elif name == "results":
-                given[name] = results
+                arguments[name] = results
             elif name not in self.optional:
                 raise TypeError(
                     f"task {task_id!r}: the parameter {name!r} has no value; {task_id!r} has no input and no "
                     "dependency with this name"
                 )
-        return given
+        return arguments
 
 
 _cache: dict[int, tuple[CodeType, Signature]] = {}
@@ -103,15 +103,15 @@ _MOVED = {"asterism.runtime.durable.dispatching:nothing_to_do": "asterism.durabl
 def load_function(path: str) -> Callable[..., Any]:
     """The function at ``package.module:function``. Raises ImportError with the missing part."""
     module_name, _, qualified = _MOVED.get(path, path).partition(":")
-    found: Any = importlib.import_module(module_name)
+    target: Any = importlib.import_module(module_name)
     for name in qualified.split("."):
         try:
-            found = getattr(found, name)
+            target = getattr(target, name)
         except AttributeError:
             raise ImportError(f"{path!r}: {module_name!r} has no {qualified!r}") from None
-    if not callable(found):
+    if not callable(target):
         raise ImportError(f"{path!r} is not callable")
-    return found  # type: ignore[no-any-return]
+    return target  # type: ignore[no-any-return]
 
 
 async def call_in_thread(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:

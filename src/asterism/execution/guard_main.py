@@ -207,7 +207,7 @@ class Guarded:
                 self.rest += data
                 self._read_lines()
                 continue
-            for ticket in [one for one in self.groups if self.ends.get(one, float("inf")) <= self.now()]:
+            for ticket in [ticket for ticket in self.groups if self.ends.get(ticket, float("inf")) <= self.now()]:
                 self.end(ticket, ticket + b"\n")
 
     def _receive(self) -> bytes:

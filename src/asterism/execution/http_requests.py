@@ -73,7 +73,7 @@ class UnsafeRedirect(AsterismError):
 
 
 @contextmanager
-def request_errors(terms: Mapping[str, Any]) -> Iterator[None]:
+def request_errors(request: Mapping[str, Any]) -> Iterator[None]:
     """For the duration of a request: httpx does not log it, and its errors become NoAnswer, with the request."""
     import httpx
 
@@ -81,7 +81,7 @@ def request_errors(terms: Mapping[str, Any]) -> Iterator[None]:
     try:
         yield
     except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
-        raise NoAnswer(terms.get("method", "GET"), str(terms["url"]), error) from error
+        raise NoAnswer(request.get("method", "GET"), str(request["url"]), error) from error
     finally:
         _in_request.reset(quiet)
 
@@ -114,7 +114,7 @@ class RequestJudge(Protocol):
 
 
 async def send_request(
-    terms: Mapping[str, Any],
+    request: Mapping[str, Any],
     mask: Mask,
     limit: SizeLimit | None = None,
     *,
@@ -123,25 +123,25 @@ async def send_request(
 ) -> Any:
     """Send a request and return the body of the answer: parsed if it is JSON, text otherwise. ``mask`` has the secrets
     that are not sent to another origin, ``limit`` says how large the answer may be. ``headers`` replace those in
-    ``terms``; ``judge`` may refuse the request.
+    ``request``; ``judge`` may refuse the request.
 
     ``expect`` lists the statuses that count as success; by default every 2xx does. Raises RequestFailed for any other
     status, NoAnswer without an answer, TooLarge for one over ``limit``, NotJson for one that is not text,
     AnswerRefused, UnsafeRedirect, DeviceTrouble if this machine could not open a connection, and what ``judge``
     raises."""
     loaded = await load_httpx("HTTP tasks need httpx" if judge is None else "HTTP requests need httpx on this device")
-    mine = loaded.Headers(terms.get("headers"))
+    mine = loaded.Headers(request.get("headers"))
     if judge is not None:
         judge.headers(mine)
     mine.update(headers)
     try:
-        with request_errors(terms):
+        with request_errors(request):
             # without a timeout: that of the task applies
             async with await http_client(timeout=None, trust_env=judge is None or judge.proxies) as client:
                 if judge is None:
-                    return await exchange(client, terms, mine, mask, limit)
+                    return await exchange(client, request, mine, mask, limit)
                 judge.watch(client)
-                return await exchange(client, terms, mine, mask, limit, judge.url)
+                return await exchange(client, request, mine, mask, limit, judge.url)
     except (NoAnswer, OSError) as error:
         out_of = _exhausted(error)
         if out_of is None:
@@ -160,7 +160,7 @@ def _exhausted(error: BaseException | None) -> OSError | None:
 
 async def exchange(
     client: httpx.AsyncClient,
-    terms: Mapping[str, Any],
+    request: Mapping[str, Any],
     headers: Any,
     mask: Mask,
     limit: SizeLimit | None,
@@ -168,17 +168,17 @@ async def exchange(
 ) -> Any:
     """The result of a request, after its redirects. ``judge`` may refuse each address, with the number of redirects
     that led to it. Raises as ``send_request`` does."""
-    asked = build_request(client, terms, headers)
+    asked = build_request(client, request, headers)
     for hop in range(MAX_REDIRECTS + 1):
         judge(asked.url, hop)
         answer = await client.send(asked, stream=True)
         try:
             if answer.next_request is None:
-                return await _value(answer, terms.get("expect"), limit)
+                return await _value(answer, request.get("expect"), limit)
         finally:
             await answer.aclose()
         asked = follow_redirect(answer, mask)
-    raise too_many_redirects(terms)
+    raise too_many_redirects(request)
 
 
 async def _value(answer: httpx.Response, expected: Any, limit: SizeLimit | None) -> Any:
@@ -224,14 +224,14 @@ def _encoding(answer: httpx.Response) -> str:
     return "utf-8" if known in _NOT_OF_TEXTS else known
 
 
-def build_request(client: httpx.AsyncClient, terms: Mapping[str, Any], headers: Any) -> httpx.Request:
+def build_request(client: httpx.AsyncClient, request: Mapping[str, Any], headers: Any) -> httpx.Request:
     return client.build_request(
-        terms.get("method", "GET"),
-        terms["url"],
+        request.get("method", "GET"),
+        request["url"],
         headers=headers,
-        params=terms.get("params"),
-        json=terms.get("json"),
-        content=terms.get("body"),
+        params=request.get("params"),
+        json=request.get("json"),
+        content=request.get("body"),
     )
 
 
@@ -257,8 +257,8 @@ def follow_redirect(answer: httpx.Response, mask: Mask) -> httpx.Request:
     return following
 
 
-def too_many_redirects(terms: Mapping[str, Any]) -> AsterismError:
-    return AsterismError(f"{masked_url(terms['url'])} redirected more than {MAX_REDIRECTS} times")
+def too_many_redirects(request: Mapping[str, Any]) -> AsterismError:
+    return AsterismError(f"{masked_url(request['url'])} redirected more than {MAX_REDIRECTS} times")
 
 
 def _origin(url: httpx.URL) -> tuple[str, str, int | None]:

@@ -163,10 +163,10 @@ def _fill_agent(agent: Mapping[str, Any], scope: Scope) -> dict[str, Any]:
 
 def variables(scope: Scope) -> dict[str, Any]:
     """The values that a shell line can use as variables, by name."""
-    found: dict[str, Any] = {}
+    named: dict[str, Any] = {}
     for namespace in NAMESPACES:
-        found |= scope.get(namespace, {})
-    return found | {name: scope[name] for name in ("item", "index") if name in scope}
+        named |= scope.get(namespace, {})
+    return named | {name: scope[name] for name in ("item", "index") if name in scope}
 
 
 def _fill_inputs(task: Task, scope: Scope) -> dict[str, Any]:

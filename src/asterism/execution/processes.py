@@ -179,10 +179,10 @@ async def start_process(
     it cannot be executed, DeviceTrouble if the machine is out of a resource, AsterismError if its directory was
     replaced."""
     if not operating_system.HAS_PROCESS_GROUPS:
-        terms: dict[str, Any] = {"env": dict(environment), "cwd": cwd, "executable": executable}
-        terms["stdin"] = asyncio.subprocess.DEVNULL if stdin is None else stdin
+        options: dict[str, Any] = {"env": dict(environment), "cwd": cwd, "executable": executable}
+        options["stdin"] = asyncio.subprocess.DEVNULL if stdin is None else stdin
         pipe = asyncio.subprocess.PIPE
-        start = asyncio.get_running_loop().subprocess_exec(lambda: listener, *argv, stdout=pipe, stderr=pipe, **terms)
+        start = asyncio.get_running_loop().subprocess_exec(lambda: listener, *argv, stdout=pipe, stderr=pipe, **options)
         return (await start)[0]
     with contextlib.ExitStack() as after, contextlib.ExitStack() as failed:
         source = os.open(os.devnull, os.O_RDONLY) if stdin is None else stdin.fileno()
@@ -258,8 +258,8 @@ class Commands:
             self._guard_it(ticket, lease, folder)
             listener = Listener(heard, 0 if result_limit is None else result_limit.size)
             with own_part("the command could not be started", EXHAUSTED):
-                terms: dict[str, Any] = {"cwd": cwd, "executable": executable, "stdin": stdin, "admission": admission}
-                transport = await start_process(self._guard, ticket, argv, environment, listener, **terms)
+                options: dict[str, Any] = {"cwd": cwd, "executable": executable, "stdin": stdin, "admission": admission}
+                transport = await start_process(self._guard, ticket, argv, environment, listener, **options)
             await self._wait(transport, listener, ticket)
         finally:
             if key is not None and self._keys.get(key) == ticket:

@@ -62,8 +62,8 @@ class References:
         source, expression = value["from"], value.get("select")
         if not isinstance(source, str) or source not in self._values:
             raise MissingInput(self.no_value(where, source))
-        found = self._values[source]
-        return found if expression is None else self._select(expression, {"result": found})
+        result = self._values[source]
+        return result if expression is None else self._select(expression, {"result": result})
 
     def deep(self, value: Any) -> Any:
         """A value with all references inside it filled in, such as the headers of a request. Raises MissingInput."""
@@ -172,10 +172,10 @@ def refers_to_variable(line: str, name: str) -> bool:
     return re.search(rf"\$\{{?[#!]?{re.escape(name)}(?![A-Za-z0-9_])", line) is not None
 
 
-def check_shell_line(line: str, given: Mapping[str, Any], own: Container[str]) -> None:
+def check_shell_line(line: str, inputs: Mapping[str, Any], own: Container[str]) -> None:
     """Raise MissingInput for a line that uses the variable of an input with a reserved name: it would have another
     value. ``own`` are the variables that the author of the line sets."""
-    for name in given:
+    for name in inputs:
         if VARIABLE_NAME.fullmatch(name) and is_reserved(name) and name not in own and refers_to_variable(line, name):
             raise MissingInput(
                 f"an input cannot be the variable ${name}, which has a meaning to the system; {variable_advice(name)}"

@@ -93,15 +93,15 @@ class DeviceStorage:
         return replace(part, chunks=kept)
 
     async def _attempt(self, run: str, epoch: int) -> _AttemptLog:
-        found = self._attempts.get((run, epoch))
-        if found is None:  # this server has not seen it, or has forgotten it
+        attempt_log = self._attempts.get((run, epoch))
+        if attempt_log is None:  # this server has not seen it, or has forgotten it
             costs = {chunk.first: _cost(chunk) for chunk in await self._store.log(run) if chunk.epoch == epoch}
             # another message may have asked at the same time
-            found = self._attempts.setdefault((run, epoch), _AttemptLog(costs, sum(costs.values())))
+            attempt_log = self._attempts.setdefault((run, epoch), _AttemptLog(costs, sum(costs.values())))
         self._attempts.move_to_end((run, epoch))
         while len(self._attempts) > ATTEMPTS_REMEMBERED:
             self._attempts.popitem(last=False)
-        return found
+        return attempt_log
 
     # -- results -----------------------------------------------------------------------------------------------------
 

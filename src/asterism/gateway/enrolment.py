@@ -169,10 +169,10 @@ def _alike_key(name: str) -> str:
 async def _check_unknown(store: Store, name: str) -> None:
     """Raises CredentialRefused for the name of a device that has joined with access to the store, or through a peer,
     and for a name that looks like that of another device."""
-    enrolled = {one.key.removeprefix(DEVICES) for one in await store.registers(DEVICES)}
-    others = {one.key.removeprefix(JOINED) for one in await store.registers(JOINED)}
+    enrolled = {register.key.removeprefix(DEVICES) for register in await store.registers(DEVICES)}
+    others = {register.key.removeprefix(JOINED) for register in await store.registers(JOINED)}
     others |= {session.device for session in await store.sessions() if session.state == ABROAD}
-    alike = [one for one in (others | enrolled) if skeleton(one) == skeleton(name)]
+    alike = [device for device in (others | enrolled) if skeleton(device) == skeleton(name)]
     for known in sorted(alike):
         if known != name:
             raise CredentialRefused(f"the name {name!r} looks like that of device {known!r}: choose another name")

@@ -204,22 +204,23 @@ class Gateway:
 
     async def _check_replaceable(self, who: Identity) -> None:
         """A credential replaces only what joined through a gateway, with a credential of the same device."""
-        for one in await self._store.sessions(device=who.owner.device):
-            if one.state == OPEN and not one.host.endswith(HOST_SUFFIX):
+        for session in await self._store.sessions(device=who.owner.device):
+            if session.state == OPEN and not session.host.endswith(HOST_SUFFIX):
                 raise DeviceNameTaken(
-                    f"device {one.device!r} shares the store, and a gateway does not replace it: choose another name"
+                    f"device {session.device!r} shares the store, and a gateway does not replace it: choose another "
+                    "name"
                 )
 
     async def _session(self, who: Identity) -> Session:
         """The session of a credential. Raises GatewayRefusal if it has not joined, or is another device's."""
-        found = self._sessions.get(who.owner.session)
-        if found is None:  # it joined another server on this store, or this one before it was started again
+        known = self._sessions.get(who.owner.session)
+        if known is None:  # it joined another server on this store, or this one before it was started again
             sessions = await self._store.sessions(device=who.owner.device)
-            self._sessions |= {one.id: one for one in sessions if one.host.endswith(HOST_SUFFIX)}
-            found = self._sessions.get(who.owner.session)
-        if found is None or found.device != who.owner.device:
+            self._sessions |= {session.id: session for session in sessions if session.host.endswith(HOST_SUFFIX)}
+            known = self._sessions.get(who.owner.session)
+        if known is None or known.device != who.owner.device:
             raise GatewayRefusal(409, "not_joined", "this session has not joined, or is over")
-        return found
+        return known
 
     async def _beat(self, who: Identity, body: Mapping[str, Any]) -> Any:
         profile, reports = _profile(body), await self._reports(who, body)
@@ -237,7 +238,7 @@ class Gateway:
             return reply_json(reply, ())
         self._sessions[session.id] = replace(session, profile=profile, used=len(reply.held), draining=reply.draining)
         self._heard[session.id] = self._clock.time()
-        tokens = [self._runs.token_of(who, Grant(one.run, who.owner.session, one.epoch)) for one in reply.held]
+        tokens = [self._runs.token_of(who, Grant(owned.run, who.owner.session, owned.epoch)) for owned in reply.held]
         return {**reply_json(reply, tokens), "most": (await self.fleet.settings()).most}
 
     async def _output(self, who: Identity, body: Mapping[str, Any]) -> Any:
@@ -249,10 +250,10 @@ class Gateway:
         """The reports of a message that are about runs of its session. One that is not valid is left out: the others
         count."""
         reports = []
-        for one in map(checked_object, list_in(body, "reports", 10_000)):
+        for data in map(checked_object, list_in(body, "reports", 10_000)):
             try:
-                grant = self.credentials.grant_of(who.owner.device, one.get("grant"))
-                report = parse_report(one, grant)
+                grant = self.credentials.grant_of(who.owner.device, data.get("grant"))
+                report = parse_report(data, grant)
             except (CredentialRefused, ValueError) as error:
                 log.debug("a report of device %s is not valid: %s", who.owner.device, error)
                 continue
@@ -406,8 +407,8 @@ class Gateway:
     async def _completions(self, who: Identity, body: Mapping[str, Any]) -> Any:
         await self._session(who)
         workflow, limit = text_in(body, "workflow", 500), count_in(body, "limit", 1000)
-        found = await StoreConnection(self.fleet, who.owner).recent_completions(workflow, limit)
-        return {"completions": [[one.device, one.ended_at] for one in found]}
+        completions = await StoreConnection(self.fleet, who.owner).recent_completions(workflow, limit)
+        return {"completions": [[completion.device, completion.ended_at] for completion in completions]}
 
     async def _health(self, who: Identity, body: Mapping[str, Any]) -> Any:
         why = None if body.get("why") is None else text_in(body, "why", 1000)

@@ -184,7 +184,7 @@ class GatewayConnection:
                 raise
             if len(steps) == 1:
                 return [{"error": "invalid", "message": str(refusal)}]
-        return [answer for one in steps for answer in await self._ask_steps([one])]
+        return [answer for step in steps for answer in await self._ask_steps([step])]
 
     async def _token(self) -> str:
         if self.clock.time() < self._renew_at:
@@ -263,7 +263,7 @@ class GatewayConnection:
 
     async def beat(self, profile: Mapping[str, Any], reports: Sequence[ProgressReport]) -> HeartbeatReply:
         asked = self.clock.time()
-        known = [(one, token) for one in reports if (token := self._tokens.get((one.run, one.epoch)))]
+        known = [(report, token) for report in reports if (token := self._tokens.get((report.run, report.epoch)))]
         *before, last = report_batches(known)
         try:
             for batch in before:
@@ -298,11 +298,11 @@ class GatewayConnection:
 
     async def own_runs(self) -> list[Run]:
         answer = await self._ask("own")
-        return [self._received(*one) for one in answer["runs"]]
+        return [self._received(*row) for row in answer["runs"]]
 
     async def own_run(self, run_id: str) -> Run | None:
         answer = await self._ask("own", {"run": run_id})
-        return next((self._received(*one) for one in answer["runs"]), None)
+        return next((self._received(*row) for row in answer["runs"]), None)
 
     async def take(self, order: TakeOrder) -> list[Run]:
         kinds = order.kinds()
@@ -320,7 +320,7 @@ class GatewayConnection:
         for flow in answer["workflows"]:
             self._learn(flow)
         order.unseen.kinds.update((name, version) for name, version in answer["unseen"])
-        taken = [self._received(*one) for one in answer["runs"]]
+        taken = [self._received(*row) for row in answer["runs"]]
         order.met(taken, answer["stale"])
         return taken
 
@@ -418,10 +418,10 @@ class GatewayConnection:
                 raise UnknownWorkflow(str(refusal)) from None
             raise
         self._learn(answer)
-        found = self._workflows.get((name, version))
-        if found is None:
+        workflow = self._workflows.get((name, version))
+        if workflow is None:
             raise InvalidWorkflow(f"workflow {name!r}, version {version}, is not valid")
-        return found
+        return workflow
 
     def _learn(self, data: Mapping[str, Any]) -> None:
         with contextlib.suppress(InvalidWorkflow, KeyError, TypeError):  # a later version of Asterism wrote it

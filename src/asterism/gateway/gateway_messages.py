@@ -105,10 +105,10 @@ def grant_text(grant: Grant, code: str) -> str:
 
 
 def parse_grant(text: object) -> GrantToken:
-    found = _GRANT.fullmatch(text) if isinstance(text, str) else None
-    if found is None:
+    match = _GRANT.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
         raise InvalidMessage("a step needs the token of its grant")
-    return GrantToken(Grant(found[1], found[3], int(found[2])), found[4])
+    return GrantToken(Grant(match[1], match[3], int(match[2])), match[4])
 
 
 # -- fields ------------------------------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ def list_in(body: Mapping[str, Any], name: str, most: int) -> list[Any]:
 
 def texts_in(body: Mapping[str, Any], name: str, most: int, longest: int = 600) -> list[str]:
     values = list_in(body, name, most)
-    return [text_in({name: one}, name, longest) for one in values]
+    return [text_in({name: value}, name, longest) for value in values]
 
 
 def object_in(body: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -165,8 +165,8 @@ def _progress(value: object) -> Progress | None:
     if not isinstance(value, list) or len(value) != 2:
         raise InvalidMessage("progress must be two numbers")
     step, total = value
-    for one in (step, 0 if total is None else total):
-        if isinstance(one, bool) or not isinstance(one, int) or not 0 <= one <= MOST_STEPS:
+    for number in (step, 0 if total is None else total):
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= MOST_STEPS:
             raise InvalidMessage("progress must be two numbers")
     return Progress(step, total)
 
@@ -240,7 +240,7 @@ def parse_log(data: object, grant: Grant) -> PutLog | None:
         drop = data["drop"] and (_line(data["drop"][0]), _line(data["drop"][1]))  # type: ignore[index]
         if not all(math.isfinite(block.at) for chunk in chunks for block in chunk.blocks):
             raise InvalidMessage("a time is not finite")
-        stored = [StoredChunk(grant.epoch, one.first, one.line_count, one.to_json()) for one in chunks]
+        stored = [StoredChunk(grant.epoch, chunk.first, chunk.line_count, chunk.to_json()) for chunk in chunks]
     except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
         raise InvalidMessage(f"the log is not valid: {error}") from None
     return PutLog(grant.run, grant.epoch, stored, drop or None)
@@ -328,13 +328,13 @@ def parse_report(data: Mapping[str, Any], grant: Grant) -> ProgressReport:
 
 
 def reply_json(reply: HeartbeatReply, tokens: Sequence[str]) -> dict[str, Any]:
-    held = [[*one, token] for one, token in zip(reply.held, tokens, strict=True)]
+    held = [[*owned, token] for owned, token in zip(reply.held, tokens, strict=True)]
     return {"now": reply.now, "alive": reply.alive, "draining": reply.draining, "held": held}
 
 
 def parse_reply(data: Mapping[str, Any]) -> tuple[HeartbeatReply, list[str]]:
     held = [OwnedRun(run, epoch, RunStatus(status), request) for run, epoch, status, request, _ in data["held"]]
-    tokens = [one[4] for one in data["held"]]
+    tokens = [row[4] for row in data["held"]]
     return HeartbeatReply(data["now"], data["alive"], data["draining"], held), tokens
 
 

@@ -139,9 +139,9 @@ class StepQueue:
                 count = self._fitting()
                 batch, self._waiting = self._waiting[:count], self._waiting[count:]
                 answers = await self._ask([data for data, *_ in batch])
-                for (_, future, _), one in zip(batch, answers, strict=True):
+                for (_, future, _), answer in zip(batch, answers, strict=True):
                     if not future.done():
-                        future.set_result(one)
+                        future.set_result(answer)
             except asyncio.CancelledError:
                 for _, future, _ in (*batch, *self._waiting):
                     future.cancel()

@@ -150,9 +150,9 @@ class LocalDevice:
             resolved = ResolvedInputs(inputs, references.environment(task.env), mask)
             return await execute_action(_LocalAttempt(self, work, resolved, references))
 
-    async def _function(self, work: Work, given: Mapping[str, Any]) -> Any:
+    async def _function(self, work: Work, inputs: Mapping[str, Any]) -> Any:
         try:
-            value = await self._call(work, given)
+            value = await self._call(work, inputs)
             if type(value) is CoroutineType:  # a plain function that returned a coroutine, such as a lambda
                 value = await value
         except BaseException as error:  # before its text is masked, which may need another error
@@ -167,16 +167,16 @@ class LocalDevice:
                 self._warned.add(warning)
                 log.warning("%s", warning)
 
-    def _call(self, work: Work, given: Mapping[str, Any]) -> Awaitable[Any]:
+    def _call(self, work: Work, inputs: Mapping[str, Any]) -> Awaitable[Any]:
         call = work.task.call
         if call is None:
             return _finished(self._run(work) if self._run is not None else None)
         if isinstance(call, str):
             call = function_calls.load_function(call)
         signature = function_calls.signature(call)
-        if signature.takes_logger and "logger" not in given and "logger" not in work.results:
-            given = {**given, "logger": attempt_logger(work.task.id, work)}
-        arguments = signature.arguments(work.task.id, work.results, given) if signature.takes_anything else {}
+        if signature.takes_logger and "logger" not in inputs and "logger" not in work.results:
+            inputs = {**inputs, "logger": attempt_logger(work.task.id, work)}
+        arguments = signature.arguments(work.task.id, work.results, inputs) if signature.takes_anything else {}
         return call(**arguments) if signature.asynchronous else function_calls.call_in_thread(call, arguments)
 
     def close(self) -> None:

@@ -231,7 +231,7 @@ class EditCycles:
         """The answers of editors that were refused since the cycle before this one was opened."""
         if not self._waiting.refused:
             return []
-        before = max((one.opened_at for one in self._lock.history if one.id < cycle.id), default=float("-inf"))
+        before = max((past.opened_at for past in self._lock.history if past.id < cycle.id), default=float("-inf"))
         return [
             edit
             for edit in self._waiting.refused
@@ -279,11 +279,11 @@ class EditCycles:
                 self._failed(cycle, error)
                 return
 
-    async def _answer_of(self, cycle: EditCycle, given: Awaitable[Answer]) -> Answer:
+    async def _answer_of(self, cycle: EditCycle, pending: Awaitable[Answer]) -> Answer:
         """The answer of an editor that takes its time, and may have to wait for a person."""
         while True:
             try:
-                answer = await given
+                answer = await pending
                 break
             except EditorHeld as held:
                 if cycle.id not in self._lock.cycles:
@@ -301,7 +301,7 @@ class EditCycles:
                 answer = held.proceed()
                 if not inspect.isawaitable(answer):
                     break
-                given = answer
+                pending = answer
         if isinstance(answer, CostedAnswer):
             self._add_cost(cycle, answer.cost)
             return answer.answer

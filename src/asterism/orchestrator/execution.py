@@ -625,7 +625,7 @@ def advance_group(execution: Execution, node: Node, now: float) -> bool:
 
 def _gathered(execution: Execution, ids: list[str]) -> list[Any]:
     """The results of the elements that are in the plan. Raises ElementsFailed."""
-    nodes = [execution.plan.nodes[one] for one in ids if one in execution.plan.nodes]
+    nodes = [execution.plan.nodes[task_id] for task_id in ids if task_id in execution.plan.nodes]
     failed = [node.id for node in nodes if node.status is FAILED]
     if failed:
         more = f" and {len(failed) - MOST_NAMES:,} more" if len(failed) > MOST_NAMES else ""

@@ -36,14 +36,14 @@ def tracebacks_in(story: Sequence[Entry], logs: Mapping[str, Sequence[TaskLog]])
     for place, entry in enumerate(story):
         if entry.what in FAILURES and entry.task is not None:
             places.setdefault(entry.task, []).append(place)
-    found: dict[int, str] = {}
+    tracebacks: dict[int, str] = {}
     for task, failures in places.items():
         for log in logs.get(task, ()):
             if lines := log.traceback:
                 # the clock of a device may be ahead of that of the plan
                 after = (place for place in failures if story[place].at >= lines[-1].at)
-                found[next(after, failures[-1])] = "\n".join(line.text for line in lines)
-    return found
+                tracebacks[next(after, failures[-1])] = "\n".join(line.text for line in lines)
+    return tracebacks
 
 
 class PlanLogs:
@@ -58,10 +58,10 @@ class PlanLogs:
     def recorder(self, task_id: str, epoch: int, attempt: int) -> LogRecorder:
         """The recorder of an execution, made at the first call. May be called in any thread."""
         epochs = self._tasks.setdefault(task_id, {})  # in one step: several threads may print at once
-        found = epochs.get(epoch)
-        if found is None:
-            found = epochs.setdefault(epoch, (attempt, LogRecorder(self._clock, self._limit, mask=self._mask)))
-        return found[1]
+        entry = epochs.get(epoch)
+        if entry is None:
+            entry = epochs.setdefault(epoch, (attempt, LogRecorder(self._clock, self._limit, mask=self._mask)))
+        return entry[1]
 
     def close(self, task_id: str, epoch: int) -> None:
         """An execution has ended. What it prints from now on is dropped."""
@@ -78,8 +78,8 @@ class PlanLogs:
 
     def of(self, task_id: str) -> list[TaskLog]:
         """The logs of the attempts at a task that printed something, oldest first."""
-        found = sorted(self._tasks.get(task_id, {}).items())
-        return [TaskLog(attempt, tuple(recorder.chunks())) for _, (attempt, recorder) in found if recorder]
+        epochs = sorted(self._tasks.get(task_id, {}).items())
+        return [TaskLog(attempt, tuple(recorder.chunks())) for _, (attempt, recorder) in epochs if recorder]
 
     def __bool__(self) -> bool:
         """Whether any task has printed something."""

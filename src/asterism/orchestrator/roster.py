@@ -109,7 +109,7 @@ class Roster:
         """The devices that can serve a lane, busy or not."""
         members = self._capable.get(lane)
         if members is None:
-            members = self._capable[lane] = [one for one in self._members.values() if self.serves(one, lane)]
+            members = self._capable[lane] = [member for member in self._members.values() if self.serves(member, lane)]
         return members
 
     async def could_run(self, maker: Sequence[str], plan_id: str, task: Task) -> bool:

@@ -128,7 +128,8 @@ class DeviceScheduler:
             self.wake(execution)  # it may be the end of the plan
 
     def _step(self) -> None:
-        awake = [one for one in self._awake if self._executions.get(one.plan.id) is one]  # the others were removed
+        # the others were removed
+        awake = [execution for execution in self._awake if self._executions.get(execution.plan.id) is execution]
         self._awake.clear()
         for execution in awake:
             execution.open_cycles()
@@ -138,7 +139,11 @@ class DeviceScheduler:
 
     def _dispatch(self) -> None:
         """Start ready tasks on free devices; among several plans, of the one with the fewest running tasks."""
-        ready = [one for one in self._executions.values() if one.plan.queue.active_lanes and one.dispatching]
+        ready = [
+            execution
+            for execution in self._executions.values()
+            if execution.plan.queue.active_lanes and execution.dispatching
+        ]
         if not ready:
             return
         now = self.now()
@@ -157,7 +162,8 @@ class DeviceScheduler:
         """Whether ``concurrency`` allows one more task."""
         if self.concurrency is None:
             return True
-        return sum(len(one.active) + len(one.stopping) for one in self._executions.values()) < self.concurrency
+        occupied = sum(len(execution.active) + len(execution.stopping) for execution in self._executions.values())
+        return occupied < self.concurrency
 
     @property
     def slots(self) -> int | None:
@@ -195,7 +201,7 @@ class DeviceScheduler:
     @property
     def has_unplaceable_tasks(self) -> bool:
         """Whether a ready task waits for a capable device to join."""
-        return any(one.unplaceable for one in self._executions.values())
+        return any(execution.unplaceable for execution in self._executions.values())
 
 
 def _share(execution: Execution) -> tuple[int, int]:

@@ -87,13 +87,13 @@ class _Hashing:
         self._until, self._bytes = time.monotonic() + MAX_SECONDS, 0
 
     def hashes(self, patterns: Iterable[str]) -> dict[str, str | None]:
-        found: dict[str, str | None] = {}
+        hashes: dict[str, str | None] = {}
         for pattern in patterns:
             for path in self._files(pattern):
-                found[path] = self._hash(path)
-                if len(found) > MAX_FILES:
+                hashes[path] = self._hash(path)
+                if len(hashes) > MAX_FILES:
                     raise UnsuitableFiles(f"{pattern!r} matches more than {MAX_FILES:,} files; name fewer of them")
-        return found
+        return hashes
 
     def _check(self) -> None:
         if self._stopped():
@@ -142,7 +142,9 @@ class _Hashing:
         """The entries of a folder by name, without hidden ones; nothing for what is no folder or cannot be read."""
         try:
             with os.scandir(os.path.join(self._folder, place)) as entries:
-                return sorted((one for one in entries if not one.name.startswith(".")), key=lambda one: one.name)
+                return sorted(
+                    (entry for entry in entries if not entry.name.startswith(".")), key=lambda entry: entry.name
+                )
         except OSError:
             return []
 
@@ -265,13 +267,13 @@ class _Files:
         arguments = {"patterns": patterns, "folder": self._folder, "stopped": stop.is_set}
         reading = asyncio.create_task(call_in_thread(hash_files, arguments))
         try:
-            found: dict[str, str | None] = await asyncio.shield(reading)
+            hashes: dict[str, str | None] = await asyncio.shield(reading)
         except asyncio.CancelledError:
             stop.set()
             await asyncio.wait([reading])
             reading.exception()  # retrieved, so that asyncio does not log it
             raise
-        return found
+        return hashes
 
 
 async def _keep(records: ResultRecords, key: str, record: Mapping[str, Any]) -> None:
@@ -297,17 +299,17 @@ def _executed(work: Work) -> Any:
 
 def _sources(task: Task) -> set[str]:
     """The tasks to whose results inputs, variables or the request refer."""
-    found: set[str] = set()
+    sources: set[str] = set()
     stack: list[Any] = [dict(task.inputs), dict(task.env), dict(task.http or {})]
     while stack:
         value = stack.pop()
         if isinstance(value, Mapping):
             if isinstance(value.get("from"), str):
-                found.add(value["from"])
+                sources.add(value["from"])
             stack.extend(value.values())
         elif isinstance(value, list | tuple):
             stack.extend(value)
-    return found
+    return sources
 
 
 def _digest(value: Any) -> str:

@@ -250,11 +250,11 @@ class WaitingEdits:
     def _expire(self) -> None:
         self._timer = None
         now = self._now()
-        for edit in [one for one in self.waiting.values() if one.expires_at <= now]:
+        for edit in [waiting for waiting in self.waiting.values() if waiting.expires_at <= now]:
             decided = edit.decided(EXPIRED, "", now, "nobody approved it in time")
             self._decide(decided, "edit expired", "nobody approved it in time")
             self._announce_refusal(decided)
-        for edit in [one for one in self.waiting.values() if self._escalates_at(one) <= now]:
+        for edit in [waiting for waiting in self.waiting.values() if self._escalates_at(waiting) <= now]:
             escalated = self.waiting[edit.id] = replace(edit, escalated_at=now)
             self._record("edit escalated", escalated, f"by {edit.batch.author or 'somebody'}: nobody has decided yet")
             self._announce("edit_escalated", escalated)

@@ -398,7 +398,9 @@ class Exchange:
         """Assign waiting runs if no monitor does: none is elected, and no device is there to be. Returns whether it
         did."""
         now = self.fleet.store.clock()
-        reachable = [one for one in await self.fleet.store.sessions() if one.state == OPEN and one.reachable(now)]
+        reachable = [
+            session for session in await self.fleet.store.sessions() if session.state == OPEN and session.reachable(now)
+        ]
         if reachable or await self.fleet.coordinator() is not None:
             return False
         try:

@@ -69,7 +69,7 @@ class ForgottenRunCheck:
         unknown = [run_id for run_id in asked if await self._store.run(run_id) is None]
         register = await self._store.register(ROLLBACK_KEY) if unknown else None
         if register is not None and any(
-            (one.heard_at or 0.0) < register.value["at"] for one in await self._peers.all()
+            (peer.heard_at or 0.0) < register.value["at"] for peer in await self._peers.all()
         ):
             return []
         return unknown

@@ -56,10 +56,10 @@ class IngestResult:
         self.lost += other.lost
         self.quota_exceeded = self.quota_exceeded or other.quota_exceeded
 
-    def count(self, one: Decision) -> None:
-        self.taken += one.taken
-        self.refused += one.refused
-        self.lost += [one.lost] if one.lost is not None else []
+    def count(self, decision: Decision) -> None:
+        self.taken += decision.taken
+        self.refused += decision.refused
+        self.lost += [decision.lost] if decision.lost is not None else []
 
 
 async def read_cursor(store: Store, peer: Peer) -> tuple[Cursor | None, Register | None]:
@@ -126,27 +126,27 @@ class Ingest:
         for tries in range(10 * BATCH_TRIES):
             batch = await BatchDecisions(self._fleet, self._own, peer, flows, lacking).prepared(items)
             decisions = [await batch.decide(item) for item in items]
-            problems = await self._keep(flows, {one.workflow for one in decisions})
+            problems = await self._keep(flows, {decision.workflow for decision in decisions})
             if problems:
                 flows = {**flows, **problems}
                 continue
             cursor = PutRegister(key, upto._asdict(), known and known.revision)
             replay = await self.replay.reason_writes(peer, batch.doubted, batch.quota)
-            together = [one for one in decisions if not one.alone] if tries < BATCH_TRIES else []
+            together = [decision for decision in decisions if not decision.alone] if tries < BATCH_TRIES else []
             try:
-                for one in decisions:
-                    if one.alone or tries >= BATCH_TRIES:
-                        await self._store.commit(one.writes)
-                        done.count(one)  # a second decision about it is not news
-                writes = [write for one in together for write in one.writes]
+                for decision in decisions:
+                    if decision.alone or tries >= BATCH_TRIES:
+                        await self._store.commit(decision.writes)
+                        done.count(decision)  # a second decision about it is not news
+                writes = [write for decision in together for write in decision.writes]
                 await self._store.commit([cursor, *replay, *writes, *batch.refusals.writes()])
             except Conflict as conflict:
                 if conflict.concerns("register", key):
                     return done
                 log.debug("the batch is decided again: %s", conflict)
                 continue
-            for one in together:
-                done.count(one)
+            for decision in together:
+                done.count(decision)
             done.quota_exceeded = batch.quota.exceeded
             if done.quota_exceeded is not None:
                 await peer_notices.notify_once(
@@ -228,8 +228,8 @@ class ReplayRequests:
         doubted = list(register.value.get("sessions", ())) if register is not None else []
         if register is None or not doubted:
             return
-        open_ids = {one.id for one in await self._store.sessions() if one.state == OPEN}
-        still_open = [one for one in doubted if one in open_ids]
+        open_ids = {session.id for session in await self._store.sessions() if session.state == OPEN}
+        still_open = [session_id for session_id in doubted if session_id in open_ids]
         if len(still_open) < len(doubted):
             await self._reset(peer, PutRegister(register.key, {"sessions": still_open}, register.revision), whole=True)
 

@@ -262,23 +262,23 @@ _REQUIRED = frozenset(field.name for field in fields(Message) if field.default i
 def _parse_records(records: Sequence[Any], after: int) -> list[IncomingRecord]:
     """A record whose number is unreadable gets the number of the record before it."""
     items: list[IncomingRecord] = []
-    for one in records:
+    for record in records:
         number = items[-1].number if items else after
         try:
-            items.append(_parse_record(one, number))
+            items.append(_parse_record(record, number))
         except (KeyError, TypeError, ValueError) as error:
-            name = _run_id(one.get("run")) if isinstance(one, Mapping) else None
+            name = _run_id(record.get("run")) if isinstance(record, Mapping) else None
             items.append(
                 IncomingRecord(number, "", None, f"it is not a valid record: {printable(safe_repr(error), 200)}", name)
             )
     return items
 
 
-def _parse_record(one: Any, before: int) -> IncomingRecord:
-    if isinstance(one, UnreadableLine):
-        return IncomingRecord(before, "", None, printable(one.error, 300))
-    number, by = _parse_count(one["number"]), _parse_name(one["by"])
-    row = one["run"]
+def _parse_record(record: Any, before: int) -> IncomingRecord:
+    if isinstance(record, UnreadableLine):
+        return IncomingRecord(before, "", None, printable(record.error, 300))
+    number, by = _parse_count(record["number"]), _parse_name(record["by"])
+    row = record["run"]
     name = _run_id(row)
     try:
         run = _parse_run(row)
@@ -310,7 +310,7 @@ def _run_id(row: Any) -> str | None:
 
 def record_length(row: Sequence[Any]) -> int:
     """The characters of a record."""
-    return sum(len(one) for one in row if isinstance(one, str))
+    return sum(len(text) for text in row if isinstance(text, str))
 
 
 def _parse_run(row: Any) -> Run:
@@ -325,9 +325,9 @@ def _parse_run(row: Any) -> Run:
     clean = Run(**{name: value for name, value in read.__dict__.items() if name in _RUN_FIELDS})
     if set(read.__dict__) - _RUN_FIELDS - {"_told"}:
         raise ValueError("it has unknown fields")
-    for one in row_codec.record_of(clean):
-        if isinstance(one, str):
-            one.encode()  # a lone surrogate is text in Python, and nowhere else
+    for column in row_codec.record_of(clean):
+        if isinstance(column, str):
+            column.encode()  # a lone surrogate is text in Python, and nowhere else
     return clean.changed()
 
 
@@ -337,7 +337,7 @@ def _parse_run(row: Any) -> Run:
 def encode_message(message: Mapping[str, Any]) -> bytes:
     """Raises ValueError for a value that is not JSON."""
     lines = [{name: [] if name in LINE_LISTS and value is not None else value for name, value in message.items()}]
-    lines += [{kind: one} for name, kind in LINE_LISTS.items() for one in message.get(name) or ()]
+    lines += [{kind: element} for name, kind in LINE_LISTS.items() for element in message.get(name) or ()]
     return "\n".join(json.dumps(line, separators=(",", ":"), allow_nan=False) for line in lines).encode("ascii")
 
 
@@ -362,8 +362,8 @@ def decode_message(data: bytes) -> dict[str, Any]:
 def _parse_line(line: bytes) -> tuple[str, Any]:
     try:
         match parse_strict(line):
-            case dict(one) if len(one) == 1 and (kind := next(iter(one))) in _LIST_OF:
-                return _LIST_OF[kind], one[kind]
+            case dict(element) if len(element) == 1 and (kind := next(iter(element))) in _LIST_OF:
+                return _LIST_OF[kind], element[kind]
         reason = f"a line has to be one of {', '.join(_LIST_OF)}"
     except NotStrictJson as error:
         reason = str(error)

@@ -83,7 +83,7 @@ class Outgoing:
         fetched = await self._feed.changes(after, MAX_BATCH_RECORDS + 1)
         changes, more = fetched[:MAX_BATCH_RECORDS], len(fetched) > MAX_BATCH_RECORDS
         news = [change for change in changes if whole or not _came_from(peer, change)]
-        reports = await self._fleet.store.reports([one.run.id for one in news if one.run.status in OWNED])
+        reports = await self._fleet.store.reports([change.run.id for change in news if change.run.status in OWNED])
         workflows: dict[tuple[str, int], _WorkflowData] = {}  # of this batch
         records: list[dict[str, Any]] = []
         size, upto = 0, after

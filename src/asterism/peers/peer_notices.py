@@ -108,7 +108,7 @@ async def clear_topic(store: Store, peer: str, topic: str) -> None:
     register = await store.register(_topics_key(peer))
     if register is None or topic not in register.value.get("said", ()):
         return
-    after = {**register.value, "said": [one for one in register.value["said"] if one != topic]}
+    after = {**register.value, "said": [said for said in register.value["said"] if said != topic]}
     await try_commit(store, [PutRegister(_topics_key(peer), after, register.revision)])
 
 
@@ -129,18 +129,18 @@ async def rollback_writes(store: Store, peer: str, side: str, message: str) -> l
     given within the hour, since a peer that lies may report one with every message."""
     key, now = peer_key(peer, "restored"), store.clock()
     register = await store.register(key)
-    given = dict(register.value) if register is not None else {}
-    if 0.0 <= now - given.get(side, -ROLLBACK_NOTICE_INTERVAL) < ROLLBACK_NOTICE_INTERVAL:
+    notified_at = dict(register.value) if register is not None else {}
+    if 0.0 <= now - notified_at.get(side, -ROLLBACK_NOTICE_INTERVAL) < ROLLBACK_NOTICE_INTERVAL:
         return []
     notice = Notice(now, "restored", message)
-    return [PutRegister(key, {**given, side: now}, register and register.revision), notice]
+    return [PutRegister(key, {**notified_at, side: now}, register and register.revision), notice]
 
 
 async def refusal_reasons(store: Store, peer: str, records: Sequence[IncomingRecord], count: int) -> list[str]:
     """The first reasons why ``count`` of a peer's records were refused, from notices of any age."""
     if not count:
         return []
-    given = _given_digests(await store.register(_refusals_key(peer)))
+    digests = _given_digests(await store.register(_refusals_key(peer)))
     reasons: list[str] = []
     searched = 0
     for record in records:
@@ -149,23 +149,23 @@ async def refusal_reasons(store: Store, peer: str, records: Sequence[IncomingRec
         elif searched < MAX_RECORDS_SEARCHED and not await _is_ingested(store, record.run):
             searched += 1
             run_id = record.run.id
-            notices = [one for _, one in await store.notices(run=run_id, limit=1000) if one.kind == "refused"]
-            known = [_refusal_reason(one, peer, given.get(run_id, ())) for one in notices]
-            reasons += [f"run {run_id}: {one}" for one in known if one is not None][-1:]
+            notices = [notice for _, notice in await store.notices(run=run_id, limit=1000) if notice.kind == "refused"]
+            known = [_refusal_reason(notice, peer, digests.get(run_id, ())) for notice in notices]
+            reasons += [f"run {run_id}: {reason}" for reason in known if reason is not None][-1:]
         if len(reasons) >= min(count, MAX_REASONS):
             break
-    return [printable(one, MAX_REASON_CHARS) for one in reasons]
+    return [printable(reason, MAX_REASON_CHARS) for reason in reasons]
 
 
-def _refusal_reason(notice: Notice, peer: str, given: Collection[str]) -> str | None:
-    """The reason in a notice about a refused record of a peer; None if the notice is about something else. ``given``
+def _refusal_reason(notice: Notice, peer: str, digests: Collection[str]) -> str | None:
+    """The reason in a notice about a refused record of a peer; None if the notice is about something else. ``digests``
     are the digests of the notices about this run and peer; the register forgets the oldest runs, whose notices are
     recognised by their text."""
     for text in (REFUSAL_TEXT, EARLIER_REFUSAL_TEXT):
         beginning = text.format(run=notice.run, peer=peer)
         if notice.message.startswith(beginning):
             return notice.message.removeprefix(beginning)
-    return notice.message if _digest(notice) in given else None
+    return notice.message if _digest(notice) in digests else None
 
 
 def _given_digests(register: Register | None) -> dict[str, list[str]]:

@@ -118,7 +118,7 @@ class SyncLoop:
         remote: frozenset[str] = frozenset()
         with contextlib.suppress(AsterismError):
             sessions = await self._fleet.store.sessions()
-            remote = frozenset(for_device(one.device) for one in sessions if one.state == ABROAD)
+            remote = frozenset(for_device(session.device) for session in sessions if session.state == ABROAD)
         return frozenset({OFFERED, ENDED}) | remote
 
 

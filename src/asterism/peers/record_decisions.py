@@ -354,7 +354,7 @@ def reapply_request(lost: Run, known: Run, winner: Run, now: float) -> Run:
 
 def _request_of(run: Run) -> tuple[str | None, str, Entry | None]:
     """The request in a record, who made it, and its story entry."""
-    entry = next((one for one in reversed(own_story(run)) if one.what in _REQUEST_ENTRIES), None)
+    entry = next((entry for entry in reversed(own_story(run)) if entry.what in _REQUEST_ENTRIES), None)
     if run.cancelled:
         return "cancel", (run.error or "").removeprefix("cancelled by "), entry
     if run.stop_request is not None:

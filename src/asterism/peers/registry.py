@@ -97,7 +97,7 @@ class PeerRegistry:
     async def all(self) -> list[Peer]:
         """All peers, ordered by name."""
         registers = await self._store.registers(PEER_PREFIX)
-        return [_peer(one) for one in registers if one.value and one.key.count("/") == 1]
+        return [_peer(register) for register in registers if register.value and register.key.count("/") == 1]
 
     async def remove(self, name: str) -> None:
         """Remove a peer and nothing else; takeover.py also decides about its runs. Raises UnknownPeer."""
@@ -196,7 +196,7 @@ class PeerRegistry:
     async def _read(self, name: str) -> tuple[Peer, int]:
         register = await self._store.register(peer_key(name))
         if register is None or not register.value:
-            known = ", ".join(one.name for one in await self.all()) or "none"
+            known = ", ".join(peer.name for peer in await self.all()) or "none"
             raise UnknownPeer(f"there is no peer {name!r}; known peers: {known}")
         return _peer(register), register.revision
 

@@ -62,7 +62,9 @@ async def store_announcement(store: Store, peer: str, devices: object) -> int:
         for session in announced.values():
             revision = known[session.id].revision if session.id in known else None
             writes.append(PutSession(replace(session, revision=(revision or 0) + 1), revision))
-        gone = [one for one in known.values() if one.host == session_host(peer) and one.id not in announced]
+        gone = [
+            session for session in known.values() if session.host == session_host(peer) and session.id not in announced
+        ]
         for session in gone:
             if session.state == ABROAD and not await _has_own_work(store, session):
                 writes.append(PutSession(session.changed(state=ENDED, profile={}), session.revision))
@@ -80,15 +82,15 @@ async def _accepted(
 ) -> tuple[dict[str, Session], int]:
     """The valid devices by id, and the number of refused ones, about which notices are given. ``known`` are the
     sessions of the store."""
-    hosts = {session_host(one.name) for one in await PeerRegistry(store).all()} - {session_host(peer)}
-    others = [one for one in known if one.peer is None or one.host in hosts]
+    hosts = {session_host(other.name) for other in await PeerRegistry(store).all()} - {session_host(peer)}
+    others = [session for session in known if session.peer is None or session.host in hosts]
     accepted: dict[str, Session] = {}
     refused = 0
-    for one in devices[:MAX_DEVICES] if isinstance(devices, list) else ():
+    for device in devices[:MAX_DEVICES] if isinstance(devices, list) else ():
         now = store.clock()
-        session = _parse_session(one, peer, now, max_timeout)
+        session = _parse_session(device, peer, now, max_timeout)
         if session is None or session.id in accepted:
-            notice = Notice(now, "refused", f"peer {peer} announced an invalid device: {str(one)[:80]}")
+            notice = Notice(now, "refused", f"peer {peer} announced an invalid device: {str(device)[:80]}")
         elif (impersonation := _impersonation(session, peer, others, now)) is not None:
             notice = Notice(now, "impostor", impersonation)
         else:
@@ -102,13 +104,13 @@ async def _accepted(
 def _surplus(gone: Iterable[Session]) -> list[str]:
     """The ended sessions of a peer to forget. The latest are kept as long as our own, because a run of one of them may
     come back and has to be recognised as lost."""
-    newest_first = sorted(gone, key=lambda one: (one.beat_at, one.id), reverse=True)
-    return [one.id for one in newest_first[MAX_ENDED_SESSIONS:]]
+    newest_first = sorted(gone, key=lambda session: (session.beat_at, session.id), reverse=True)
+    return [session.id for session in newest_first[MAX_ENDED_SESSIONS:]]
 
 
-def _parse_session(one: object, peer: str, now: float, max_timeout: float) -> Session | None:
+def _parse_session(announced: object, peer: str, now: float, max_timeout: float) -> Session | None:
     """None if it is not a valid device."""
-    match one:
+    match announced:
         case {
             "id": str(name), "device": str(device), "joined": int() | float() as joined, "can": list(can),
             "slots": int(slots), "backlog": int(backlog), "accepts": str() | None as accepts,

@@ -76,7 +76,7 @@ class FeedMarks:
         async def attempt() -> tuple[int, str]:
             register = await self._register(peer)
             turn, marks, void = _parse_marks(register)
-            present = [one for one in marks[: 1 - MARKS_KEPT] if cursor is not None and one[2] == cursor.mark]
+            present = [mark for mark in marks[: 1 - MARKS_KEPT] if cursor is not None and mark[2] == cursor.mark]
             marks = [*present, *marks[1 - MARKS_KEPT :], [number, turn + 1, text]]
             value = {"turn": turn + 1, "marks": marks, "void": void}
             await self._store.commit([PutRegister(marks_key(peer.store), value, register and register.revision)])

@@ -89,7 +89,7 @@ class Quota:
 
     def reserve(self, cost: Contribution) -> str | None:
         """Charge a record. Returns why it does not fit, None if it does."""
-        after = Usage(*(one + more for one, more in zip(self._used, cost[2:], strict=True)))
+        after = Usage(*(used + more for used, more in zip(self._used, cost[2:], strict=True)))
         for wanted, limit, more, unit, option in zip(after, self._limits, cost[2:], _UNITS, _OPTIONS, strict=True):
             if wanted > limit and more:
                 self.exceeded = (
@@ -127,7 +127,7 @@ def limit_merged(mine: Run, theirs: Run, merged: Run) -> Run:
     if not _is_too_large(merged):
         return merged
     results = set(map(repr, (*mine.superseded, *own_result(mine), *own_result(theirs))))
-    lost = [one for one in merged.superseded if repr(one) in results]
+    lost = [result for result in merged.superseded if repr(result) in results]
     known = _with_beside(merged, set(mine.story), set(mine.previous), lost)
     return known if not _is_too_large(known) else _with_beside(merged, (), (), _last_results(known.superseded))
 
@@ -147,8 +147,8 @@ def _with_beside(run: Run, story: Collection[Any], previous: Collection[Any], su
     """The record with its own history, and only these entries beside it."""
     line, ended = own_story(run), own_assignments(run)
     return run.changed(
-        story=(*(one for one in _beside_line(run.story, line) if one in story), *line),
-        previous=(*(one for one in _beside_line(run.previous, ended) if one in previous), *ended),
+        story=(*(entry for entry in _beside_line(run.story, line) if entry in story), *line),
+        previous=(*(assignment for assignment in _beside_line(run.previous, ended) if assignment in previous), *ended),
         superseded=tuple(superseded),
     )
 
@@ -160,10 +160,10 @@ def _beside_line(whole: tuple[T, ...], line: tuple[T, ...]) -> tuple[T, ...]:
 def _last_results(results: tuple[Superseded, ...]) -> list[Superseded]:
     last: list[Superseded] = []
     room = MAX_RESULT_CHARS
-    for one in reversed(results[-MAX_RESULTS:]):
-        room -= len(row_codec.to_text(one.output))
+    for result in reversed(results[-MAX_RESULTS:]):
+        room -= len(row_codec.to_text(result.output))
         if room >= 0:
-            last.append(one)
+            last.append(result)
     return last[::-1]
 
 
@@ -220,10 +220,10 @@ def _capped_fields(run: Run) -> Iterator[tuple[str, Any]]:
         yield "avoid", run.avoid[-MAX_ENTRIES:]
     if len(run.declined) > MAX_ENTRIES:
         yield "declined", dict(list(run.declined.items())[-MAX_ENTRIES:])
-    if any(len(one.why) > LONGEST_TEXT for one in run.story):
-        yield "story", tuple(one._replace(why=one.why[:LONGEST_TEXT]) for one in run.story)
-    if any(len(one.detail) > LONGEST_TEXT for one in run.previous):
-        yield "previous", tuple(one._replace(detail=one.detail[:LONGEST_TEXT]) for one in run.previous)
+    if any(len(entry.why) > LONGEST_TEXT for entry in run.story):
+        yield "story", tuple(entry._replace(why=entry.why[:LONGEST_TEXT]) for entry in run.story)
+    if any(len(ended.detail) > LONGEST_TEXT for ended in run.previous):
+        yield "previous", tuple(ended._replace(detail=ended.detail[:LONGEST_TEXT]) for ended in run.previous)
 
 
 def _shorter(run: Run) -> Iterator[Run]:
@@ -232,7 +232,7 @@ def _shorter(run: Run) -> Iterator[Run]:
     yield (run := run.changed(story=line, previous=own_assignments(run)))
     yield (run := run.changed(superseded=tuple(_last_results(run.superseded))))
     yield (run := run.changed(scores={}, avoid=(), declined={}))
-    yield (run := run.changed(previous=tuple(one._replace(detail=one.detail[:100]) for one in run.previous)))
+    yield (run := run.changed(previous=tuple(ended._replace(detail=ended.detail[:100]) for ended in run.previous)))
     yield (run := run.changed(superseded=()))
     entries = len(line)
     while entries > 2:

@@ -250,7 +250,7 @@ async def _withdraw(fleet: Fleet, claimed: list[Run], name: str) -> None:
     for run in claimed:
         with contextlib.suppress(RunRefused):  # it has started or left its device meanwhile
             await fleet.ledger.request(
-                run.id, lambda one, _: transitions.withdraw(one, fleet.store.clock(), _pause_reason(name))
+                run.id, lambda stored, _: transitions.withdraw(stored, fleet.store.clock(), _pause_reason(name))
             )
 
 
@@ -308,7 +308,7 @@ async def _affected_runs(store: Store, peer_store: str | None) -> _AffectedRuns:
         left += some
     received = await feed.came_from(peer_store)
     copies = await feed.left_to([run.id for run in received])
-    sessions = frozenset(one.id for one in await store.sessions(ended=True) if one.peer is None)
+    sessions = frozenset(session.id for session in await store.sessions(ended=True) if session.peer is None)
     elsewhere = [run.id for run in received if run.status in (CLAIMED, PROCESSING) and run.session not in sessions]
     own = [run for run in received if run.id not in copies and run.id not in elsewhere]
     running = [run for run in [*left, *own] if run.status is PROCESSING and run.session in sessions]

@@ -323,10 +323,10 @@ def _waiting_json(edit: WaitingEdit, record: StoredConstellation, receivers: lis
         return {}
     tried, escalation = trial(record.plan, edit.batch), escalation_of(record.head)
     tasks = {task.id: work_of(task) for change in tried.changes for task in change.tasks}
-    effects = {task: sorted({one for part in work for one in effects_of(part)}) for task, work in tasks.items()}
+    effects = {task: sorted({effect for part in work for effect in effects_of(part)}) for task, work in tasks.items()}
     return {
         "cost": batch_cost(tried),
-        "effects": {task: found for task, found in effects.items() if found},
+        "effects": {task: names for task, names in effects.items() if names},
         "escalates_at": None if escalation is None else edit.at + escalation,
         "escalates_to": receivers,
     }
@@ -346,7 +346,9 @@ def cancellation(stored: StoredPlan, stuck: Sequence[TaskExplanation] = ()) -> d
         owner=None if owner is None else owner.device,
         cancelled=stored.cancel_request,
         teardowns=[
-            one.id for one in teardowns if one.status is RUNNING or (one.status is PENDING and stored.is_due(one))
+            teardown.id
+            for teardown in teardowns
+            if teardown.status is RUNNING or (teardown.status is PENDING and stored.is_due(teardown))
         ],
         waiting_teardowns={why.task: "; ".join(reason.text for reason in why.reasons) for why in stuck},
         failed_teardowns={node.id: str(mask.shown(event_text.reason(node.error))) for node in failed},

@@ -250,11 +250,11 @@ async def submit_plan(system: LocalSystem, request: declared.SubmitPlan) -> docu
         check_name(first)
     except PlanError as error:
         raise RequestRefused(422, str(error)) from None
-    terms = {name: getattr(request, name) for name in ("edit_timeout", "no_device_timeout", "strategy")}
-    terms |= approval_terms(rules, request.approval_timeout, scopes, request.approval_escalation)
+    options = {name: getattr(request, name) for name in ("edit_timeout", "no_device_timeout", "strategy")}
+    options |= approval_terms(rules, request.approval_timeout, scopes, request.approval_escalation)
     policy = request.policy or plan_file.policy or "scoped"
     file = PurePath(request.file).name
-    await store_plan(system.fleet, plan, policy=policy, params=plan_file.params, terms=terms, names=names, file=file)
+    await store_plan(system.fleet, plan, policy=policy, params=plan_file.params, terms=options, names=names, file=file)
     system.submitted()
     return plan_documents.view(await read_plan(system.fleet, plan.id), now=system.fleet.store.clock(), tasks=False)
 

@@ -152,7 +152,11 @@ def error_detail(error: Exception, plan: str | None = None) -> str:
 
 def _more(error: Exception) -> Mapping[str, Any]:
     if isinstance(error, EditRejected):
-        return {"violations": [violation_json(one.edit, one.rule, one.message) for one in error.violations]}
+        return {
+            "violations": [
+                violation_json(violation.edit, violation.rule, violation.message) for violation in error.violations
+            ]
+        }
     if isinstance(error, InvalidEdits):
         return {"violations": [violation_json(edit, "invalid_edit", why) for edit, why in error.reasons.items()]}
     if isinstance(error, InvalidInput):
@@ -160,7 +164,9 @@ def _more(error: Exception) -> Mapping[str, Any]:
     if isinstance(error, EditWaits):
         return {"approval": error.approval.id}
     if isinstance(error, BadPlan):
-        return {"violations": [violation_json(None, "plan_file", one.format(error.name)) for one in error.mistakes]}
+        return {
+            "violations": [violation_json(None, "plan_file", mistake.format(error.name)) for mistake in error.mistakes]
+        }
     return {}
 
 
@@ -171,6 +177,8 @@ def violation_json(edit: int | None, rule: str, message: str) -> dict[str, Any]:
 def request_violations(error: ValidationError) -> list[dict[str, Any]]:
     """What is wrong with the fields of a request."""
     return [
-        violation_json(None, str(one["type"]), f"{'.'.join(map(str, one['loc'])) or 'the request'}: {one['msg']}")
-        for one in error.errors(include_url=False, include_context=False, include_input=False)
+        violation_json(
+            None, str(mistake["type"]), f"{'.'.join(map(str, mistake['loc'])) or 'the request'}: {mistake['msg']}"
+        )
+        for mistake in error.errors(include_url=False, include_context=False, include_input=False)
     ]

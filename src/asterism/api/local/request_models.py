@@ -21,13 +21,13 @@ def request_model(
     """The model of the fields of a request, except ``without``; ``defaults`` take the place of its own."""
     request: Any = operation.request
     hints, fields = get_type_hints(request, include_extras=True), dict[str, Any]()
-    for one in dataclasses.fields(request):
-        if one.name in without:
+    for field in dataclasses.fields(request):
+        if field.name in without:
             continue
-        default = ... if one.default is dataclasses.MISSING else one.default
-        if one.default_factory is not dataclasses.MISSING:
-            default = one.default_factory()
-        fields[one.name] = (hints[one.name], defaults.get(one.name, default))
+        default = ... if field.default is dataclasses.MISSING else field.default
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        fields[field.name] = (hints[field.name], defaults.get(field.name, default))
     text = request.__doc__ or ""
     documented = None if text.startswith(f"{request.__name__}(") else text
     config = ConfigDict(extra="forbid")

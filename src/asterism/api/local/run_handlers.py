@@ -127,14 +127,16 @@ def _fields_of(run: Run, mask: Mask) -> dict[str, Any]:
         "cancelled_at": run.ended_at if run.cancelled else None,
         "avoid": list(run.avoid),
         "declined": dict(run.declined),
-        "previous_assignments": [one._asdict() for one in run.previous],
+        "previous_assignments": [assignment._asdict() for assignment in run.previous],
         "scores": dict(run.scores),
         "attempts": attempts_of(run),
         "took": work_time(run),
         "waited": None if run.ended_at is None else waiting_time(run),
         "input": mask.data(plain_json(run.input)),
         "output": mask.result(plain_json(run.output)),
-        "superseded": [{**one._asdict(), "output": mask.result(plain_json(one.output))} for one in run.superseded],
+        "superseded": [
+            {**result._asdict(), "output": mask.result(plain_json(result.output))} for result in run.superseded
+        ],
         "story": [document_of(documents.StoryEntry, entry) for entry in run.story],
     }
 
@@ -237,9 +239,9 @@ async def run_advice(fleet: Fleet, run: Run, why: RunExplanation) -> list[str]:
     for name in [reason.name for reason in why.reasons if reason.kind == "suspended"]:
         lines.append(f"Look for the fault on {name}: it tries a run from time to time, and recovers when one succeeds.")
     lines += [
-        f"Run it here, with the other runs of the peer: asterism peer remove {shlex.quote(str(one.name))} --adopt"
-        for one in why.reasons
-        if one.kind == "removed"
+        f"Run it here, with the other runs of the peer: asterism peer remove {shlex.quote(str(reason.name))} --adopt"
+        for reason in why.reasons
+        if reason.kind == "removed"
     ]
     there = run.pinned is not None and kinds & {"objection", "suspended"}  # the only device that may run it
     if "no_device" in kinds and not there:
@@ -335,10 +337,10 @@ async def wait_run(system: LocalSystem, request: declared.WaitRun) -> documents.
 @implements(RunOperations.create_run)
 async def create_run(system: LocalSystem, request: declared.CreateRun) -> documents.Run:
     names = ("key", "series", "priority", "device", "keep", "label")
-    terms = {name: getattr(request, name) for name in names}
+    options = {name: getattr(request, name) for name in names}
     flow = await system.fleet.workflows.find(request.workflow)
     check_input(flow, request.input)
-    run = await system.fleet.create(flow, request.input, near=request.near, **terms)
+    run = await system.fleet.create(flow, request.input, near=request.near, **options)
     return await run_document(system.fleet, run)
 
 
@@ -356,8 +358,8 @@ async def create_runs(system: LocalSystem, request: declared.CreateRuns) -> docu
             why = f"workflow {flow.name!r} needs {' and '.join(missing)}, and the line does not have it"
             raise InvalidInput(index, why)
     names = ("label", "key", "series", "priority", "device", "keep")
-    terms = {name: getattr(request, name) for name in names if getattr(request, name) is not None}
-    creation = BulkCreation(fleet, flow, after=progress.at, **terms)
+    options = {name: getattr(request, name) for name in names if getattr(request, name) is not None}
+    creation = BulkCreation(fleet, flow, after=progress.at, **options)
     write = progress.advance(request.lines, len(request.inputs), request.sha256, fleet.store.clock())
     try:
         batch = await creation.add(request.inputs, write)

@@ -80,8 +80,8 @@ def _change_document(name: str, change: Change) -> documents.SeriesChange:
 
 
 async def all_series(register: SeriesRegister) -> documents.Page[documents.Series]:
-    found, now = await read_all(register), register.clock()
-    return documents.Page(items=[series_document(name, one.text, now) for name, one in found.items()], now=now)
+    registered, now = await read_all(register), register.clock()
+    return documents.Page(items=[series_document(name, entry.text, now) for name, entry in registered.items()], now=now)
 
 
 async def find_series(register: SeriesRegister, name: str) -> Snapshot:

@@ -42,7 +42,7 @@ def _mentions(text: str, names: Collection[str]) -> list[tuple[int, int, list[st
     """Each mention of a name: where it begins and ends, and the name with its field, if it is a namespace."""
     from asterism.base.cel.cel_syntax import tokens  # most files have no expressions
 
-    found: list[tuple[int, int, list[str]]] = []
+    mentions: list[tuple[int, int, list[str]]] = []
     all_tokens = tokens(text)
     for number, token in enumerate(all_tokens):
         if token.kind != "name" or token.text not in names:
@@ -53,8 +53,8 @@ def _mentions(text: str, names: Collection[str]) -> list[tuple[int, int, list[st
         if token.text in NAMESPACES and all_tokens[number + 1].text == "." and all_tokens[number + 2].kind == "name":
             last = all_tokens[number + 2]
             path.append(last.text)
-        found.append((token.at, last.at + len(last.text), path))
-    return found
+        mentions.append((token.at, last.at + len(last.text), path))
+    return mentions
 
 
 def _value(names: Mapping[str, Any], path: list[str]) -> Any:

@@ -172,9 +172,9 @@ def _timestamp(run: Evaluation, value: Any) -> datetime:
         if kind == INT:
             return _EPOCH + timedelta(seconds=integer(value))
         if kind == STRING:
-            found = _TIMESTAMP.fullmatch(_text(run, "timestamp", value, _TIMESTAMP))
-            assert found is not None
-            date, time, fraction, zone = found.groups()
+            match = _TIMESTAMP.fullmatch(_text(run, "timestamp", value, _TIMESTAMP))
+            assert match is not None
+            date, time, fraction, zone = match.groups()
             read = datetime.fromisoformat(f"{date}T{time}{(fraction or '.0')[:7].ljust(7, '0')}")
             return read.replace(tzinfo=_zone(zone)).astimezone(UTC)
     except ExpressionError:
@@ -193,10 +193,10 @@ def _duration(run: Evaluation, value: Any) -> timedelta:
         if kind == INT:
             return timedelta(seconds=integer(value))
         if kind == STRING:
-            found = _DURATION.fullmatch(_text(run, "duration", value, _DURATION))
-            assert found is not None
-            seconds = sum(float(number) * _UNITS[unit] for number, unit in _SPAN.findall(found.group(2)))
-            return timedelta(seconds=-seconds if found.group(1) == "-" else seconds)
+            match = _DURATION.fullmatch(_text(run, "duration", value, _DURATION))
+            assert match is not None
+            seconds = sum(float(number) * _UNITS[unit] for number, unit in _SPAN.findall(match.group(2)))
+            return timedelta(seconds=-seconds if match.group(1) == "-" else seconds)
     except ExpressionError:
         raise
     except (ValueError, OverflowError):
@@ -229,11 +229,11 @@ def _matches(run: Evaluation, text: Any, pattern: Any) -> bool:
 def _zone(name: str) -> timezone:
     if name in ("UTC", "Z", "z"):
         return UTC
-    found = _OFFSET.fullmatch(name)
-    if found is None or int(found.group(2)) > 23 or int(found.group(3)) > 59:
+    match = _OFFSET.fullmatch(name)
+    if match is None or int(match.group(2)) > 23 or int(match.group(3)) > 59:
         raise Unevaluable("a time zone is 'UTC' or an offset such as '+02:00'")
-    offset = timedelta(hours=int(found.group(2)), minutes=int(found.group(3)))
-    return timezone(-offset if found.group(1) == "-" else offset)
+    offset = timedelta(hours=int(match.group(2)), minutes=int(match.group(3)))
+    return timezone(-offset if match.group(1) == "-" else offset)
 
 
 def _of_time(name: str, of_timestamp: Callable[[datetime], int], unit: timedelta | None = None) -> Function:
@@ -336,10 +336,10 @@ def field(name: str) -> Part:
             raise TooCostly
         if type(value) is not dict and kind_of(value) != MAP:
             raise Unevaluable(f"a value of type {kind_of(value)} has no field '{name}'")
-        found = value.get(name, ABSENT)
-        if found is ABSENT:
+        content = value.get(name, ABSENT)
+        if content is ABSENT:
             raise Unevaluable(f"there is no field '{name}'")
-        return found
+        return content
 
     return run
 
@@ -349,10 +349,10 @@ def item_at(key: Run) -> Part:
         step(run)
         index, kind = key(run), kind_of(value)
         if kind == MAP:
-            found = find(value, index)
-            if found is ABSENT:
+            item = find(value, index)
+            if item is ABSENT:
                 raise Unevaluable("there is no such key in the map")
-            return found
+            return item
         if kind != LIST:
             raise no_overload("'[]'", value)
         if type(index) is float and index.is_integer():
@@ -400,12 +400,12 @@ def _decided(decisive: bool, slot: int, macro: str, body: Run) -> Part:
 
 def _exists_one(slot: int, macro: str, body: Run) -> Part:
     def run(run: Evaluation, value: Any) -> Any:
-        found = 0
+        matches = 0
         for item in _range(run, value, macro):
             step(run)
             run.variables[slot] = item
-            found += truth(body(run), macro)
-        return found == 1
+            matches += truth(body(run), macro)
+        return matches == 1
 
     return run
 
@@ -439,8 +439,8 @@ def _map(slot: int, macro: str, *bodies: Run) -> Part:
 
 
 MACROS: dict[str, Callable[..., Part]] = {
-    "all": lambda *given: _decided(False, *given),
-    "exists": lambda *given: _decided(True, *given),
+    "all": lambda *arguments: _decided(False, *arguments),
+    "exists": lambda *arguments: _decided(True, *arguments),
     "exists_one": _exists_one,
     "existsOne": _exists_one,
     "filter": _filter,

@@ -166,7 +166,7 @@ def parse(text: str) -> Node:
 
 def tokens(text: str) -> list[Token]:
     """The tokens of an expression, the last of kind ``end``. Raises InvalidExpression with the position."""
-    found, at = [], 0
+    scanned, at = [], 0
     while at < len(text):
         match = _TOKEN.match(text, at)
         if match is None:
@@ -174,10 +174,10 @@ def tokens(text: str) -> list[Token]:
             raise InvalidExpression(f"at character {at + 1}: {what}")
         kind = str(match.lastgroup)
         if kind != "space":
-            found.append(Token("sign" if match.group() == "in" else kind, match.group(), at))
+            scanned.append(Token("sign" if match.group() == "in" else kind, match.group(), at))
         at = match.end()
-    found.append(Token("end", "", at))
-    return found
+    scanned.append(Token("end", "", at))
+    return scanned
 
 
 class _Parser:
@@ -212,8 +212,8 @@ class _Parser:
 
     def _unexpected(self, wanted: str) -> NoReturn:
         token = self._tokens[self._next]
-        found = "it ends" if token.kind == "end" else f"found {token.text[:40]!r}"
-        raise InvalidExpression(f"at character {token.at + 1}: {found}, expected {wanted}")
+        problem = "it ends" if token.kind == "end" else f"found {token.text[:40]!r}"
+        raise InvalidExpression(f"at character {token.at + 1}: {problem}, expected {wanted}")
 
     def _identifier(self) -> str:
         token = self._tokens[self._next]
@@ -367,14 +367,17 @@ def _text(token: Token) -> str | bytes:
     quotes = 3 if body[:3] in ("'''", '"""') else 1
     body = body[quotes:-quotes]
     if "b" not in prefix:
-        return body if "r" in prefix else _ESCAPED.sub(lambda found: chr(_code(found.group(), token)), body)
+        return body if "r" in prefix else _ESCAPED.sub(lambda escape: chr(_code(escape.group(), token)), body)
     if "r" in prefix:
         return body.encode()
     pieces, at = [], 0
-    for found in _ESCAPED.finditer(body):
-        code = _code(found.group(), token)
-        pieces += [body[at : found.start()].encode(), chr(code).encode() if found.group()[1] in "uU" else bytes([code])]
-        at = found.end()
+    for escape in _ESCAPED.finditer(body):
+        code = _code(escape.group(), token)
+        pieces += [
+            body[at : escape.start()].encode(),
+            chr(code).encode() if escape.group()[1] in "uU" else bytes([code]),
+        ]
+        at = escape.end()
     return b"".join([*pieces, body[at:].encode()])
 
 

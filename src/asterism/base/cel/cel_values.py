@@ -216,33 +216,33 @@ def equal(run: Evaluation, left: Any, right: Any) -> bool:
         if type(left) in _SCALARS:
             return bool(left == right)
     run.spend(2)
-    one, other = kind_of(left), kind_of(right)
-    if one != other:
-        return one in _NUMBERS and other in _NUMBERS and bool(left == right)
-    if one == TYPE:
+    kind, other = kind_of(left), kind_of(right)
+    if kind != other:
+        return kind in _NUMBERS and other in _NUMBERS and bool(left == right)
+    if kind == TYPE:
         return bool(left.name == right.name)
-    if one in (NULL, BOOL, INT, UINT, DOUBLE, TIMESTAMP, DURATION):
+    if kind in (NULL, BOOL, INT, UINT, DOUBLE, TIMESTAMP, DURATION):
         return bool(left == right)
     if len(left) != len(right):
         return False
-    if one in (STRING, BYTES):
+    if kind in (STRING, BYTES):
         run.spend(len(left) // _LETTERS)
         return bool(left == right)
-    return _same_items(run, left, right) if one == LIST else _same_entries(run, left, right)
+    return _same_items(run, left, right) if kind == LIST else _same_entries(run, left, right)
 
 
 def _same_items(run: Evaluation, left: Any, right: Any) -> bool:
-    for one, other in zip(left, right, strict=True):  # noqa: SIM110 - a generator costs as much as the comparison
-        if not equal(run, one, other):
+    for item, other in zip(left, right, strict=True):  # noqa: SIM110 - a generator costs as much as the comparison
+        if not equal(run, item, other):
             return False
     return True
 
 
 def _same_entries(run: Evaluation, left: Mapping[Any, Any], right: Mapping[Any, Any]) -> bool:
-    for key, one in left.items():
+    for key, value in left.items():
         run.spend(1)
         other = right.get(key, ABSENT)
-        if other is ABSENT or not equal(run, one, other):
+        if other is ABSENT or not equal(run, value, other):
             return False
     return True
 
@@ -250,8 +250,8 @@ def _same_entries(run: Evaluation, left: Mapping[Any, Any], right: Mapping[Any, 
 def contained(run: Evaluation, item: Any, container: Any) -> bool:
     kind = kind_of(container)
     if kind == LIST:
-        for one in container:  # noqa: SIM110 - as above
-            if equal(run, item, one):
+        for member in container:  # noqa: SIM110 - as above
+            if equal(run, item, member):
                 return True
         return False
     if kind == MAP:
@@ -271,9 +271,9 @@ def _order(sign: str) -> Callable[[Evaluation, Any, Any], bool]:
     compare = _ORDERS[sign]
 
     def ordered(run: Evaluation, left: Any, right: Any) -> bool:
-        one, other = kind_of(left), kind_of(right)
-        if (one in _NUMBERS and other in _NUMBERS) or (one == other and one in _ORDERED):
-            if one in (STRING, BYTES):
+        kind, other = kind_of(left), kind_of(right)
+        if (kind in _NUMBERS and other in _NUMBERS) or (kind == other and kind in _ORDERED):
+            if kind in (STRING, BYTES):
                 run.spend_on(left)
             return bool(compare(left, right))
         raise no_overload(f"'{sign}'", left, right)
@@ -341,18 +341,18 @@ def _arithmetic(sign: str) -> Callable[[Evaluation, Any, Any], Any]:
     integers, doubles, times = _INTEGERS[sign], _DOUBLES.get(sign), _TIMES.get(sign, frozenset())
 
     def compute(run: Evaluation, left: Any, right: Any) -> Any:
-        one, other = kind_of(left), kind_of(right)
-        if one == other:
-            if one in (INT, UINT):
-                _in_range(one, left), _in_range(one, right)
+        kind, other = kind_of(left), kind_of(right)
+        if kind == other:
+            if kind in (INT, UINT):
+                _in_range(kind, left), _in_range(kind, right)
                 if not right and sign in "/%":
                     raise Unevaluable("division by zero")
-                return _in_range(one, integers(left, right))
-            if one == DOUBLE and doubles is not None:
+                return _in_range(kind, integers(left, right))
+            if kind == DOUBLE and doubles is not None:
                 return doubles(left, right)
-            if sign == "+" and one in (STRING, BYTES, LIST):
-                return joined(run, one, left, right)
-        if (one, other) in times:
+            if sign == "+" and kind in (STRING, BYTES, LIST):
+                return joined(run, kind, left, right)
+        if (kind, other) in times:
             try:
                 return integers(left, right)
             except OverflowError:

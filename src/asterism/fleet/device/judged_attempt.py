@@ -32,7 +32,7 @@ class JudgedAttempt(Attempt):
         device does not have."""
         self.policy.workflow(self.action.name)
         if self.action.http is not None:
-            terms = self.terms()
+            terms = self.filled_request()
             self.policy.headers(terms.get("headers") or ())
             self.policy.url(terms["url"])
         elif self.action.call is not None:
