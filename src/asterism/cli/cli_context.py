@@ -327,9 +327,9 @@ def _command(opened: Callable[..., int], create: bool, function: Callable[..., A
 
     @fleet_options
     @wraps(function)
-    def command(store: str | None, as_json: bool, **given: Any) -> int:
-        given |= {name: value for name, value in (("store", store), ("as_json", as_json)) if name in wanted}
-        use = partial(function, **given) if inspect.iscoroutinefunction(function) else function(**given)
+    def command(store: str | None, as_json: bool, **parameters: Any) -> int:
+        parameters |= {name: value for name, value in (("store", store), ("as_json", as_json)) if name in wanted}
+        use = partial(function, **parameters) if inspect.iscoroutinefunction(function) else function(**parameters)
 
         async def answer(system: Any) -> int:
             result = await use(system)

@@ -26,8 +26,8 @@ def completion(shell: str) -> None:
 
     from asterism.cli.main import commands
 
-    found = get_completion_class(shell)
-    assert found is not None
-    script = found(commands, {}, PROGRAM, f"_{PROGRAM.upper()}_COMPLETE")
+    completion_class = get_completion_class(shell)
+    assert completion_class is not None
+    script = completion_class(commands, {}, PROGRAM, f"_{PROGRAM.upper()}_COMPLETE")
     # that of bash itself would start a bash, to look at its version
     click.echo(ShellComplete.source(script).rstrip())

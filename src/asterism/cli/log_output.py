@@ -37,11 +37,11 @@ class LogOptions:
     as_json: bool = False
 
 
-def read_log_options(as_json: bool, given: Mapping[str, Any]) -> LogOptions:
+def read_log_options(as_json: bool, chosen: Mapping[str, Any]) -> LogOptions:
     """Those of a command. Raises UsageError."""
     if as_json:
         refuse_options("has no effect with --json: each line has its time and stream.", "times")
-    return LogOptions(**given, as_json=as_json)
+    return LogOptions(**chosen, as_json=as_json)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,78 +71,80 @@ class RunLogReader:
         """The lines that are new."""
         last = max(self._readers, default=0)
         after = (last, self._readers[last].seen) if last else (0, 0)
-        found: list[RunLine] = []
+        lines: list[RunLine] = []
         for stored in await self._fleet.store.log(self.run.id, after=after):
             reader = self._readers.setdefault(stored.epoch, LogReader())
             attempt = self._before + attempt_number(self.run, stored.epoch)
             chunk = await self._fleet.log_chunk(stored)
-            found += [RunLine(self.run.id, self._task, attempt, line) for line in reader.read([chunk])]
-        return found
+            lines += [RunLine(self.run.id, self._task, attempt, line) for line in reader.read([chunk])]
+        return lines
 
 
 class LogPrinter:
     """Prints lines: as JSON, as data for another program, or coloured on a terminal."""
 
-    def __init__(self, terms: LogOptions, now: float, *, several: bool) -> None:
-        self._terms, self._several = terms, several
-        self._begin = 0.0 if terms.since is None else now - terms.since
+    def __init__(self, options: LogOptions, now: float, *, several: bool) -> None:
+        self._options, self._several = options, several
+        self._begin = 0.0 if options.since is None else now - options.since
         self._screen = Screen() if sys.stdout.isatty() else None
         self._attempt: tuple[str, int] | None = None
         self.printed = 0
 
     def print(self, lines: Sequence[RunLine]) -> None:
-        chosen = [one for one in lines if one.line.at >= self._begin]
+        chosen = [line for line in lines if line.line.at >= self._begin]
         self.printed += len(chosen)
-        if self._terms.as_json:
-            for one in chosen:
-                click.echo(json_text(one.to_json(), encoding=sys.stdout.encoding))
+        if self._options.as_json:
+            for line in chosen:
+                click.echo(json_text(line.to_json(), encoding=sys.stdout.encoding))
         elif self._screen is None:
             if chosen:
-                parts = [part for one in chosen for part in (*self._heading(one), self._prefix(one) + one.line.text)]
+                parts = [
+                    part for line in chosen for part in (*self._heading(line), self._prefix(line) + line.line.text)
+                ]
                 echo_data("\n".join(parts))
         else:
-            for one in chosen:
-                for heading in self._heading(one):
+            for line in chosen:
+                for heading in self._heading(line):
                     self._screen.say(Text(heading, DIM))
-                self._screen.say(Text(clean(self._prefix(one)), DIM).append_text(log_text(one.line)))
+                self._screen.say(Text(clean(self._prefix(line)), DIM).append_text(log_text(line.line)))
 
-    def _heading(self, one: RunLine) -> list[str]:
+    def _heading(self, line: RunLine) -> list[str]:
         """A line between two attempts at one run."""
-        before, self._attempt = self._attempt, (one.run, one.attempt)
+        before, self._attempt = self._attempt, (line.run, line.attempt)
         if self._several or before in (None, self._attempt):
             return []
-        return [f"-- attempt {one.attempt} --"]
+        return [f"-- attempt {line.attempt} --"]
 
-    def _prefix(self, one: RunLine) -> str:
-        time = f"{format_clock(one.line.at)} {one.line.stream:<6} " if self._terms.times else ""
-        again = f" ({one.attempt})" if one.attempt > 1 else ""
-        return f"{time}{one.task}{again} | " if self._several else time
+    def _prefix(self, line: RunLine) -> str:
+        time = f"{format_clock(line.line.at)} {line.line.stream:<6} " if self._options.times else ""
+        again = f" ({line.attempt})" if line.attempt > 1 else ""
+        return f"{time}{line.task}{again} | " if self._several else time
 
 
-async def print_run_log(system: System, run: str, terms: LogOptions) -> None:
+async def print_run_log(system: System, run: str, options: LogOptions) -> None:
     """Print the log of one run; with ``follow`` until the run has ended. Each answer continues after the one before, so
     that a lost connection neither loses nor repeats a line."""
-    timeout = FOLLOW_TIMEOUT if terms.follow else 0.0
-    page = await system.read_run_logs(run, attempt=terms.attempt)
-    printer = LogPrinter(terms, page.now or 0.0, several=False)
+    timeout = FOLLOW_TIMEOUT if options.follow else 0.0
+    page = await system.read_run_logs(run, attempt=options.attempt)
+    printer = LogPrinter(options, page.now or 0.0, several=False)
     while True:
         lines = [run_line(page.run, None, entry) for entry in page.items]
         printer.print(lines)
-        if not lines and (page.ended or not terms.follow):
+        if not lines and (page.ended or not options.follow):
             break
-        ask = partial(system.read_run_logs, page.run, page.next, terms.attempt, timeout)
-        page = await (ask_again(ask) if terms.follow else ask())
+        ask = partial(system.read_run_logs, page.run, page.next, options.attempt, timeout)
+        page = await (ask_again(ask) if options.follow else ask())
     if not printer.printed and page.elsewhere:
         note(f"Run {short(page.run)} is with a peer, and so is what it prints: ask there.")
     elif not printer.printed:
-        note(f"Run {short(page.run)} is {page.status} and has printed nothing{_chosen(terms)}.")
+        note(f"Run {short(page.run)} is {page.status} and has printed nothing{_chosen(options)}.")
 
 
-async def print_plan_log(system: System, name: str, task: str | None, terms: LogOptions) -> None:
+async def print_plan_log(system: System, name: str, task: str | None, options: LogOptions) -> None:
     """Print the logs of a plan, or of one task, in the order of time; with ``follow`` until the plan has ended. Each
     answer continues after the one before, so that a lost connection neither loses nor repeats a line."""
-    page = await system.read_plan_logs(name, task, attempt=terms.attempt)
-    printer = LogPrinter(terms, page.now or 0.0, several=task is None)
+    page = await system.read_plan_logs(name, task, attempt=options.attempt)
+    printer = LogPrinter(options, page.now or 0.0, several=task is None)
     batch: list[TaskLogEntry] = []
     while True:
         batch += page.items
@@ -150,21 +152,21 @@ async def print_plan_log(system: System, name: str, task: str | None, terms: Log
             batch.sort(key=lambda line: line.at)
             printer.print([run_line(line.run, line.task, line) for line in batch])
             batch = []
-            if not terms.follow or (page.ended and not page.items):
+            if not options.follow or (page.ended and not page.items):
                 break
-        timeout = FOLLOW_TIMEOUT if terms.follow and not page.more else 0.0
-        ask = partial(system.read_plan_logs, name, task, page.next, terms.attempt, timeout)
-        page = await (ask_again(ask) if terms.follow else ask())
+        timeout = FOLLOW_TIMEOUT if options.follow and not page.more else 0.0
+        ask = partial(system.read_plan_logs, name, task, page.next, options.attempt, timeout)
+        page = await (ask_again(ask) if options.follow else ask())
     if not printer.printed:
         what = f"Plan {name!r}" if task is None else f"Task {task!r} of plan {name!r}"
         why = "" if page.executed else "; it has not started, or its runs were pruned"
-        note(f"{what} has printed nothing{_chosen(terms)}{why}.")
+        note(f"{what} has printed nothing{_chosen(options)}{why}.")
 
 
 def run_line(run: str, task: str | None, entry: LogEntry) -> RunLine:
     return RunLine(run, task, entry.attempt, LogLine(entry.at, entry.stream, entry.text))
 
 
-def _chosen(terms: LogOptions) -> str:
-    attempt = "" if terms.attempt is None else f" in attempt {terms.attempt}"
-    return attempt if terms.since is None else f"{attempt} in this time"
+def _chosen(options: LogOptions) -> str:
+    attempt = "" if options.attempt is None else f" in attempt {options.attempt}"
+    return attempt if options.since is None else f"{attempt} in this time"

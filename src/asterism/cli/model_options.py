@@ -125,44 +125,53 @@ class ModelTerms:
                 raise click.UsageError(f"--model {model} cannot be used: {problem}")
 
 
-def take_model_terms(editor: str | None, edit_on: Any, terms: dict[str, Any]) -> ModelTerms | None:
-    """Take the options of the model out of ``terms``; None without ``--editor model``. Raises UsageError."""
-    given = {name: terms.pop(name) for name in NAMES}
+def take_model_terms(editor: str | None, edit_on: Any, option_values: dict[str, Any]) -> ModelTerms | None:
+    """Take the options of the model out of ``option_values``; None without ``--editor model``. Raises UsageError."""
+    model_values = {name: option_values.pop(name) for name in NAMES}
     if editor != MODEL:
-        for name, value in given.items():
+        for name, value in model_values.items():
             if value:
                 option = {"models": "--model"}.get(name, f"--{name}")
                 raise click.UsageError(f"{option} needs --editor model.")
         return None
-    models = given["models"] or tuple(filter(None, [os.environ.get(MODEL_VARIABLE)]))
-    if not models and given["replay"] is None:
+    models = model_values["models"] or tuple(filter(None, [os.environ.get(MODEL_VARIABLE)]))
+    if not models and model_values["replay"] is None:
         raise click.UsageError(
             f"--editor model needs a model: --model openai:gpt-5, or ${MODEL_VARIABLE}. Its key is read from the "
             "environment, such as $OPENAI_API_KEY or $ANTHROPIC_API_KEY."
         )
-    return ModelTerms(models or ("replay",), given["budget"], given["goal"], given["price"], given["replay"], edit_on)
+    return ModelTerms(
+        models or ("replay",),
+        model_values["budget"],
+        model_values["goal"],
+        model_values["price"],
+        model_values["replay"],
+        edit_on,
+    )
 
 
-async def resolve_editor(fleet: Fleet, terms: dict[str, Any]) -> dict[str, Any]:
+async def resolve_editor(fleet: Fleet, orchestrator_options: dict[str, Any]) -> dict[str, Any]:
     """The options of an orchestrator, with the editor that ``--editor model`` stands for."""
-    editor = terms.get("editor")
-    return {**terms, "editor": await editor.editor(fleet)} if isinstance(editor, ModelTerms) else terms
+    editor = orchestrator_options.get("editor")
+    if not isinstance(editor, ModelTerms):
+        return orchestrator_options
+    return {**orchestrator_options, "editor": await editor.editor(fleet)}
 
 
 def editor_words() -> list[str]:
     """The options with which a command that is advised continues with the editor of this one. The budget is kept with
     the plan."""
     context = click.get_current_context(silent=True)
-    given = {} if context is None else context.params
-    if not given.get("editor"):
+    parameters = {} if context is None else context.params
+    if not parameters.get("editor"):
         return []
-    words = ["--editor", given["editor"]]
-    for model in given.get("models") or ():
+    words = ["--editor", parameters["editor"]]
+    for model in parameters.get("models") or ():
         words += ["--model", model]
     for name in ("goal", "replay"):
-        words += [f"--{name}", given[name]] if given.get(name) else []
-    price, edit_on = given.get("price"), given.get("edit_on")
+        words += [f"--{name}", parameters[name]] if parameters.get(name) else []
+    price, edit_on = parameters.get("price"), parameters.get("edit_on")
     words += [] if price is None else ["--price", f"{price.input:g}/{price.output:g}"]
-    for one in [] if edit_on is None else [edit_on] if isinstance(edit_on, str) else edit_on.words():
-        words += ["--edit-on", one]
+    for rule in [] if edit_on is None else [edit_on] if isinstance(edit_on, str) else edit_on.words():
+        words += ["--edit-on", rule]
     return words

@@ -97,10 +97,10 @@ def _complete(read: Reader, context: click.Context, incomplete: str) -> list[Com
     return _items(_ask(context, lambda store: read(store, context, incomplete)), incomplete)
 
 
-def _items(found: Names, incomplete: str) -> list[CompletionItem[str]]:
+def _items(names: Names, incomplete: str) -> list[CompletionItem[str]]:
     return [
         CompletionItem(name, help=clean(about)[:LONGEST_HELP] or None)
-        for name, about in found.items()
+        for name, about in names.items()
         if name.startswith(incomplete) and _HARMLESS.fullmatch(name)
     ]
 
@@ -111,10 +111,10 @@ def _complete_file_tasks(context: click.Context, incomplete: str) -> list[Comple
     from asterism.planfile.parameters import GivenParameters
 
     try:
-        found = load(str(_argument(context, "plan")), params=GivenParameters(required=False)).constellation
+        plan = load(str(_argument(context, "plan")), params=GivenParameters(required=False)).constellation
     except Exception:  # the shell shows no names, whatever is wrong
         return []
-    return _items({node.id: node.task.description or "" for node in found.nodes.values()}, incomplete)
+    return _items({node.id: node.task.description or "" for node in plan.nodes.values()}, incomplete)
 
 
 def _complete_logins(context: click.Context, incomplete: str) -> list[CompletionItem[str]]:
@@ -172,8 +172,8 @@ async def _plans(store: Store, context: click.Context, incomplete: str) -> Names
 async def _tasks(store: Store, context: click.Context, incomplete: str) -> Names:
     from asterism.durable.journal_store import load
 
-    found = await load(store, str(_argument(context, "name")))
-    return {node.id: str(node.status) for node in found.plan.nodes.values()}
+    stored_plan = await load(store, str(_argument(context, "name")))
+    return {node.id: str(node.status) for node in stored_plan.plan.nodes.values()}
 
 
 async def _runs(store: Store, context: click.Context, incomplete: str) -> Names:
@@ -182,15 +182,15 @@ async def _runs(store: Store, context: click.Context, incomplete: str) -> Names:
     from asterism.store.protocol import Query
 
     typed = incomplete.lower() or None
-    found = await store.find(Query(id_like=typed, newest=True, limit=MOST_RUNS))
-    whole = typed is not None and any(run.id.startswith(typed) for run in found)
-    return {run.id if whole else short(run.id): f"{run.workflow}, {run.reported_status}" for run in found}
+    runs = await store.find(Query(id_like=typed, newest=True, limit=MOST_RUNS))
+    whole = typed is not None and any(run.id.startswith(typed) for run in runs)
+    return {run.id if whole else short(run.id): f"{run.workflow}, {run.reported_status}" for run in runs}
 
 
 async def _devices(store: Store, context: click.Context, incomplete: str) -> Names:
     from asterism.fleet.joinable_devices import state_of
 
-    return {one.device: state_of(one, store.clock()) for one in await store.sessions()}
+    return {session.device: state_of(session, store.clock()) for session in await store.sessions()}
 
 
 async def _workflows(store: Store, context: click.Context, incomplete: str) -> Names:
@@ -222,17 +222,22 @@ async def _peers(store: Store, context: click.Context, incomplete: str) -> Names
 async def _schedules(store: Store, context: click.Context, incomplete: str) -> Names:
     from asterism.fleet.scheduled_work import REMOVED, SCHEDULES
 
-    return _keys((one for one in await store.registers(SCHEDULES) if REMOVED not in one.value), SCHEDULES)
+    return _keys(
+        (register for register in await store.registers(SCHEDULES) if REMOVED not in register.value), SCHEDULES
+    )
 
 
 async def _credentials(store: Store, context: click.Context, incomplete: str) -> Names:
     from asterism.api.credentials import Credentials
 
-    return {one.id: f"{one.name}, {one.state(store.clock())}" for one in await Credentials(store).all()}
+    return {
+        credential.id: f"{credential.name}, {credential.state(store.clock())}"
+        for credential in await Credentials(store).all()
+    }
 
 
 def _keys(registers: Iterable[Any], prefix: str) -> Names:
-    return {one.key.removeprefix(prefix): "" for one in registers}
+    return {register.key.removeprefix(prefix): "" for register in registers}
 
 
 _BY_GROUP: dict[str | None, Reader] = {

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from asterism.core.plan.edit_rules import ApprovalRule, EditScope
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-Given = TypeVar("Given")
+Source = TypeVar("Source")
 Rule = TypeVar("Rule")
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([kmg])?(?:i?b)?", re.ASCII | re.IGNORECASE)
@@ -60,29 +60,29 @@ def edit_scope(text: str) -> EditScope:
     return _edit_rule(EditScope.parse, text)
 
 
-def edit_filter(context: click.Context, option: click.Parameter, given: tuple[str, ...]) -> Any:
+def edit_filter(context: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> Any:
     """Which ends an editor reviews: ``all``, ``failure``, or a function of the task; None if nothing is given."""
-    if given in ((), ("all",), ("failure",)):
-        return given[0] if given else None
+    if texts in ((), ("all",), ("failure",)):
+        return texts[0] if texts else None
     from asterism.models.edit_filter import EditFilter
 
-    return _edit_rule(EditFilter.parse_all, given)
+    return _edit_rule(EditFilter.parse_all, texts)
 
 
-def _edit_rule(parse: Callable[[Given], Rule], given: Given) -> Rule:
+def _edit_rule(parse: Callable[[Source], Rule], source: Source) -> Rule:
     from asterism.core.errors import PlanError
 
     try:
-        return parse(given)
+        return parse(source)
     except PlanError as error:
         raise click.BadParameter(f"{error}.") from None
 
 
-def writable_file(context: click.Context, option: click.Parameter, given: Any) -> Any:
+def writable_file(context: click.Context, option: click.Parameter, file: Any) -> Any:
     """A file that the command writes at its end, checked before the work begins. ``-`` is standard output."""
-    if given is None or str(given) == "-":
-        return given
-    path = Path(given)
+    if file is None or str(file) == "-":
+        return file
+    path = Path(file)
     try:
         there, folder_there = path.exists(), path.parent.is_dir()
         if path.is_dir():
@@ -92,18 +92,18 @@ def writable_file(context: click.Context, option: click.Parameter, given: Any) -
         elif not os.access(path if there else path.parent, os.W_OK):
             problem = "permission denied" if there else f"no permission to write in the directory {str(path.parent)!r}"
         else:
-            return given
+            return file
     except (OSError, ValueError) as error:  # a name that is too long, or has a NUL in it
         problem = getattr(error, "strerror", None) or str(error)
-    raise click.BadParameter(f"{str(given)!r} cannot be written: {problem}.")
+    raise click.BadParameter(f"{str(file)!r} cannot be written: {problem}.")
 
 
 def size(text: str) -> int:
     """``65536``, ``64k``, ``10M`` in bytes."""
-    found = _SIZE.fullmatch(text.strip())
-    if found is None:
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
         raise click.BadParameter(f"{text!r} is not a valid size (examples: 65536, 64k, 10M, 1G).")
-    return int(float(found[1]) * _BYTES[(found[2] or "").lower()])
+    return int(float(match[1]) * _BYTES[(match[2] or "").lower()])
 
 
 def pair(text: str) -> tuple[str, str]:
@@ -122,11 +122,11 @@ def words(text: str) -> list[str]:
         raise click.BadParameter(f"the command line cannot be split into words: {error}") from None
 
 
-def capabilities(context: click.Context, option: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+def capabilities(context: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
     """``--can gpu,ffmpeg`` means ``--can gpu --can ffmpeg``, so a capability contains no comma."""
-    words = [word.strip() for text in given for word in text.split(",")]
+    words = [word.strip() for text in texts for word in text.split(",")]
     if "" in words:
-        shown = next(text for text in given if "" in map(str.strip, text.split(",")))
+        shown = next(text for text in texts if "" in map(str.strip, text.split(",")))
         raise click.BadParameter(
             f"{shown!r} contains an empty capability (examples: gpu and gpu,ffmpeg; a comma separates names)."
         )
@@ -145,11 +145,11 @@ def json_value(text: str) -> Any:
 
 def json_object(text: str) -> dict[str, Any]:
     """``json_value``, restricted to objects."""
-    given = json_value(text)
-    if not isinstance(given, dict):
-        kind = {list: "a list", str: "a text", type(None): "null"}.get(type(given), "a bare value")
+    document = json_value(text)
+    if not isinstance(document, dict):
+        kind = {list: "a list", str: "a text", type(None): "null"}.get(type(document), "a bare value")
         raise click.BadParameter(f'{_source(text)} is {kind}, not a JSON object (example: {{"n": 1}}).')
-    return given
+    return document
 
 
 def _read_json(text: str) -> Any:
@@ -228,7 +228,7 @@ def pair_option(names: str, help: str) -> Callable[[Function], Function]:
 
 def object_option(help: str) -> Callable[[Function], Function]:
     """The option ``--input``: a JSON object."""
-    return click.option("--input", "given", type=json_object, metavar="JSON|@FILE|-", help=help)
+    return click.option("--input", "run_input", type=json_object, metavar="JSON|@FILE|-", help=help)
 
 
 parameter_option = click.option(

@@ -170,7 +170,11 @@ def restore(file: Path, keep_devices: bool, line_limit: int, store: str | None) 
         runs = await fleet.store.load(_lines(file, line_limit), keep_devices=keep_devices)
         enrolled = await fleet.store.registers(DEVICES)
         kept, revoked = (
-            [one.key.removeprefix(DEVICES) for one in enrolled if (one.value["revoked_at"] is None) is valid]
+            [
+                register.key.removeprefix(DEVICES)
+                for register in enrolled
+                if (register.value["revoked_at"] is None) is valid
+            ]
             for valid in (True, False)
         )
         notes = []

@@ -33,10 +33,10 @@ OUTSIDE = "outside"
 """The editor of a plan that people and other processes edit."""
 
 
-def editor_terms(path: str | None, edit_on: Any, terms: dict[str, Any]) -> dict[str, Any]:
+def editor_terms(path: str | None, edit_on: Any, option_values: dict[str, Any]) -> dict[str, Any]:
     """The options of an orchestrator for ``--editor`` and ``--edit-on``. Those of ``--editor model`` are taken out of
-    ``terms``; the editor is then a ModelTerms, which ``resolve_editor`` replaces."""
-    model = take_model_terms(path, edit_on, terms)
+    ``option_values``; the editor is then a ModelTerms, which ``resolve_editor`` replaces."""
+    model = take_model_terms(path, edit_on, option_values)
     if model is not None:
         return {"editor": model}
     if path == OUTSIDE:  # a cycle waits for a claim until its time is up

@@ -92,7 +92,7 @@ def join(
     server: str | None,
     code: str | None,
     fingerprint: str | None,
-    **terms: Any,
+    **option_values: Any,
 ) -> int:
     """Join a fleet and execute its runs, until Ctrl-C or SIGTERM.
 
@@ -113,13 +113,13 @@ def join(
     first time it shows the code of `asterism device invite`, and makes a key of its own; after that it needs none."""
     from asterism.cli.device.device_process import DeviceOptions, join_fleet
 
-    if terms["heartbeat_timeout"] < 2 * terms["heartbeat"]:
+    if option_values["heartbeat_timeout"] < 2 * option_values["heartbeat"]:
         raise click.UsageError(
             "--heartbeat-timeout must be at least twice --heartbeat, or one late heartbeat counts as a loss."
         )
-    if terms["agent"] is not None and terms["model"] is not None:
+    if option_values["agent"] is not None and option_values["model"] is not None:
         raise click.UsageError("A device has one agent: give --agent or --model.")
-    if terms["no_monitor"]:
+    if option_values["no_monitor"]:
         refuse_options("has no effect with --no-monitor: the device never becomes the coordinator.", "every")
     if server is not None:
         refuse_options(
@@ -128,8 +128,8 @@ def join(
             "every",
         )
         refuse_options("has no effect with --server: the device reaches its server whenever it is there.", "store_wait")
-    no_monitor, every = terms.pop("no_monitor"), terms.pop("every")
-    wanted = DeviceOptions(name, labels=dict(labels), monitor_every=None if no_monitor else every, **terms)
+    no_monitor, every = option_values.pop("no_monitor"), option_values.pop("every")
+    wanted = DeviceOptions(name, labels=dict(labels), monitor_every=None if no_monitor else every, **option_values)
     if server is not None:
         from asterism.cli.device.device_process import join_server
 
@@ -150,10 +150,10 @@ def _read_code(code: str | None) -> str | None:
     import re
     import sys
 
-    found = re.search(r"astc_[A-Za-z0-9_-]+", sys.stdin.readline(10_000))
-    if found is None:
+    match = re.search(r"astc_[A-Za-z0-9_-]+", sys.stdin.readline(10_000))
+    if match is None:
         raise click.UsageError("There is no code on standard input (it begins with astc_).")
-    return found[0]
+    return match[0]
 
 
 @device.command("list")
@@ -309,7 +309,7 @@ def monitor(
     store_wait: float,
     store: str | None,
     as_json: bool,
-    **terms: Any,
+    **option_values: Any,
 ) -> int:
     """Monitor the devices of a fleet without executing runs.
 
@@ -324,7 +324,7 @@ def monitor(
     from asterism.cli.device.device_process import DeviceOptions, join_fleet
     from asterism.core.run.session import plain_device_name
 
-    given = name or plain_device_name(f"monitor-{platform.node() or 'local'}")
+    device_name = name or plain_device_name(f"monitor-{platform.node() or 'local'}")
     address = None if listen is None else parse_listen_address(listen, None, None, behind_proxy=True)
-    wanted = DeviceOptions(given, slots=0, monitor_every=every, metrics=address, runs_plans=True, **terms)
+    wanted = DeviceOptions(device_name, slots=0, monitor_every=every, metrics=address, runs_plans=True, **option_values)
     return join_fleet(store, wanted, drain_for=0.0, as_json=as_json, create=False, wait=store_wait)

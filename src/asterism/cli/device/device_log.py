@@ -37,11 +37,11 @@ class LoggingExecutor:
     def objection(self, workflow: Workflow) -> str | None:
         return self._executor.objection(workflow)
 
-    def check(self, workflow: Workflow, given: Any) -> str | None:
-        return self._executor.check(workflow, given)
+    def check(self, workflow: Workflow, run_input: Any) -> str | None:
+        return self._executor.check(workflow, run_input)
 
-    def judges_each(self, workflow: Workflow, given: Any) -> bool:
-        return self._executor.judges_each(workflow, given)
+    def judges_each(self, workflow: Workflow, run_input: Any) -> bool:
+        return self._executor.judges_each(workflow, run_input)
 
     async def probe(self) -> None:
         await self._executor.probe()

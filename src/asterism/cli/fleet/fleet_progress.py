@@ -101,7 +101,7 @@ class FleetProgress:
                 self._add(tail, self._task_of(run), await tail.reader.read())
 
     def _add(self, tail: _Tail, task: str, lines: Sequence[RunLine]) -> None:
-        tail.lines.extend(one.line.text for one in lines[-OUTPUT_LINES:])
+        tail.lines.extend(line.line.text for line in lines[-OUTPUT_LINES:])
         if lines and (self._newest is None or lines[-1].line.at >= self._newest[0]):
             self._newest = lines[-1].line.at, OutputTail(task, list(tail.lines))
 

@@ -87,8 +87,8 @@ async def sync_with(fleet: Fleet, name_or_url: str, *, as_json: bool) -> None:
 
 
 async def _print_result(name: str, result: SyncResult, refusals: RefusalLog, as_json: bool) -> None:
-    found = await refusals.new()
-    Answer(sync_json(name, result, found), lambda width: sync_lines(name, result, found, width)).print(as_json)
+    notices = await refusals.new()
+    Answer(sync_json(name, result, notices), lambda width: sync_lines(name, result, notices, width)).print(as_json)
 
 
 async def serve_until_signal(fleet: Fleet, address: str, *, as_json: bool) -> int:
@@ -132,13 +132,13 @@ class PeerStatus:
 
 
 async def peer_statuses(fleet: Fleet) -> list[PeerStatus]:
-    found, peer_timeout = [], (await fleet.settings()).peer_timeout
+    statuses, peer_timeout = [], (await fleet.settings()).peer_timeout
     for peer in await PeerRegistry(fleet.store).all():
         expiry = await expires_at(fleet.store, peer)
         usage = await feed_of(fleet.store).usage(peer.store) if peer.store is not None else Usage()
         state = _state(peer, expiry, fleet.store.clock(), peer_timeout)
-        found.append(PeerStatus(peer, state, expiry, usage))
-    return found
+        statuses.append(PeerStatus(peer, state, expiry, usage))
+    return statuses
 
 
 def _state(peer: Peer, expiry: float | None, now: float, peer_timeout: float) -> str:
@@ -179,11 +179,11 @@ def _stored(usage: Usage) -> str:
     return f"{plural(usage.runs, 'run')}, {format_size(usage.bytes + usage.blobs)}"
 
 
-def _note(one: PeerStatus, now: float) -> str:
-    if one.expires_at is not None:
-        left = one.expires_at - now
+def _note(status: PeerStatus, now: float) -> str:
+    if status.expires_at is not None:
+        left = status.expires_at - now
         return f"the invitation expires in {format_age(left)}" if left >= 0 else "invite it again"
-    return clock_note(one.peer.name, one.peer.skew or 0.0)
+    return clock_note(status.peer.name, status.peer.skew or 0.0)
 
 
 def clock_note(name: str, skew: float) -> str:
@@ -245,8 +245,8 @@ class RefusalLog:
 
     async def new(self) -> list[Notice]:
         """Those since the last call."""
-        found = []
+        refusals = []
         while some := await self._store.notices(after=self._after, limit=NOTICES_PER_READ):
-            found += [notice for _, notice in some if notice.kind in REFUSAL_KINDS]
+            refusals += [notice for _, notice in some if notice.kind in REFUSAL_KINDS]
             self._after = some[-1][0]
-        return found
+        return refusals

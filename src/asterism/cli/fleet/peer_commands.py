@@ -56,8 +56,8 @@ def invite(name: str, url: str | None, called: str | None, valid: float, store: 
 
     address = local_url(url)
     own_name = called or name_from_url(address)
-    terms: dict[str, Any] = {"valid": valid, "store_option": store, "as_json": as_json}
-    return partial(invite_peer, name=name, url=address, own_name=own_name, **terms)
+    options: dict[str, Any] = {"valid": valid, "store_option": store, "as_json": as_json}
+    return partial(invite_peer, name=name, url=address, own_name=own_name, **options)
 
 
 @peer.command()

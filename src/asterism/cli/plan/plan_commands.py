@@ -324,7 +324,7 @@ def logs(name: str, task: str | None, as_json: bool, **chosen: Any) -> Any:
     JSON object with its task, attempt, time and stream."""
     from asterism.cli.log_output import print_plan_log, read_log_options
 
-    return partial(print_plan_log, name=name, task=task, terms=read_log_options(as_json, chosen))
+    return partial(print_plan_log, name=name, task=task, options=read_log_options(as_json, chosen))
 
 
 for _command in (

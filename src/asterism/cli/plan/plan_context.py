@@ -377,8 +377,8 @@ def _batch_of(added: Sequence[Mapping[str, Any]], removed: Sequence[str], depend
 
     edits: list[Edit] = [RemoveTask(task_id, dependents) for task_id in removed]
     edges: list[Edit] = []
-    for one in added:
-        fields = dict(one)
+    for task_json in added:
+        fields = dict(task_json)
         after, handles, setup = (fields.pop(name, None) for name in ("after", "handles", "teardown"))
         try:
             task = Task.from_json(fields)

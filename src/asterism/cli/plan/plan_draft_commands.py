@@ -54,7 +54,7 @@ def new(request: str, models: tuple[str, ...], name: str, store: str | None, qui
 
         around: dict[str, Any] = {} if fleet is None else await _surroundings(fleet)
         try:
-            found = await draft_plan(request, chosen[0], fallback=chosen[1:], name=name, **around)
+            plan_draft = await draft_plan(request, chosen[0], fallback=chosen[1:], name=name, **around)
         except NoPlan as error:
             note(f"The model wrote no valid plan: {error}.")
             for mistake in error.mistakes:
@@ -62,7 +62,7 @@ def new(request: str, models: tuple[str, ...], name: str, store: str | None, qui
             return UNUSABLE
         except AsterismError as error:
             raise click.ClickException(f"{error}.") from None
-        _print(request, found, quiet)
+        _print(request, plan_draft, quiet)
         return 0
 
     if store is not None:
@@ -75,7 +75,7 @@ def new(request: str, models: tuple[str, ...], name: str, store: str | None, qui
 async def _surroundings(fleet: Fleet) -> dict[str, Any]:
     from asterism.models.fleet_surroundings import fleet_devices, known_capabilities
 
-    workflows = [(one.name, one.description or _command(one)) for one in await fleet.workflows.all()]
+    workflows = [(flow.name, flow.description or _command(flow)) for flow in await fleet.workflows.all()]
     known = await known_capabilities(fleet)
     return {"devices": await fleet_devices(fleet), "workflows": workflows, "capabilities": known}
 
@@ -88,9 +88,9 @@ def _command(workflow: Workflow) -> str:
     return masked_urls(mask.text(str(workflow.shell or workflow.argv or workflow.call or "")))
 
 
-def _print(request: str, found: PlanDraft, quiet: bool) -> None:
-    click.echo("\n".join(f"# {clean(line)}" for line in [request, *found.explanation.splitlines()]))
-    click.echo(clean_lines(found.file), nl=not found.file.endswith("\n"))
+def _print(request: str, draft: PlanDraft, quiet: bool) -> None:
+    click.echo("\n".join(f"# {clean(line)}" for line in [request, *draft.explanation.splitlines()]))
+    click.echo(clean_lines(draft.file), nl=not draft.file.endswith("\n"))
     if quiet:
         return
     from asterism.cli.screen import Screen
@@ -98,12 +98,12 @@ def _print(request: str, found: PlanDraft, quiet: bool) -> None:
     from asterism.report import terminal
     from asterism.report.picture import LONGEST_LABEL, picture, work_text
 
-    screen, mask = Screen(stderr=True), PlanMask(found.plan)
+    screen, mask = Screen(stderr=True), PlanMask(draft.plan)
     # the work, not its description: both are the model's words, and only one of them is executed
-    screen.say(terminal(picture(found.plan, mask, work=True), screen.width))
-    for node in found.plan.nodes.values():
+    screen.say(terminal(picture(draft.plan, mask, work=True), screen.width))
+    for node in draft.plan.nodes.values():
         if len(work := work_text(node.task, mask)) > LONGEST_LABEL:  # the drawing has cut it
             screen.say(f"{clean(node.id)}: {work}")
-    for line in found.explanation.splitlines():
+    for line in draft.explanation.splitlines():
         screen.say(clean(line))
-    screen.say(clean(f"{found.cost}. Nothing was executed."))
+    screen.say(clean(f"{draft.cost}. Nothing was executed."))

@@ -59,7 +59,7 @@ class WatchedOrchestrator(DurableOrchestrator):
     """A durable orchestrator that shows the plan while it runs, and decides whether this process executes tasks."""
 
     def __init__(
-        self, fleet: Fleet, local_work: LocalWork, output: OutputOptions, *, takeover_after: float, **terms: Any
+        self, fleet: Fleet, local_work: LocalWork, output: OutputOptions, *, takeover_after: float, **options: Any
     ) -> None:
         policy, _ = find_device_policy(None)
         super().__init__(
@@ -67,7 +67,7 @@ class WatchedOrchestrator(DurableOrchestrator):
             device_policy=policy,
             heartbeat=takeover_after / 3,
             takeover_after=takeover_after,
-            **terms,
+            **options,
         )
         self.local_work, self.output = local_work, output
         self.screen = Screen(stderr=output.to_stderr)
@@ -101,7 +101,7 @@ class WatchedOrchestrator(DurableOrchestrator):
         Orchestrators do not count as devices: they leave when their plan has ended, and a dead one still has a session
         for a while."""
         store = self.fleet.store
-        now, orchestrators = store.clock(), {one.device for one in await read_heads(store)}
+        now, orchestrators = store.clock(), {head.device for head in await read_heads(store)}
         self._joined_devices = [
             session
             for session in await store.sessions()
@@ -164,7 +164,7 @@ async def follow(
             note(f"Run what failed again with: {_with_editor(retry_command(fleet.store.url, name))}")
         return code
     try:
-        found, _ = await read_head(fleet.store, name)
+        head, _ = await read_head(fleet.store, name)
     except UnknownConstellation:
         note(f"Stopped before {name!r} was stored: nothing has happened.")
         return INTERRUPTED
@@ -173,7 +173,7 @@ async def follow(
     else:
         note(_stopped(fleet, name))
     if output.as_json:
-        print_json({"id": name, "state": found.state, "exit_code": INTERRUPTED, "left": True})
+        print_json({"id": name, "state": head.state, "exit_code": INTERRUPTED, "left": True})
     return INTERRUPTED
 
 

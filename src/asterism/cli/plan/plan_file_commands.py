@@ -194,7 +194,7 @@ def run(
     params_file: str | None,
     only: tuple[str, ...],
     result_limit: int,
-    **terms: Any,
+    **option_values: Any,
 ) -> int:
     """Run the plan in a plan file.
 
@@ -217,20 +217,20 @@ def run(
     check_result_option(result, as_json)
     output = OutputOptions(report, as_json, plain, stats, result)
     allow_imports(plan)
-    found = load_plan_file(plan, given_parameters(settings, params_file), only, fleet=stored)
+    plan_file = load_plan_file(plan, given_parameters(settings, params_file), only, fleet=stored)
     if not stored:
-        _check_secrets(found)
-    if result is not None and result not in found.constellation and not _may_grow(found, editor):
-        hint = suggestion(result, list(found.constellation.nodes)) or "."
+        _check_secrets(plan_file)
+    if result is not None and result not in plan_file.constellation and not _may_grow(plan_file, editor):
+        hint = suggestion(result, list(plan_file.constellation.nodes)) or "."
         raise click.BadParameter(f"the plan has no task {result!r}{hint}", param_hint="--result")
     if server_of(store) is not None:
-        return _run_at_server(store, plan, found, {**terms, "policy": policy, "only": list(only)}, output)
-    store_terms = {name: terms.pop(name) for name in STORE_OPTIONS}
-    terms |= {"policy": policy or found.policy or "scoped", **editor_terms(editor, edit_on, terms)}
-    terms["rank"] = any(node.task.estimate is not None for node in found.constellation.nodes.values())
+        return _run_at_server(store, plan, plan_file, {**option_values, "policy": policy, "only": list(only)}, output)
+    store_terms = {name: option_values.pop(name) for name in STORE_OPTIONS}
+    option_values |= {"policy": policy or plan_file.policy or "scoped", **editor_terms(editor, edit_on, option_values)}
+    option_values["rank"] = any(node.task.estimate is not None for node in plan_file.constellation.nodes.values())
     if stored:
-        return _run_in_store(store, plan, found, {**terms, **store_terms}, output, serve)
-    return _run_here(found, terms, output, result_limit)
+        return _run_in_store(store, plan, plan_file, {**option_values, **store_terms}, output, serve)
+    return _run_here(plan_file, option_values, output, result_limit)
 
 
 def _check_place_options(at_server: bool, stored: bool, editor: str | None) -> None:
@@ -248,14 +248,14 @@ def _check_place_options(at_server: bool, stored: bool, editor: str | None) -> N
         raise click.UsageError("--editor outside needs --store: editors reach the plan through the store.")
 
 
-def _may_grow(found: PlanFile, editor: str | None) -> bool:
+def _may_grow(plan_file: PlanFile, editor: str | None) -> bool:
     """Whether tasks may be added while the plan runs: by an editor, or for the elements of an upstream result."""
     from asterism.execution.foreach_expansion import template_of
 
-    return editor is not None or any(template_of(node.task) for node in found.constellation.nodes.values())
+    return editor is not None or any(template_of(node.task) for node in plan_file.constellation.nodes.values())
 
 
-def _check_secrets(found: PlanFile) -> None:
+def _check_secrets(plan_file: PlanFile) -> None:
     """Raise UnusablePlanFile if a task needs a secret that this process does not have: all tasks execute in it."""
     import os
 
@@ -263,7 +263,7 @@ def _check_secrets(found: PlanFile) -> None:
     from asterism.execution.foreach_expansion import template_of
 
     missing: dict[str, str] = {}
-    for node in found.constellation.nodes.values():
+    for node in plan_file.constellation.nodes.values():
         for name in secrets_of_task(template_of(node.task) or node.task):
             if name not in os.environ:
                 missing.setdefault(name, node.task.id)
@@ -273,7 +273,7 @@ def _check_secrets(found: PlanFile) -> None:
         raise UnusablePlanFile(clean(f"{what} Set them, or run the plan on devices that have them: --store URL."))
 
 
-def _run_here(found: PlanFile, terms: dict[str, Any], output: OutputOptions, result_limit: int) -> int:
+def _run_here(plan_file: PlanFile, option_values: dict[str, Any], output: OutputOptions, result_limit: int) -> int:
     import asyncio
 
     from asterism.cli.interrupts import run_until_interrupted
@@ -285,13 +285,13 @@ def _run_here(found: PlanFile, terms: dict[str, Any], output: OutputOptions, res
     from asterism.report.result_report import Recording
 
     async def run(records: ResultRecords | None) -> int:
-        plan = found.constellation
+        plan = plan_file.constellation
         plan.author = current_user()
         devices = [
             LocalDevice(line.id, line.slots, line.can, json_results=True, result_limit=result_limit)
-            for line in found.devices
+            for line in plan_file.devices
         ]
-        orchestrator = Orchestrator(devices, records=records, approval_timeout=NOBODY_APPROVES, **terms)
+        orchestrator = Orchestrator(devices, records=records, approval_timeout=NOBODY_APPROVES, **option_values)
         recording = Recording(plan, orchestrator.events)
         screen = Screen(stderr=output.to_stderr)
         with prints_beside(output):
@@ -301,14 +301,14 @@ def _run_here(found: PlanFile, terms: dict[str, Any], output: OutputOptions, res
         return print_result(result, recording, output, screen)
 
     with quiet_log(but=("asterism.unchanged",)):
-        return asyncio.run(_with_records(found, run))
+        return asyncio.run(_with_records(plan_file, run))
 
 
-async def _with_records(found: PlanFile, run: Callable[[ResultRecords | None], Awaitable[int]]) -> int:
+async def _with_records(plan_file: PlanFile, run: Callable[[ResultRecords | None], Awaitable[int]]) -> int:
     """Run with the records of the default store, if a task may be skipped because its files have not changed."""
     from asterism.execution.foreach_expansion import template_of
 
-    tasks = (template_of(node.task) or node.task for node in found.constellation.nodes.values())
+    tasks = (template_of(node.task) or node.task for node in plan_file.constellation.nodes.values())
     if all(task.skip_if_unchanged is None for task in tasks):
         return await run(None)
     import os
@@ -324,7 +324,9 @@ async def _with_records(found: PlanFile, run: Callable[[ResultRecords | None], A
         await store.close()
 
 
-def _run_at_server(store: str | None, path: str, found: PlanFile, terms: dict[str, Any], output: OutputOptions) -> int:
+def _run_at_server(
+    store: str | None, path: str, plan_file: PlanFile, option_values: dict[str, Any], output: OutputOptions
+) -> int:
     """Submit a plan to a server, and follow it."""
     from asterism.planfile.include import included_texts
 
@@ -332,37 +334,42 @@ def _run_at_server(store: str | None, path: str, found: PlanFile, terms: dict[st
         "text": Path(path).read_text("utf-8-sig"),
         "file": Path(path).name,
         "includes": included_texts(path),
-        "params": dict(found.params),
-        "approvals": [str(rule) for rule in terms["approvals"]],
-        "scopes": [str(scope) for scope in terms["scopes"]],
-        **{name: terms[name] for name in SUBMITTED_OPTIONS},
+        "params": dict(plan_file.params),
+        "approvals": [str(rule) for rule in option_values["approvals"]],
+        "scopes": [str(scope) for scope in option_values["scopes"]],
+        **{name: option_values[name] for name in SUBMITTED_OPTIONS},
     }
 
     async def work(system: System) -> int:
         from asterism.cli.plan.plan_watch import run_at_server
 
-        name = next(found.names(terms["name"]))
+        name = next(plan_file.names(option_values["name"]))
         return await run_at_server(system, lambda: system.submit_plan(**fields), name, output)
 
     return with_system(store, work)
 
 
 def _run_in_store(
-    store: str | None, path: str, found: PlanFile, terms: dict[str, Any], output: OutputOptions, serve: bool = False
+    store: str | None,
+    path: str,
+    plan_file: PlanFile,
+    option_values: dict[str, Any],
+    output: OutputOptions,
+    serve: bool = False,
 ) -> int:
     from asterism.cli.plan.plan_context import quiet_log
     from asterism.cli.plan.plan_execution import WatchedOrchestrator, begin, follow
 
-    plan, file = found.constellation, Path(path).name
-    names = found.names(terms.pop("name") or (EACH_START if store is None else None))
-    can = frozenset(word for line in found.devices for word in line.can)
-    local = local_work(terms.pop("local"), terms.pop("no_local"), can)
+    plan, file = plan_file.constellation, Path(path).name
+    names = plan_file.names(option_values.pop("name") or (EACH_START if store is None else None))
+    can = frozenset(word for line in plan_file.devices for word in line.can)
+    local = local_work(option_values.pop("local"), option_values.pop("no_local"), can)
 
     async def work(fleet: Fleet) -> int:
-        orchestrator = WatchedOrchestrator(fleet, local, output, **await resolve_editor(fleet, terms))
+        orchestrator = WatchedOrchestrator(fleet, local, output, **await resolve_editor(fleet, option_values))
 
         async def run() -> int:
-            return await follow(orchestrator, plan, lambda: begin(orchestrator, plan, found.params, names, file))
+            return await follow(orchestrator, plan, lambda: begin(orchestrator, plan, plan_file.params, names, file))
 
         if not serve:
             return await run()
@@ -397,34 +404,36 @@ def check(
         allow_imports(plan)
     try:
         params = given_parameters(settings, params_file, required=False)
-        found, mistakes = check_file(plan, imports=imports, params=params, only=only)
+        plan_file, mistakes = check_file(plan, imports=imports, params=params, only=only)
     except OSError as error:
         raise UnusablePlanFile(f"{clean(plan)} cannot be read: {error.strerror}.") from None
     if as_json:
-        print_json(_findings_json(plan, found, mistakes))
-        return 0 if found is not None else UNUSABLE
+        print_json(_findings_json(plan, plan_file, mistakes))
+        return 0 if plan_file is not None else UNUSABLE
     for mistake in mistakes:
         click.echo(mistake.format(plan), err=True)
-    if found is None:
+    if plan_file is None:
         raise UnusablePlanFile(f"{_count(mistakes)} in {clean(plan)}.")
-    tasks, edges = len(found.constellation), sum(1 for _ in found.constellation.dependencies)
+    tasks, edges = len(plan_file.constellation), sum(1 for _ in plan_file.constellation.dependencies)
     warnings = f", with {_count(mistakes)}" if mistakes else ""
     click.echo(f"{clean(plan)} is valid: {plural(tasks, 'task')}, {plural(edges, 'dependency')}{warnings}.")
     return 0
 
 
-def _findings_json(plan: str, found: PlanFile | None, mistakes: Iterable[Mistake]) -> dict[str, Any]:
+def _findings_json(plan: str, plan_file: PlanFile | None, mistakes: Iterable[Mistake]) -> dict[str, Any]:
     """What ``check`` found, for programs."""
     from dataclasses import asdict
 
-    findings = [{"file": plan, **{name: one for name, one in asdict(each).items() if one != ""}} for each in mistakes]
+    findings = [
+        {"file": plan, **{name: value for name, value in asdict(each).items() if value != ""}} for each in mistakes
+    ]
     return {
         "file": plan,
-        "valid": found is not None,
-        "tasks": None if found is None else len(found.constellation),
-        "dependencies": None if found is None else sum(1 for _ in found.constellation.dependencies),
-        "mistakes": [one for one in findings if not one["warning"]],
-        "warnings": [one for one in findings if one["warning"]],
+        "valid": plan_file is not None,
+        "tasks": None if plan_file is None else len(plan_file.constellation),
+        "dependencies": None if plan_file is None else sum(1 for _ in plan_file.constellation.dependencies),
+        "mistakes": [finding for finding in findings if not finding["warning"]],
+        "warnings": [finding for finding in findings if finding["warning"]],
     }
 
 
@@ -449,13 +458,13 @@ def show(
     if not Path(plan).exists() and not plan.endswith((".yaml", ".yml")):
         name = clean(plan)
         raise UnusablePlanFile(f"There is no file {name}. To draw a plan in a store, use: asterism plan show {name}")
-    found = load_plan_file(plan, given_parameters(settings, params_file, required=False), only).constellation
+    constellation = load_plan_file(plan, given_parameters(settings, params_file, required=False), only).constellation
     if as_json:
         from asterism.api.local.plan_documents import content
 
-        print_json(content(found))
+        print_json(content(constellation))
     else:
-        draw(found, svg_path, as_mermaid)
+        draw(constellation, svg_path, as_mermaid)
 
 
 @click.command()
@@ -484,14 +493,14 @@ def load_plan_file(
     from asterism.planfile import BadPlan, load
 
     try:
-        found = load(path, params=params or {}, only=only, fleet=fleet)
+        plan_file = load(path, params=params or {}, only=only, fleet=fleet)
     except BadPlan as bad:
         raise UnusablePlanFile(f"{bad}\n{_count(bad.mistakes)} in {clean(path)}; nothing was done.") from None
     except OSError as error:
         raise UnusablePlanFile(f"{clean(path)} cannot be read: {error.strerror}.") from None
-    for warning in found.warnings:
+    for warning in plan_file.warnings:
         click.echo(warning.format(path), err=True)
-    return found
+    return plan_file
 
 
 def _count(mistakes: Iterable[Mistake]) -> str:

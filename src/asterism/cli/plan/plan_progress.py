@@ -154,14 +154,14 @@ class NewestOutput:
         return self._tail
 
     def _newest(self) -> OutputTail | None:
-        progress, found = self._progress, []
+        progress, tails = self._progress, []
         newest_running = islice(reversed(progress.running), OUTPUT_TASKS)
         for task_id in (*newest_running, *islice(progress.ended, OUTPUT_TASKS)):
             logs = progress.orchestrator.logs(task_id, progress.plan.id) if task_id in progress.plan else []
             lines = logs[-1].lines if logs else []
             if lines:
-                found.append((lines[-1].at, OutputTail(task_id, [line.text for line in lines[-OUTPUT_LINES:]])))
-        return max(found, key=lambda one: one[0])[1] if found else None
+                tails.append((lines[-1].at, OutputTail(task_id, [line.text for line in lines[-OUTPUT_LINES:]])))
+        return max(tails, key=lambda tail: tail[0])[1] if tails else None
 
     async def close(self) -> None:
         """There is nothing to close."""
@@ -257,8 +257,8 @@ class Progress:
         begin them."""
         begun: Mapping[str, Begun] = {} if self.fleet is None else self.fleet.begun
         known = (task_id for task_id in begun if task_id in self.running)
-        found = map(self.plan.nodes.get, chain(known, (task_id for task_id in self.running if task_id not in begun)))
-        return (node for node in found if node is not None and node.status is RUNNING)
+        nodes = map(self.plan.nodes.get, chain(known, (task_id for task_id in self.running if task_id not in begun)))
+        return (node for node in nodes if node is not None and node.status is RUNNING)
 
     def place_of(self, node: Node) -> Begun:
         """The device of a running task, and since when it runs."""
@@ -275,11 +275,11 @@ class Progress:
         """The tasks that are next to start: held ones, ready ones, and those after running ones."""
         if not self.executing:
             return []
-        found: dict[str, Node] = {}
+        pending: dict[str, Node] = {}
         for node in islice(self._candidates(limit), 4 * limit):
-            if node.status is PENDING and len(found) < limit:
-                found[node.id] = node
-        return list(found.values())
+            if node.status is PENDING and len(pending) < limit:
+                pending[node.id] = node
+        return list(pending.values())
 
     def pending_groups(self) -> list[PendingGroup]:
         """All pending tasks, by what holds them: a line each when there is no room for every task. Visits the ready

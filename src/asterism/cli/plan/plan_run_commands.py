@@ -69,7 +69,7 @@ _run_options = options(
 @click.command(cls=LocalCommand)
 @name_argument
 @_run_options
-def resume(name: str, store: str | None, as_json: bool, **terms: Any) -> int:
+def resume(name: str, store: str | None, as_json: bool, **option_values: Any) -> int:
     """Resume a plan that was stopped or paused.
 
     Completed tasks are not repeated, and tasks that run on other devices continue. If the plan has ended, the command
@@ -84,30 +84,30 @@ def resume(name: str, store: str | None, as_json: bool, **terms: Any) -> int:
         from asterism.durable.admin import live_owner, unpause
         from asterism.durable.journal_store import read_head
 
-        found, _ = await read_head(fleet.store, name)
-        if found.ended:
+        head, _ = await read_head(fleet.store, name)
+        if head.ended:
             note(f"Plan {name!r} has already ended.")
-        unpaused = not found.ended and await unpause(fleet, name)
+        unpaused = not head.ended and await unpause(fleet, name)
         try:
             return await follow(orchestrator, name, lambda: orchestrator.run_stored(name))
         except AlreadyRunning:
             if not unpaused:
                 raise
         owner = await live_owner(fleet.store, (await read_head(fleet.store, name))[0])
-        where = owner.device if owner is not None else found.device
+        where = owner.device if owner is not None else head.device
         if as_json:
-            print_json({"id": name, "state": found.state, "resumed": True, "owner": where})
+            print_json({"id": name, "state": head.state, "resumed": True, "owner": where})
         else:
             click.echo(clean(f"Plan {name!r} is resumed; {where} runs it."))
         return 0
 
-    return _run_in_store(store, as_json, terms, work)
+    return _run_in_store(store, as_json, option_values, work)
 
 
 @click.command(cls=LocalCommand)
 @name_argument
 @_run_options
-def standby(name: str, store: str | None, as_json: bool, **terms: Any) -> int:
+def standby(name: str, store: str | None, as_json: bool, **option_values: Any) -> int:
     """Wait until no process runs a plan, then take it over.
 
     The command takes over when the plan's process has stopped, or has sent no heartbeat for its --takeover-after. It
@@ -126,7 +126,7 @@ def standby(name: str, store: str | None, as_json: bool, **terms: Any) -> int:
             note(f"Standing by: {owner.device} runs {name!r}.")
         return await follow(orchestrator, name, lambda: orchestrator.standby(name), standby=True)
 
-    return _run_in_store(store, as_json, terms, work)
+    return _run_in_store(store, as_json, option_values, work)
 
 
 @click.command(cls=LocalCommand)
@@ -150,7 +150,7 @@ def retry(
     reason: str,
     store: str | None,
     as_json: bool,
-    **terms: Any,
+    **option_values: Any,
 ) -> int:
     """Run again what failed in a plan that has ended.
 
@@ -184,7 +184,7 @@ def retry(
         note(reopened_line(name, reopened.tasks))
         return await follow(orchestrator, name, lambda: orchestrator.run_stored(name))
 
-    return _run_in_store(store, as_json, terms, work)
+    return _run_in_store(store, as_json, option_values, work)
 
 
 def _ask_server(
@@ -215,23 +215,33 @@ def _ask_server(
 def _run_in_store(
     store: str | None,
     as_json: bool,
-    terms: dict[str, Any],
+    option_values: dict[str, Any],
     work: Callable[[Fleet, WatchedOrchestrator], Awaitable[int]],
 ) -> int:
     from asterism.cli.plan.plan_execution import WatchedOrchestrator
 
-    check_result_option(terms["result"], as_json)
-    if terms["editor"] is None:
+    check_result_option(option_values["result"], as_json)
+    if option_values["editor"] is None:
         refuse_options(NO_EDITOR, "edit_on")
-    if terms["no_local"]:
+    if option_values["no_local"]:
         refuse_options("has no effect with --no-local: this process executes no tasks.", "can")
     allow_imports()
-    output = OutputOptions(terms.pop("report"), as_json, terms.pop("plain"), terms.pop("stats"), terms.pop("result"))
-    local = local_work(terms.pop("local"), terms.pop("no_local"), frozenset(terms.pop("can")) or None)
-    terms |= editor_terms(terms.pop("editor"), terms.pop("edit_on"), terms)
+    output = OutputOptions(
+        option_values.pop("report"),
+        as_json,
+        option_values.pop("plain"),
+        option_values.pop("stats"),
+        option_values.pop("result"),
+    )
+    local = local_work(
+        option_values.pop("local"), option_values.pop("no_local"), frozenset(option_values.pop("can")) or None
+    )
+    option_values |= editor_terms(option_values.pop("editor"), option_values.pop("edit_on"), option_values)
 
     async def begin(fleet: Fleet) -> int:
-        return await work(fleet, WatchedOrchestrator(fleet, local, output, **await resolve_editor(fleet, terms)))
+        return await work(
+            fleet, WatchedOrchestrator(fleet, local, output, **await resolve_editor(fleet, option_values))
+        )
 
     with quiet_log(but=("asterism.journal", "asterism.device")):
         return with_fleet(store, begin)

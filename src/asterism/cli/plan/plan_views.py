@@ -387,7 +387,8 @@ def budget_lines(name: str, budget: EditorBudget, store: str = "") -> list[str]:
 
 def exchange_lines(exchanges: Sequence[Exchange]) -> list[str]:
     return [
-        f"{one.number:>4}  {format_time(one.at)}  {clean(_answer_words(one))}  ({_cost_text(one)})" for one in exchanges
+        f"{exchange.number:>4}  {format_time(exchange.at)}  {clean(_answer_words(exchange))}  ({_cost_text(exchange)})"
+        for exchange in exchanges
     ]
 
 

@@ -28,8 +28,8 @@ async def create_run(
     system: System,
     *,
     wanted: str | Workflow,
-    given: dict[str, Any],
-    terms: Mapping[str, Any],
+    run_input: dict[str, Any],
+    options: Mapping[str, Any],
     wait: bool,
     as_json: bool,
 ) -> int:
@@ -39,9 +39,9 @@ async def create_run(
     end."""
     if isinstance(wanted, Workflow):
         wanted = (await system.add_workflow(wanted.to_json())).name
-    options = {name: value for name, value in terms.items() if value is not None}
-    near = await _own_devices(system) if options.pop("prefer_local", False) else frozenset()
-    run = await system.create_run(wanted, given, near=sorted(near), **options)
+    chosen = {name: value for name, value in options.items() if value is not None}
+    near = await _own_devices(system) if chosen.pop("prefer_local", False) else frozenset()
+    run = await system.create_run(wanted, run_input, near=sorted(near), **chosen)
     if not as_json:
         click.echo(run.id)
         await _print_status(system, run, near)
@@ -69,18 +69,18 @@ async def _own_devices(system: System) -> frozenset[str]:
     return devices_here(str(register.value["id"]), await store.sessions())
 
 
-def read_workflow(path: str, name: str | None, given: Mapping[str, Any]) -> Workflow:
+def read_workflow(path: str, name: str | None, run_input: Mapping[str, Any]) -> Workflow:
     """The workflow in a file, by its name if the file has several. Raises MissingInput if the input lacks a value."""
     from asterism.fleet.workflows import check_input
 
     flow = find_workflow_in(path, name)
-    check_input(flow, given)
+    check_input(flow, run_input)
     return flow
 
 
-def label_from(template: str | None, given: Mapping[str, Any]) -> str | None:
+def label_from(template: str | None, run_input: Mapping[str, Any]) -> str | None:
     """The label that a template makes of an input. Raises AsterismError for one that names an unknown field."""
-    return None if template is None else tidy_label(TextTemplate(template).fill(given))
+    return None if template is None else tidy_label(TextTemplate(template).fill(run_input))
 
 
 def find_workflow_in(path: str, name: str | None) -> Workflow:
@@ -93,10 +93,10 @@ def find_workflow_in(path: str, name: str | None) -> Workflow:
                 f"{path} has several workflows; name one of them: {_listed([f.name for f in flows])}."
             )
         return flows[0]
-    found = next((flow for flow in flows if flow.name == name), None)
-    if found is None:
+    workflow = next((flow for flow in flows if flow.name == name), None)
+    if workflow is None:
         raise click.UsageError(f"{path} has no workflow {name!r}; it has {_listed([flow.name for flow in flows])}.")
-    return found
+    return workflow
 
 
 def _listed(names: list[str]) -> str:

@@ -247,8 +247,13 @@ def _superseded(run: Run, width: int | None) -> Iterator[Text]:
     yield from _heading("Results of peers that this one superseded")
     columns = (Column("  EPOCH", right=True), Column("DEVICE", least=8), Column("ENDED"), Column("OUTPUT", least=16))
     rows: list[list[Cell]] = [
-        [str(one["epoch"]), one["device"], format_time(one["ended_at"]), shorten(_value(one["output"]), LONGEST)]
-        for one in run.superseded
+        [
+            str(superseded["epoch"]),
+            superseded["device"],
+            format_time(superseded["ended_at"]),
+            shorten(_value(superseded["output"]), LONGEST),
+        ]
+        for superseded in run.superseded
     ]
     yield from table(columns, rows, width)
 
@@ -257,7 +262,7 @@ def _scores(run: Run, width: int | None) -> Iterator[Text]:
     if not run.scores:
         return
     yield from _heading("Scores at its assignment")
-    best = sorted(run.scores.items(), key=lambda one: (-one[1], one[0]))
+    best = sorted(run.scores.items(), key=lambda pair: (-pair[1], pair[0]))
     rows: list[list[Cell]] = [[f"  {name}", f"{score:.2f}"] for name, score in best[:MOST_SCORES]]
     yield from table((Column("", least=8), Column("", right=True)), rows, width)[1:]
     if len(best) > MOST_SCORES:

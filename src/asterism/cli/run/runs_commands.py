@@ -72,7 +72,7 @@ def runs() -> None:
 @fleet_options
 def create(
     workflow: str | None,
-    given: dict[str, Any] | None,
+    run_input: dict[str, Any] | None,
     file: str | None,
     wait: bool,
     label: str | None,
@@ -81,7 +81,7 @@ def create(
     restart: bool,
     store: str | None,
     as_json: bool,
-    **terms: Any,
+    **options: Any,
 ) -> int:
     """Create a run of a workflow and print its id.
 
@@ -102,15 +102,17 @@ def create(
         from asterism.cli.run.bulk_runs import NewRuns, create_each
         from asterism.cli.run.run_actions import find_workflow_in
 
-        options = {name: terms[name] for name in ("series", "priority", "device", "keep") if terms[name] is not None}
+        bulk_options = {
+            name: options[name] for name in ("series", "priority", "device", "keep") if options[name] is not None
+        }
         new = NewRuns(
             workflow=find_workflow_in(file, workflow) if file is not None else workflow or "",
             source=each,
             plain=plain,
-            values=given or {},
+            values=run_input or {},
             label=label,
-            key=terms["key"],
-            options=options,
+            key=options["key"],
+            options=bulk_options,
             restart=restart,
             as_json=as_json,
         )
@@ -119,9 +121,9 @@ def create(
         raise click.UsageError(f"{'--as' if plain is not None else '--restart'} belongs to --each.")
     from asterism.cli.run.run_actions import create_run, label_from, read_workflow
 
-    terms["label"] = label_from(label, given or {})
-    wanted = read_workflow(file, workflow, given or {}) if file is not None else workflow or ""
-    make = partial(create_run, wanted=wanted, given=given or {}, terms=terms, wait=wait, as_json=as_json)
+    options["label"] = label_from(label, run_input or {})
+    wanted = read_workflow(file, workflow, run_input or {}) if file is not None else workflow or ""
+    make = partial(create_run, wanted=wanted, run_input=run_input or {}, options=options, wait=wait, as_json=as_json)
     return with_system(store, make, create=file is not None)
 
 
@@ -348,7 +350,7 @@ async def prune(system: System, older_than: float) -> Answer:
 @click.argument("run")
 @log_options
 @on_system()
-def logs(run: str, as_json: bool, **terms: Any) -> Any:
+def logs(run: str, as_json: bool, **chosen: Any) -> Any:
     """Print what a run has printed: the output of its command, or what its function prints and logs.
 
     The output of all attempts is kept, each up to the --log-limit of the fleet: its beginning and its end. With --json
@@ -356,4 +358,4 @@ def logs(run: str, as_json: bool, **terms: Any) -> Any:
     output`."""
     from asterism.cli.log_output import print_run_log, read_log_options
 
-    return partial(print_run_log, run=run, terms=read_log_options(as_json, terms))
+    return partial(print_run_log, run=run, options=read_log_options(as_json, chosen))

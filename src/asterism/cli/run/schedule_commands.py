@@ -61,12 +61,12 @@ def schedule() -> None:
 @on_system()
 def add(
     name: str,
-    given: dict[str, Any] | None,
+    run_input: dict[str, Any] | None,
     every: float | None,
     cron: str | None,
     path: str | None,
     settings: dict[str, str],
-    **terms: Any,
+    **option_values: Any,
 ) -> Any:
     """Add a schedule.
 
@@ -79,10 +79,10 @@ def add(
     asterism schedule add poll --every 5m --workflow fetch --input '{"site": "a"}'"""
     if (cron is None) == (every is None):
         raise click.UsageError("Give either --cron or --every.")
-    if (terms["workflow"] is None) == (path is None):
+    if (option_values["workflow"] is None) == (path is None):
         raise click.UsageError("Give either --workflow or --plan.")
     if path is not None:
-        terms |= _plan_terms(path, settings)
+        option_values |= _plan_terms(path, settings)
     elif settings:
         raise click.UsageError("--set needs --plan.")
     if every is not None and every != int(every):
@@ -92,7 +92,7 @@ def add(
         from asterism.cli.run.schedule_views import zone_time
 
         whole = None if every is None else int(every)
-        added = await system.add_schedule(name, input=given or {}, cron=cron, every=whole, **terms)
+        added = await system.add_schedule(name, input=run_input or {}, cron=cron, every=whole, **option_values)
         first = zone_time(added, added.next)
         text = f"Schedule {added.name!r} creates {added.target}, {added.times}; first at {first}."
         return Answer(added, clean(text), added.advice)

@@ -29,7 +29,7 @@ def workflow() -> None:
     """Define what runs execute: add, list, show, remove."""
 
 
-_terms = options(
+_workflow_options = options(
     click.option(
         "--argv",
         type=words,
@@ -93,10 +93,10 @@ _terms = options(
 
 @workflow.command()
 @click.argument("name", required=False)
-@_terms
+@_workflow_options
 @reason_option()
 @on_system(create=True)
-def add(name: str | None, files: tuple[str, ...], reason: str, **terms: Any) -> Any:
+def add(name: str | None, files: tuple[str, ...], reason: str, **option_values: Any) -> Any:
     """Add a workflow, or a new version of one.
 
     A workflow says what to execute, what it needs of a device, and how long each step may take. Existing runs keep the
@@ -106,12 +106,14 @@ def add(name: str | None, files: tuple[str, ...], reason: str, **terms: Any) -> 
     \b
     asterism workflow add transcode --argv 'ffmpeg -i {file} {out}' --needs gpu
     asterism workflow add --file workflows.yaml"""
-    given = {key: value for key, value in terms.items() if value is not None and value is not False and value != ()}
-    if files and (given or name is not None):
+    fields = {
+        key: value for key, value in option_values.items() if value is not None and value is not False and value != ()
+    }
+    if files and (fields or name is not None):
         raise click.UsageError("--file excludes NAME and all other options.")
     if not files and name is None:
         raise click.UsageError("Give the NAME of the workflow, or --file.")
-    flows = _from_files(files) if files else [_made(name or "", given)]
+    flows = _from_files(files) if files else [_made(name or "", fields)]
 
     async def keep(system: System) -> Answer:
         added = [await system.add_workflow(flow.to_json(), reason) for flow in flows]
@@ -130,43 +132,43 @@ def _from_files(paths: tuple[str, ...]) -> list[Workflow]:
         raise click.ClickException(f"{error.filename} cannot be read: {error.strerror}.") from None
 
 
-def _made(name: str, given: dict[str, Any]) -> Workflow:
+def _made(name: str, fields: dict[str, Any]) -> Workflow:
     from asterism.base import expressions
     from asterism.base.text import request_url_problem
     from asterism.core.run.workflow import Workflow
 
     for option in ("requires", "prefers"):
-        problem = expressions.check(given[option]) if option in given else None
+        problem = expressions.check(fields[option]) if option in fields else None
         if problem is not None:
             raise click.BadParameter(f"the expression is not valid: {problem}", param_hint=f"--{option}")
-    problem = request_url_problem(given["url"]) if "url" in given else None
+    problem = request_url_problem(fields["url"]) if "url" in fields else None
     if problem is not None:
         raise click.BadParameter(problem, param_hint="--http")
     http: dict[str, Any] = {
-        key: given.pop(key) for key in ("method", "body", "headers", "params", "expect") if key in given
+        key: fields.pop(key) for key in ("method", "body", "headers", "params", "expect") if key in fields
     }
-    if "body" in http and "body_json" in given:
+    if "body" in http and "body_json" in fields:
         raise click.UsageError("--body and --body-json exclude each other.")
-    if "url" in given or "call" in given:
+    if "url" in fields or "call" in fields:
         refuse_options("has no effect here: only commands (--argv, --shell) and agents have it.", "env", "cwd")
-    if "body_json" in given:
-        http["json"] = given.pop("body_json")
-    if "url" in given:
-        given["http"] = {
-            "url": given.pop("url"),
+    if "body_json" in fields:
+        http["json"] = fields.pop("body_json")
+    if "url" in fields:
+        fields["http"] = {
+            "url": fields.pop("url"),
             **{key: dict(value) if key in ("headers", "params") else value for key, value in http.items()},
         }
     elif http:
         option = {"headers": "header", "params": "param", "json": "body-json"}.get(next(iter(http)), next(iter(http)))
         raise click.UsageError(f"--{option} needs --http.")
-    work = {key: given.pop(key) for key in ("tips", "result") if key in given}
-    if "agent" in given:
-        given["agent"] = {"description": given["agent"], **work}
+    work = {key: fields.pop(key) for key in ("tips", "result") if key in fields}
+    if "agent" in fields:
+        fields["agent"] = {"description": fields["agent"], **work}
     elif work:
         raise click.UsageError(f"--{'tip' if 'tips' in work else 'result'} needs --agent.")
-    if "env" in given:
-        given["env"] = dict(given["env"])
-    return Workflow(name, **given)
+    if "env" in fields:
+        fields["env"] = dict(fields["env"])
+    return Workflow(name, **fields)
 
 
 @workflow.command("list")

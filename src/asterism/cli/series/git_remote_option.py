@@ -65,11 +65,11 @@ def _settings(environment: Mapping[str, str]) -> dict[str, list[str]]:
     """The settings that git sees, by name and in order: of the machine, of the user (also by ``includeIf``), and of the
     checkout unless the environment names another repository."""
     listed = _git("config", "--includes", "-z", "--get-regexp", _PASSED_SETTINGS, environment=environment) or ""
-    found: dict[str, list[str]] = {}
+    settings: dict[str, list[str]] = {}
     for setting in filter(None, listed.split("\0")):
         name, line, value = setting.partition("\n")
-        found.setdefault(name, []).append(value if line else "true")  # a name without a value means true
-    return found
+        settings.setdefault(name, []).append(value if line else "true")  # a name without a value means true
+    return settings
 
 
 def _missing(name: str, here: list[str], elsewhere: list[str]) -> list[str]:

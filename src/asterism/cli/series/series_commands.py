@@ -57,7 +57,7 @@ def series() -> None:
 @click.option("--assign", "assignee", type=login, metavar="LOGIN", help="With --github: assign it too if it is active.")
 @change_options
 def claim(
-    name: str, issue: int, lease: float | None, renew: bool, force: bool, assignee: str | None, **given: Any
+    name: str, issue: int, lease: float | None, renew: bool, force: bool, assignee: str | None, **option_values: Any
 ) -> int:
     """Make an issue the active one of its series, or queue it.
 
@@ -72,7 +72,7 @@ def claim(
     from asterism.api.series_operations import ClaimSeries
 
     _check_lease(lease, renew)
-    options = SeriesOptions.of(given)
+    options = SeriesOptions.of(option_values)
     if assignee is not None and options.github is None:
         raise click.UsageError("--assign needs --github, the repository of the issue.")
     if force and options.github is None and options.remote is None:
@@ -177,12 +177,12 @@ def _queued(outcome: Outcome, issue: int, options: SeriesOptions, now: float) ->
 @series.command()
 @click.argument("name", metavar="[SERIES]", required=False)
 @register_options
-def status(name: str | None, **given: Any) -> int:
+def status(name: str | None, **option_values: Any) -> int:
     """Show the active issue, the queue, and since when.
 
     Without a name it shows all series in a table. Exits with 65 if the named series cannot be read; a series that does
     not exist is free."""
-    options = SeriesOptions.of(given)
+    options = SeriesOptions.of(option_values)
 
     async def use(place: SeriesPlace) -> int:
         from asterism.cli.screen import print_lines
@@ -216,13 +216,13 @@ def status(name: str | None, **given: Any) -> int:
 @issue_option
 @click.option("--no-promote", is_flag=True, help="Leave the series without an active issue, even if issues wait.")
 @change_options
-def release(name: str, issue: int, no_promote: bool, **given: Any) -> int:
+def release(name: str, issue: int, no_promote: bool, **option_values: Any) -> int:
     """Take an issue out of its series, and make the next one of the queue active.
 
     An issue that is not in the series changes nothing."""
     from asterism.api.series_operations import ReleaseSeries
 
-    options = SeriesOptions.of(given)
+    options = SeriesOptions.of(option_values)
     request = ReleaseSeries(name, issue, not no_promote, **options.terms)
 
     async def use(place: SeriesPlace) -> int:
@@ -244,13 +244,13 @@ def release(name: str, issue: int, no_promote: bool, **given: Any) -> int:
 @series.command()
 @name_argument
 @change_options
-def promote(name: str, **given: Any) -> int:
+def promote(name: str, **option_values: Any) -> int:
     """Make the first issue of the queue active, if no issue is.
 
     This also ends an expired lease. A paused series stays without an active issue."""
     from asterism.api.series_operations import PromoteSeries
 
-    options = SeriesOptions.of(given)
+    options = SeriesOptions.of(option_values)
 
     def describe(outcome: Outcome) -> str:
         after = outcome.after
@@ -268,13 +268,13 @@ def promote(name: str, **given: Any) -> int:
 @series.command()
 @name_argument
 @change_options
-def pause(name: str, **given: Any) -> int:
+def pause(name: str, **option_values: Any) -> int:
     """Promote no issue of a series until it is resumed.
 
     The active issue stays active, and claims are queued. `series status` shows the reason."""
     from asterism.api.series_operations import PauseSeries
 
-    options = SeriesOptions.of(given)
+    options = SeriesOptions.of(option_values)
 
     def describe(outcome: Outcome) -> str:
         if not outcome.changed:
@@ -289,11 +289,11 @@ def pause(name: str, **given: Any) -> int:
 @series.command(short_help="End a pause, and promote the first issue of the queue.")
 @name_argument
 @change_options
-def resume(name: str, **given: Any) -> int:
+def resume(name: str, **option_values: Any) -> int:
     """End a pause, and make the first issue of the queue active if no issue is."""
     from asterism.api.series_operations import ResumeSeries
 
-    options = SeriesOptions.of(given)
+    options = SeriesOptions.of(option_values)
 
     def describe(outcome: Outcome) -> str:
         if not outcome.changed:
@@ -307,13 +307,13 @@ def resume(name: str, **given: Any) -> int:
 @name_argument
 @issue_option
 @change_options
-def front(name: str, issue: int, **given: Any) -> int:
+def front(name: str, issue: int, **option_values: Any) -> int:
     """Move a waiting issue to the head of the queue.
 
     Exits with 64 if the issue is not in the queue."""
     from asterism.api.series_operations import FrontSeries
 
-    options = SeriesOptions.of(given)
+    options = SeriesOptions.of(option_values)
 
     def describe(outcome: Outcome) -> str:
         if outcome.changed:
@@ -352,7 +352,7 @@ def rebuild(
     label_pattern: str | None,
     label: str | None,
     assignee: str | None,
-    **given: Any,
+    **option_values: Any,
 ) -> int:
     """Write the state of a series again from its open issues.
 
@@ -361,7 +361,7 @@ def rebuild(
     from asterism.api.series_operations import RebuildSeries
     from asterism.cli.series.series_views import describe_issue, describe_queue
 
-    options = SeriesOptions.of(given)
+    options = SeriesOptions.of(option_values)
     named = bool(issues or active is not None or empty)
     if options.github is None and not named:
         raise click.UsageError("Name the open issues in order with --issue, or give --empty.")
@@ -425,9 +425,9 @@ async def _recorded_revision(register: Any, name: str) -> int:
 @name_argument
 @number_option("--limit", 20, least=1, help="Maximum number of changes.")
 @register_options
-def history(name: str, limit: int, **given: Any) -> int:
+def history(name: str, limit: int, **option_values: Any) -> int:
     """Show the last changes of a series, newest first."""
-    options = SeriesOptions.of(given)
+    options = SeriesOptions.of(option_values)
 
     async def use(place: SeriesPlace) -> int:
         from asterism.cli.screen import print_lines

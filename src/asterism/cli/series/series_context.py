@@ -68,13 +68,13 @@ class SeriesOptions:
     reason: str = ""
 
     @classmethod
-    def of(cls, given: dict[str, Any]) -> SeriesOptions:
+    def of(cls, option_values: dict[str, Any]) -> SeriesOptions:
         """From the options of a command; one that changes nothing has only some of them. Raises UsageError."""
-        named = [f"--{name}" for name in REGISTERS if given[name] is not None and is_given(name)]
+        named = [f"--{name}" for name in REGISTERS if option_values[name] is not None and is_given(name)]
         if len(named) > 1:
             raise click.UsageError(f"{' and '.join(named)} name different registers: give one of them.")
         defaults = {"tries": None, "deadline": None, "metrics": None}
-        return cls(**{**defaults, **given, "by": given.get("by") or current_user()})
+        return cls(**{**defaults, **option_values, "by": option_values.get("by") or current_user()})
 
     @property
     def retry(self) -> RetryOptions:
@@ -161,8 +161,8 @@ change_options = options(
 class RegisterSeries:
     """Series in a register that is open here."""
 
-    def __init__(self, register: SeriesRegister, given: SeriesOptions) -> None:
-        self.register, self._given = register, given
+    def __init__(self, register: SeriesRegister, series_options: SeriesOptions) -> None:
+        self.register, self._options = register, series_options
 
     @property
     def url(self) -> str:
@@ -192,19 +192,19 @@ class RegisterSeries:
 
         counts, contended = UpdateCounts(), False
         try:
-            return await change_series(self.register, request, self._given.by, counts=counts, make=make)
+            return await change_series(self.register, request, self._options.by, counts=counts, make=make)
         except Contended:
             contended = True
             raise
         finally:
-            _write_metrics(self._given, counts, contended)
+            _write_metrics(self._options, counts, contended)
 
 
 class ServerSeries:
     """Series in the store of a server."""
 
-    def __init__(self, client: AsyncClient, given: SeriesOptions) -> None:
-        self._client, self._given = client, given
+    def __init__(self, client: AsyncClient, series_options: SeriesOptions) -> None:
+        self._client, self._options = client, series_options
         self.url = client.url
 
     async def all(self) -> Page[Series]:
@@ -238,7 +238,7 @@ class ServerSeries:
             contended = error.problem == "series-contended"
             raise
         finally:
-            _write_metrics(self._given, counts, contended)
+            _write_metrics(self._options, counts, contended)
 
 
 SeriesPlace: TypeAlias = RegisterSeries | ServerSeries
@@ -254,7 +254,7 @@ PROBLEMS = {
 """The status and the exit code of problems that a server answers with."""
 
 
-def with_series(given: SeriesOptions, use: Callable[[SeriesPlace], Awaitable[int]], *, create: bool) -> int:
+def with_series(series_options: SeriesOptions, use: Callable[[SeriesPlace], Awaitable[int]], *, create: bool) -> int:
     """Open the register or the server that the options name, use it, and close it. Returns the exit code.
 
     Each kind of failure has its own exit code, so that scripts can tell waiting from failing. With ``create`` a missing
@@ -277,17 +277,17 @@ def with_series(given: SeriesOptions, use: Callable[[SeriesPlace], Awaitable[int
         StoreError: ("unavailable", EXIT_UNAVAILABLE),
     }
     try:
-        return run_interruptible(_use_series(given, use, create))
+        return run_interruptible(_use_series(series_options, use, create))
     except ApiError as error:
         if error.problem not in PROBLEMS:
             raise
         status, code = PROBLEMS[error.problem]
         hint = f". {UNREADABLE_HINT}" if code == EXIT_UNREADABLE else ""
-        return _report(status, f"{error}{hint}", code, given.as_json)
+        return _report(status, f"{error}{hint}", code, series_options.as_json)
     except tuple(failures) as error:
         status, code = next(failures[kind] for kind in failures if isinstance(error, kind))
         hint = f". {UNREADABLE_HINT}" if isinstance(error, UnreadableSeries) else ""
-        return _report(status, f"{error}{hint}", code, given.as_json)
+        return _report(status, f"{error}{hint}", code, series_options.as_json)
 
 
 def _report(status: str, error: object, code: int, as_json: bool) -> int:
@@ -298,31 +298,31 @@ def _report(status: str, error: object, code: int, as_json: bool) -> int:
     return code
 
 
-async def _use_series(given: SeriesOptions, use: Callable[[SeriesPlace], Awaitable[int]], create: bool) -> int:
-    url = server_of(given.store) if given.remote is None and given.github is None else None
+async def _use_series(series_options: SeriesOptions, use: Callable[[SeriesPlace], Awaitable[int]], create: bool) -> int:
+    url = server_of(series_options.store) if series_options.remote is None and series_options.github is None else None
     if url is not None:
         refuse_options("has no effect at a server: the author is the name of your token there.", "by")
         from asterism.api.client import AsyncClient
 
         async with AsyncClient(url) as client:
-            return await use(ServerSeries(client, given))
-    register = await _open_register(given, create)
+            return await use(ServerSeries(client, series_options))
+    register = await _open_register(series_options, create)
     try:
-        return await use(RegisterSeries(register, given))
+        return await use(RegisterSeries(register, series_options))
     finally:
         await register.close()
 
 
-async def _open_register(given: SeriesOptions, create: bool) -> SeriesRegister:
-    if given.remote is not None:
+async def _open_register(series_options: SeriesOptions, create: bool) -> SeriesRegister:
+    if series_options.remote is not None:
         from asterism.cli.series.git_remote_option import resolve_remote
         from asterism.series.git_register import GitRegister
 
-        address, environment = resolve_remote(given.remote)
+        address, environment = resolve_remote(series_options.remote)
         return GitRegister(address, environment=environment)
-    if given.github is not None:
-        return open_github_register(given.github, given.deadline)
-    return await _open_store_register(given, create)
+    if series_options.github is not None:
+        return open_github_register(series_options.github, series_options.deadline)
+    return await _open_store_register(series_options, create)
 
 
 def open_github_register(
@@ -336,20 +336,20 @@ def open_github_register(
     return open_github(repository, cache=cache, read_only_cache=read_only_cache, deadline=deadline)
 
 
-async def _open_store_register(given: SeriesOptions, create: bool) -> SeriesRegister:
+async def _open_store_register(series_options: SeriesOptions, create: bool) -> SeriesRegister:
     from asterism.series.store_register import StoreRegister
     from asterism.store.store_errors import StoreMissing, StoreNotFound
     from asterism.store.url import open_store
 
-    if given.store is not None and given.store.lower().startswith("memory:"):
+    if series_options.store is not None and series_options.store.lower().startswith("memory:"):
         raise click.UsageError(
             "A store in memory ends with its process, so commands cannot share a series in it; "
             "use sqlite:///file.db, or --remote."
         )
     try:
-        return StoreRegister(await open_store(given.store, create=create and not given.dry_run))
+        return StoreRegister(await open_store(series_options.store, create=create and not series_options.dry_run))
     except StoreMissing as error:
-        if create and given.dry_run:
+        if create and series_options.dry_run:
             from asterism.store.memory import MemoryStore
 
             return StoreRegister(MemoryStore())
@@ -362,7 +362,10 @@ async def _open_store_register(given: SeriesOptions, create: bool) -> SeriesRegi
 
 
 def run_change(
-    given: SeriesOptions, request: ChangeRequest, describe: Callable[[Outcome], str], make: MakeOf | None = None
+    series_options: SeriesOptions,
+    request: ChangeRequest,
+    describe: Callable[[Outcome], str],
+    make: MakeOf | None = None,
 ) -> int:
     """Change a series, and print the outcome. ``make`` is what makes another change than that of the request, for a
     register that is open here."""
@@ -370,15 +373,15 @@ def run_change(
     async def use(place: SeriesPlace) -> int:
         other = await make(place.register) if make is not None and isinstance(place, RegisterSeries) else None
         outcome = outcome_of(await place.change(request, other))
-        if given.as_json:
-            print_outcome(outcome, given, status="changed" if outcome.changed else "unchanged")
+        if series_options.as_json:
+            print_outcome(outcome, series_options, status="changed" if outcome.changed else "unchanged")
         elif outcome.token is None:
             click.echo(clean(no_such_series(request.series, place)))
         else:
             click.echo(clean(describe(outcome)))
         return 0
 
-    return with_series(given, use, create=False)
+    return with_series(series_options, use, create=False)
 
 
 def outcome_of(document: SeriesOutcome) -> Outcome:
@@ -392,9 +395,9 @@ def outcome_of(document: SeriesOutcome) -> Outcome:
     return Outcome(series_of(document.before), after, document.changed, token, document.tries, document.promoted)
 
 
-def _write_metrics(given: SeriesOptions, counts: UpdateCounts | SeriesCounts, contended: bool) -> None:
+def _write_metrics(series_options: SeriesOptions, counts: UpdateCounts | SeriesCounts, contended: bool) -> None:
     """Write the counts of a change, however it ended. A dry run counts nothing."""
-    if given.metrics is None or given.dry_run:
+    if series_options.metrics is None or series_options.dry_run:
         return
     from asterism.series.series_metrics import SeriesMetrics
 
@@ -403,32 +406,32 @@ def _write_metrics(given: SeriesOptions, counts: UpdateCounts | SeriesCounts, co
     for name in ("promotion_events", "duplicate_prevented", "retries", "conflicts", "unsure", "rate_limited"):
         metrics.add(name, getattr(counts, name))
     try:
-        metrics.write(given.metrics)
+        metrics.write(series_options.metrics)
     except OSError as error:  # the change was made, and the exit code says so
-        click.echo(f"cannot write the metrics to {given.metrics}: {error.strerror}", err=True)
+        click.echo(f"cannot write the metrics to {series_options.metrics}: {error.strerror}", err=True)
 
 
-def print_outcome(outcome: Outcome, given: SeriesOptions, **first: Any) -> None:
+def print_outcome(outcome: Outcome, series_options: SeriesOptions, **first: Any) -> None:
     print_json(
         {
             **first,
             "active": outcome.after.active,
             "promoted": outcome.promoted,
             "tries": outcome.tries,
-            "dry_run": given.dry_run,
+            "dry_run": series_options.dry_run,
             "state": outcome.after.to_document(),
         }
     )
 
 
-def active_now(outcome: Outcome, given: SeriesOptions) -> str:
+def active_now(outcome: Outcome, series_options: SeriesOptions) -> str:
     """``#12 is now active (revision 7)``."""
     after = outcome.after
     who = "no issue" if after.active is None else f"#{after.active}"
     if outcome.promoted is not None:
-        return f"{who} {given.verb('is now', 'then be')} active (revision {after.revision})"
+        return f"{who} {series_options.verb('is now', 'then be')} active (revision {after.revision})"
     waiting = f", {len(after.queue)} waiting" if after.queue else ""
-    return f"{who} {given.verb('is', 'be')} active{waiting} (revision {after.revision})"
+    return f"{who} {series_options.verb('is', 'be')} active{waiting} (revision {after.revision})"
 
 
 def no_such_series(name: str, place: SeriesPlace) -> str:

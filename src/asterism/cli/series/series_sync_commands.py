@@ -149,7 +149,7 @@ it."""
 )
 @dry_run_option
 @json_option
-def sync(issue: int | None, dry_run: bool, as_json: bool, **given: Any) -> int:
+def sync(issue: int | None, dry_run: bool, as_json: bool, **option_values: Any) -> int:
     """Sync the series of a repository on GitHub with its issues.
 
     Closed issues leave, new ones are queued, and the next one is promoted, assigned and verified. The tracking issues
@@ -160,13 +160,13 @@ def sync(issue: int | None, dry_run: bool, as_json: bool, **given: Any) -> int:
     assignee cannot be assigned, or if the patterns and labels match no issue although the repository has series; 65 if
     a state is of a later version; 69 if GitHub is not available, or, with --mode observe, the tracking issues could not
     be written."""
-    return run_interruptible(_sync(given, issue, dry_run, as_json))
+    return run_interruptible(_sync(option_values, issue, dry_run, as_json))
 
 
-async def _sync(given: dict[str, Any], issue: int | None, dry_run: bool, as_json: bool) -> int:
+async def _sync(option_values: dict[str, Any], issue: int | None, dry_run: bool, as_json: bool) -> int:
     from asterism.series.register import OutcomeUnknown, RegisterUnavailable
 
-    service = open_service(given, dry_run=dry_run)
+    service = open_service(option_values, dry_run=dry_run)
     try:
         only = await _series_of_issue(service, issue)
         report = await service.sync(only)
@@ -179,48 +179,50 @@ async def _sync(given: dict[str, Any], issue: int | None, dry_run: bool, as_json
     finally:
         await service.register.close()
     place = _place_of_issue(report, issue, only, observed) if issue is not None else None
-    _print_report(report, place or ({"status": "observed"} if observed else {}), given["series_names"], as_json)
+    _print_report(report, place or ({"status": "observed"} if observed else {}), option_values["series_names"], as_json)
     if not dry_run:
-        write_metrics(service, given)
+        write_metrics(service, option_values)
     return _exit_code(report, place)
 
 
-def write_metrics(service: SyncService, given: dict[str, Any]) -> None:
+def write_metrics(service: SyncService, option_values: dict[str, Any]) -> None:
     """A failure is only reported: the sync was done, and must not be repeated."""
     try:
-        service.metrics.write(given["metrics"], given["prometheus"])
+        service.metrics.write(option_values["metrics"], option_values["prometheus"])
     except OSError as error:
         click.echo(f"cannot write the metrics: {error}", err=True)
 
 
-def open_service(given: dict[str, Any], *, dry_run: bool = False, wait_for_locks: bool = True) -> SyncService:
+def open_service(option_values: dict[str, Any], *, dry_run: bool = False, wait_for_locks: bool = True) -> SyncService:
     """The service that the options describe."""
-    register = open_github_register(given["repository"], given["deadline"], given["cache"], read_only_cache=dry_run)
+    register = open_github_register(
+        option_values["repository"], option_values["deadline"], option_values["cache"], read_only_cache=dry_run
+    )
     from asterism.series.github.sync import SyncService
 
-    service = SyncService(register, _settings(given, dry_run, wait_for_locks))
-    if given["metrics"] is not None:
-        service.metrics.load_observed(given["metrics"])
+    service = SyncService(register, _settings(option_values, dry_run, wait_for_locks))
+    if option_values["metrics"] is not None:
+        service.metrics.load_observed(option_values["metrics"])
     return service
 
 
-def _settings(given: dict[str, Any], dry_run: bool, wait_for_locks: bool) -> SyncSettings:
+def _settings(option_values: dict[str, Any], dry_run: bool, wait_for_locks: bool) -> SyncSettings:
     from asterism.series.compare_and_swap import RetryOptions
     from asterism.series.github.discovery import LABEL_PATTERN, TITLE_PATTERN
     from asterism.series.github.sync_context import LOCK_DEADLINE, SyncSettings
 
     same = ("mode", "label", "assign_with", "deadline", "active_label", "queued_label", "respect_unassign")
     return SyncSettings(
-        given["assignee"],
-        pattern=given["pattern"] or TITLE_PATTERN,
-        label_pattern=given["label_pattern"] or LABEL_PATTERN,
-        only=frozenset(given["series_names"]) or None,
-        by=given["by"] or current_user(),
-        view=not given["no_view"],
+        option_values["assignee"],
+        pattern=option_values["pattern"] or TITLE_PATTERN,
+        label_pattern=option_values["label_pattern"] or LABEL_PATTERN,
+        only=frozenset(option_values["series_names"]) or None,
+        by=option_values["by"] or current_user(),
+        view=not option_values["no_view"],
         dry_run=dry_run,
-        lock_deadline=(given["deadline"] or LOCK_DEADLINE) if wait_for_locks else 0.0,
-        retry=RetryOptions.limited(given["tries"], given["deadline"]),
-        **{name: given[name] for name in same},
+        lock_deadline=(option_values["deadline"] or LOCK_DEADLINE) if wait_for_locks else 0.0,
+        retry=RetryOptions.limited(option_values["tries"], option_values["deadline"]),
+        **{name: option_values[name] for name in same},
     )
 
 

@@ -58,14 +58,14 @@ webhook_options = options(optional_service_options, _delivery_options)
 @click.option("--tls-cert", type=click.Path(exists=True, dir_okay=False), help="The TLS certificate, with its chain.")
 @click.option("--tls-key", type=click.Path(exists=True, dir_okay=False), help="The key of the certificate.")
 @click.option("--behind-proxy", is_flag=True, help="A proxy does TLS: allow other machines to connect without it.")
-def serve(listen: str, tls_cert: str | None, tls_key: str | None, behind_proxy: bool, **given: Any) -> int:
+def serve(listen: str, tls_cert: str | None, tls_key: str | None, behind_proxy: bool, **option_values: Any) -> int:
     """Sync within a second after an event on GitHub.
 
     Set up a webhook of the repository that sends issues and pull requests to /webhook, signed with the secret.
     `asterism serve --github` does the same beside the API."""
     from asterism.base.listen_address import parse_listen_address
 
-    settings = WebhookSettings.of(given)
+    settings = WebhookSettings.of(option_values)
     address = parse_listen_address(listen, tls_cert, tls_key, behind_proxy)
 
     async def run() -> None:
@@ -90,23 +90,23 @@ class WebhookSettings:
     secret: bytes = field(repr=False)
 
     @classmethod
-    def of(cls, given: dict[str, Any]) -> WebhookSettings:
+    def of(cls, option_values: dict[str, Any]) -> WebhookSettings:
         """From the options of a command. Raises UsageError."""
-        service = {name: value for name, value in given.items() if name not in ("secret_file", "every")}
-        return cls(service, given["every"], _secret(given["secret_file"]))
+        service = {name: value for name, value in option_values.items() if name not in ("secret_file", "every")}
+        return cls(service, option_values["every"], _secret(option_values["secret_file"]))
 
     @classmethod
-    def if_given(cls, given: dict[str, Any]) -> WebhookSettings | None:
+    def if_given(cls, option_values: dict[str, Any]) -> WebhookSettings | None:
         """From the options of a command for which a webhook is one thing among others: None without ``--github``.
         Raises UsageError."""
-        if given["repository"] is None:
+        if option_values["repository"] is None:
             for option in click.get_current_context().command.params:
-                if option.name in given and is_given(option.name):
+                if option.name in option_values and is_given(option.name):
                     raise click.UsageError(f"{option.opts[0]} is for the series webhook: give --github ORG/REPO too.")
             return None
-        if given["assignee"] is None:
+        if option_values["assignee"] is None:
             raise click.UsageError("The series webhook needs --assign LOGIN, or $ASTERISM_SERIES_ASSIGNEE.")
-        return cls.of(given)
+        return cls.of(option_values)
 
 
 def _secret(file: Path | None) -> bytes:

@@ -104,7 +104,7 @@ def logout(name: str | None, as_json: bool) -> int:
     logins = ServerLogins()
     known = logins.all()
     if name is None and len(known) != 1:
-        names = ", ".join(one.name for one in known)
+        names = ", ".join(server.name for server in known)
         raise click.UsageError(f"Give the NAME of a server: {names}." if known else "You are logged in to no server.")
     login = logins.get(name) if name is not None else known[0]
     revoked, why = True, ""

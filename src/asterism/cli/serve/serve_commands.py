@@ -85,7 +85,7 @@ def serve(
     store_wait: float,
     store: str | None,
     as_json: bool,
-    **given: Any,
+    **webhook_values: Any,
 ) -> int:
     """Serve a store over HTTP: API, page and devices.
 
@@ -108,7 +108,7 @@ def serve(
     from asterism.cli.serve.server_process import ServerPolicy
 
     refuse_server(store, "A server serves a store: give --store sqlite:///file.db or postgresql://…")
-    webhook = WebhookSettings.if_given(given)
+    webhook = WebhookSettings.if_given(webhook_values)
     address = parse_listen_address(listen, tls_cert, tls_key, behind_proxy)
     policies = ServerPolicy.find(policy)
 

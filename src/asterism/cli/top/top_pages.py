@@ -81,11 +81,11 @@ async def _series_page(system: System, name: str, width: int) -> list[Text]:
 
 
 def _clean(told: Iterable[Text]) -> list[Text]:
-    found = []
+    lines = []
     for line in told:
         line.plain = clean(line.plain)  # text from outside may contain line breaks and control characters
-        found.append(line)
-    return found
+        lines.append(line)
+    return lines
 
 
 class LogFeed:
@@ -116,9 +116,9 @@ class LogFeed:
         lines.sort(key=lambda line: line.line.at)
         return [text for line in lines for text in self._texts(line)]
 
-    def _texts(self, one: RunLine) -> list[Text]:
+    def _texts(self, line: RunLine) -> list[Text]:
         if self._subject.kind == PLANS:
-            return [Text(clean(f"{one.task} | "), DIM).append_text(log_text(one.line))]
-        before, self._attempt = self._attempt, (one.run, one.attempt)
-        heading = [Text(f"-- attempt {one.attempt} --", DIM)] if before not in (None, self._attempt) else []
-        return [*heading, log_text(one.line)]
+            return [Text(clean(f"{line.task} | "), DIM).append_text(log_text(line.line))]
+        before, self._attempt = self._attempt, (line.run, line.attempt)
+        heading = [Text(f"-- attempt {line.attempt} --", DIM)] if before not in (None, self._attempt) else []
+        return [*heading, log_text(line.line)]

@@ -166,9 +166,9 @@ class ListingScreen(ReadingScreen):
             column = columns[chosen[0]]
             arrow = "▲" if chosen[1] else "▼"
             titles[chosen[0]] = Column(f"{column.title}{arrow}", column.right, column.least, column.needed, column.name)
-        found = self.query_one(RowTable)
-        found.show(titles, rows)
-        self._update("titles", found.titles)
+        table = self.query_one(RowTable)
+        table.show(titles, rows)
+        self._update("titles", table.titles)
         self._say_state(len(rows))
 
     def _say_state(self, shown: int) -> None:
