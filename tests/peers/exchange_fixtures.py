@@ -58,19 +58,19 @@ class Side:
             await self.exchange.peers.add(other.name)
         return self
 
-    async def create(self, **terms: Any) -> Run:
+    async def create(self, **options: Any) -> Run:
         """Create a run that waits here without an assignment."""
         await self.fleet.workflows.add(FLOW)
         self.clock.now += 0.01
         run = transitions.create(
             f"{self.name}-{int(self.clock.now * 100)}",
             FLOW,
-            terms.pop("given", {}),
+            options.pop("input", {}),
             by="ann",
             now=self.store.clock(),
-            **terms,
+            **options,
         )
-        return await self.fleet.ledger.add(run, lambda one: one)
+        return await self.fleet.ledger.add(run, lambda record: record)
 
     async def take(self, run_id: str) -> Run:
         """Let the device of this store start a run."""
@@ -89,9 +89,9 @@ class Side:
         return after
 
     async def run(self, run_id: str) -> Run:
-        found: Run | None = await self.store.run(run_id)
-        assert found is not None, f"{self.name} does not have {run_id}"
-        return found
+        record: Run | None = await self.store.run(run_id)
+        assert record is not None, f"{self.name} does not have {run_id}"
+        return record
 
     async def left_to(self, run_id: str) -> str | None:
         return (await feed_of(self.store).left_to([run_id])).get(run_id)
@@ -100,12 +100,12 @@ class Side:
         return (await self.exchange._open())[0]
 
     async def notices(self, kind: str) -> list[str]:
-        return [one.message for _, one in await self.store.notices(limit=1000) if one.kind == kind]
+        return [notice.message for _, notice in await self.store.notices(limit=1000) if notice.kind == kind]
 
-    async def sync_with(self, other: Side, **terms: Any) -> SyncResult:
+    async def sync_with(self, other: Side, **options: Any) -> SyncResult:
         self.clock.now += 1.0
         other.clock.now += 1.0
-        return await self.exchange.sync(other.name, Direct(self, other, **terms))
+        return await self.exchange.sync(other.name, Direct(self, other, **options))
 
     async def beat(self) -> None:
         await self.store.heartbeat(self.session.id, {}, [])

@@ -35,7 +35,7 @@ async def watches(side: Side, seconds: float, monitor: Monitor | None = None, ev
 
 async def test_a_run_for_a_suspended_remote_device_waits() -> None:
     laptop, kitchen = await two()
-    [session] = [one for one in await kitchen.store.sessions() if one.device == "kitchen"]
+    [session] = [session for session in await kitchen.store.sessions() if session.device == "kitchen"]
     changed = session.changed(profile={**session.profile, "suspended": "its disk is full"})
     await kitchen.store.commit([PutSession(changed, session.revision)])
     await laptop.sync_with(kitchen)
@@ -105,9 +105,9 @@ async def test_an_unanswered_assignment_to_a_peer_is_not_a_loss() -> None:
             laptop.store, "kitchen", await remote_devices.own_devices(kitchen.store)
         )
         await watches(laptop, 20, monitor)
-    found = await laptop.run(run.id)
+    record = await laptop.run(run.id)
     assert taken_back == COOK.losses + 2
-    assert (found.losses, found.ended) == (0, False)
+    assert (record.losses, record.ended) == (0, False)
 
 
 async def test_an_assignment_to_a_device_that_is_no_longer_announced_is_not_a_loss() -> None:
@@ -117,8 +117,8 @@ async def test_an_assignment_to_a_device_that_is_no_longer_announced_is_not_a_lo
     run = await laptop.fleet.create("cook", {})
     await remote_devices.store_announcement(laptop.store, "kitchen", [])
     await watches(laptop, 10)
-    found = await laptop.run(run.id)
-    assert (found.status, found.losses) == (REASSIGNING, 0)
+    record = await laptop.run(run.id)
+    assert (record.status, record.losses) == (REASSIGNING, 0)
 
 
 async def test_a_new_monitor_keeps_the_answer_time_of_a_peer() -> None:
@@ -127,8 +127,8 @@ async def test_a_new_monitor_keeps_the_answer_time_of_a_peer() -> None:
     await laptop.sync_with(kitchen)
     run = await laptop.fleet.create("cook", {})
     await watches(laptop, 10 * COOK.assignment_timeout)
-    found = await laptop.run(run.id)
-    assert (found.status, found.epoch) == (ASSIGNED, 1)
+    record = await laptop.run(run.id)
+    assert (record.status, record.epoch) == (ASSIGNED, 1)
 
 
 async def test_a_device_of_a_long_absent_peer_may_move_to_another_store() -> None:
@@ -141,7 +141,7 @@ async def test_a_device_of_a_long_absent_peer_may_move_to_another_store() -> Non
         side.clock.now += 2 * remote_devices.NAME_RESERVED_FOR
     await garage.store.heartbeat("kitchen-9", {}, [])
     await laptop.sync_with(garage)
-    [there] = [one for one in await laptop.store.sessions() if one.id == "kitchen-9"]
+    [there] = [session for session in await laptop.store.sessions() if session.id == "kitchen-9"]
     assert there.state == ABROAD
 
 
@@ -149,7 +149,7 @@ async def test_a_gone_own_device_is_still_ended() -> None:
     laptop, _ = await two()
     await laptop.store.commit([PutSession(Session("old-1", "old", 0.0), None)])
     await watches(laptop, 2 * DAY, every=20.0)
-    assert {one.id: one.state for one in await laptop.store.sessions(ended=True)}["old-1"] == ENDED
+    assert {session.id: session.state for session in await laptop.store.sessions(ended=True)}["old-1"] == ENDED
 
 
 # -- slow clocks -------------------------------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ async def test_a_run_whose_workflow_is_missing_does_not_stop_a_monitor(
         laptop = await Side("laptop").joined()
         gone = Workflow("gone", argv=("true",), version=1, priority=9)
         now = laptop.store.clock()
-        waits, avoids = (transitions.create(f"gone-{one}", gone, {}, by="ann", now=now) for one in "ab")
+        waits, avoids = (transitions.create(f"gone-{letter}", gone, {}, by="ann", now=now) for letter in "ab")
         held = transitions.create("gone-c", gone, {}, by="ann", now=now)
         late = transitions.assign(held, laptop.owner, gone, by="ann", now=now)
         owned = transitions.take(transitions.create("gone-d", gone, {}, by="ann", now=now), _OTHER.owner, gone, now)
@@ -200,7 +200,7 @@ async def test_a_run_whose_workflow_is_missing_does_not_stop_a_monitor(
         await watches(laptop, 400)
         assert (await laptop.run(run.id)).device == "laptop"
         assert (await laptop.run(lost.id)).losses >= 1
-    assert sum("its runs are left alone" in one.getMessage() for one in caplog.records) == 1
+    assert sum("its runs are left alone" in record.getMessage() for record in caplog.records) == 1
 
 
 _OTHER = Session("other-1", "other", 0.0, host="other.local")

@@ -85,10 +85,10 @@ async def test_a_repeated_message_changes_nothing() -> None:
     await laptop.take(run.id)
     await laptop.sync_with(kitchen, twice=True)
     newest = await feed_of(kitchen.store).newest()
-    found = await kitchen.run(run.id)
+    record = await kitchen.run(run.id)
     await laptop.sync_with(kitchen, twice=True)
     assert await feed_of(kitchen.store).newest() == newest
-    assert (await kitchen.run(run.id)) == found
+    assert (await kitchen.run(run.id)) == record
 
 
 async def test_a_message_after_a_lost_one_is_ignored() -> None:
@@ -143,12 +143,12 @@ async def test_a_blob_is_fetched_for_a_run_that_refers_to_it_and_no_other() -> N
     laptop, kitchen = await two()
     await kitchen.fleet.configure(large=10)
     await kitchen.fleet.workflows.add(FLOW)
-    one, other = [await kitchen.fleet.create(FLOW, {"text": text * 100}, device="absent") for text in "xy"]
+    referring, other = [await kitchen.fleet.create(FLOW, {"text": text * 100}, device="absent") for text in "xy"]
     private = await kitchen.store.put_blob(b"of no run, such as the snapshot of a plan")
     await laptop.sync_with(kitchen)
-    blob = one.input["$blob"]
-    assert await kitchen.exchange.read_blob("laptop", blob, one.id) is not None
-    for name, run in ((blob, other.id), (blob, "unknown"), (blob, ""), (private, one.id), ("../x", one.id)):
+    blob = referring.input["$blob"]
+    assert await kitchen.exchange.read_blob("laptop", blob, referring.id) is not None
+    for name, run in ((blob, other.id), (blob, "unknown"), (blob, ""), (private, referring.id), ("../x", referring.id)):
         assert await kitchen.exchange.read_blob("laptop", name, run) is None
 
 
@@ -156,8 +156,8 @@ async def test_blobs_arrive_before_their_record_in_both_directions() -> None:
     laptop, kitchen = await two()
     await laptop.fleet.configure(large=10)
     await kitchen.fleet.configure(large=10)
-    ours = await laptop.create(given=await laptop.fleet.blobs.keep({"text": "x" * 100}, "it"))
-    theirs = await kitchen.create(given=await kitchen.fleet.blobs.keep({"text": "y" * 100}, "it"))
+    ours = await laptop.create(input=await laptop.fleet.blobs.keep({"text": "x" * 100}, "it"))
+    theirs = await kitchen.create(input=await kitchen.fleet.blobs.keep({"text": "y" * 100}, "it"))
     await laptop.sync_with(kitchen)
     assert await kitchen.fleet.blobs.fetch((await kitchen.run(ours.id)).input) == {"text": "x" * 100}
     assert await laptop.fleet.blobs.fetch((await laptop.run(theirs.id)).input) == {"text": "y" * 100}
@@ -166,16 +166,16 @@ async def test_blobs_arrive_before_their_record_in_both_directions() -> None:
 async def test_the_limit_of_a_value_is_that_of_each_result_in_an_input() -> None:
     """In both directions; a result has the limit as a whole, whatever it is made of."""
     laptop, kitchen = await two()
-    for one in (laptop, kitchen):
-        await one.fleet.configure(large=10, most=1000)
-    for one, other in ((laptop, kitchen), (kitchen, laptop)):
-        given = {"a": f"{one.name} " + "x" * 900, "b": "y" * 900}
-        many = {f"{one.name} {number}": "x" * 900 for number in range(9)}
+    for side in (laptop, kitchen):
+        await side.fleet.configure(large=10, most=1000)
+    for side, other in ((laptop, kitchen), (kitchen, laptop)):
+        results = {"a": f"{side.name} " + "x" * 900, "b": "y" * 900}
+        many = {f"{side.name} {number}": "x" * 900 for number in range(9)}
         whole, large = [
-            await one.create(given=await one.fleet.blobs.keep(value, "it", results=True)) for value in (given, many)
+            await side.create(input=await side.fleet.blobs.keep(value, "it", results=True)) for value in (results, many)
         ]
         await laptop.sync_with(kitchen)
-        assert await other.fleet.blobs.fetch((await other.run(whole.id)).input) == given
+        assert await other.fleet.blobs.fetch((await other.run(whole.id)).input) == results
         assert await other.store.run(large.id) is None
     data = await laptop.store.blob(whole.input["$blob"]) or b""
     with pytest.raises(PeerRefused, match=r"it has 1,8\d\d bytes, and the limit of this fleet is 1,000"):
@@ -184,7 +184,7 @@ async def test_the_limit_of_a_value_is_that_of_each_result_in_an_input() -> None
 
 async def test_only_the_record_with_an_unavailable_blob_is_refused() -> None:
     laptop, kitchen = await two()
-    gone = await laptop.create(given={"$blob": "0" * 64, "size": 3})
+    gone = await laptop.create(input={"$blob": "0" * 64, "size": 3})
     there = await laptop.create()
     result = await laptop.sync_with(kitchen)
     assert await kitchen.store.run(gone.id) is None
@@ -206,7 +206,7 @@ async def test_an_imported_workflow_never_becomes_the_latest_version() -> None:
     with pytest.raises(AsterismError, match="there is no workflow 'transcode'"):
         await kitchen.fleet.workflows.latest("transcode")
     assert (await kitchen.fleet.workflows.get("transcode", 1)).argv == ("true",)
-    assert [one.name for one in await kitchen.fleet.workflows.all()] == ["other"]
+    assert [workflow.name for workflow in await kitchen.fleet.workflows.all()] == ["other"]
     mine = await kitchen.fleet.workflows.add(Workflow("transcode", argv=("false",)))
     assert mine.version == 2
     assert (await kitchen.fleet.workflows.latest("transcode")).argv == ("false",)
@@ -237,7 +237,7 @@ async def test_runs_of_a_workflow_that_differs_here_are_refused() -> None:
 async def test_remote_devices_are_assigned_work_and_take_it() -> None:
     laptop, kitchen = await two()
     await laptop.sync_with(kitchen)
-    devices = {one.device: one for one in await laptop.fleet.devices()}
+    devices = {session.device: session for session in await laptop.fleet.devices()}
     assert (devices["kitchen"].state, devices["kitchen"].host) == (ABROAD, "via kitchen")
     outlook = await laptop.fleet.placer(fresh=True)
     assert set(outlook.sessions) == {"laptop", "kitchen"}
@@ -245,10 +245,10 @@ async def test_remote_devices_are_assigned_work_and_take_it() -> None:
     run = await laptop.create(device="kitchen")
     choice = outlook.choose(run, FLOW)
     assert choice.owner == kitchen.owner
-    await laptop.step(run.id, lambda one: transitions.assign(one, kitchen.owner, FLOW, by="laptop", now=1.0))
+    await laptop.step(run.id, lambda record: transitions.assign(record, kitchen.owner, FLOW, by="laptop", now=1.0))
     await laptop.sync_with(kitchen)
     assert (await kitchen.run(run.id)).status is ASSIGNED
-    await kitchen.step(run.id, lambda one: transitions.claim(one, one.grant, FLOW, kitchen.store.clock()))
+    await kitchen.step(run.id, lambda record: transitions.claim(record, record.grant, FLOW, kitchen.store.clock()))
     assert await kitchen.left_to(run.id) is None
     await laptop.sync_with(kitchen)
     assert (await laptop.run(run.id)).status == "claimed"
@@ -258,10 +258,10 @@ async def test_remote_devices_are_assigned_work_and_take_it() -> None:
 async def test_a_device_that_is_no_longer_announced_is_ended() -> None:
     laptop, kitchen = await two()
     await laptop.sync_with(kitchen)
-    [session] = [one for one in await kitchen.store.sessions() if one.device == "kitchen"]
+    [session] = [session for session in await kitchen.store.sessions() if session.device == "kitchen"]
     await kitchen.store.commit([PutSession(session.changed(state=ENDED), session.revision)])
     await laptop.sync_with(kitchen)
-    known = {one.id: one.state for one in await laptop.store.sessions(ended=True)}
+    known = {session.id: session.state for session in await laptop.store.sessions(ended=True)}
     assert known == {"laptop-1": "open", "kitchen-1": ENDED}
 
 
@@ -269,7 +269,7 @@ async def test_devices_of_third_stores_are_not_announced() -> None:
     laptop, kitchen, garage = await three()
     await kitchen.sync_with(garage)
     await laptop.sync_with(kitchen)
-    assert {one.device for one in await laptop.fleet.devices()} == {"laptop", "kitchen"}
+    assert {session.device for session in await laptop.fleet.devices()} == {"laptop", "kitchen"}
 
 
 async def test_a_remote_device_cannot_be_drained_here() -> None:
@@ -322,13 +322,13 @@ async def test_peers_are_known_by_name_and_token() -> None:
         await peers.add("kitchen")
     with pytest.raises(AsterismError, match="is not a valid peer name"):
         await peers.add("a/b")
-    assert [one.name for one in await peers.all()] == ["den", "kitchen"]
-    found = await peers.find_by_hash("token_sha256", "cd" * 32)
-    assert found is not None
-    assert (found.name, found.url, found.invited_at) == ("kitchen", "https://kitchen:7420", 5.0)
+    assert [peer.name for peer in await peers.all()] == ["den", "kitchen"]
+    kitchen = await peers.find_by_hash("token_sha256", "cd" * 32)
+    assert kitchen is not None
+    assert (kitchen.name, kitchen.url, kitchen.invited_at) == ("kitchen", "https://kitchen:7420", 5.0)
     assert await peers.find_by_hash("token_sha256", "") is None
     await peers.remove("kitchen")
-    assert [one.name for one in await peers.all()] == ["den"]
+    assert [peer.name for peer in await peers.all()] == ["den"]
     with pytest.raises(UnknownPeer, match="there is no peer 'kitchen'; known peers: den"):
         await peers.get("kitchen")
     assert (await peers.add("kitchen")).store is None
@@ -339,7 +339,7 @@ async def test_a_removed_peer_leaves_no_devices() -> None:
     run = await kitchen.create()
     await laptop.sync_with(kitchen)
     await laptop.exchange.peers.remove("kitchen")
-    assert [one.device for one in await laptop.store.sessions()] == ["laptop"]
+    assert [session.device for session in await laptop.store.sessions()] == ["laptop"]
     with pytest.raises(UnknownPeer):
         await laptop.sync_with(kitchen)
     assert await laptop.run(run.id) == run

@@ -85,8 +85,8 @@ async def test_a_peer_that_was_removed_and_invited_again_is_not_a_rollback() -> 
     for _ in range(2):
         await laptop.create()
         await laptop.sync_with(kitchen)
-    for one, other in ((laptop, kitchen), (kitchen, laptop)):
-        await one.exchange.peers.remove(other.name)
+    for side, other in ((laptop, kitchen), (kitchen, laptop)):
+        await side.exchange.peers.remove(other.name)
     await laptop.knows(kitchen)
     await kitchen.knows(laptop)
     for _ in range(2):

@@ -26,12 +26,12 @@ async def done_and_forgotten(side: Side, run: Run) -> None:
     assert await retention.prune(side.store, side.store.clock() - 30 * DAY, 500)
 
 
-async def asked_twice(one: Side, other: Side) -> SyncResult:
+async def asked_twice(asker: Side, other: Side) -> SyncResult:
     """Sync twice, a check interval apart."""
     for _ in range(2):
-        for side in (one, other):
+        for side in (asker, other):
             side.clock.now += forgotten_runs.CHECK_INTERVAL
-        result = await one.sync_with(other)
+        result = await asker.sync_with(other)
     return result
 
 
@@ -67,13 +67,13 @@ async def test_a_closed_copy_does_not_return_to_the_store_that_forgot_it() -> No
     await done_and_forgotten(kitchen, run)
     laptop.clock.now += 31 * DAY
     garage.clock.now += 31 * DAY
-    for one in (laptop, garage):
-        await asked_twice(one, kitchen)
-    for one, other in ((laptop, kitchen), (laptop, garage), (garage, kitchen), (kitchen, laptop), (garage, kitchen)):
-        await one.sync_with(other)
+    for side in (laptop, garage):
+        await asked_twice(side, kitchen)
+    for side, other in ((laptop, kitchen), (laptop, garage), (garage, kitchen), (kitchen, laptop), (garage, kitchen)):
+        await side.sync_with(other)
     assert (await laptop.run(run.id)).status is (await garage.run(run.id)).status is FAILED
     assert await kitchen.store.run(run.id) is None
-    assert not [one for side in (laptop, kitchen, garage) for one in await side.notices("refused")]
+    assert not [notice for side in (laptop, kitchen, garage) for notice in await side.notices("refused")]
 
 
 async def test_a_known_end_outranks_a_closed_copy() -> None:
@@ -103,10 +103,10 @@ async def test_a_known_failure_or_cancellation_outranks_a_closed_copy(how: str) 
     await kitchen.take(run.id)
     await laptop.sync_with(kitchen)
     if how == "cancelled":
-        await kitchen.step(run.id, lambda one: transitions.cancel(one, kitchen.store.clock(), "ann"))
+        await kitchen.step(run.id, lambda record: transitions.cancel(record, kitchen.store.clock(), "ann"))
     await kitchen.step(
         run.id,
-        lambda one: transitions.fail(one, one.grant, "disk is full", FLOW, kitchen.store.clock(), final=True),
+        lambda record: transitions.fail(record, record.grant, "disk is full", FLOW, kitchen.store.clock(), final=True),
     )
     true = await kitchen.run(run.id)
     await garage.sync_with(kitchen)
@@ -124,8 +124,8 @@ async def test_a_known_failure_or_cancellation_outranks_a_closed_copy(how: str) 
 async def test_a_running_run_is_not_closed_after_a_rollback_of_a_store_between(order: str) -> None:
     """The laptop knows the garage's run through the kitchen, which is rolled back and syncs with the laptop at once."""
     laptop, kitchen, garage = [await Side(name).joined() for name in ("laptop", "kitchen", "garage")]
-    for one, other in ((laptop, kitchen), (kitchen, laptop), (kitchen, garage), (garage, kitchen)):
-        await one.knows(other)
+    for side, other in ((laptop, kitchen), (kitchen, laptop), (kitchen, garage), (garage, kitchen)):
+        await side.knows(other)
     await garage.create()
     await kitchen.sync_with(garage)
     await laptop.sync_with(kitchen)
@@ -231,7 +231,7 @@ async def test_forgotten_runs_are_checked_at_an_interval() -> None:
     async def asked() -> int:
         line = Direct(laptop, kitchen)
         await laptop.exchange.sync("kitchen", line)
-        return sum("asks" in one for one in line.sent)
+        return sum("asks" in message for message in line.sent)
 
     assert await asked() == 2  # the question about the copy, and the empty one
     assert await asked() == 0
@@ -247,7 +247,7 @@ async def test_a_sync_ends_if_the_last_changes_are_of_a_forgotten_run() -> None:
     await done_and_forgotten(laptop, run)
     line = Direct(laptop, kitchen)
     await laptop.exchange.sync("kitchen", line)
-    assert sum("asks" not in one for one in line.sent) == 1
+    assert sum("asks" not in message for message in line.sent) == 1
 
 
 async def test_any_number_of_copies_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,7 +258,7 @@ async def test_any_number_of_copies_is_checked(monkeypatch: pytest.MonkeyPatch) 
     await laptop.sync_with(kitchen)
     for side in (laptop, kitchen):
         for run in mine if side is kitchen else theirs:
-            await side.step(run.id, lambda one: transitions.cancel(one, 5.0, "ann"))
+            await side.step(run.id, lambda record: transitions.cancel(record, 5.0, "ann"))
         await retention.prune(side.store, side.store.clock(), 500)
     await asked_twice(laptop, kitchen)
     assert [(await laptop.run(run.id)).status for run in mine] == [FAILED] * 5
@@ -269,10 +269,10 @@ async def test_an_unanswered_assignment_is_closed_as_well() -> None:
     laptop, kitchen = await two()
     await laptop.sync_with(kitchen)
     run = await kitchen.create()
-    await kitchen.step(run.id, lambda one: transitions.assign(one, laptop.owner, FLOW, by="kitchen", now=5.0))
+    await kitchen.step(run.id, lambda record: transitions.assign(record, laptop.owner, FLOW, by="kitchen", now=5.0))
     await laptop.sync_with(kitchen)
     assert (await laptop.run(run.id)).status is ASSIGNED
-    await kitchen.step(run.id, lambda one: transitions.cancel(one, 6.0, "ann"))
+    await kitchen.step(run.id, lambda record: transitions.cancel(record, 6.0, "ann"))
     await retention.prune(kitchen.store, kitchen.store.clock(), 500)
     await asked_twice(laptop, kitchen)
     closed = await laptop.run(run.id)

@@ -47,7 +47,7 @@ async def check_unchanged(laptop: Side, before: Run, refused: str) -> None:
     """Check that the run is unchanged, and that a notice was given."""
     assert await laptop.run(before.id) == before
     notices = await laptop.notices("refused")
-    assert any(refused in one for one in notices), notices
+    assert any(refused in notice for notice in notices), notices
 
 
 # -- about our devices -------------------------------------------------------------------------------------------------
@@ -108,8 +108,8 @@ async def a_request_changes_other_fields_too() -> None:
     laptop, liar, run = await victim()
     requested = transitions.cancel(run, laptop.store.clock(), "zoe")
     await liar.says(requested.changed(failures=50, started_at=1.0))
-    found = await laptop.run(run.id)
-    assert (found.failures, found.started_at) == (run.failures, run.started_at)
+    record = await laptop.run(run.id)
+    assert (record.failures, record.started_at) == (run.failures, run.started_at)
 
 
 # -- about itself and the time -----------------------------------------------------------------------------------------
@@ -147,7 +147,7 @@ async def the_cursor_is_beyond_the_feed() -> None:
     feed = (await laptop.exchange._open())[1]
     for cursor in ({"feed": feed, "number": 10**9}, {"feed": "x", "number": 3}, None):
         answer = await liar.says(cursor=cursor, devices=None)
-        assert [one["run"][0] for one in answer["records"]] == [run.id]
+        assert [record["run"][0] for record in answer["records"]] == [run.id]
 
 
 @scene
@@ -256,8 +256,8 @@ async def valid_records_beside_an_invalid_one_are_ingested() -> None:
     assert await laptop.run("good") == good
     assert await laptop.run(run.id) == run
     notices = await laptop.notices("refused")
-    assert any("it differs from our record in pinned" in one for one in notices)
-    assert any("the message contains it twice" in one for one in notices)
+    assert any("it differs from our record in pinned" in notice for notice in notices)
+    assert any("the message contains it twice" in notice for notice in notices)
     count = len(notices)
     await liar.says(bad)
     assert len(await laptop.notices("refused")) == count
@@ -278,7 +278,7 @@ async def the_fixed_fields_of_our_run_differ() -> None:
 async def it_announces_our_device() -> None:
     laptop, liar, _ = await victim()
     await liar.says(devices=[a_device(device="laptop"), a_device(id="laptop-1", device="x"), a_device()])
-    sessions = {one.id: one for one in await laptop.store.sessions()}
+    sessions = {session.id: session for session in await laptop.store.sessions()}
     assert set(sessions) == {"laptop-1", "oven-1"}
     assert (sessions["laptop-1"].state, sessions["laptop-1"].device) == (OPEN, "laptop")
     [notice, _] = await laptop.notices("impostor")
@@ -294,8 +294,8 @@ async def it_announces_a_device_of_another_peer() -> None:
     other = Liar(laptop, "garage")
     await other.says(store="garage-store", devices=[a_device(id="mill-1", device="mill")])
     await liar.says(devices=[a_device(), a_device(id="mill-1", device="drill"), a_device(id="m", device="mill")])
-    found = {one.id: one.host for one in await laptop.store.sessions() if one.state == ABROAD}
-    assert found == {"mill-1": "via garage", "oven-1": "via kitchen"}
+    hosts = {session.id: session.host for session in await laptop.store.sessions() if session.state == ABROAD}
+    assert hosts == {"mill-1": "via garage", "oven-1": "via kitchen"}
     assert len(await laptop.notices("impostor")) == 2
 
 
@@ -308,7 +308,7 @@ async def devices_are_invalid() -> None:
         a_device(joined=-5), a_device(id="x" * 300), a_device(accepts=7),
     ]  # fmt: skip
     await liar.says(devices=[*bad, a_device()])
-    assert {one.id for one in await laptop.store.sessions()} == {"laptop-1", "oven-1"}
+    assert {session.id for session in await laptop.store.sessions()} == {"laptop-1", "oven-1"}
 
 
 @scene
@@ -416,15 +416,15 @@ async def allowed_steps_have_an_effect() -> None:
     laptop, liar, _ = await victim()
     waiting = await laptop.create()
     await liar.says(transitions.take(waiting, OVEN, FLOW, laptop.store.clock(), starts=True))
-    found = await laptop.run(waiting.id)
-    assert (found.device, found.status) == ("oven", PROCESSING)
-    grant = found.grant
+    record = await laptop.run(waiting.id)
+    assert (record.device, record.status) == ("oven", PROCESSING)
+    grant = record.grant
     assert grant is not None
-    await liar.says(transitions.complete(found, grant, {"ok": 1}, laptop.store.clock()))
+    await liar.says(transitions.complete(record, grant, {"ok": 1}, laptop.store.clock()))
     assert (await laptop.run(waiting.id)).status is COMPLETED
-    given = await laptop.create()
-    await liar.says(transitions.assign(given, laptop.owner, FLOW, by="oven", now=1.0))
-    assert (await laptop.run(given.id)).status is ASSIGNED
+    own = await laptop.create()
+    await liar.says(transitions.assign(own, laptop.owner, FLOW, by="oven", now=1.0))
+    assert (await laptop.run(own.id)).status is ASSIGNED
 
 
 @pytest.mark.parametrize("name", sorted(SCENES))

@@ -32,7 +32,7 @@ def blob(number: int) -> dict[str, Any]:
 
 
 def with_large(run: Run, count: int) -> Run:
-    return run.changed(superseded=tuple(Superseded("d", 1, float(one), blob(one)) for one in range(count)))
+    return run.changed(superseded=tuple(Superseded("d", 1, float(at), blob(at)) for at in range(count)))
 
 
 class Offering:
@@ -54,7 +54,7 @@ class Offering:
 
     async def fetch_blob(self, name: str, run: str) -> bytes:
         self.fetched.append(name)
-        return next(str(one).encode() for one in range(200) if blob(one)["$blob"] == name)
+        return next(str(number).encode() for number in range(200) if blob(number)["$blob"] == name)
 
     async def send_blob(self, name: str, data: bytes) -> None: ...
 
@@ -71,7 +71,7 @@ async def test_no_blob_is_fetched_for_a_refused_record() -> None:
     transport = Offering(with_large(forged, 3), with_large(without, 3), with_large(good, 2))
     result = await laptop.exchange.sync("kitchen", transport)
     assert (result.taken, result.refused) == (1, 2)
-    assert sorted(transport.fetched) == sorted(blob(one)["$blob"] for one in range(2))
+    assert sorted(transport.fetched) == sorted(blob(number)["$blob"] for number in range(2))
     assert (await laptop.run("good")).superseded
 
 
@@ -104,13 +104,13 @@ def junk(number: int, version: int = 1) -> Workflow:
 
 
 async def stored_versions(side: Side) -> list[str]:
-    return [one.key for one in await side.store.registers("workflow-version/")]
+    return [register.key for register in await side.store.registers("workflow-version/")]
 
 
 async def test_a_workflow_without_a_run_is_not_stored() -> None:
     laptop, liar = await victim()
     run = transitions.create("good", FLOW, {}, by="liar", now=5.0)
-    await liar.says(run, workflows=[FLOW.to_json(), *(junk(one).to_json() for one in range(50))])
+    await liar.says(run, workflows=[FLOW.to_json(), *(junk(number).to_json() for number in range(50))])
     assert await stored_versions(laptop) == ["workflow-version/transcode@1"]
 
 
@@ -132,7 +132,7 @@ async def test_a_workflow_of_a_peer_is_forgotten_with_its_last_run() -> None:
     laptop.clock.now += 2 * workflows.UNUSED_AGE
     await retention.prune(laptop.store, 0.0, 100)
     assert len(await stored_versions(laptop)) == 2
-    await laptop.step("theirs", lambda one: transitions.cancel(one, 6.0, "ann"))
+    await laptop.step("theirs", lambda record: transitions.cancel(record, 6.0, "ann"))
     while await retention.prune(laptop.store, laptop.store.clock(), 100):
         pass
     assert await stored_versions(laptop) == [f"workflow-version/junk-2@{mine.version}"]
@@ -181,7 +181,7 @@ async def test_a_run_brings_a_forgotten_workflow_again() -> None:
     run = await kitchen.create()
     await laptop.sync_with(kitchen)
     await laptop.fleet.workflows.get("transcode", 1)
-    await laptop.step(run.id, lambda one: transitions.cancel(one, 6.0, "ann"))
+    await laptop.step(run.id, lambda record: transitions.cancel(record, 6.0, "ann"))
     laptop.clock.now += 2 * workflows.UNUSED_AGE
     while await retention.prune(laptop.store, laptop.store.clock(), 100):
         pass
@@ -238,7 +238,7 @@ async def test_text_of_a_peer_is_safe_in_logs_and_notices(caplog: pytest.LogCapt
     with caplog.at_level(logging.WARNING):
         [notice] = await scene()
     assert "it failed (boom?2026-11-15" in notice
-    for text in (notice, *(one.getMessage() for one in caplog.records)):
+    for text in (notice, *(record.getMessage() for record in caplog.records)):
         assert text.isprintable()
         assert len(text) < 1500
 

@@ -21,7 +21,7 @@ async def takes_over(side: Side, run_id: str) -> Run:
     await takeover.run_pass(await side.store.sessions())
     side.clock.now += HOUR + 10.0
     await takeover.run_pass(await side.store.sessions())
-    await side.step(run_id, lambda one: one.changed(not_before=0.0, revision=one.revision + 1))
+    await side.step(run_id, lambda record: record.changed(not_before=0.0, revision=record.revision + 1))
     return await side.take(run_id)
 
 
@@ -88,7 +88,7 @@ async def test_the_record_of_a_dead_owner_does_not_win() -> None:
 
 async def test_an_owner_whose_device_is_gone_does_not_keep_the_run() -> None:
     laptop, kitchen, run = await taken_over()
-    [session] = [one for one in await laptop.store.sessions() if one.id == laptop.session.id]
+    [session] = [session for session in await laptop.store.sessions() if session.id == laptop.session.id]
     await laptop.store.commit([PutSession(session.changed(state=ENDED), session.revision)])
     await laptop.sync_with(kitchen)
     await laptop.sync_with(kitchen)
@@ -148,5 +148,5 @@ async def test_repeated_loss_claims_do_not_grow_the_story_without_limit() -> Non
             break
         lost = transitions.lose(mine, FLOW, 5.0 + number, "a lie")
         await liar.says(lost)
-    found = await laptop.run(run.id)
-    assert sum(entry.what == KEPT for entry in found.story) == record_decisions.MAX_OWNER_KEEPS
+    record = await laptop.run(run.id)
+    assert sum(entry.what == KEPT for entry in record.story) == record_decisions.MAX_OWNER_KEEPS

@@ -89,7 +89,7 @@ async def test_an_internal_error_is_logged_and_backs_off(
     assert gaps[0] < 8.0
     assert all(40.0 < gap <= 73.0 for gap in gaps[5:])
     assert len(gaps) > 8
-    errors = [one for one in caplog.records if one.message == "internal error in the sync with peer kitchen"]
+    errors = [record for record in caplog.records if record.message == "internal error in the sync with peer kitchen"]
     assert len(errors) == len(tried)
     assert errors[0].exc_info is not None
 
@@ -100,14 +100,16 @@ async def test_an_internal_error_is_logged_and_backs_off(
 async def _sizes(laptop: Side, kitchen: Side) -> tuple[list[int], SyncResult]:
     transport = Direct(laptop, kitchen)
     result = await laptop.exchange.sync("kitchen", transport)
-    return [len(json.dumps(one)) for one in transport.sent], result
+    return [len(json.dumps(message)) for message in transport.sent], result
 
 
 async def test_large_workflows_are_split_over_messages() -> None:
     laptop, kitchen = await two()
     for number in range(60):
         flow = await laptop.fleet.workflows.add(Workflow(f"work-{number}", shell="x" * 50_000))
-        await laptop.fleet.ledger.add(transitions.create(f"run-{number}", flow, {}, by="ann", now=1.0), lambda one: one)
+        await laptop.fleet.ledger.add(
+            transitions.create(f"run-{number}", flow, {}, by="ann", now=1.0), lambda record: record
+        )
     sizes, result = await _sizes(laptop, kitchen)
     assert result.sent == 60
     assert max(sizes) < messages.MAX_BATCH_BYTES + 100_000
@@ -118,7 +120,7 @@ async def test_the_size_of_a_record_counts_as_encoded() -> None:
     laptop, kitchen = await two()
     await laptop.fleet.configure(large=32 << 20)
     for _ in range(4):
-        await laptop.create(given={"text": "é" * 150_000})
+        await laptop.create(input={"text": "é" * 150_000})
     sizes, result = await _sizes(laptop, kitchen)
     assert result.sent == 4
     assert max(sizes) < messages.MAX_BATCH_BYTES + 100_000
@@ -127,7 +129,7 @@ async def test_the_size_of_a_record_counts_as_encoded() -> None:
 async def test_a_record_that_is_too_large_is_skipped_with_a_notice() -> None:
     laptop, kitchen = await two()
     first = await laptop.create()
-    large = await laptop.create(given={"text": "y" * (messages.MAX_RECORD_CHARS + 1)})
+    large = await laptop.create(input={"text": "y" * (messages.MAX_RECORD_CHARS + 1)})
     last = await laptop.create()
     sizes, result = await _sizes(laptop, kitchen)
     assert max(sizes) < messages.MAX_BATCH_BYTES
@@ -147,11 +149,11 @@ async def test_a_record_that_is_too_large_is_skipped_with_a_notice() -> None:
 async def test_a_run_whose_workflow_is_gone_is_skipped_with_a_notice() -> None:
     laptop, kitchen = await two()
     run = await laptop.create()
-    found = await laptop.store.register("workflow-version/transcode@1")
-    await laptop.store.commit([PutRegister(found.key, None, found.revision)])
+    register = await laptop.store.register("workflow-version/transcode@1")
+    await laptop.store.commit([PutRegister(register.key, None, register.revision)])
     other = await laptop.fleet.workflows.add(Workflow("other", argv=("true",)))
     stored = transitions.create("stored", other, {}, by="ann", now=laptop.store.clock())
-    await laptop.fleet.ledger.add(stored, lambda one: one)
+    await laptop.fleet.ledger.add(stored, lambda record: record)
     laptop.fleet.workflows._known.clear()  # another process
     result = await laptop.sync_with(kitchen)
     assert result.sent == 1
@@ -242,7 +244,7 @@ async def test_the_first_reasons_of_many_refusals_are_sent() -> None:
     result = await laptop.sync_with(kitchen)
     assert len(result.refused_there) == messages.MAX_REASONS + 1
     assert result.refused_there[-1] == "7 more, without a reason"
-    assert all(len(one) <= messages.MAX_REASON_CHARS for one in result.refused_there)
+    assert all(len(reason) <= messages.MAX_REASON_CHARS for reason in result.refused_there)
 
 
 async def test_a_record_that_is_ingested_later_is_not_reported_as_refused() -> None:

@@ -59,7 +59,7 @@ def test_no_bytes_crash_the_decoder(data: bytes) -> None:
         message = decode_message(data)
     except NotStrictJson:
         return
-    assert all(isinstance(one, UnreadableLine) for one in message.get("records", []))
+    assert all(isinstance(record, UnreadableLine) for record in message.get("records", []))
 
 
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD.keys())
@@ -106,7 +106,7 @@ async def test_a_sync_continues_after_an_invalid_line(bad: bytes) -> None:
     assert all([await kitchen.store.run(run.id) for run in ours])
     assert all([await laptop.store.run(run.id) for run in theirs])
     assert result.refused >= 1
-    assert any("not a valid JSON line" in one for one in result.refused_there)
+    assert any("not a valid JSON line" in reason for reason in result.refused_there)
 
 
 @pytest.mark.parametrize("bad", [value for name, value in BAD.items() if name != "no UTF-8"])

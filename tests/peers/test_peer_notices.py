@@ -24,9 +24,9 @@ class Counted(MemoryStore):
 
     looked = 0
 
-    async def notices(self, **terms: Any) -> list[tuple[int, Notice]]:
+    async def notices(self, **options: Any) -> list[tuple[int, Notice]]:
         self.looked += 1
-        return await super().notices(**terms)
+        return await super().notices(**options)
 
 
 async def victim(store: MemoryStore | None = None) -> tuple[Side, Liar]:
@@ -57,7 +57,7 @@ async def test_refusal_notices_of_one_peer_are_limited_per_day() -> None:
     laptop, liar = await victim()
     run = await laptop.create()
     for first in (0, 500, 0):
-        await liar.says(*(broken(run.changed(id=f"run-{first + one}"), 1) for one in range(500)))
+        await liar.says(*(broken(run.changed(id=f"run-{first + number}"), 1) for number in range(500)))
     notices = await laptop.notices("refused")
     assert len(notices) == peer_notices.MAX_REFUSALS_PER_DAY + 1
     assert "further ones are not reported today" in notices[-1]
@@ -74,29 +74,30 @@ async def test_the_memory_of_refusals_is_limited(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(peer_notices, "MAX_RUNS", 10)
     laptop, liar = await victim()
     run = await laptop.create()
-    await liar.says(*(broken(run.changed(id=f"run-{one}"), 1) for one in range(50)))
-    found = await laptop.store.register("peer/kitchen/refused")
-    assert list(found.value["runs"]) == [f"run-{one}" for one in range(40, 50)]
+    await liar.says(*(broken(run.changed(id=f"run-{number}"), 1) for number in range(50)))
+    register = await laptop.store.register("peer/kitchen/refused")
+    assert list(register.value["runs"]) == [f"run-{number}" for number in range(40, 50)]
 
 
 async def test_the_search_for_refusal_reasons_is_limited() -> None:
     store = Counted()
     laptop, liar = await victim(store)
     run = await laptop.create()
-    lies = [run.changed(id=f"run-{one}", workflow="no such") for one in range(500)]
+    lies = [run.changed(id=f"run-{number}", workflow="no such") for number in range(500)]
     answer = await liar.says(*lies)
     assert answer["refused"] == 500
     assert len(answer["reasons"]) == 5
     assert store.looked <= peer_notices.MAX_RECORDS_SEARCHED
     store.looked = 0
-    await liar.says(*(run.changed(id=f"other-{one}", workflow="no such") for one in range(500)))  # most give no notice
+    # most give no notice
+    await liar.says(*(run.changed(id=f"other-{number}", workflow="no such") for number in range(500)))
     assert store.looked <= peer_notices.MAX_RECORDS_SEARCHED
 
 
 async def test_notices_about_invalid_devices_are_limited_per_day() -> None:
     laptop, liar = await victim()
     for first in (0, 300):
-        await liar.says(devices=[a_device(id=f"d{first + one}", slots=-1) for one in range(300)])
+        await liar.says(devices=[a_device(id=f"d{first + number}", slots=-1) for number in range(300)])
     notices = await laptop.notices("refused")
     assert len(notices) == peer_notices.MAX_REFUSALS_PER_DAY + 1
     await liar.says(clock=laptop.store.clock() - 600.0)  # other topics still give notices
@@ -180,8 +181,10 @@ async def test_notices_about_other_peers_and_of_other_kinds_are_no_reasons() -> 
 async def test_the_memory_of_ended_remote_devices_is_limited() -> None:
     laptop, liar = await victim()
     for number in range(4):
-        await liar.says(devices=[a_device(id=f"d{number}-{one}", device=f"d{number}-{one}") for one in range(700)])
-    ended = [one for one in await laptop.store.sessions(ended=True) if one.state == ENDED]
+        await liar.says(
+            devices=[a_device(id=f"d{number}-{serial}", device=f"d{number}-{serial}") for serial in range(700)]
+        )
+    ended = [session for session in await laptop.store.sessions(ended=True) if session.state == ENDED]
     assert len(ended) == remote_devices.MAX_ENDED_SESSIONS
     assert len(await laptop.store.sessions()) == 701
 
@@ -191,9 +194,12 @@ async def test_an_unannounced_device_with_an_own_run_is_not_forgotten() -> None:
     run = await laptop.create()
     await liar.says(devices=[a_device(id="busy-1", device="busy")])
     await laptop.step(
-        run.id, lambda one: transitions.take(one, Owner("busy", "busy-1"), FLOW, laptop.store.clock(), starts=True)
+        run.id,
+        lambda record: transitions.take(record, Owner("busy", "busy-1"), FLOW, laptop.store.clock(), starts=True),
     )
     for number in range(4):
         laptop.clock.now += 1.0
-        await liar.says(devices=[a_device(id=f"d{number}-{one}", device=f"d{number}-{one}") for one in range(700)])
-    assert "busy-1" in {one.id for one in await laptop.store.sessions()}
+        await liar.says(
+            devices=[a_device(id=f"d{number}-{serial}", device=f"d{number}-{serial}") for serial in range(700)]
+        )
+    assert "busy-1" in {session.id for session in await laptop.store.sessions()}

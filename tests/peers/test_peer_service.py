@@ -56,7 +56,7 @@ async def test_peers_sync_after_a_change_and_at_the_interval() -> None:
     def connect(peer: Peer) -> Transport:
         return Direct(laptop, kitchen)
 
-    meetings = SyncLoop(laptop.exchange, connect, on_sync=lambda peer, one: results.append((now(), one)))
+    meetings = SyncLoop(laptop.exchange, connect, on_sync=lambda peer, result: results.append((now(), result)))
     task = asyncio.create_task(meetings.run())
     await asyncio.sleep(11.0)
     assert [round(at) for at, _ in results] == [0, 5, 10]
@@ -75,7 +75,7 @@ async def test_an_unreachable_peer_is_called_less_often(caplog: pytest.LogCaptur
         laptop, kitchen, results = await called()
         dead = Dead()
         ways: list[Transport] = [dead]
-        meetings = SyncLoop(laptop.exchange, lambda _: ways[0], on_sync=lambda _, one: results.append((0.0, one)))
+        meetings = SyncLoop(laptop.exchange, lambda _: ways[0], on_sync=lambda _, result: results.append((0.0, result)))
         task = asyncio.create_task(meetings.run())
         await asyncio.sleep(600.0)
         gaps = [after - before for before, after in zip(dead.tried, dead.tried[1:], strict=False)]
@@ -85,7 +85,7 @@ async def test_an_unreachable_peer_is_called_less_often(caplog: pytest.LogCaptur
         await asyncio.sleep(75.0)
         assert results
         task.cancel()
-    messages = [one.message for one in caplog.records if "peer kitchen" in one.message]
+    messages = [record.message for record in caplog.records if "peer kitchen" in record.message]
     assert messages[0] == "cannot sync with peer kitchen: no answer"
     assert messages[-1].startswith("syncing with peer kitchen again, after")
     assert len(messages) < 15

@@ -24,7 +24,7 @@ async def lied_to() -> tuple[Side, Liar]:
 
 
 async def abroad(side: Side) -> list[Session]:
-    return [one for one in await side.store.sessions() if one.state == ABROAD]
+    return [session for session in await side.store.sessions() if session.state == ABROAD]
 
 
 async def test_the_rule_of_a_remote_device_is_not_evaluated() -> None:
@@ -33,7 +33,7 @@ async def test_the_rule_of_a_remote_device_is_not_evaluated() -> None:
     numbers = "[" + ",".join(["1"] * 40) + "]"
     rule = f"{numbers}.all(a, {numbers}.all(b, {numbers}.all(c, {numbers}.all(d, a+b+c+d > 0))))"
     await liar.says(devices=[a_device(accepts=rule)])
-    assert [one.accepts for one in await abroad(laptop)] == [None]
+    assert [session.accepts for session in await abroad(laptop)] == [None]
     await laptop.fleet.workflows.add(Workflow("cook", argv=("true",), device="oven"))
     assert (await laptop.fleet.create("cook", {})).device == "oven"
 
@@ -41,7 +41,7 @@ async def test_the_rule_of_a_remote_device_is_not_evaluated() -> None:
 async def test_the_timeout_of_a_remote_device_is_capped() -> None:
     laptop, liar = await lied_to()
     await liar.says(devices=[a_device(timeout=1e9)])
-    assert [one.timeout for one in await abroad(laptop)] == [3600.0]
+    assert [session.timeout for session in await abroad(laptop)] == [3600.0]
     laptop.clock.now += 30 * DAY
     await laptop.fleet.workflows.add(Workflow("cook", argv=("true",), device="oven"))
     assert (await laptop.fleet.create("cook", {})).status is CREATED
@@ -51,7 +51,7 @@ async def test_a_remote_device_is_reachable_for_the_peer_timeout() -> None:
     laptop, liar = await lied_to()
     await laptop.fleet.configure(peer_timeout=100.0)
     await liar.says(devices=[a_device(timeout=1000.0), a_device(id="hob-1", device="hob", timeout=20.0)])
-    assert {one.device: one.timeout for one in await abroad(laptop)} == {"oven": 100.0, "hob": 20.0}
+    assert {session.device: session.timeout for session in await abroad(laptop)} == {"oven": 100.0, "hob": 20.0}
 
 
 async def test_an_own_device_that_is_off_keeps_its_name() -> None:
@@ -85,7 +85,7 @@ async def test_a_peer_invited_again_under_another_name_keeps_its_devices(kind: s
     await laptop.exchange.peers.add("cuisine")
     await laptop.exchange.sync("cuisine", Direct(laptop, kitchen))
     assert await laptop.notices("impostor") == []
-    assert [(one.id, one.host) for one in await abroad(laptop)] == [("kitchen-1", "via cuisine")]
+    assert [(session.id, session.host) for session in await abroad(laptop)] == [("kitchen-1", "via cuisine")]
     await store.close()
 
 
@@ -95,5 +95,5 @@ async def test_a_peer_cannot_announce_devices_of_another_peer() -> None:
     await laptop.exchange.peers.add("garage")
     liar = Liar(laptop, "garage")
     await liar.says(devices=[a_device(device="kitchen", id="evil-9"), a_device(device="oven", id="kitchen-1")])
-    assert [(one.id, one.host) for one in await abroad(laptop)] == [("kitchen-1", "via kitchen")]
+    assert [(session.id, session.host) for session in await abroad(laptop)] == [("kitchen-1", "via kitchen")]
     assert len(await laptop.notices("impostor")) == 2

@@ -20,7 +20,7 @@ RULED = replace(FLOW, requires="has(labels.room)", prefers="labels.room == 'kitc
 async def _created(side: Side, flow: Workflow) -> Any:
     await side.fleet.workflows.add(flow)
     run = transitions.create(f"{side.name}-1", flow, {}, by="ann", now=side.store.clock())
-    return await side.fleet.ledger.add(run, lambda one: one)
+    return await side.fleet.ledger.add(run, lambda record: record)
 
 
 async def test_rules_of_remote_workflows_are_dropped() -> None:

@@ -30,12 +30,12 @@ async def assigned_here(laptop: Side, kitchen: Side) -> Run:
     """A run of the laptop that is assigned to the kitchen's device and not answered yet."""
     run = await laptop.create()
     await laptop.step(
-        run.id, lambda one: transitions.assign(one, kitchen.owner, FLOW, by="laptop", now=laptop.store.clock())
+        run.id, lambda record: transitions.assign(record, kitchen.owner, FLOW, by="laptop", now=laptop.store.clock())
     )
     await laptop.sync_with(kitchen)
-    found = await kitchen.run(run.id)
-    assert (found.status, found.session) == (ASSIGNED, kitchen.session.id)
-    return found
+    record = await kitchen.run(run.id)
+    assert (record.status, record.session) == (ASSIGNED, kitchen.session.id)
+    return record
 
 
 async def test_waiting_runs_of_a_removed_peer_are_held_and_listed() -> None:
@@ -43,7 +43,7 @@ async def test_waiting_runs_of_a_removed_peer_are_held_and_listed() -> None:
     run = await laptop.create()
     await laptop.sync_with(kitchen)
     removed = await remove_peer(kitchen.fleet, "laptop")
-    assert [one.id for one in removed.held] == [run.id]
+    assert [record.id for record in removed.held] == [run.id]
     assert await offered(kitchen) == []
     assert await held_runs(kitchen.store, [run.id, "another"]) == {run.id: "laptop"}
     [reason] = (await explain_run(kitchen.fleet, run.id)).reasons
@@ -60,7 +60,7 @@ async def test_held_runs_run_only_after_adoption() -> None:
             await remove_peer(kitchen.fleet, "laptop")
             assert await offered(kitchen) == []
         removed = await remove_peer(kitchen.fleet, "laptop", adopt=True)
-        assert ([one.id for one in removed.adopted], removed.held) == ([run.id], [])
+        assert ([record.id for record in removed.adopted], removed.held) == ([run.id], [])
         assert await offered(kitchen) == [run.id]
         assert (await kitchen.run(run.id)).story[-1].why == "peer laptop was removed, and its runs are adopted"
         assert await held_runs(kitchen.store, [run.id]) == {}
@@ -70,9 +70,9 @@ async def test_an_unanswered_assignment_to_an_own_device_is_taken_back() -> None
     laptop, kitchen = await two()
     run = await assigned_here(laptop, kitchen)
     removed = await remove_peer(kitchen.fleet, "laptop")
-    assert [one.id for one in removed.held] == [run.id]
-    found = await kitchen.run(run.id)
-    assert (found.status, found.session) == (REASSIGNING, None)
+    assert [record.id for record in removed.held] == [run.id]
+    record = await kitchen.run(run.id)
+    assert (record.status, record.session) == (REASSIGNING, None)
     assert await kitchen.store.find(Query(session=kitchen.session.id)) == []
     assert await offered(kitchen) == []
 
@@ -82,12 +82,13 @@ async def claimed_here(laptop: Side, kitchen: Side) -> tuple[Run, Grant]:
     run = await assigned_here(laptop, kitchen)
     grant = run.grant
     assert grant is not None
-    return await kitchen.step(run.id, lambda one: transitions.claim(one, grant, FLOW, kitchen.store.clock())), grant
+    claimed = await kitchen.step(run.id, lambda record: transitions.claim(record, grant, FLOW, kitchen.store.clock()))
+    return claimed, grant
 
 
 async def start(side: Side, run: Run, grant: Grant) -> Run:
     """Start a claimed run as a device does, from the record it claimed."""
-    return await side.fleet.ledger.change(run, lambda one, _: transitions.start(one, grant, side.store.clock()))
+    return await side.fleet.ledger.change(run, lambda record, _: transitions.start(record, grant, side.store.clock()))
 
 
 async def test_a_run_that_an_own_device_has_started_goes_on() -> None:
@@ -96,7 +97,7 @@ async def test_a_run_that_an_own_device_has_started_goes_on() -> None:
         run, grant = await claimed_here(laptop, kitchen)
         await start(kitchen, run, grant)
         removed = await remove_peer(kitchen.fleet, "laptop", adopt=adopt)
-        assert (removed.held, removed.adopted, [one.id for one in removed.running]) == ([], [], [run.id])
+        assert (removed.held, removed.adopted, [record.id for record in removed.running]) == ([], [], [run.id])
         assert (await kitchen.run(run.id)).status is PROCESSING
 
 
@@ -104,7 +105,7 @@ async def test_a_claimed_run_is_withdrawn_and_its_start_fenced() -> None:
     laptop, kitchen = await two()
     run, grant = await claimed_here(laptop, kitchen)
     removed = await remove_peer(kitchen.fleet, "laptop")
-    assert ([one.id for one in removed.held], removed.running) == ([run.id], [])
+    assert ([record.id for record in removed.held], removed.running) == ([run.id], [])
     with pytest.raises(Fenced, match="can no longer start it"):
         await start(kitchen, run, grant)
     assert (await kitchen.run(run.id)).paused == "by the removal of peer laptop"
@@ -124,7 +125,7 @@ async def test_a_start_just_before_the_withdrawal_counts() -> None:
 
     kitchen.fleet.ledger.request = too_late  # type: ignore[method-assign]
     removed = await remove_peer(kitchen.fleet, "laptop")
-    assert (removed.held, [one.id for one in removed.running]) == ([], [run.id])
+    assert (removed.held, [record.id for record in removed.running]) == ([], [run.id])
 
 
 async def test_a_claimed_run_with_a_cancel_request_ends_with_the_removal() -> None:
@@ -143,12 +144,12 @@ async def test_a_waiting_run_of_the_peer_that_is_ours_is_paused() -> None:
     run = await assigned_here(laptop, kitchen)
     grant = run.grant
     assert grant is not None
-    await kitchen.step(run.id, lambda one: transitions.claim(one, grant, FLOW, kitchen.store.clock()))
+    await kitchen.step(run.id, lambda record: transitions.claim(record, grant, FLOW, kitchen.store.clock()))
     await kitchen.step(
-        run.id, lambda one: transitions.release(one, grant, "released", "it is tired", kitchen.store.clock())
+        run.id, lambda record: transitions.release(record, grant, "released", "it is tired", kitchen.store.clock())
     )
     assert await kitchen.left_to(run.id) is None
-    assert [one.id for one in (await remove_peer(kitchen.fleet, "laptop")).held] == [run.id]
+    assert [record.id for record in (await remove_peer(kitchen.fleet, "laptop")).held] == [run.id]
     assert (await kitchen.run(run.id)).paused == "by the removal of peer laptop"
     assert await offered(kitchen) == []
     await remove_peer(kitchen.fleet, "laptop", adopt=True)
@@ -164,9 +165,10 @@ async def test_an_own_run_that_the_peer_claimed_is_held_and_an_offered_one_is_no
     await laptop.take(taken.id)
     await laptop.sync_with(kitchen)
     own = await kitchen.create()
-    assert [one.id for one in (await remove_peer(kitchen.fleet, "laptop")).held] == [taken.id]
+    assert [record.id for record in (await remove_peer(kitchen.fleet, "laptop")).held] == [taken.id]
     assert await offered(kitchen) == [own.id]
-    assert {one.state for one in await kitchen.store.sessions(ended=True) if one.device == "laptop"} <= {ENDED}
+    sessions = await kitchen.store.sessions(ended=True)
+    assert {session.state for session in sessions if session.device == "laptop"} <= {ENDED}
 
 
 async def test_a_peer_that_comes_back_decides_about_its_runs_again() -> None:
@@ -192,8 +194,8 @@ async def test_a_run_held_here_is_not_held_elsewhere() -> None:
     await kitchen.sync_with(garage)
     await remove_peer(kitchen.fleet, "laptop")
     await kitchen.sync_with(garage)
-    found = await garage.run(run.id)
-    assert (found.paused, found.status) == (None, run.status)
+    record = await garage.run(run.id)
+    assert (record.paused, record.status) == (None, run.status)
     assert await garage.left_to(run.id) == await laptop.id()
 
 

@@ -72,7 +72,7 @@ async def test_runs_created_before_a_rollback_come_back() -> None:
     put_back(laptop, old)
     await laptop.sync_with(kitchen)
     assert await has(laptop, lost)
-    assert [await laptop.left_to(one) for one in lost] == [None] * 3
+    assert [await laptop.left_to(run_id) for run_id in lost] == [None] * 3
     assert (await laptop.run(lost[0])).status is CREATED
 
 

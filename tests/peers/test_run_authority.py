@@ -26,7 +26,7 @@ async def put_back(side: Side, what: dict[str, Any]) -> None:
 
 
 async def rejoined(side: Side) -> None:
-    [first] = [one for one in await side.store.sessions() if one.id == side.session.id]
+    [first] = [session for session in await side.store.sessions() if session.id == side.session.id]
     side.session = replace(side.session, id=f"{side.session.id}+")
     await side.store.commit([PutSession(first.changed(state=ENDED), first.revision), PutSession(side.session, None)])
 
@@ -34,11 +34,11 @@ async def rejoined(side: Side) -> None:
 async def begun(laptop: Side, kitchen: Side, run: Run) -> None:
     """The kitchen assigns its run to the device of the laptop, which starts it."""
     await kitchen.step(
-        run.id, lambda one: transitions.assign(one, laptop.owner, FLOW, by="kitchen", now=kitchen.store.clock())
+        run.id, lambda record: transitions.assign(record, laptop.owner, FLOW, by="kitchen", now=kitchen.store.clock())
     )
     await laptop.sync_with(kitchen)
-    await laptop.step(run.id, lambda one: transitions.claim(one, one.grant, FLOW, laptop.store.clock()))
-    await laptop.step(run.id, lambda one: transitions.start(one, one.grant, laptop.store.clock()))
+    await laptop.step(run.id, lambda record: transitions.claim(record, record.grant, FLOW, laptop.store.clock()))
+    await laptop.step(run.id, lambda record: transitions.start(record, record.grant, laptop.store.clock()))
     await laptop.sync_with(kitchen)
 
 
@@ -118,21 +118,21 @@ async def test_a_run_that_was_completed_before_a_rollback_is_done_again() -> Non
     await laptop.complete(run.id, "second")
     await sync_both(laptop, kitchen)
     record = await kitchen.run(run.id)
-    assert {record.output, *(one.output for one in record.superseded)} == {"first", "second"}
+    assert {record.output, *(result.output for result in record.superseded)} == {"first", "second"}
 
 
 async def test_three_stores_agree_on_one_authority() -> None:
     """Two stores were its authority while they were apart, and each received the other's record from a third."""
     sides = laptop, kitchen, garage = await three()
     run = await laptop.create()
-    for one, other in itertools.permutations(sides, 2):
-        await one.sync_with(other)
-    for one, judge in ((laptop, kitchen), (kitchen, garage), (garage, laptop)):
-        mine = await one.run(run.id)
+    for side, other in itertools.permutations(sides, 2):
+        await side.sync_with(other)
+    for side, judge in ((laptop, kitchen), (kitchen, garage), (garage, laptop)):
+        mine = await side.run(run.id)
         again = mine.changed(revision=mine.revision + 1)
-        await one.store.commit([PutCopy(again, mine.revision, await judge.id(), same=False)])
-    for one, other in [*itertools.permutations(sides, 2)] * 3:
-        await one.sync_with(other)
-    assert [await one.left_to(run.id) for one in sides].count(None) == 1
-    for one, other in itertools.permutations(sides, 2):
-        assert not (await one.sync_with(other)).sent, "they go on telling each other the same"
+        await side.store.commit([PutCopy(again, mine.revision, await judge.id(), same=False)])
+    for side, other in [*itertools.permutations(sides, 2)] * 3:
+        await side.sync_with(other)
+    assert [await side.left_to(run.id) for side in sides].count(None) == 1
+    for side, other in itertools.permutations(sides, 2):
+        assert not (await side.sync_with(other)).sent, "they go on telling each other the same"

@@ -40,17 +40,17 @@ async def prunes(side: Side) -> None:
 
 async def done_at(side: Side, run_id: str) -> None:
     """Let the assigned device complete a run."""
-    await side.step(run_id, lambda one: transitions.claim(one, one.grant, FLOW, side.store.clock()))
-    await side.step(run_id, lambda one: transitions.start(one, one.grant, side.store.clock()))
+    await side.step(run_id, lambda record: transitions.claim(record, record.grant, FLOW, side.store.clock()))
+    await side.step(run_id, lambda record: transitions.start(record, record.grant, side.store.clock()))
     await side.complete(run_id, {"ok": 1})
 
 
-async def given(laptop: Side, kitchen: Side) -> Run:
+async def assigned(laptop: Side, kitchen: Side) -> Run:
     """A run of the laptop for the device of the kitchen."""
     run = await laptop.create()
     await laptop.sync_with(kitchen)
     await laptop.step(
-        run.id, lambda one: transitions.assign(one, kitchen.owner, FLOW, by="laptop", now=laptop.store.clock())
+        run.id, lambda record: transitions.assign(record, kitchen.owner, FLOW, by="laptop", now=laptop.store.clock())
     )
     await laptop.sync_with(kitchen)
     return run
@@ -60,7 +60,7 @@ async def test_runs_of_a_peer_whose_clock_is_in_1970_are_kept_as_long_as_others(
     kitchen = await Side("kitchen").joined()
     await laptop.knows(kitchen)
     await kitchen.knows(laptop)
-    run = await given(laptop, kitchen)
+    run = await assigned(laptop, kitchen)
     await done_at(kitchen, run.id)
     own = await kitchen.create()  # new to the laptop
     await kitchen.take(own.id)
@@ -68,11 +68,11 @@ async def test_runs_of_a_peer_whose_clock_is_in_1970_are_kept_as_long_as_others(
     await laptop.sync_with(kitchen)
     for _ in range(2):
         await prunes(laptop)
-        assert [(await laptop.run(one.id)).status for one in (run, own)] == [COMPLETED, COMPLETED]
+        assert [(await laptop.run(ended.id)).status for ended in (run, own)] == [COMPLETED, COMPLETED]
         laptop.clock.now += 1800.0
     laptop.clock.now += 1800.0
     await prunes(laptop)
-    assert [await laptop.store.run(one.id) for one in (run, own)] == [None, None]
+    assert [await laptop.store.run(ended.id) for ended in (run, own)] == [None, None]
 
 
 @pytest.mark.parametrize("when", [0.0, TODAY + 1e9])
@@ -132,20 +132,21 @@ async def test_a_run_that_continues_and_ends_here_counts_from_its_end_here(lapto
 
 
 async def begun_at(side: Side, run_id: str) -> None:
-    await side.step(run_id, lambda one: transitions.claim(one, one.grant, FLOW, side.store.clock()))
-    await side.step(run_id, lambda one: transitions.start(one, one.grant, side.store.clock()))
+    await side.step(run_id, lambda record: transitions.claim(record, record.grant, FLOW, side.store.clock()))
+    await side.step(run_id, lambda record: transitions.start(record, record.grant, side.store.clock()))
 
 
 async def failed_at(side: Side, run_id: str) -> None:
     await side.step(
-        run_id, lambda one: transitions.fail(one, one.grant, "disk is full", FLOW, side.store.clock(), final=True)
+        run_id,
+        lambda record: transitions.fail(record, record.grant, "disk is full", FLOW, side.store.clock(), final=True),
     )
 
 
 @pytest.mark.parametrize("heard_that_it_began", [True, False])
 async def test_a_failure_at_a_peer_gives_a_notice_in_the_original_store(heard_that_it_began: bool) -> None:
     laptop, kitchen, garage = await three()
-    run = await given(laptop, kitchen)
+    run = await assigned(laptop, kitchen)
     await begun_at(kitchen, run.id)
     if heard_that_it_began:
         await laptop.sync_with(kitchen)
@@ -163,12 +164,12 @@ async def test_a_failure_at_a_peer_gives_a_notice_in_the_original_store(heard_th
 
 async def test_a_cancelled_or_completed_run_at_a_peer_gives_no_notice() -> None:
     laptop, kitchen = await two()
-    first, second = await given(laptop, kitchen), await given(laptop, kitchen)
+    first, second = await assigned(laptop, kitchen), await assigned(laptop, kitchen)
     await begun_at(kitchen, first.id)
     await laptop.sync_with(kitchen)
     assert len(await laptop.store.registers(retention.HANDED)) == 1
     await kitchen.complete(first.id)
-    await kitchen.step(second.id, lambda one: transitions.cancel(one, kitchen.store.clock(), "bob"))
+    await kitchen.step(second.id, lambda record: transitions.cancel(record, kitchen.store.clock(), "bob"))
     await laptop.sync_with(kitchen)
     assert [(await laptop.run(run.id)).status for run in (first, second)] == [COMPLETED, FAILED]
     assert await laptop.notices("failed") == []
@@ -182,17 +183,17 @@ async def test_the_notice_of_a_run_that_a_liar_ends_has_our_own_time() -> None:
     liar = Liar(laptop)
     await liar.says()
     await liar.says(transitions.give_up(await laptop.run(run.id), 0.0, "bad luck"))
-    [notice] = [one for _, one in await laptop.store.notices() if one.kind == "failed"]
+    [notice] = [notice for _, notice in await laptop.store.notices() if notice.kind == "failed"]
     assert (notice.run, notice.at) == (run.id, laptop.store.clock())
 
 
 async def test_the_register_of_a_handover_is_forgotten_with_its_run() -> None:
     laptop, kitchen = await two()
-    run = await given(laptop, kitchen)
+    run = await assigned(laptop, kitchen)
     await begun_at(kitchen, run.id)
     await laptop.sync_with(kitchen)
-    await laptop.step(run.id, lambda one: transitions.lose(one, FLOW, laptop.store.clock(), "it is silent"))
-    await laptop.step(run.id, lambda one: transitions.cancel(one, laptop.store.clock(), "ann"))
+    await laptop.step(run.id, lambda record: transitions.lose(record, FLOW, laptop.store.clock(), "it is silent"))
+    await laptop.step(run.id, lambda record: transitions.cancel(record, laptop.store.clock(), "ann"))
     assert len(await laptop.store.registers(retention.HANDED)) == 1
     while await retention.prune(laptop.store, laptop.store.clock() + 1.0, 100):
         pass

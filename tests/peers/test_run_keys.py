@@ -23,8 +23,8 @@ async def test_a_run_that_returns_from_a_peer_keeps_its_key() -> None:
     await kitchen.take(run.id)
     await kitchen.complete(run.id, "done")
     await laptop.sync_with(kitchen)
-    found = await laptop.run(run.id)
-    assert (found.key, found.output) == ("nightly", "done")
+    record = await laptop.run(run.id)
+    assert (record.key, record.output) == ("nightly", "done")
     assert (await laptop.sync_with(kitchen)).sent == 0
 
 

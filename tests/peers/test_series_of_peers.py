@@ -17,9 +17,9 @@ async def test_a_run_held_elsewhere_that_became_ours_is_released_by_our_series()
     assert not run.held
     entries = (*run.story, Entry(5.0, "adopted", None, "peer laptop was not heard of"), Entry(6.0, "x", None, "y"))
     await Liar(laptop).says(run.changed(held=True, story=entries), by=await laptop.id())
-    found = await laptop.run(run.id)
-    assert found.story[-1].what == "its turn"
-    assert (found.held, await laptop.left_to(run.id)) == (False, None)
+    record = await laptop.run(run.id)
+    assert record.story[-1].what == "its turn"
+    assert (record.held, await laptop.left_to(run.id)) == (False, None)
 
 
 async def test_it_waits_in_our_own_series() -> None:

@@ -33,23 +33,23 @@ async def meet_with_a_clock_far_ahead(laptop: Side, kitchen: Side) -> None:
 
 
 async def cursor_of(side: Side, peer: str) -> int:
-    found = await side.store.register(f"peer/{peer}/cursor")
-    assert found is not None
-    return int(found.value["number"])
+    register = await side.store.register(f"peer/{peer}/cursor")
+    assert register is not None
+    return int(register.value["number"])
 
 
 async def passed_over() -> tuple[Side, Side, Run]:
     """The kitchen assigned a run to the garage, which completed it. The laptop ignored that record, since only the
     garage is believed about it. Its own copy is left to the kitchen, so no run is left to the garage."""
     laptop, kitchen, garage = await three()
-    for one, other in ((laptop, kitchen), (laptop, garage), (kitchen, garage)):
-        await one.sync_with(other)
+    for side, other in ((laptop, kitchen), (laptop, garage), (kitchen, garage)):
+        await side.sync_with(other)
     run = await kitchen.create()
-    await kitchen.step(run.id, lambda one: transitions.assign(one, garage.owner, FLOW, by="ann", now=1.0))
+    await kitchen.step(run.id, lambda record: transitions.assign(record, garage.owner, FLOW, by="ann", now=1.0))
     await laptop.sync_with(kitchen)
     await garage.sync_with(kitchen)
-    await garage.step(run.id, lambda one: transitions.claim(one, one.grant, FLOW, garage.store.clock()))
-    await garage.step(run.id, lambda one: transitions.start(one, one.grant, garage.store.clock()))
+    await garage.step(run.id, lambda record: transitions.claim(record, record.grant, FLOW, garage.store.clock()))
+    await garage.step(run.id, lambda record: transitions.start(record, record.grant, garage.store.clock()))
     await garage.complete(run.id, {"done": True})
     await garage.sync_with(kitchen)
     await laptop.sync_with(kitchen)
@@ -105,7 +105,7 @@ async def test_a_failed_replay_request_is_repeated_in_the_next_pass() -> None:
     commit = laptop.store.commit
 
     async def another_process_was_first(writes: Sequence[Write]) -> None:
-        if any(isinstance(one, PutRegister) and one.key.endswith("/cursor") for one in writes):
+        if any(isinstance(write, PutRegister) and write.key.endswith("/cursor") for write in writes):
             raise Conflict("register peer/kitchen/cursor")
         await commit(writes)
 
@@ -151,7 +151,7 @@ async def test_replay_requests_because_of_one_peer_are_limited() -> None:
         await a_pass(laptop, takeover)
         if await cursor_of(laptop, "kitchen") < before:
             asked.append(minute)
-    assert all(len([one for one in asked if first <= one < first + 58]) <= 5 for first in range(220))
+    assert all(len([at for at in asked if first <= at < first + 58]) <= 5 for first in range(220))
     assert asked[-1] >= 138  # a replay is requested for records ignored before it was gone for good
 
 
@@ -209,7 +209,7 @@ async def test_a_remote_device_with_a_contact_in_the_future_gets_no_work() -> No
     laptop.clock.now += 2.0  # the outlook of a fleet may be a second old
     run = await laptop.fleet.create("cook", {})
     assert (run.status, run.device) == (CREATED, None)
-    [known] = [one for one in await laptop.store.sessions(ended=True) if one.device == "kitchen"]
+    [known] = [session for session in await laptop.store.sessions(ended=True) if session.device == "kitchen"]
     assert known.state == ENDED
     await laptop.sync_with(kitchen)  # announced again with the right clock
     laptop.clock.now += 2.0
@@ -228,7 +228,7 @@ async def test_a_remote_device_with_a_contact_in_the_future_keeps_its_work() -> 
         await monitor.run_pass()
         laptop.clock.now += 10.0
     assert (await laptop.run(run.id)).status is PROCESSING
-    [known] = [one for one in await laptop.store.sessions() if one.state == ABROAD]
+    [known] = [session for session in await laptop.store.sessions() if session.state == ABROAD]
     assert not known.reachable(laptop.store.clock())
 
 

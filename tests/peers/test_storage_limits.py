@@ -39,7 +39,7 @@ async def test_records_beyond_the_quota_arrive_when_there_is_room() -> None:
     assert result.refused_there[0].startswith("peer laptop has used its quota of 2 runs in this store")
     for _ in range(3):
         await laptop.sync_with(kitchen)
-    assert len([one for one in await kitchen.notices("refused") if "quota of 2 runs" in one]) == 1
+    assert len([notice for notice in await kitchen.notices("refused") if "quota of 2 runs" in notice]) == 1
     await kitchen.fleet.configure(peer_runs=3)
     await laptop.sync_with(kitchen)
     assert await known(kitchen, runs) == [True, True, True]
@@ -81,8 +81,8 @@ async def test_records_and_blobs_have_separate_limits() -> None:
     laptop, kitchen = await two()
     await kitchen.fleet.configure(peer_bytes=6000, peer_blobs=1000)
     await laptop.fleet.workflows.add(FLOW)
-    long = await laptop.create(given={"text": "x" * 5000})
-    longer = await laptop.create(given={"text": "y" * 5000})
+    long = await laptop.create(input={"text": "x" * 5000})
+    longer = await laptop.create(input={"text": "y" * 5000})
     result = await laptop.sync_with(kitchen)
     assert await known(kitchen, [long, longer]) == [True, False]
     assert "bytes of records" in result.refused_there[0]
@@ -158,8 +158,8 @@ async def honest_and_liar() -> tuple[Side, Side, Liar, Run]:
 
 async def agree(laptop: Side, garage: Side, run_id: str) -> Run:
     """Sync until neither store has anything left to send."""
-    for one, other in ((laptop, garage), (garage, laptop)):
-        result = await one.sync_with(other)
+    for side, other in ((laptop, garage), (garage, laptop)):
+        result = await side.sync_with(other)
         assert (result.refused, result.refused_there) == (0, ())
     result = await laptop.sync_with(garage)
     assert (result.sent, result.taken) == (0, 0)
@@ -221,7 +221,9 @@ async def test_two_honest_stores_agree_about_a_run_whatever_a_third_sends(lie: s
     assert answer["refused"] == 0
     await agree(laptop, garage, run.id)
     await laptop.take(run.id)
-    await laptop.step(run.id, lambda one: transitions.release(one, one.grant, "released", "", laptop.store.clock()))
+    await laptop.step(
+        run.id, lambda record: transitions.release(record, record.grant, "released", "", laptop.store.clock())
+    )
     await laptop.take(run.id)
     await agree(laptop, garage, run.id)
     await laptop.complete(run.id, {"ok": 1})
@@ -232,7 +234,7 @@ async def test_losses_are_counted_up_to_the_valid_limit() -> None:
     laptop, garage, liar, run = await honest_and_liar()
     await liar.says(hello(run, losses=MAX_ENTRIES))
     await laptop.take(run.id)
-    await laptop.step(run.id, lambda one: transitions.lose(one, FLOW, laptop.store.clock(), "it is gone"))
+    await laptop.step(run.id, lambda record: transitions.lose(record, FLOW, laptop.store.clock(), "it is gone"))
     assert (await agree(laptop, garage, run.id)).status is FAILED
 
 
@@ -241,11 +243,11 @@ async def test_two_lies_that_are_too_large_together_are_not_both_kept() -> None:
     await garage.exchange.peers.add("kitchen")
     to_garage = Liar(garage)
     for at, liars in enumerate([(liar,), (to_garage,), (liar, to_garage)]):
-        for one in liars:
-            await one.says(run.changed(story=(*noise(18, "y" * 90_000, float(at)), *run.story)))
+        for sender in liars:
+            await sender.says(run.changed(story=(*noise(18, "y" * 90_000, float(at)), *run.story)))
     for side in (laptop, garage):
-        found = await side.run(run.id)
-        assert size(found) < MAX_RECORD_CHARS // 2
+        record = await side.run(run.id)
+        assert size(record) < MAX_RECORD_CHARS // 2
     await agree(laptop, garage, run.id)
     await laptop.take(run.id)
     await laptop.complete(run.id, {"ok": 1})
@@ -256,11 +258,11 @@ def test_superseded_results_of_a_liar_leave_room_for_blobs() -> None:
     """Two lies together refer to more blobs than a record may."""
     run = transitions.create("r1", FLOW, {}, by="ann", now=1.0)
     lies = [
-        run.changed(superseded=tuple(Superseded("d", 1, float(one), blob(one)) for one in range(first, first + 60)))
+        run.changed(superseded=tuple(Superseded("d", 1, float(at), blob(at)) for at in range(first, first + 60)))
         for first in (0, 60)
     ]
-    found = storage_limits.limit_merged(lies[0], lies[1], merge_records(*lies))
-    assert len(set(blobs_of(found))) <= MAX_RECORD_BLOBS // 2
+    limited = storage_limits.limit_merged(lies[0], lies[1], merge_records(*lies))
+    assert len(set(blobs_of(limited))) <= MAX_RECORD_BLOBS // 2
     sent = storage_limits.sendable_record(1, "me", merge_records(*lies))
     assert messages.parse_message(_message(sent)).items[0].run is not None
 
@@ -269,12 +271,12 @@ def test_a_superseded_result_is_kept_despite_noise() -> None:
     first = transitions.take(transitions.create("r1", FLOW, {}, by="ann", now=1.0), OVEN, FLOW, 2.0, starts=True)
     mine, theirs = (transitions.complete(first, first.grant, {"from": who}, 3.0) for who in ("here", "there"))
     theirs = theirs.changed(story=(*noise(MAX_ENTRIES - 10), *theirs.story))
-    found = storage_limits.limit_merged(mine, theirs, merge_records(mine, theirs))
-    assert sorted(one["from"] for one in (found.output, *(lost.output for lost in found.superseded))) == [
+    limited = storage_limits.limit_merged(mine, theirs, merge_records(mine, theirs))
+    assert sorted(result["from"] for result in (limited.output, *(lost.output for lost in limited.superseded))) == [
         "here",
         "there",
     ]
-    assert len(found.story) < 20
+    assert len(limited.story) < 20
     # even if our own record is too large
     again = storage_limits.limit_merged(theirs, mine, merge_records(mine, theirs))
     assert again.story == own_story(again)

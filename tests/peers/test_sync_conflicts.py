@@ -22,10 +22,10 @@ from tests.peers.exchange_fixtures import FLOW, Direct, Side, StillClock, three,
 # -- conflicts and requests --------------------------------------------------------------------------------------------
 
 
-async def contested(**terms: Any) -> tuple[Side, Side, Run]:
+async def contested(**options: Any) -> tuple[Side, Side, Run]:
     """A waiting run of one store is assigned in both."""
     laptop, kitchen = await two()
-    run = await laptop.create(**terms)
+    run = await laptop.create(**options)
     await laptop.sync_with(kitchen)
     await laptop.take(run.id)
     kitchen.clock.now += 5.0
@@ -57,7 +57,7 @@ async def test_a_result_that_loses_is_kept() -> None:
     await laptop.sync_with(kitchen)
     ours, theirs = await laptop.run(run.id), await kitchen.run(run.id)
     assert ours == theirs.changed(revision=ours.revision)
-    assert (ours.output, [one.output for one in ours.superseded]) == ({"by": "laptop"}, [{"by": "kitchen"}])
+    assert (ours.output, [result.output for result in ours.superseded]) == ({"by": "laptop"}, [{"by": "kitchen"}])
     [notice] = await kitchen.notices("conflict")
     assert "is kept, but it is not the result of run" in notice
 
@@ -87,7 +87,7 @@ async def test_two_active_owners_do_not_overtake_each_other_forever() -> None:
 
 
 async def test_the_user_of_the_loser_can_keep_the_work() -> None:
-    laptop, kitchen, run = await contested(given={"file": "a.mov"})
+    laptop, kitchen, run = await contested(input={"file": "a.mov"})
     await kitchen.store.heartbeat("kitchen-1", {}, [ProgressReport(run.id, 1, Progress(4, 9), "")])
     await laptop.sync_with(kitchen)
     [notice] = await kitchen.notices("conflict")
@@ -120,13 +120,13 @@ async def test_a_request_on_a_copy_reaches_the_owner() -> None:
 async def test_a_request_that_loses_to_a_step_of_the_owner_is_repeated_once() -> None:
     laptop, kitchen = await two()
     run = await laptop.create()
-    await laptop.step(run.id, lambda one: transitions.take(one, laptop.owner, FLOW, laptop.store.clock()))
+    await laptop.step(run.id, lambda record: transitions.take(record, laptop.owner, FLOW, laptop.store.clock()))
     await laptop.sync_with(kitchen)
     await kitchen.fleet.pause(run.id, "the disk is full")
-    await laptop.step(run.id, lambda one: transitions.start(one, one.grant, laptop.store.clock()))
+    await laptop.step(run.id, lambda record: transitions.start(record, record.grant, laptop.store.clock()))
     await laptop.sync_with(kitchen)
-    found = await laptop.run(run.id)
-    assert (found.status, found.stop_request, found.stop_requested_by) == (
+    record = await laptop.run(run.id)
+    assert (record.status, record.stop_request, record.stop_requested_by) == (
         PROCESSING,
         "pause",
         "kitchen: the disk is full",
@@ -177,7 +177,7 @@ async def what_a_third_store_did_reaches_the_winner() -> None:
     await kitchen.sync_with(laptop)
     ours, theirs = await laptop.run(run.id), await kitchen.run(run.id)
     assert ours == theirs.changed(revision=ours.revision)
-    assert [one.output for one in (*ours.superseded,)] == [{"by": "garage"}]
+    assert [result.output for result in (*ours.superseded,)] == [{"by": "garage"}]
 
 
 async def test_records_of_a_third_store_reach_the_winner_through_a_peer() -> None:
@@ -188,7 +188,7 @@ async def test_a_store_that_does_not_pass_records_on_is_detected(monkeypatch: py
     commit = MemoryStore.commit
 
     async def forgetful(self: MemoryStore, writes: list[Write]) -> None:
-        marked = [replace(one, same=True) if isinstance(one, PutCopy) else one for one in writes]
+        marked = [replace(write, same=True) if isinstance(write, PutCopy) else write for write in writes]
         await commit(self, marked)
 
     monkeypatch.setattr(MemoryStore, "commit", forgetful)
@@ -211,7 +211,7 @@ async def test_a_run_of_a_store_that_is_not_heard_from_is_left_to_the_sender() -
 async def test_a_peer_that_forgot_its_request_for_a_blob_asks_again() -> None:
     laptop, kitchen = await two()
     name = await laptop.store.put_blob(b'{"text":"large"}')
-    run = await laptop.create(given={"$blob": name, "size": 16})
+    run = await laptop.create(input={"$blob": name, "size": 16})
 
     class Restarting(Direct):
         async def send_blob(self, blob: str, data: bytes) -> None:

@@ -23,10 +23,10 @@ async def passes(side: Side, takeover: Takeover, seconds: float) -> None:
     await takeover.run_pass(await side.store.sessions())
 
 
-async def left(**terms: object) -> tuple[Side, Side, Run]:
+async def left(**options: object) -> tuple[Side, Side, Run]:
     """A waiting run of the laptop, with a copy in the kitchen."""
     laptop, kitchen = await two()
-    run = await laptop.create(**terms)
+    run = await laptop.create(**options)
     await laptop.sync_with(kitchen)
     return laptop, kitchen, run
 
@@ -38,11 +38,11 @@ async def test_waiting_runs_of_a_silent_peer_are_offered_here() -> None:
     assert await kitchen.store.find(Query(offered=True)) == []
     kitchen.clock.now += 20.0
     await takeover.run_pass(await kitchen.store.sessions())
-    [found] = await kitchen.store.find(Query(offered=True))
-    assert found.id == run.id
-    assert found.waiting_since == found.not_before == kitchen.store.clock()
-    assert (found.story[-1].what, await kitchen.left_to(run.id)) == ("adopted", None)
-    assert found.story[-1].why == "peer laptop has been silent for 3610 s"
+    [record] = await kitchen.store.find(Query(offered=True))
+    assert record.id == run.id
+    assert record.waiting_since == record.not_before == kitchen.store.clock()
+    assert (record.story[-1].what, await kitchen.left_to(run.id)) == ("adopted", None)
+    assert record.story[-1].why == "peer laptop has been silent for 3610 s"
     await laptop.sync_with(kitchen)
     assert await laptop.left_to(run.id) == await kitchen.id()
 
@@ -52,10 +52,10 @@ async def test_owned_runs_of_a_silent_peer_are_lost_and_assigned_again() -> None
     await laptop.take(run.id)
     await laptop.sync_with(kitchen)
     await passes(kitchen, Takeover(kitchen.fleet), HOUR + 10.0)
-    found = await kitchen.run(run.id)
-    assert (found.status, found.losses, found.epoch) == (REASSIGNING, 1, 1)
-    assert found.previous[-1].detail == "peer laptop has been silent for 3610 s"
-    await kitchen.step(run.id, lambda one: one.changed(not_before=0.0, revision=one.revision + 1))
+    record = await kitchen.run(run.id)
+    assert (record.status, record.losses, record.epoch) == (REASSIGNING, 1, 1)
+    assert record.previous[-1].detail == "peer laptop has been silent for 3610 s"
+    await kitchen.step(run.id, lambda record: record.changed(not_before=0.0, revision=record.revision + 1))
     await kitchen.take(run.id)
     result = await laptop.sync_with(kitchen)
     assert (await laptop.run(run.id)).device == "kitchen"
@@ -88,8 +88,8 @@ async def test_a_request_on_a_run_of_a_silent_peer_does_not_block_its_adoption()
     await kitchen.fleet.cancel(run.id)
     assert await kitchen.left_to(run.id) == await laptop.id()
     await passes(kitchen, Takeover(kitchen.fleet), HOUR + 10.0)
-    found = await kitchen.run(run.id)
-    assert (found.ended, found.cancelled) == (True, True)
+    record = await kitchen.run(run.id)
+    assert (record.ended, record.cancelled) == (True, True)
 
 
 async def test_adopted_held_runs_join_the_series_here() -> None:
@@ -122,8 +122,8 @@ async def test_ignored_records_about_a_silent_peer_are_requested_again() -> None
     await passes(laptop, Takeover(laptop.fleet), HOUR + 10.0)
     kitchen.clock.now = laptop.clock.now
     await laptop.sync_with(kitchen)
-    found = await laptop.run(run.id)
-    assert (found.status, found.output) == (COMPLETED, {"done": True})
+    record = await laptop.run(run.id)
+    assert (record.status, record.output) == (COMPLETED, {"done": True})
 
 
 async def test_a_monitor_adopts_copies_only_after_the_timeout() -> None:
