@@ -41,17 +41,17 @@ class _Prepared:
         self.manager = manager
 
 
-def async_fixture(function: Any = None, **terms: Any) -> Any:
+def async_fixture(function: Any = None, **options: Any) -> Any:
     """A fixture that is an async generator; ``terms`` are those of ``pytest.fixture``."""
     if function is None:
-        return functools.partial(async_fixture, **terms)
+        return functools.partial(async_fixture, **options)
     manager = asynccontextmanager(function)
 
     @functools.wraps(function)
     def prepare(*arguments: Any, **named: Any) -> _Prepared:
         return _Prepared(manager(*arguments, **named))
 
-    return pytest.fixture(prepare, **terms)
+    return pytest.fixture(prepare, **options)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -119,9 +119,9 @@ class ImportGraph:
             yield from (".".join(parts[:end]) for end in range(1, len(parts) + 1))
             yield f"{origin}.{name}"
             lazy = self._sources[origin].lazy if origin in self._sources else {}
-            for one in [name] if name else lazy:
-                if one in lazy:
-                    yield from self._imported(lazy[one], one)
+            for wanted in [name] if name else lazy:
+                if wanted in lazy:
+                    yield from self._imported(lazy[wanted], wanted)
 
     def _named(self, text: str, is_script: bool) -> Iterator[str]:
         """The modules that a text names: all of it, or anywhere in it if it may be a script."""

@@ -120,14 +120,14 @@ class ForkedCommand(subprocess.Popen[str]):
         server: Server | None = None,
         strict: bool = False,
         program: str = "asterism.cli.main",
-        **terms: Any,
+        **options: Any,
     ) -> None:
         self._server, self._strict, self._program = server or shared_server(), strict, program
-        super().__init__(words, text=True, **terms)
+        super().__init__(words, text=True, **options)
 
-    def _execute_child(self, words: Any, *terms: Any) -> None:
-        cwd, env = terms[4:6]
-        pipes = terms[9:15]
+    def _execute_child(self, words: Any, *arguments: Any) -> None:
+        cwd, env = arguments[4:6]
+        pipes = arguments[9:15]
         stdin, _, _, stdout, _, stderr = pipes
         request = {
             "words": words,
@@ -166,10 +166,10 @@ class ForkedCommand(subprocess.Popen[str]):
         return self.returncode
 
 
-def run_command(*words: str, **terms: Any) -> subprocess.CompletedProcess[str]:
+def run_command(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
     """``asterism`` with these arguments, to its end; its warnings are errors."""
     streams = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
-    with ForkedCommand([*words], strict=True, **streams, **terms) as process:
+    with ForkedCommand([*words], strict=True, **streams, **options) as process:
         output, errors = process.communicate()
     return subprocess.CompletedProcess(words, process.returncode, output, errors)
 

@@ -19,18 +19,18 @@ SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 def keep_to_ourselves() -> None:
     """Handle what is ignored, here or by the process that started this one, by doing nothing."""
     before = os.environ.get(VARIABLE, "").split()
-    ignored = [one for one in SIGNALS if one.name in before or signal.getsignal(one) is signal.SIG_IGN]
-    for one in ignored:
-        signal.signal(one, _do_nothing)
+    ignored = [heard for heard in SIGNALS if heard.name in before or signal.getsignal(heard) is signal.SIG_IGN]
+    for heard in ignored:
+        signal.signal(heard, _do_nothing)
     if ignored:
-        os.environ[VARIABLE] = " ".join(one.name for one in ignored)
+        os.environ[VARIABLE] = " ".join(heard.name for heard in ignored)
 
 
 def hear_again() -> None:
     """In a process that was forked to become a command: the default for what was ignored."""
-    for one in SIGNALS:
-        if signal.getsignal(one) is _do_nothing:
-            signal.signal(one, signal.default_int_handler if one is signal.SIGINT else signal.SIG_DFL)
+    for number in SIGNALS:
+        if signal.getsignal(number) is _do_nothing:
+            signal.signal(number, signal.default_int_handler if number is signal.SIGINT else signal.SIG_DFL)
 
 
 def _do_nothing(number: int, frame: FrameType | None) -> None:

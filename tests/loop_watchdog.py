@@ -258,8 +258,8 @@ _FRAME = re.compile(r'File "(.*)", line \S+ in (.*)')
 def _where(places: Counter[str]) -> str:
     """The places where it was seen in most looks, the innermost ones."""
     most = max(places.values(), default=0)
-    found = [place for place, times in places.items() if times > most / 2 and not _DULL.search(place)]
-    return "".join(f"  in {place}\n" for place in found[:FRAMES])
+    frequent = [place for place, times in places.items() if times > most / 2 and not _DULL.search(place)]
+    return "".join(f"  in {place}\n" for place in frequent[:FRAMES])
 
 
 _DULL = re.compile(r"/asyncio/|<frozen")
@@ -304,7 +304,8 @@ def _name(callback: Any) -> str:
 
 
 def allowed(test: str, stall: Stall) -> bool:
-    return any(re.search(one.test, test) and re.search(one.step, f"{stall.step}\n{stall.where}") for one in ALLOWED)
+    where = f"{stall.step}\n{stall.where}"
+    return any(re.search(exception.test, test) and re.search(exception.step, where) for exception in ALLOWED)
 
 
 class Plugin:

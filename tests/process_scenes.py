@@ -32,17 +32,17 @@ def soon(condition: Callable[[], Any]) -> Any:
     """What the condition is once it is something."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
-        if found := condition():
-            return found
+        if outcome := condition():
+            return outcome
         time.sleep(0.01)
     raise AssertionError("it never happened")
 
 
 async def soon_async(condition: Callable[[], Any]) -> Any:
     async with asyncio.timeout(PATIENCE):
-        while not (found := condition()):  # noqa: ASYNC110 - another process makes it true
+        while not (outcome := condition()):  # noqa: ASYNC110 - another process makes it true
             await asyncio.sleep(0.01)
-        return found
+        return outcome
 
 
 def gone(pids: Iterable[int]) -> bool:
@@ -61,5 +61,5 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
             code = process.wait(PATIENCE)
         finally:
             process.kill()  # or its streams would be read for ever
-        output, errors = (one.result() if one is not None else "" for one in rest)
+        output, errors = (reading.result() if reading is not None else "" for reading in rest)
     return code, output, errors

@@ -45,5 +45,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             function._hypothesis_internal_use_settings = _fewer(function._hypothesis_internal_use_settings)
 
 
-def _fewer(terms: settings) -> settings:
-    return settings(terms, max_examples=min(terms.max_examples, max(_FEWEST, terms.max_examples // 4)))
+def _fewer(options: settings) -> settings:
+    return settings(options, max_examples=min(options.max_examples, max(_FEWEST, options.max_examples // 4)))

@@ -28,8 +28,8 @@ def under_nohup(program: str) -> str:
     """What a Python program prints that ignores signals from its start."""
 
     def ignore() -> None:
-        for one in SIGNALS:
-            signal.signal(one, signal.SIG_IGN)
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
 
     environment = {name: value for name, value in os.environ.items() if name != "PYTEST_IGNORED_SIGNALS"}
     words = [sys.executable, "-c", program]

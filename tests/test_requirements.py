@@ -19,25 +19,25 @@ FILES = ("run", "test", "dev", "serve", "github")  # those of the benchmarks are
 def pins(name: str) -> list[Requirement]:
     text = (ROOT / "requirements" / f"{name}.txt").read_text("utf-8")
     lines = re.findall(r"^([a-z0-9][^\\\n]*?) *\\$", text, re.MULTILINE)
-    return [one for one in map(Requirement, lines) if one.marker is None or one.marker.evaluate()]
+    return [pin for pin in map(Requirement, lines) if pin.marker is None or pin.marker.evaluate()]
 
 
 def missing(pinned: list[Requirement]) -> list[str]:
     """What packages among these need, and is not pinned beside them in a version that they can use."""
-    versions = {canonicalize_name(one.name): str(one.specifier).removeprefix("==") for one in pinned}
-    found = []
-    for one in pinned:
+    versions = {canonicalize_name(pin.name): str(pin.specifier).removeprefix("==") for pin in pinned}
+    problems = []
+    for pin in pinned:
         try:
-            needs = requires(one.name) or []
+            needs = requires(pin.name) or []
         except PackageNotFoundError:
             continue  # of an extra that this environment does not have
         for need in map(Requirement, needs):
-            if need.marker and not any(need.marker.evaluate({"extra": extra}) for extra in ("", *one.extras)):
+            if need.marker and not any(need.marker.evaluate({"extra": extra}) for extra in ("", *pin.extras)):
                 continue
             version = versions.get(canonicalize_name(need.name))
             if version is None or not need.specifier.contains(version, prereleases=True):
-                found.append(f"{one.name} needs {need}")
-    return found
+                problems.append(f"{pin.name} needs {need}")
+    return problems
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -46,9 +46,9 @@ def test_what_a_pinned_package_needs_is_pinned_too(name: str) -> None:
 
 
 def test_a_pin_that_is_missing_or_too_old_is_found() -> None:
-    without = [one for one in pins("test") if one.name != "pluggy"]
-    assert any("needs pluggy" in one for one in missing(without))
-    assert any("needs pluggy" in one for one in missing([*without, Requirement("pluggy==0.1")]))
+    without = [pin for pin in pins("test") if pin.name != "pluggy"]
+    assert any("needs pluggy" in problem for problem in missing(without))
+    assert any("needs pluggy" in problem for problem in missing([*without, Requirement("pluggy==0.1")]))
 
 
 @pytest.mark.parametrize("installer", INSTALLERS)

@@ -192,9 +192,9 @@ def a_function_fits_on_a_screen(module: str, source: str) -> Iterator[str]:
 
 def nothing_is_left_undone(module: str, source: str) -> Iterator[str]:
     for number, line in enumerate(source.splitlines(), 1):
-        found = re.search(r"\b(TODO|FIXME|XXX)\b", line)
-        if found:
-            yield f"line {number}: {found[0]}"
+        mark = re.search(r"\b(TODO|FIXME|XXX)\b", line)
+        if mark:
+            yield f"line {number}: {mark[0]}"
 
 
 def no_module_has_process_wide_state(module: str, source: str) -> Iterator[str]:
@@ -235,20 +235,20 @@ RULES: list[Rule] = [
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_the_house_is_tidy(rule: Rule) -> None:
-    found = [
+    violations = [
         f"{path.relative_to(SOURCE)}: {complaint}"
         for path in sorted(SOURCE.rglob("*.py"))
         for complaint in rule(module_name(path), path.read_text("utf-8"))
     ]
-    assert not found, "\n".join(found)
+    assert not violations, "\n".join(violations)
 
 
 def test_the_files_beside_the_modules_are_finished_too() -> None:
     for path in sorted(SOURCE.rglob("*")):
         if path.suffix in {".css", ".html", ".js", ".sql"}:
             text = path.read_text("utf-8")
-            found = list(nothing_is_left_undone("", text))
-            assert not found, f"{path.relative_to(SOURCE)}: {found}"
+            marks = list(nothing_is_left_undone("", text))
+            assert not marks, f"{path.relative_to(SOURCE)}: {marks}"
 
 
 def same_names(modules: Iterable[str]) -> Iterator[str]:
@@ -257,14 +257,14 @@ def same_names(modules: Iterable[str]) -> Iterator[str]:
     for package, _, name in (module.rpartition(".") for module in modules):
         if name not in ("__init__", "__main__"):
             packages.setdefault(name, []).append(package)
-    for name, found in packages.items():
-        if len(found) > 1 and sorted(found) != sorted(ENGINES):
-            yield f"several modules are called {name}: {', '.join(f'{package}.{name}' for package in found)}"
+    for name, homes in packages.items():
+        if len(homes) > 1 and sorted(homes) != sorted(ENGINES):
+            yield f"several modules are called {name}: {', '.join(f'{package}.{name}' for package in homes)}"
 
 
 def test_no_two_modules_have_the_same_name() -> None:
-    found = list(same_names(module_name(path) for path in sorted(SOURCE.rglob("*.py"))))
-    assert not found, "\n".join(found)
+    doubles = list(same_names(module_name(path) for path in sorted(SOURCE.rglob("*.py"))))
+    assert not doubles, "\n".join(doubles)
 
 
 def test_every_room_is_known() -> None:

@@ -33,8 +33,8 @@ class Spans:
         return [span for span in self.all() if span.name == name]
 
     def one(self, name: str) -> ReadableSpan:
-        [found] = self.named(name)
-        return found
+        [span] = self.named(name)
+        return span
 
 
 def attributes(span: ReadableSpan) -> Mapping[str, Any]:

@@ -24,7 +24,7 @@ async def test_work_is_done_in_the_thread_for_callers_that_block_and_that_wait()
     thread = LastingLoop("other")
     assert thread.wait_for(name_of_thread()) == await thread.call(name_of_thread()) == "other"
     thread.stop()
-    assert "other" not in [one.name for one in threading.enumerate()]
+    assert "other" not in [thread.name for thread in threading.enumerate()]
 
 
 async def test_work_is_cancelled_with_its_caller_and_at_the_end() -> None:
@@ -53,7 +53,7 @@ async def test_work_is_cancelled_with_its_caller_and_at_the_end() -> None:
 
 def test_a_thread_that_was_not_needed_was_not_started() -> None:
     LastingLoop("never").stop()
-    assert "never" not in [one.name for one in threading.enumerate()]
+    assert "never" not in [thread.name for thread in threading.enumerate()]
 
 
 def test_work_begun_while_the_thread_stops_is_cancelled() -> None:
@@ -94,7 +94,7 @@ def test_the_thread_does_not_wait_for_itself() -> None:
     assert begun.wait(PATIENCE)
     thread.stop()
     thread.finish(note())
-    assert "other" not in [one.name for one in threading.enumerate()]
+    assert "other" not in [thread.name for thread in threading.enumerate()]
 
 
 def refusing(request: httpx.Request) -> httpx.Response:

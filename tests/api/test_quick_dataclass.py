@@ -79,8 +79,8 @@ def test_instances_are_frozen_have_a_hash_and_share_no_default() -> None:
 
 def test_the_signature_is_that_of_the_standard_library() -> None:
     quick, standard = inspect.signature(QUICK), inspect.signature(STANDARD)
-    assert [(one.name, one.kind) for one in quick.parameters.values()] == [
-        (one.name, one.kind) for one in standard.parameters.values()
+    assert [(parameter.name, parameter.kind) for parameter in quick.parameters.values()] == [
+        (parameter.name, parameter.kind) for parameter in standard.parameters.values()
     ]
 
 

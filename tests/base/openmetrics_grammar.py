@@ -43,29 +43,29 @@ def read(text: str) -> dict[str, ReadFamily]:
             assert list(families)[-1] == name, "the lines of a family are together"
             continue
         _read_sample(line, name, families[name])
-    for one in families.values():
-        if one.kind == "gaugehistogram":
-            _check_histogram(one)
+    for family in families.values():
+        if family.kind == "gaugehistogram":
+            _check_histogram(family)
     return families
 
 
 def _read_sample(line: str, name: str, family: ReadFamily) -> None:
-    found = SAMPLE.fullmatch(line)
-    assert found, line
-    suffix = found["name"].removeprefix(name)
+    match = SAMPLE.fullmatch(line)
+    assert match, line
+    suffix = match["name"].removeprefix(name)
     assert suffix in SUFFIXES[family.kind], line
-    assert NUMBER.fullmatch(found["value"]), line
+    assert NUMBER.fullmatch(match["value"]), line
     labels = tuple(
         (label.partition("=")[0], _unescaped(label.partition("=")[2][1:-1]))
-        for label in re.findall(LABEL, found["labels"] or "")
+        for label in re.findall(LABEL, match["labels"] or "")
     )
     assert (suffix, labels) not in family.samples, f"twice: {line}"
     assert len({key for key, _ in labels}) == len(labels), line
-    family.samples[suffix, labels] = float(found["value"])
+    family.samples[suffix, labels] = float(match["value"])
 
 
 def _unescaped(text: str) -> str:
-    return re.sub(r'\\(["\\n])', lambda one: {"n": "\n"}.get(one[1], one[1]), text)
+    return re.sub(r'\\(["\\n])', lambda match: {"n": "\n"}.get(match[1], match[1]), text)
 
 
 def _check_histogram(family: ReadFamily) -> None:

@@ -22,13 +22,13 @@ def at(text: str, zone: str = BERLIN, fold: int = 0) -> float:
 
 def local_ticks(expression: str, start: str, number: int, zone: str = BERLIN) -> list[str]:
     """The next ticks in local time, with the offset from UTC."""
-    next_tick, tick, found = cron_ticks(expression, zone), at(start, zone), []
+    next_tick, tick, times = cron_ticks(expression, zone), at(start, zone), []
     for _ in range(number):
         following = next_tick(tick)
         assert following is not None
         tick = float(following)
-        found.append(datetime.fromtimestamp(tick, ZoneInfo(zone)).strftime("%m-%d %H:%M%z"))
-    return found
+        times.append(datetime.fromtimestamp(tick, ZoneInfo(zone)).strftime("%m-%d %H:%M%z"))
+    return times
 
 
 def test_a_time_of_day_is_in_its_time_zone() -> None:

@@ -26,12 +26,12 @@ PARTS = 16
 
 
 def members(field: str, low: int, high: int) -> frozenset[int]:
-    found: set[int] = set()
+    numbers: set[int] = set()
     for part in field.split(","):
         span, _, step = part.partition("/")
         first, _, last = (f"{low}-{high}" if span == "*" else span).partition("-")
-        found.update(range(int(first), int(last or first) + 1, int(step or 1)))
-    return frozenset(found)
+        numbers.update(range(int(first), int(last or first) + 1, int(step or 1)))
+    return frozenset(numbers)
 
 
 class Reference:
@@ -45,11 +45,11 @@ class Reference:
 
     def matches(self, local: datetime) -> bool:
         values = (local.minute, local.hour, local.day, local.month, local.isoweekday() % 7)
-        return all(value in one for value, one in zip(values, self._sets, strict=True))
+        return all(value in allowed for value, allowed in zip(values, self._sets, strict=True))
 
     def ticks(self, minutes: list[tuple[int, datetime, int]]) -> list[int]:
         """The ticks among consecutive minutes: the instant, its local time, and its fold."""
-        found = []
+        instants = []
         for (_, before, _), (instant, local, fold) in pairwise(minutes):
             skipped = (local - before) // timedelta(minutes=1) - 1
             if self._passes:
@@ -58,8 +58,8 @@ class Reference:
                 missed = [before + timedelta(minutes=number) for number in range(1, skipped + 1)]
                 fires = (fold == 0 and self.matches(local)) or any(map(self.matches, missed))
             if fires:
-                found.append(instant)
-        return found
+                instants.append(instant)
+        return instants
 
 
 def changes(place: ZoneInfo, first: int, last: int) -> list[int]:
@@ -86,12 +86,12 @@ def compare(zone: str, first: int = FIRST, last: int = LAST) -> int:
         minutes = walked(zone, middle)
         for expression in EXPRESSIONS:
             expected = Reference(expression).ticks(list(minutes))
-            next_tick, found, tick = cron_ticks(expression, zone), [], float(minutes[0][0])
+            next_tick, ticks, tick = cron_ticks(expression, zone), [], float(minutes[0][0])
             while (following := next_tick(tick)) is not None and following <= minutes[-1][0]:
-                found.append(following)
+                ticks.append(following)
                 tick = following
-            assert found == expected, (zone, expression, datetime.fromtimestamp(middle, UTC))
-            total += len(found)
+            assert ticks == expected, (zone, expression, datetime.fromtimestamp(middle, UTC))
+            total += len(ticks)
     return total
 
 
@@ -111,7 +111,7 @@ def test_ticks_are_those_of_a_walk_from_minute_to_minute(zone: str) -> None:
     ("year", "zone"), [(2011, "Pacific/Apia"), (2016, "America/Caracas"), (2018, "Asia/Pyongyang")]
 )
 def test_clocks_that_are_set_by_a_day_or_by_half_an_hour_for_good(year: int, zone: str) -> None:
-    first, last = (int(datetime(one, 1, 1, tzinfo=UTC).timestamp()) for one in (year, year + 1))
+    first, last = (int(datetime(start, 1, 1, tzinfo=UTC).timestamp()) for start in (year, year + 1))
     assert compare(zone, first, last)
 
 
@@ -120,14 +120,14 @@ def test_lord_howe_misses_no_tick_on_the_days_of_its_changes() -> None:
     5 April 2026."""
 
     def local_ticks(expression: str, after: datetime, number: int) -> list[str]:
-        place, found = ZoneInfo("Australia/Lord_Howe"), []
+        place, times = ZoneInfo("Australia/Lord_Howe"), []
         tick = after.replace(tzinfo=place).timestamp()
         for _ in range(number):
             following = cron_ticks(expression, place.key)(tick)
             assert following is not None
             tick = float(following)
-            found.append(datetime.fromtimestamp(tick, place).strftime("%H:%M%z"))
-        return found
+            times.append(datetime.fromtimestamp(tick, place).strftime("%H:%M%z"))
+        return times
 
     spring, autumn = datetime(2026, 10, 4, 1, 45), datetime(2026, 4, 5, 1, 15)
     assert local_ticks("15 * * * *", spring, 2) == ["03:15+1100", "04:15+1100"]

@@ -68,7 +68,9 @@ async def test_certificates_are_read_once_for_all_clients(monkeypatch: pytest.Mo
 
     made = []
     real = httpx.create_ssl_context
-    monkeypatch.setattr(httpx, "create_ssl_context", lambda *given, **terms: made.append(1) or real(*given, **terms))
+    monkeypatch.setattr(
+        httpx, "create_ssl_context", lambda *arguments, **options: made.append(1) or real(*arguments, **options)
+    )
     monkeypatch.setattr(https_session, "_contexts", {})
     for client in await asyncio.gather(*(https_session.http_client() for _ in range(5))):
         await client.aclose()

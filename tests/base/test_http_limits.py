@@ -86,7 +86,7 @@ def test_who_has_just_come_is_spared_while_there_are_places() -> None:
     assert scene.closed == [flood[0].number]
     scene.now += 1.0
     scene.enter("10.0.0.1")  # and the others are not fresh any more
-    assert len([one for one in scene.connections.strangers.values() if one.address == "10.0.0.1"]) == 3
+    assert len([stranger for stranger in scene.connections.strangers.values() if stranger.address == "10.0.0.1"]) == 3
     assert other.number in scene.connections.strangers
 
 
@@ -106,7 +106,7 @@ def test_admitted_clients_have_places_of_their_own() -> None:
         place.admit("laptop")
     for _ in range(100):
         scene.enter("10.0.0.1")
-    assert set(scene.connections.admitted) == {one.number for one in admitted}
+    assert set(scene.connections.admitted) == {place.number for place in admitted}
     assert len(scene.connections.strangers) == 4
 
 
@@ -150,15 +150,15 @@ def test_a_connection_that_had_to_give_way_takes_no_reserved_place() -> None:
 
 
 def test_a_server_has_places_for_thousands_of_devices() -> None:
-    found = Connections(SERVER_LIMITS, places(SERVER_LIMITS, 20_000), lambda: 0.0)
+    connections = Connections(SERVER_LIMITS, places(SERVER_LIMITS, 20_000), lambda: 0.0)
     for number in range(10_000):  # each device has one that waits, and one for heartbeats
-        place = found.enter("10.0.0.1")
+        place = connections.enter("10.0.0.1")
         place.admit(f"device {number // 2}")
         place.busy = number % 2 == 0
-    assert (len(found.admitted), found.strangers_at_most) == (10_000, 1_000)
-    for place in list(found.admitted.values()):
+    assert (len(connections.admitted), connections.strangers_at_most) == (10_000, 1_000)
+    for place in list(connections.admitted.values()):
         place.leave()
-    assert not found._of_client
+    assert not connections._of_client
 
 
 def test_the_places_are_a_share_of_the_descriptors() -> None:
@@ -168,7 +168,7 @@ def test_the_places_are_a_share_of_the_descriptors() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "same"),
+    ("address", "other", "same"),
     [
         ("2001:db8::1", "2001:db8::ffff", True),
         ("2001:db8::1", "2001:db8:0:1::1", False),
@@ -177,8 +177,8 @@ def test_the_places_are_a_share_of_the_descriptors() -> None:
         ("10.0.0.1", "10.0.0.2", False),
     ],
 )
-def test_a_machine_is_one_address_however_many_it_has(one: str, other: str, same: bool) -> None:
-    assert (network_of(one) == network_of(other)) == same
+def test_a_machine_is_one_address_however_many_it_has(address: str, other: str, same: bool) -> None:
+    assert (network_of(address) == network_of(other)) == same
 
 
 # -- bodies ------------------------------------------------------------------------------------------------------------
@@ -302,7 +302,7 @@ async def test_slow_requests_of_strangers_do_not_close_who_shares_their_address(
         head = f"POST /v1/meet HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\n"
         writer.write(f"{head}content-length: 2\r\n\r\n{{}}".encode())
         assert b" 200 " in await reader.readline()
-        for each in [*slow, writer, *(one for _, one in silent)]:
+        for each in [*slow, writer, *(silent_writer for _, silent_writer in silent)]:
             await close(each)
 
 
@@ -425,8 +425,8 @@ async def test_out_of_descriptors_the_listener_pauses_gives_some_back_and_says_s
         entered.clear()
         sock.fails = False
         await entered.wait()
-        for one in (writer, waiting[1]):
-            await close(one)
+        for opened in (writer, waiting[1]):
+            await close(opened)
     said = [record.message for record in caplog.records if record.name == "asterism.peers"]
     assert said[0].startswith("no connection can be accepted: Too many open files")
     assert len(said) == 2
@@ -477,7 +477,7 @@ async def test_a_crowd_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFix
         for _, writer in opened:
             await close(writer)
     said = [record.message for record in caplog.records if record.levelno == logging.WARNING]
-    assert [one for one in said if "too many connections" in one] == [
+    assert [message for message in said if "too many connections" in message] == [
         "too many connections: the oldest of 4 connections without authentication are closed"
     ]
 

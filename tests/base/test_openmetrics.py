@@ -15,10 +15,10 @@ NUMBERS = st.floats(-1e300, 1e300) | st.integers(-(2**60), 2**60)
 
 @given(st.dictionaries(st.tuples(TEXTS, TEXTS), NUMBERS, min_size=1), TEXTS)
 def test_gauges_are_read_back(samples: dict[tuple[str, ...], float], words: str) -> None:
-    found = read(render([Family("a_b", words, ("x", "y"), samples), Family("c", "Nothing.", (), {(): 1})]))
-    assert (found["a_b"].kind, list(found)) == ("gauge", ["a_b", "c"])
+    families = read(render([Family("a_b", words, ("x", "y"), samples), Family("c", "Nothing.", (), {(): 1})]))
+    assert (families["a_b"].kind, list(families)) == ("gauge", ["a_b", "c"])
     expected = {("", (("x", x), ("y", y))): float(value) for (x, y), value in samples.items()}
-    assert found["a_b"].samples == expected
+    assert families["a_b"].samples == expected
 
 
 @given(st.lists(st.floats(-10, 1e6)))
@@ -26,8 +26,8 @@ def test_histograms_are_read_back(values: list[float]) -> None:
     histogram = Histogram((0.1, 1.0, 10.0))
     for value in values:
         histogram.observe(value)
-    found = read(render([Family("wait_seconds", "How long.", ("device",), {("kitchen",): histogram}, "seconds")]))
-    [family] = found.values()
+    families = read(render([Family("wait_seconds", "How long.", ("device",), {("kitchen",): histogram}, "seconds")]))
+    [family] = families.values()
     assert (family.kind, family.unit) == ("gaugehistogram", "seconds")
     for bound in (0.1, 1.0, 10.0):
         key = ("_bucket", (("device", "kitchen"), ("le", repr(bound))))

@@ -57,13 +57,13 @@ def uses(source: str) -> Iterator[str]:
 
 
 def test_only_listed_modules_use_calls_that_a_system_may_lack() -> None:
-    found = {
+    uses_of = {
         str(path.relative_to(SOURCE)): sorted(set(uses(path.read_text("utf-8"))))
         for path in SOURCE.rglob("*.py")
         if path.relative_to(SOURCE).parts[0] != "testing"  # the simulator runs where the tests run
     }
-    assert {name: several for name, several in found.items() if several and name not in ALLOWED} == {}
-    assert [name for name in ALLOWED if not found[name]] == []  # no exception that is not needed
+    assert {name: several for name, several in uses_of.items() if several and name not in ALLOWED} == {}
+    assert [name for name in ALLOWED if not uses_of[name]] == []  # no exception that is not needed
 
 
 def test_the_search_finds_what_it_should() -> None:

@@ -54,7 +54,7 @@ def guard(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     guard.close()
 
 
-def run(guard: Guard, *argv: str, environment: dict[str, str] | None = None, **terms: Any) -> Any:
+def run(guard: Guard, *argv: str, environment: dict[str, str] | None = None, **options: Any) -> Any:
     """The output of a command or its error."""
 
     async def main() -> Any:
@@ -62,7 +62,7 @@ def run(guard: Guard, *argv: str, environment: dict[str, str] | None = None, **t
         commands._guard = guard
         async with asyncio.timeout(PATIENCE):
             limit = SizeLimit(RESULT_LIMIT, "")
-            return await commands.run(argv, environment or os.environ, result_limit=limit, **terms)
+            return await commands.run(argv, environment or os.environ, result_limit=limit, **options)
 
     return asyncio.run(main())
 
@@ -99,7 +99,7 @@ def test_a_child_starts_in_the_current_directory_of_this_process(
 
 
 @pytest.mark.parametrize(
-    ("argv", "terms", "error", "file"),
+    ("argv", "options", "error", "file"),
     [
         (["no-such-command"], {}, FileNotFoundError, "no-such-command"),
         (["/"], {}, PermissionError, "/"),
@@ -107,9 +107,9 @@ def test_a_child_starts_in_the_current_directory_of_this_process(
         (["true", "x" * (8 << 20)], {}, OSError, "true"),
     ],
 )
-def test_a_program_that_cannot_be_executed(guard: Guard, argv: list[str], terms: Any, error: Any, file: str) -> None:
+def test_a_program_that_cannot_be_executed(guard: Guard, argv: list[str], options: Any, error: Any, file: str) -> None:
     with pytest.raises(error) as raised:
-        run(guard, *argv, **terms)
+        run(guard, *argv, **options)
     assert raised.value.filename == file
     assert raised.value.strerror == os.strerror(raised.value.errno)
     with pytest.raises(ChildProcessError):
@@ -183,12 +183,12 @@ def test_a_child_of_a_guard_that_was_killed_is_killed_before_its_program(
     children: list[int] = []
 
     def killing(guard: Guard, timeout: float = 0.0) -> bool:
-        found = read(guard, timeout)
+        answer = read(guard, timeout)
         if guard._children and not children:
             assert guard._process is not None
             guard._process.kill()
             children.extend(guard._children.values())
-        return found
+        return answer
 
     monkeypatch.setattr(Guard, "_read_lines", killing)
     with pytest.raises(DeviceTrouble, match="its guard was killed"):
@@ -251,11 +251,11 @@ def test_where_clone_is_refused_the_process_forks(ready: Guard, monkeypatch: pyt
     read = Guard._read_lines
 
     def refusing(guard: Guard, timeout: float = 0.0) -> bool:
-        found = read(guard, timeout)
+        answer = read(guard, timeout)
         for ticket, child in guard._children.items():
             os.killpg(child, signal.SIGKILL)
             guard._answers[ticket] = list(refused)
-        return found
+        return answer
 
     monkeypatch.setattr(Guard, "_read_lines", refusing)
     child = order(ready)
@@ -276,10 +276,10 @@ def test_a_child_has_the_umask_and_limits_of_this_process(guard: Guard) -> None:
 def test_a_process_that_may_not_open_its_directory_forks(ready: Guard, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = os.open
 
-    def refused(path: Any, *words: Any, **terms: Any) -> int:
+    def refused(path: Any, *words: Any, **options: Any) -> int:
         if path == ".":
             raise PermissionError(13, "Permission denied", ".")
-        return opened(path, *words, **terms)
+        return opened(path, *words, **options)
 
     monkeypatch.setattr(os, "open", refused)
     assert run(ready, "echo", "hello") == "hello"

@@ -86,19 +86,19 @@ def secret(monkeypatch: pytest.MonkeyPatch) -> None:
 Send = Callable[[dict[str, Any]], str | None]
 
 
-def as_task(terms: dict[str, Any]) -> str | None:
+def as_task(request: dict[str, Any]) -> str | None:
     """The error of a request task, if it failed."""
     plan = Constellation("p")
-    plan.add(Task("a", http=terms, inputs={"given": {"secret": "MY_VALUE"}}))
+    plan.add(Task("a", http=request, inputs={"given": {"secret": "MY_VALUE"}}))
     node = asyncio.run(Orchestrator([LocalDevice("here")]).run(plan))["a"]
     return None if node.error is None else str(node.error)
 
 
-def as_run(terms: dict[str, Any]) -> str | None:
+def as_run(request: dict[str, Any]) -> str | None:
     """The same as the work of a run."""
-    flow = Workflow("w", http=terms)
-    given = {"given": {"secret": "MY_VALUE"}}
-    work = RunWork(Run("r1", "w", 1, 0.0, "test", epoch=3), flow, given, lambda _: None, lambda _: None)
+    flow = Workflow("w", http=request)
+    inputs = {"given": {"secret": "MY_VALUE"}}
+    work = RunWork(Run("r1", "w", 1, 0.0, "test", epoch=3), flow, inputs, lambda _: None, lambda _: None)
 
     async def main() -> str | None:
         executors = DeviceExecutor(DevicePolicy.open(), device="kitchen", session="s1")
@@ -153,8 +153,8 @@ def test_the_same_origin_is_told_everything(
     send: Send, home: Any, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ascii_only(monkeypatch)
-    terms = {"method": "PUT", "url": f"{home.url}/{status}/to//there", "headers": HEADERS, "json": {"k": SECRET}}
-    assert send(terms) is None
+    request = {"method": "PUT", "url": f"{home.url}/{status}/to//there", "headers": HEADERS, "json": {"k": SECRET}}
+    assert send(request) is None
     first, second = home.asked
     assert second.headers["x-key"] == "s3cr3t-value/1"
     assert second.body == ("" if status in (302, 303) else first.body)

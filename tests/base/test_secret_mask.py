@@ -36,7 +36,7 @@ from tests.orchestrator.orchestrator_scenes import independent
 
 
 def lower(text: str) -> str:
-    return re.sub("%[0-9A-F]{2}", lambda found: found[0].lower(), text)
+    return re.sub("%[0-9A-F]{2}", lambda match: match[0].lower(), text)
 
 
 def escaped(text: str) -> str:

@@ -43,17 +43,17 @@ DANGEROUS += [
 ]
 
 
-def as_task(inputs: dict[str, Any], **terms: Any) -> Any:
+def as_task(inputs: dict[str, Any], **options: Any) -> Any:
     plan = Constellation("p")
-    plan.add(Task("a", inputs=inputs, **terms))
+    plan.add(Task("a", inputs=inputs, **options))
     node = asyncio.run(Orchestrator([LocalDevice("here")]).run(plan))["a"]
     if node.error is not None:
         raise node.error
     return node.value
 
 
-def as_run(inputs: dict[str, Any], policy: DevicePolicy | None = None, **terms: Any) -> Any:
-    flow = Workflow("w", **terms)
+def as_run(inputs: dict[str, Any], policy: DevicePolicy | None = None, **options: Any) -> Any:
+    flow = Workflow("w", **options)
     work = RunWork(Run("r1", "w", 1, 0.0, "test", epoch=3), flow, inputs, lambda _: None, lambda _: None)
 
     async def main() -> Any:
@@ -71,8 +71,8 @@ Send = Callable[..., Any]
 both = pytest.mark.parametrize("send", [as_task, as_run])
 
 
-def variables_of(send: Send, inputs: dict[str, Any], **terms: Any) -> dict[str, str]:
-    output = send(inputs, **(terms or {"argv": ["env", "-0"]}))
+def variables_of(send: Send, inputs: dict[str, Any], **options: Any) -> dict[str, str]:
+    output = send(inputs, **(options or {"argv": ["env", "-0"]}))
     return dict(line.split("=", 1) for line in output.strip("\0").split("\0"))
 
 
@@ -183,6 +183,6 @@ NAMES = st.sampled_from([*DANGEROUS, "mean", "", "a=b", "a b", "1", "BASH_FUNC_l
 def test_whatever_is_sent_nothing_that_the_system_reads_changes(inputs: dict[str, Any]) -> None:
     line = " ".join(f"${name} {name}" for name in inputs)
     texts = command_inputs.input_texts(inputs)
-    given = command_inputs.bare_variables(texts, line, lambda name: task_inputs.mentions_name(line, name))
-    assert not [name for name in given if name in DANGEROUS or not name.isidentifier()]
+    variables = command_inputs.bare_variables(texts, line, lambda name: task_inputs.mentions_name(line, name))
+    assert not [name for name in variables if name in DANGEROUS or not name.isidentifier()]
     assert all(name.startswith("ASTERISM_INPUT_") for name in command_inputs.prefixed_variables(texts, line))

@@ -46,9 +46,9 @@ async def shown(context: ssl.SSLContext) -> bytes:
         client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
         port = server.sockets[0].getsockname()[1]
         _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=client)
-        found = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        certificate = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
         writer.close()
-        return bytes(found)
+        return bytes(certificate)
 
 
 def in_file(address: ListenAddress) -> bytes:

@@ -19,9 +19,9 @@ def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def data(text: str) -> Any:
-    found, mistakes = parse_yaml(text)
+    document, mistakes = parse_yaml(text)
     assert mistakes == []
-    return found
+    return document
 
 
 def mistake(text: str) -> Mistake:
@@ -57,9 +57,9 @@ def mistake(text: str) -> Mistake:
     ],
 )
 def test_values_are_those_of_json(written: str, meant: Any) -> None:
-    found = data(f"key: {written}\n")["key"]
-    assert found == meant
-    assert type(found) is type(meant) or isinstance(found, type(meant) if meant is not None else type(None))
+    value = data(f"key: {written}\n")["key"]
+    assert value == meant
+    assert type(value) is type(meant) or isinstance(value, type(meant) if meant is not None else type(None))
 
 
 @pytest.mark.parametrize("tag", ["!!int 5", "!!float 5", "!!bool true", "!!null ~", "!!binary aGk=", "!mine 5", "! 5"])
@@ -98,13 +98,13 @@ def test_keys_are_text_whatever_they_look_like() -> None:
 
 
 def test_lines_are_remembered() -> None:
-    found = data("a: 1\nb:\n  - x\n  - y: 2\n    z: 3\n")
-    assert line_of(found, ("a",)) == 1
-    assert line_of(found, ("b", 0)) == 3
-    assert line_of(found, ("b", 1, "z")) == 5
-    assert line_of(found, ("b", 1, "missing")) == 4
-    assert line_of(found, ("b", "not an index")) == 2
-    assert line_of(found, ()) == 1
+    document = data("a: 1\nb:\n  - x\n  - y: 2\n    z: 3\n")
+    assert line_of(document, ("a",)) == 1
+    assert line_of(document, ("b", 0)) == 3
+    assert line_of(document, ("b", 1, "z")) == 5
+    assert line_of(document, ("b", 1, "missing")) == 4
+    assert line_of(document, ("b", "not an index")) == 2
+    assert line_of(document, ()) == 1
 
 
 def test_an_empty_file_is_nothing() -> None:
@@ -113,9 +113,9 @@ def test_an_empty_file_is_nothing() -> None:
 
 
 def test_a_key_that_is_there_twice_is_told_with_both_lines() -> None:
-    found, [only] = parse_yaml("a: 1\nb: 2\na: 3\n")
+    document, [only] = parse_yaml("a: 1\nb: 2\na: 3\n")
     assert only == Mistake(3, "the key 'a' is here twice; the first is in line 1")
-    assert found == {"a": 1, "b": 2}
+    assert document == {"a": 1, "b": 2}
 
 
 @pytest.mark.parametrize(
@@ -145,9 +145,9 @@ def test_a_bracket_that_is_never_closed_is_told_with_the_line_it_began_in() -> N
 
 
 def test_an_alias_shares_what_it_stands_for() -> None:
-    found = data("a: &a {x: 1}\nb: *a\n")
-    assert found["b"] is found["a"]
-    assert isinstance(found["b"], YamlMapping)
+    document = data("a: &a {x: 1}\nb: *a\n")
+    assert document["b"] is document["a"]
+    assert isinstance(document["b"], YamlMapping)
 
 
 def test_aliases_of_aliases_do_not_explode() -> None:

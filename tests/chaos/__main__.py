@@ -18,26 +18,26 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=5000)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        if given.engine == "sqlite":
-            return _play(f"sqlite:///{folder}/fleet.db", Path(folder), given)
+        if options.engine == "sqlite":
+            return _play(f"sqlite:///{folder}/fleet.db", Path(folder), options)
         from tests.store.postgres_server import running_server
 
         with running_server() as url:
-            return _play(url, Path(folder), given)
+            return _play(url, Path(folder), options)
 
 
-def _play(store: str, folder: Path, given: argparse.Namespace) -> int:
-    fire = Fire(store, folder, given.runs, given.seconds, given.seed)
+def _play(store: str, folder: Path, options: argparse.Namespace) -> int:
+    fire = Fire(store, folder, options.runs, options.seconds, options.seed)
     began = time.monotonic()
     made, runs = asyncio.run(fire.play())
     wrong = problems(fire, made, runs)
     epochs = sum(run.epoch for run in runs)
-    late = sum(1 for run in runs for one in run.previous if one.reason == "timeout")
+    late = sum(1 for run in runs for assignment in run.previous if assignment.reason == "timeout")
     print(
-        f"{given.engine}: {len(runs):,} runs in {time.monotonic() - began:.0f} s, {fire.killed} kills, {fire.stopped} "
-        f"freezes, {epochs:,} grants ({late:,} of them lost); {len(wrong)} promises broken"
+        f"{options.engine}: {len(runs):,} runs in {time.monotonic() - began:.0f} s, {fire.killed} kills, "
+        f"{fire.stopped} freezes, {epochs:,} grants ({late:,} of them lost); {len(wrong)} promises broken"
     )
     for line in wrong[:20]:
         print(f"  {line}")

@@ -114,10 +114,10 @@ class Fire:
         made = []
         for number in range(self.runs):
             flow = command if number % 20 == 0 else plain
-            given = {"seconds": chance.choice([0.0, 0.0, 0.01, 0.1, 1.0])} if flow is plain else {}
+            inputs = {"seconds": chance.choice([0.0, 0.0, 0.01, 0.1, 1.0])} if flow is plain else {}
             while True:
                 try:
-                    made.append((await fleet.create(flow, given, key=f"run {number}")).id)
+                    made.append((await fleet.create(flow, inputs, key=f"run {number}")).id)
                     break
                 except StoreUnavailable:
                     continue
@@ -158,8 +158,8 @@ class Fire:
 
 def problems(fire: Fire, made: list[str], runs: list[Run]) -> list[str]:
     """Everything that is not as promised."""
-    found = {run.id: run for run in runs}
-    wrong = [f"{run_id} was acknowledged and is lost" for run_id in made if run_id not in found]
+    stored = {run.id: run for run in runs}
+    wrong = [f"{run_id} was acknowledged and is lost" for run_id in made if run_id not in stored]
     wrong += [f"{run.id} was created twice" for run in runs if run.id not in set(made)]
     wrong += [f"{run.id} is {run.status}: {run.error}" for run in runs if run.status is not COMPLETED]
     began = fire.beginnings()

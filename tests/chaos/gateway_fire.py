@@ -77,9 +77,9 @@ class Proxy:
             for flow in flows:
                 flow.cancel()
             await asyncio.gather(*flows, return_exceptions=True)
-            for one in (writer, out):
-                one.transport.abort()
-                self._writers.discard(one)
+            for stream in (writer, out):
+                stream.transport.abort()
+                self._writers.discard(stream)
 
     async def _flow(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, direction: str) -> None:
         with contextlib.suppress(OSError):
@@ -166,6 +166,6 @@ class GatewayFire(Fire):
     async def _until_joined(self, fleet: Fleet) -> None:
         """Wait until every device has joined once: its code is valid for ten minutes."""
         await fleet.workflows.add(Workflow("plain", call="tests.chaos.work:work", **TERMS))  # type: ignore[arg-type]
-        while {one.device for one in await fleet.devices()} < set(self.codes):
+        while {session.device for session in await fleet.devices()} < set(self.codes):
             assert all(process.poll() is None for process in self.processes.values()), "a process has ended"
             await asyncio.sleep(0.05)

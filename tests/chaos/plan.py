@@ -54,7 +54,7 @@ class PlanFire:
         plan = Constellation(NAME)
         for number in range(self.tasks):
             above = [number - 10 - number % 10 + place for place in (number % 10, (number + 3) % 10)]
-            after = [f"t{one}" for one in above if number >= 10]
+            after = [f"t{earlier}" for earlier in above if number >= 10]
             plan.add(Task(f"t{number}", shell=LINE if number < self.tasks - 1 else LAST), after or None)
         return plan
 
@@ -128,5 +128,7 @@ class PlanFire:
         for run in runs.values():
             if written[run.id, str(run.epoch)] != 1:
                 wrong.append(f"{run.key} is completed in epoch {run.epoch}, which wrote nothing")
-            wrong += [f"{run.key} went on after its end" for one, e in written if one == run.id and int(e) > run.epoch]
+            wrong += [
+                f"{run.key} went on after its end" for run_id, e in written if run_id == run.id and int(e) > run.epoch
+            ]
         return wrong

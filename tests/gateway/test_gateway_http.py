@@ -119,16 +119,16 @@ async def test_a_device_executes_runs_over_http_with_large_values_and_its_output
             assert set(ended[1].output) == {"$blob", "size"}
             [log] = await fleet.logs(small.id)
             assert log.text == "heard 5\n"
-        assert [one.state for one in await fleet.devices()] == ["ended"]
+        assert [session.state for session in await fleet.devices()] == ["ended"]
         await transport.close()
 
 
 @asynccontextmanager
-async def device(fleet: Fleet, app: httpx.ASGITransport, **terms: Any) -> AsyncIterator[DeviceAgent]:
+async def device(fleet: Fleet, app: httpx.ASGITransport, **options: Any) -> AsyncIterator[DeviceAgent]:
     """A device that has joined over HTTP."""
     transport, key = HttpTransport("http://server", inner=app), DeviceKey.new()
     await enrol(transport, key, "lab-1", await invite(fleet.store, name="*"))
-    agent = DeviceAgent(GatewayAccess(transport, key, MemoryOutbox()), "lab-1", **terms)
+    agent = DeviceAgent(GatewayAccess(transport, key, MemoryOutbox()), "lab-1", **options)
     async with working(agent):
         yield agent
     await transport.close()
@@ -198,12 +198,16 @@ def test_parts_of_a_log_are_its_lines_and_lines_are_cut_at_the_same_places_again
             first += chunk.line_count
         parts = log_parts(PutLog("r", 1, chunks, (3, 5)))
         pieces = [piece for part in parts for piece in part.chunks]
-        assert [line for piece in pieces for line in _lines(piece)] == [line for one in chunks for line in _lines(one)]
+        assert [line for piece in pieces for line in _lines(piece)] == [
+            line for chunk in chunks for line in _lines(chunk)
+        ]
         assert all(piece.lines == len(_lines(piece)) for piece in pieces)
-        assert [one.first + one.lines for one in pieces] == [*(one.first for one in pieces[1:]), first]
+        assert [piece.first + piece.lines for piece in pieces] == [*(piece.first for piece in pieces[1:]), first]
         assert [part.drop for part in parts] == [*[None] * (len(parts) - 1), (3, 5)]
         longer = [*chunks[0].value, [2.0, "stdout", data.draw(st.text("ab\n", max_size=200))]]
-        once, again = (log_parts(PutLog("r", 1, [StoredChunk(1, 1, 0, one)])) for one in (chunks[0].value, longer))
+        once, again = (
+            log_parts(PutLog("r", 1, [StoredChunk(1, 1, 0, content)])) for content in (chunks[0].value, longer)
+        )
         assert _firsts(once) <= _firsts(again), "what was written before is replaced"
 
 
@@ -482,7 +486,7 @@ def odd_messages(grant: str) -> st.SearchStrategy[dict[str, Any]]:
         {"kinds": kinds, "reports": st.lists(st.fixed_dictionaries(about), max_size=2)},
         optional={"steps": st.lists(st.fixed_dictionaries(step), max_size=2)},
     )
-    return st.builds(lambda one, two: {**FIELDS, "seconds": 0, **two, **one}, changes, more)
+    return st.builds(lambda change, two: {**FIELDS, "seconds": 0, **two, **change}, changes, more)
 
 
 async def test_odd_messages_of_devices_are_no_errors_of_the_server(tmp_path: Path) -> None:
@@ -503,13 +507,13 @@ async def test_odd_messages_of_devices_are_no_errors_of_the_server(tmp_path: Pat
             assert answer.status_code == 200, answer.text
         taken = answer.json()["runs"]
         messages = odd_messages(taken[0][1])
-        found: list[tuple[str, dict[str, Any]]] = []
+        drawn: list[tuple[str, dict[str, Any]]] = []
         rows = st.tuples(st.sampled_from(OPERATIONS), messages)
 
         @settings(max_examples=100, database=None, deadline=None, suppress_health_check=list(HealthCheck))
         @given(rows)
-        def collect(one: tuple[str, dict[str, Any]]) -> None:
-            found.append(one)
+        def collect(row: tuple[str, dict[str, Any]]) -> None:
+            drawn.append(row)
 
         log = {"chunks": [[10**30, [[1.0, "stdout", "x"]]]], "drop": None}
         known = [
@@ -517,7 +521,7 @@ async def test_odd_messages_of_devices_are_no_errors_of_the_server(tmp_path: Pat
             ("steps", {"steps": [{"do": "start", "grant": taken[0][1], "log": log}]}),
         ]
         await asyncio.to_thread(collect)  # drawing takes long
-        for operation, message in [*known, *found]:
+        for operation, message in [*known, *drawn]:
             answer = await post(app, operation, json.dumps(message).encode(), authorization=bearer)
             assert answer.status_code < 500, (operation, message, answer.text)
         await transport.close()
@@ -536,12 +540,12 @@ async def test_a_second_server_monitors_when_the_first_stops() -> None:
         agent = DeviceAgent(first, name, slots=0)
         task = asyncio.create_task(agent.run())
         await agent.joined.wait()
-        before = [one.id for one in await second.devices() if one.state == "open"]
+        before = [session.id for session in await second.devices() if session.state == "open"]
         async with monitor_beside(second, DevicePolicy.open()):
             await asyncio.sleep(3 * MONITOR_RETRY)
-            assert [one.id for one in await second.devices() if one.state == "open"] == before
+            assert [session.id for session in await second.devices() if session.state == "open"] == before
             agent.drain()
             await task
             await asyncio.sleep(3 * MONITOR_RETRY)
-            [after] = [one.id for one in await second.devices() if one.state == "open"]
+            [after] = [session.id for session in await second.devices() if session.state == "open"]
             assert after not in before

@@ -65,10 +65,10 @@ def independent(*tasks: Task, id: str = "plan") -> Constellation:
     return plan
 
 
-def orchestrate(plan: Constellation, *, seed: int | None = None, **terms: Any) -> Result:
+def orchestrate(plan: Constellation, *, seed: int | None = None, **options: Any) -> Result:
     """Run a plan in virtual time, on one device without a limit if no other is named, and check every invariant."""
-    terms.setdefault("devices", [LocalDevice("device")])
-    result = run(Orchestrator(**terms).run(plan), seed=seed)
+    options.setdefault("devices", [LocalDevice("device")])
+    result = run(Orchestrator(**options).run(plan), seed=seed)
     check_invariants(plan)
     return result
 

@@ -312,9 +312,9 @@ def test_with_rank_the_longest_tail_goes_first_among_equal_priorities() -> None:
         made.add(Task("urgent", call=after(1), priority="high"))
         return made
 
-    one = [LocalDevice("one", slots=1)]
-    assert order(orchestrate(plan(), devices=one)) == ["urgent", "short", "head", "tail"]
-    assert order(orchestrate(plan(), devices=one, rank=True)) == ["urgent", "head", "tail", "short"]
+    devices = [LocalDevice("one", slots=1)]
+    assert order(orchestrate(plan(), devices=devices)) == ["urgent", "short", "head", "tail"]
+    assert order(orchestrate(plan(), devices=devices, rank=True)) == ["urgent", "head", "tail", "short"]
 
 
 class Gauge:

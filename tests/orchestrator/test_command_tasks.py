@@ -25,11 +25,11 @@ from tests.process_scenes import PATIENCE, alive, soon, soon_async
 PYTHON = sys.executable
 
 
-def execute(*tasks: Task, seconds: float = 300.0, **terms: Any) -> Any:
+def execute(*tasks: Task, seconds: float = 300.0, **options: Any) -> Any:
     """Run tasks one after the other, in real time."""
 
     async def main() -> Any:
-        orchestrator = Orchestrator([LocalDevice("device", **terms)])
+        orchestrator = Orchestrator([LocalDevice("device", **options)])
         return await deadline(orchestrator.run(chain(*tasks)), seconds)
 
     return asyncio.run(main())
@@ -173,13 +173,13 @@ def test_the_result_of_a_function_has_the_same_limit_where_results_are_json() ->
     def rows() -> list[str]:
         return ["abc", "def"]
 
-    terms = {"json_results": True, "result_limit": 12}
+    options = {"json_results": True, "result_limit": 12}
     assert "the result of task 'a' has 13 bytes, and the limit is 12" in str(
-        execute(Task("a", rows), **terms)["a"].error
+        execute(Task("a", rows), **options)["a"].error
     )
-    assert execute(Task("a", rows), **{**terms, "result_limit": 13})["a"].value == ["abc", "def"]
-    assert isinstance(execute(Task("a", lambda: "é" * 7), **terms)["a"].error, TooLarge)
-    assert execute(Task("a", lambda: 7), **terms)["a"].value == 7
+    assert execute(Task("a", rows), **{**options, "result_limit": 13})["a"].value == ["abc", "def"]
+    assert isinstance(execute(Task("a", lambda: "é" * 7), **options)["a"].error, TooLarge)
+    assert execute(Task("a", lambda: 7), **options)["a"].value == 7
     assert execute(Task("a", rows), result_limit=1)["a"].value == ["abc", "def"]
     with pytest.raises(ValueError, match="result_limit must be a number of bytes, 0 or more, not -1"):
         LocalDevice("device", result_limit=-1)
@@ -242,13 +242,13 @@ def test_a_secret_reaches_the_command_and_never_its_error_or_its_story(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("MY_TOKEN", "s3cr3t-value")
-    terms: dict[str, Any] = {"env": {"TOKEN": {"secret": "MY_TOKEN"}}, "inputs": {"word": {"secret": "MY_TOKEN"}}}
+    options: dict[str, Any] = {"env": {"TOKEN": {"secret": "MY_TOKEN"}}, "inputs": {"word": {"secret": "MY_TOKEN"}}}
     result = execute(
-        Task("check", shell='test "$TOKEN" = s3cr3t-value && echo right', **terms),
-        Task("text", shell='echo "token: $TOKEN"', **terms),
-        Task("json", shell="""printf '{"t": "%s", "l": ["%s"]}' "$TOKEN" "$TOKEN" """, **terms),
-        Task("argv", argv=["echo", "{word}"], **terms),
-        Task("fails", shell='echo "bad $TOKEN" >&2; exit 1', **terms),
+        Task("check", shell='test "$TOKEN" = s3cr3t-value && echo right', **options),
+        Task("text", shell='echo "token: $TOKEN"', **options),
+        Task("json", shell="""printf '{"t": "%s", "l": ["%s"]}' "$TOKEN" "$TOKEN" """, **options),
+        Task("argv", argv=["echo", "{word}"], **options),
+        Task("fails", shell='echo "bad $TOKEN" >&2; exit 1', **options),
     )
     assert result["check"].value == "right"
     assert result["text"].value == "token: s3cr3t-value"  # results are data, and never altered

@@ -31,8 +31,10 @@ pytestmark = pytest.mark.virtual_time
 class Refusing(LocalDevice):
     """A device that gives the first ``times`` tasks back, or loses them."""
 
-    def __init__(self, id: str, times: float = float("inf"), error: type[Exception] = DeviceUnavailable, **terms: Any):
-        super().__init__(id, **terms)
+    def __init__(
+        self, id: str, times: float = float("inf"), error: type[Exception] = DeviceUnavailable, **options: Any
+    ):
+        super().__init__(id, **options)
         self.times, self.error, self.calls = times, error, 0
 
     async def execute(self, work: Any) -> Any:
@@ -45,10 +47,10 @@ class Refusing(LocalDevice):
 # -- who gets it -------------------------------------------------------------------------------------------------------
 
 
-def spread(strategy: Any, **terms: Any) -> list[str | None]:
+def spread(strategy: Any, **options: Any) -> list[str | None]:
     devices = [LocalDevice("a", slots=4), LocalDevice("b", slots=2), LocalDevice("c", slots=4)]
     tasks = [Task(f"t{n}", call=after(1)) for n in range(6)]
-    result = orchestrate(independent(*tasks), devices=devices, strategy=strategy, **terms)
+    result = orchestrate(independent(*tasks), devices=devices, strategy=strategy, **options)
     return [task.device for task in result]
 
 

@@ -58,12 +58,12 @@ class Editor:
         return self._answers.pop(0) if self._answers else None
 
 
-def orchestrator(editor: Any = None, **terms: Any) -> Orchestrator:
-    return Orchestrator([LocalDevice("here", slots=9)], editor=editor, **terms)
+def orchestrator(editor: Any = None, **options: Any) -> Orchestrator:
+    return Orchestrator([LocalDevice("here", slots=9)], editor=editor, **options)
 
 
-async def run(editor: Any, made: Constellation, **terms: Any) -> Result:
-    return await orchestrator(editor, **terms).run(made)
+async def run(editor: Any, made: Constellation, **options: Any) -> Result:
+    return await orchestrator(editor, **options).run(made)
 
 
 # -- scope -------------------------------------------------------------------------------------------------------------
@@ -76,13 +76,13 @@ async def test_an_answer_outside_the_scope_goes_back_with_every_reason() -> None
     assert result.state == "completed"
     assert sorted(RAN) == ["deploy", "fetch", "fix-1", "read"]
     (rejected,) = [event for event in editor.heard[1] if event.kind == "edit_rejected"]
-    assert [(one.edit, one.rule) for one in rejected.violations] == [(0, "scope"), (1, "scope")]
+    assert [(violation.edit, violation.rule) for violation in rejected.violations] == [(0, "scope"), (1, "scope")]
     assert "its tasks are fix-*" in rejected.violations[0].message
 
 
 async def test_an_editor_that_insists_is_given_up_and_the_plan_goes_on() -> None:
     editor = Editor(*[[RemoveTask("deploy")]] * 50)
-    result = await run(editor, plan(), scopes=SCOPE, max_rejections=2, edit_on=lambda one: one.id == "fetch")
+    result = await run(editor, plan(), scopes=SCOPE, max_rejections=2, edit_on=lambda node: node.id == "fetch")
     assert (result.state, RAN, len(editor.heard)) == ("completed", ["fetch", "read", "deploy"], 3)
     assert result.cycles[0].outcome == "abandoned"
 
@@ -91,7 +91,10 @@ async def test_violations_of_the_plan_and_of_the_scope_are_told_together() -> No
     editor = Editor([CancelTask("nobody"), RemoveTask("deploy")])
     await run(editor, plan(), scopes=SCOPE)
     (rejected,) = [event for event in editor.heard[1] if event.kind == "edit_rejected"]
-    assert [(one.edit, one.rule) for one in rejected.violations] == [(0, "unknown_task"), (1, "scope")]
+    assert [(violation.edit, violation.rule) for violation in rejected.violations] == [
+        (0, "unknown_task"),
+        (1, "scope"),
+    ]
 
 
 async def test_a_person_has_no_scope_and_an_editor_by_command_has() -> None:
@@ -138,9 +141,9 @@ async def test_without_the_check_an_answer_outside_the_scope_is_applied(monkeypa
 # -- taint -------------------------------------------------------------------------------------------------------------
 
 
-async def decided(editor: Any, decide: Callable[[Orchestrator, int], Any], **terms: Any) -> Result:
+async def decided(editor: Any, decide: Callable[[Orchestrator, int], Any], **options: Any) -> Result:
     """Run a plan with an untrusted task whose editor's answer waits; a person decides a minute later."""
-    runner = orchestrator(editor, **terms)
+    runner = orchestrator(editor, **options)
     running = asyncio.ensure_future(runner.run(plan(untrusted=True)))
     await asyncio.sleep(60.0)
     (edit,) = runner.approvals()
@@ -235,7 +238,7 @@ async def test_a_refusal_with_a_reason_goes_back_to_the_editor() -> None:
 
 async def test_the_next_answer_may_follow_the_reason() -> None:
     editor = Editor([AddTask(task("x"))], None, None, [CancelTask("deploy")])
-    runner = orchestrator(editor, approvals=WAITS, edit_on=lambda one: one.id == "fetch")
+    runner = orchestrator(editor, approvals=WAITS, edit_on=lambda node: node.id == "fetch")
     made = plan()
     made.add(task("slow", inputs={"name": "slow", "seconds": 500.0}))
     made.add(task("last"), "slow")
@@ -297,11 +300,11 @@ async def test_a_group_of_an_editor_is_judged_by_all_that_it_may_become(levels: 
     for _ in range(levels):
         template = {"foreach": {"from": "list", "template": template}}
     batch = [AddTask(Task.from_json({"id": "g", **template})), AddDependency("list", "g")]
-    for terms in ({"scopes": [EditScope.parse("executors=argv")]}, {"scopes": [EditScope.parse("adds=1 size=3")]}):
+    for options in ({"scopes": [EditScope.parse("executors=argv")]}, {"scopes": [EditScope.parse("adds=1 size=3")]}):
         made = Constellation("p")
         made.add(Task("list", call=names))
         made.add(task("last"), "list")
-        await run(Editor(batch), made, edit_on="all", max_rejections=0, **terms)
+        await run(Editor(batch), made, edit_on="all", max_rejections=0, **options)
         assert sorted(made.nodes) == ["last", "list"]
     made = Constellation("p")
     made.add(Task("list", call=names))

@@ -29,10 +29,10 @@ pytestmark = pytest.mark.virtual_time
 POLICIES = ["global", "scoped", "speculative"]
 
 
-def edited(plan: Constellation, **terms: Any) -> tuple[Any, Diary]:
+def edited(plan: Constellation, **options: Any) -> tuple[Any, Diary]:
     """Run a plan in virtual time and listen to its edit cycles."""
-    terms.setdefault("devices", [LocalDevice("device")])
-    orchestrator = Orchestrator(**terms)
+    options.setdefault("devices", [LocalDevice("device")])
+    orchestrator = Orchestrator(**options)
     diary = Diary(orchestrator, EditEvent)
     result = run(orchestrator.run(plan))
     check_invariants(plan)
@@ -343,7 +343,7 @@ async def test_confirmation_is_the_moment_of_the_event() -> None:
     await orchestrator.run(provisional_chain("b", "c"))
     assert [
         (kind, task, round(when, 3))
-        for kind, task, when in [one for one in heard if one[0] in ("task_completed", "task_confirmed")]
+        for kind, task, when in [event for event in heard if event[0] in ("task_completed", "task_confirmed")]
     ] == [
         ("task_completed", "root", 1.0),
         ("task_completed", "b", 6.0),

@@ -38,11 +38,11 @@ from tests.orchestrator.orchestrator_scenes import (
 pytestmark = pytest.mark.virtual_time
 
 
-def observed(plan: Constellation, *subscribe: Any, **terms: Any) -> Any:
+def observed(plan: Constellation, *subscribe: Any, **options: Any) -> Any:
     """Run a plan in virtual time; ``subscribe`` are functions that get the orchestrator before it begins."""
 
     async def main() -> Any:
-        made = Orchestrator(**{"devices": [LocalDevice("device")], **terms})
+        made = Orchestrator(**{"devices": [LocalDevice("device")], **options})
         kept = [function(made) for function in subscribe]
         return await made.run(plan), *kept
 

@@ -19,10 +19,10 @@ pytestmark = pytest.mark.virtual_time
 Scene = Callable[[Orchestrator], Coroutine[Any, Any, None]]
 
 
-def outside(plan: Constellation | None = None, **terms: Any) -> tuple[Orchestrator, Diary, asyncio.Task[Any]]:
+def outside(plan: Constellation | None = None, **options: Any) -> tuple[Orchestrator, Diary, asyncio.Task[Any]]:
     """Run a -> b, each of a second, while the test plays the editor."""
     plan = plan or chain(Task("a", call=after(1)), Task("b", call=after(1, "b")), id="p")
-    orchestrator = Orchestrator([LocalDevice("device")], external=True, **{"claim_timeout": 30, **terms})
+    orchestrator = Orchestrator([LocalDevice("device")], external=True, **{"claim_timeout": 30, **options})
 
     async def verified() -> Any:
         result = await orchestrator.run(plan)

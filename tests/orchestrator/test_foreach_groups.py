@@ -28,11 +28,11 @@ async def double(number: Any) -> Any:
     return number * 2
 
 
-def grouped(items: Any, *, most: int = 5, **terms: Any) -> Constellation:
+def grouped(items: Any, *, most: int = 5, **options: Any) -> Constellation:
     """``list`` returns the items, ``it`` doubles each of them, ``last`` gets the results."""
     plan = Constellation("plan")
     plan.add(Task("list", call=after(1, items)))
-    template = Task("it", call=f"{MODULE}:double", inputs={"number": "{item}"}, **terms)
+    template = Task("it", call=f"{MODULE}:double", inputs={"number": "{item}"}, **options)
     plan.add(deferred_group(template, {"from": "list", "max": most, "at": "plan.yaml:7"}, {}), "list")
     plan.add(Task("last", call=echo, inputs={"values": {"from": "it"}}), "it")
     return plan
@@ -42,8 +42,8 @@ async def echo(values: Any) -> Any:
     return values
 
 
-def finished(plan: Constellation, **terms: Any) -> Result:
-    return run(Orchestrator([LocalDevice("laptop", slots=20)], **terms).run(plan))
+def finished(plan: Constellation, **options: Any) -> Result:
+    return run(Orchestrator([LocalDevice("laptop", slots=20)], **options).run(plan))
 
 
 @pytest.mark.parametrize("policy", ["scoped", "global", "speculative"])

@@ -30,9 +30,9 @@ from tests.orchestrator.orchestrator_scenes import (
 pytestmark = pytest.mark.virtual_time
 
 
-def start(plan: Constellation, **terms: Any) -> tuple[Orchestrator, asyncio.Task[Any]]:
-    terms.setdefault("devices", [LocalDevice("device")])
-    orchestrator = Orchestrator(**terms)
+def start(plan: Constellation, **options: Any) -> tuple[Orchestrator, asyncio.Task[Any]]:
+    options.setdefault("devices", [LocalDevice("device")])
+    orchestrator = Orchestrator(**options)
     return orchestrator, asyncio.create_task(orchestrator.run(plan))
 
 
@@ -41,8 +41,8 @@ def start(plan: Constellation, **terms: Any) -> tuple[Orchestrator, asyncio.Task
 
 def test_an_empty_plan_completes_at_once_with_and_without_an_editor() -> None:
     editor = Script()
-    for terms in ({}, {"editor": editor}, {"external": True}):
-        result = orchestrate(Constellation(), **terms)
+    for options in ({}, {"editor": editor}, {"external": True}):
+        result = orchestrate(Constellation(), **options)
         assert result.state == "completed"
         assert result.summary.makespan == 0
         assert result.summary.parallelism.ratio == 0
@@ -241,7 +241,7 @@ async def test_cancel_ends_a_paused_plan() -> None:
 
 
 @pytest.mark.parametrize(
-    "action", [lambda one: one.pause("p"), lambda one: one.resume("p"), lambda one: one.why("a", "p")]
+    "action", [lambda runner: runner.pause("p"), lambda runner: runner.resume("p"), lambda runner: runner.why("a", "p")]
 )
 async def test_a_command_for_a_plan_that_does_not_run_is_refused(action: Any) -> None:
     orchestrator = Orchestrator([LocalDevice("d")])

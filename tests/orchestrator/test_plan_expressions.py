@@ -24,8 +24,8 @@ def plan_with(when: str) -> Constellation:
     return plan
 
 
-def orchestrator(**terms: object) -> Orchestrator:
-    return Orchestrator([LocalDevice("here")], **terms)  # type: ignore[arg-type]
+def orchestrator(**options: object) -> Orchestrator:
+    return Orchestrator([LocalDevice("here")], **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("bomb", CONSTANT.values(), ids=CONSTANT)
@@ -51,7 +51,7 @@ def test_an_edit_with_a_condition_that_always_costs_too_much_is_rejected(bomb: s
     plan.evaluate, plan.check_condition = expressions.evaluate, expressions.check
     with pytest.raises(EditRejected, match="steps") as rejection:
         plan.apply(answers[0], 0.0)
-    assert [one.rule for one in rejection.value.violations] == ["condition"]
+    assert [violation.rule for violation in rejection.value.violations] == ["condition"]
 
     result = orchestrator(editor=lambda view, events: answers.pop() if answers else None).run_sync(plan)
     assert answers == []

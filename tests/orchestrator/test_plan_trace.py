@@ -118,12 +118,12 @@ def test_names_attributes_and_values_of_spans_are_few_however_large_the_plan(spa
     documented = set(re.findall(r"`(asterism[.a-z]+)`", TRACES.read_text("utf-8")))
     documented |= {f"asterism.plan.{name}" for name in ("version", "tasks")}
     documented |= {f"asterism.cycle.{name}" for name in ("outcome", "edits", "rejections")}
-    found = [span for span in spans.all() if span.name != "http"]  # that of the client
-    assert {name for span in found for name in attributes(span) if not name.startswith("gen_ai.")} <= documented
+    own_spans = [span for span in spans.all() if span.name != "http"]  # that of the client
+    assert {name for span in own_spans for name in attributes(span) if not name.startswith("gen_ai.")} <= documented
     tasks = {f"{kind} {task.id}" for task in plan for kind in ("task", "hold")}
-    assert {span.name for span in found} - tasks == {"plan nightly", "edit cycle", "chat large-1"}
+    assert {span.name for span in own_spans} - tasks == {"plan nightly", "edit cycle", "chat large-1"}
     assert len(spans.named("edit cycle")) > 1
-    for span in found:
+    for span in own_spans:
         assert len(span.links) <= MOST_LISTED
         assert len(span.status.description or "") <= trace_context.LONGEST_ERROR
         for value in attributes(span).values():

@@ -82,8 +82,8 @@ def execute(plan: Constellation) -> Any:
     return asyncio.run(main())
 
 
-def fetch(http: dict[str, Any], **terms: Any) -> Any:
-    result = execute(independent(Task("a", http=http, **terms)))
+def fetch(http: dict[str, Any], **options: Any) -> Any:
+    result = execute(independent(Task("a", http=http, **options)))
     if result["a"].error is not None:
         raise result["a"].error
     return result["a"].value

@@ -26,14 +26,14 @@ class Workshop:
         self.broken = set(broken)
         self.done: Counter[str] = Counter()
 
-    def task(self, name: str, **terms: Any) -> Task:
+    def task(self, name: str, **options: Any) -> Task:
         async def work() -> str:
             self.done[name] += 1
             if name in self.broken:
                 raise RuntimeError("boom")
             return f"{name} {self.done[name]}"
 
-        return Task(name, call=work, **terms)
+        return Task(name, call=work, **options)
 
     def chain(self, *names: str) -> Constellation:
         plan = Constellation("nightly")
@@ -42,8 +42,8 @@ class Workshop:
         return plan
 
 
-def orchestrator(**terms: Any) -> Orchestrator:
-    return Orchestrator([LocalDevice("laptop", slots=2)], **terms)
+def orchestrator(**options: Any) -> Orchestrator:
+    return Orchestrator([LocalDevice("laptop", slots=2)], **options)
 
 
 async def test_what_failed_runs_again_and_the_rest_keeps_its_results() -> None:

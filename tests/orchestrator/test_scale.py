@@ -17,9 +17,9 @@ async def nothing() -> None:
     pass
 
 
-def run_in_time(plan: Constellation, seconds: float = 600.0, **terms: Any) -> Any:
+def run_in_time(plan: Constellation, seconds: float = 600.0, **options: Any) -> Any:
     async def main() -> Any:
-        return await deadline(Orchestrator([LocalDevice("device")], **terms).run(plan), seconds)
+        return await deadline(Orchestrator([LocalDevice("device")], **options).run(plan), seconds)
 
     return asyncio.run(main())
 

@@ -30,8 +30,8 @@ def statuses(plan: Constellation) -> dict[str, str]:
     return {task.id: str(task.status) for task in plan}
 
 
-def start(plan: Constellation, **terms: Any) -> tuple[Orchestrator, asyncio.Task[Any]]:
-    orchestrator = Orchestrator(devices=[LocalDevice("device")], **terms)
+def start(plan: Constellation, **options: Any) -> tuple[Orchestrator, asyncio.Task[Any]]:
+    orchestrator = Orchestrator(devices=[LocalDevice("device")], **options)
     return orchestrator, asyncio.create_task(orchestrator.run(plan))
 
 
@@ -186,7 +186,7 @@ async def test_an_end_of_a_teardown_is_announced_while_the_plan_is_cancelled() -
     await at(10)
     await orchestrator.cancel("p")
     await running
-    kinds = [one for one in heard if one[0] in ("task_cancelled", "task_completed", "constellation_cancelled")]
+    kinds = [event for event in heard if event[0] in ("task_cancelled", "task_completed", "constellation_cancelled")]
     assert kinds[1:] == [
         ("task_cancelled", "verify"),
         ("task_cancelled", "load"),

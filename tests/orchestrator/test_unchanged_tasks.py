@@ -45,9 +45,11 @@ class Workshop:
         for name, text in files.items():
             (self.folder / f"{name.strip('_')}.txt").write_text(text)
 
-    def task(self, **terms: Any) -> Task:
+    def task(self, **options: Any) -> Task:
         files = {"inputs": ["in.txt"], "outputs": ["out.txt"]}
-        return Task("make", **{"argv": ("cp", "in.txt"), "cwd": str(self.folder), "skip_if_unchanged": files, **terms})
+        return Task(
+            "make", **{"argv": ("cp", "in.txt"), "cwd": str(self.folder), "skip_if_unchanged": files, **options}
+        )
 
     def run(
         self, *tasks: Task, upstream: Any = None, plan: Constellation | None = None, **options: Any
@@ -102,7 +104,7 @@ def test_a_changed_file_is_noticed(workshop: Workshop, change: Callable[[Worksho
 
 
 @pytest.mark.parametrize(
-    "terms",
+    "options",
     [
         {"argv": ("cp", "-v", "in.txt")},
         {"inputs": {"x": 1}},
@@ -110,9 +112,9 @@ def test_a_changed_file_is_noticed(workshop: Workshop, change: Callable[[Worksho
         {"skip_if_unchanged": {"inputs": ["in.txt", "more.txt"], "outputs": ["out.txt"]}},
     ],
 )
-def test_other_work_is_executed(workshop: Workshop, terms: dict[str, Any]) -> None:
+def test_other_work_is_executed(workshop: Workshop, options: dict[str, Any]) -> None:
     workshop.run()
-    assert workshop.run(workshop.task(**terms))["make"].value == 2
+    assert workshop.run(workshop.task(**options))["make"].value == 2
 
 
 def test_the_result_of_another_task_counts_if_it_is_used(workshop: Workshop) -> None:
@@ -248,7 +250,8 @@ def test_without_the_check_of_the_device_a_forged_result_counts(
 
 def test_a_record_of_an_earlier_version_does_not_count(workshop: Workshop) -> None:
     workshop.run()
-    [key] = [one.key.removeprefix("unchanged/") for one in asyncio.run(workshop.store.registers("unchanged/"))]
+    [register] = asyncio.run(workshop.store.registers("unchanged/"))
+    key = register.key.removeprefix("unchanged/")
     record = dict(asyncio.run(workshop.records.get(key)))
     del record["maker"]
     asyncio.run(workshop.records.put(key, record))
@@ -334,17 +337,17 @@ def test_only_regular_files_are_read(tmp_path: Path) -> None:
     for name in ("pipe", "zero", "/dev/zero", "p*", ""):
         with pytest.raises(UnsuitableFiles, match="is not a regular file"):
             hash_files([name], str(tmp_path))
-    found = hash_files(["link", "loop", "real"], str(tmp_path))
-    assert found["link"] == found["real"] is not None
-    assert found["loop"] is None
+    hashes = hash_files(["link", "loop", "real"], str(tmp_path))
+    assert hashes["link"] == hashes["real"] is not None
+    assert hashes["loop"] is None
 
 
 def test_patterns_do_not_follow_links_in_a_circle(tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "a.c").write_text("x")
     (tmp_path / "deep" / "again").symlink_to(tmp_path)
-    found = hash_files(["**/*.c", "deep/**", f"{tmp_path}/d*"], str(tmp_path))
-    assert list(found) == ["deep/a.c", f"{tmp_path}/deep/a.c"]
+    hashes = hash_files(["**/*.c", "deep/**", f"{tmp_path}/d*"], str(tmp_path))
+    assert list(hashes) == ["deep/a.c", f"{tmp_path}/deep/a.c"]
 
 
 @pytest.mark.parametrize(
@@ -401,10 +404,10 @@ FILES = st.dictionaries(st.sampled_from("abc"), st.binary(max_size=4))
 
 @given(FILES, FILES)
 def test_hashes_are_equal_exactly_if_the_files_are(first: dict[str, bytes], second: dict[str, bytes]) -> None:
-    found = []
+    hashes = []
     for files in (first, second):
         with tempfile.TemporaryDirectory() as folder:
             for name, content in files.items():
                 (Path(folder) / name).write_bytes(content)
-            found.append(hash_files(["*"], folder))
-    assert (found[0] == found[1]) == (first == second)
+            hashes.append(hash_files(["*"], folder))
+    assert (hashes[0] == hashes[1]) == (first == second)

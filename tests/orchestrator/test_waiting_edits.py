@@ -44,8 +44,8 @@ def plan(*edges: str) -> Constellation:
     return made
 
 
-def orchestrator(**terms: Any) -> Orchestrator:
-    return Orchestrator([LocalDevice("here", slots=9)], **{"approvals": DESTRUCTIVE, **terms})
+def orchestrator(**options: Any) -> Orchestrator:
+    return Orchestrator([LocalDevice("here", slots=9)], **{"approvals": DESTRUCTIVE, **options})
 
 
 def removing(name: str, author: str = "robot") -> EditBatch:
@@ -97,7 +97,7 @@ async def test_a_refused_edit_lets_the_tasks_go() -> None:
     assert (decided.state, decided.decided_by, decided.why) == ("refused", "ann", "we need it")
     assert (await running).state == "completed"
     assert ORDER == ["a", "b"]
-    assert [(one.kind, one.approval, one.reason) for one in heard][-1] == ("edit_refused", number, "we need it")
+    assert [(event.kind, event.approval, event.reason) for event in heard][-1] == ("edit_refused", number, "we need it")
 
 
 async def test_a_person_may_change_a_waiting_edit() -> None:
@@ -107,7 +107,7 @@ async def test_a_person_may_change_a_waiting_edit() -> None:
     number = submit(runner, removing("b"))
     with pytest.raises(EditRejected):  # it still waits
         runner.approve(number, "ann", EditBatch((RemoveTask("nobody"),)))
-    assert [one.id for one in runner.approvals()] == [number]
+    assert [approval.id for approval in runner.approvals()] == [number]
     runner.approve(number, "ann", EditBatch((UpdateTask("b", priority=4), AddTask(task("c"))), "ann"))
     with pytest.raises(ApprovalGone, match="no edit waits for approval 1"):
         runner.approve(number, "ann")
@@ -178,7 +178,7 @@ async def test_what_has_changed_since_makes_an_approved_edit_stale() -> None:
     runner.edit("p", EditBatch((UpdateTask("b", priority=4),)))
     with pytest.raises(EditRejected) as rejected:
         runner.approve(number, "ann")
-    assert [one.rule for one in rejected.value.violations] == ["stale"]
+    assert [violation.rule for violation in rejected.value.violations] == ["stale"]
     runner.refuse(number, "ann")
     await running
 

@@ -21,12 +21,12 @@ def ask(
     task: str,
     when: float,
     before: Callable[[Orchestrator], Any] | None = None,
-    **terms: Any,
+    **options: Any,
 ) -> Any:
     """Ask why a task is not running, so many seconds after the beginning; ``before`` may do something first."""
 
     async def main() -> Any:
-        orchestrator = Orchestrator(**{"devices": [LocalDevice("device")], **terms})
+        orchestrator = Orchestrator(**{"devices": [LocalDevice("device")], **options})
         running = asyncio.create_task(orchestrator.run(plan))
         await at(when)
         if before is not None:
@@ -58,7 +58,7 @@ def test_every_open_dependency_is_named_and_no_other() -> None:
     plan = independent(Task("a", call=after(10)), Task("b", call=failing(1)), Task("c", call=after(1)))
     plan.add(Task("d"), after={"a": "completion", "b": "success", "c": "success"})
     answer = ask(plan, "d", 5)
-    assert [(one.kind, one.name) for one in answer.holders] == [("dependency", "a"), ("dependency", "b")]
+    assert [(holder.kind, holder.name) for holder in answer.holders] == [("dependency", "a"), ("dependency", "b")]
     assert "it needs 'b' to succeed, but 'b' failed" in str(answer)
 
 
@@ -89,8 +89,8 @@ def test_an_end_that_waits_for_its_cycle_is_named() -> None:
 
 def test_under_global_the_cycle_that_holds_everything_is_named() -> None:
     plan = independent(Task("a", call=after(1)), Task("b", call=after(3)), Task("c", call=after(1)))
-    one = [LocalDevice("one", slots=1)]
-    answer = ask(plan, "c", 2, editor=Script(seconds=10), policy="global", devices=one)
+    devices = [LocalDevice("one", slots=1)]
+    answer = ask(plan, "c", 2, editor=Script(seconds=10), policy="global", devices=devices)
     assert holder(answer) == ("cycle", "1")
     assert "'a'" in str(answer)
 
@@ -102,7 +102,7 @@ def test_under_global_the_stuck_cycle_that_holds_everything_is_named() -> None:
         orchestrator.edit("p", edits.EditBatch((edits.AddTask(Task("new", call=after(1))),)))
 
     answer = ask(plan, "new", 25, add, editor=Script(seconds=20), policy="global")
-    assert [one.kind for one in answer.holders] == ["cycle"]
+    assert [holder.kind for holder in answer.holders] == ["cycle"]
     assert "cycle 2" in str(answer)
 
 
@@ -114,20 +114,20 @@ def test_an_unconfirmed_parent_is_named() -> None:
 
 def test_a_pause_is_named() -> None:
     plan = independent(*(Task(name, call=after(10)) for name in "ab"), id="p")
-    answer = ask(plan, "b", 1, lambda one: one.pause("p"), devices=[LocalDevice("one", slots=1)])
+    answer = ask(plan, "b", 1, lambda runner: runner.pause("p"), devices=[LocalDevice("one", slots=1)])
     assert holder(answer) == ("pause", "p")
     assert "the plan is paused" in str(answer)
 
 
 def test_a_pause_is_named_with_what_the_task_waits_for() -> None:
     plan = chain(Task("a", call=after(10)), Task("b", call=after(10)), id="p")
-    answer = ask(plan, "b", 1, lambda one: one.pause("p"))
-    assert [one.kind for one in answer.holders] == ["dependency", "pause"]
+    answer = ask(plan, "b", 1, lambda runner: runner.pause("p"))
+    assert [holder.kind for holder in answer.holders] == ["dependency", "pause"]
 
 
 def test_a_cancellation_is_named() -> None:
     plan = independent(*(Task(name, call=stubborn(10)) for name in "ab"), id="p")
-    answer = ask(plan, "b", 1, lambda one: one.cancel("p"), devices=[LocalDevice("one", slots=1)], grace=20)
+    answer = ask(plan, "b", 1, lambda runner: runner.cancel("p"), devices=[LocalDevice("one", slots=1)], grace=20)
     assert holder(answer) == ("ended", "cancelled")
     assert "the constellation was cancelled" in str(answer)
 
@@ -166,13 +166,13 @@ def test_the_limit_on_concurrency_is_named() -> None:
 
 def test_the_pause_before_the_next_attempt_is_named() -> None:
     answer = ask(independent(Task("a", call=failing(1), retries=1, backoff=100)), "a", 5)
-    assert [one.kind for one in answer.holders] == ["retry", "backoff"]
+    assert [holder.kind for holder in answer.holders] == ["retry", "backoff"]
     assert "attempt 1 failed" in str(answer)
 
 
 def test_a_next_attempt_without_a_device_is_explained() -> None:
     plan = independent(Task("a", call=failing(1), retries=1, backoff=1))
-    answer = ask(plan, "a", 0.5, lambda one: one.leave("device"))
+    answer = ask(plan, "a", 0.5, lambda runner: runner.leave("device"))
     assert answer.status == "running"
 
     async def main() -> Any:
@@ -188,7 +188,7 @@ def test_a_next_attempt_without_a_device_is_explained() -> None:
         await running
         return answer
 
-    assert [one.kind for one in run(main()).holders] == ["retry", "no_device"]
+    assert [holder.kind for holder in run(main()).holders] == ["retry", "no_device"]
 
 
 def test_a_running_task_names_its_device_and_since_when() -> None:

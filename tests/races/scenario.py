@@ -209,9 +209,9 @@ class Race:
     def _judge_result(self, task_id: str, value: Any, epoch: int) -> None:
         if value != (task_id, epoch):
             self.problems.append(f"{task_id} shows the result {value} of an execution that was not its last ({epoch})")
-        for source, given in self.inputs[epoch].items():
-            if self.plan[source].value != given:
-                self.problems.append(f"{task_id} was built on a revoked result of {source}: {given}")
+        for source, input_value in self.inputs[epoch].items():
+            if self.plan[source].value != input_value:
+                self.problems.append(f"{task_id} was built on a revoked result of {source}: {input_value}")
 
     def _judge_events(self, result: Result) -> None:
         ends = [e for e in self.events if isinstance(e, TaskEvent) and e.kind in ("task_completed", "task_failed")]

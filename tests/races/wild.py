@@ -176,10 +176,10 @@ class Wild:
 
     def _changes(self, view: ConstellationView) -> list[Any]:
         ids = [task.id for task in view]
-        found: list[Any] = []
+        changes: list[Any] = []
         for _ in range(self.random.randint(1, 3)):
-            found += self._change(view, ids, view.modifiable())
-        return found
+            changes += self._change(view, ids, view.modifiable())
+        return changes
 
     def _change(self, view: ConstellationView, ids: list[str], modifiable: list[str]) -> list[Any]:
         chance = self.random.random()

@@ -82,7 +82,7 @@ def test_long_and_deep_expressions_are_harmless(text: str, metered: Child) -> No
 SLOW_BOMBS = ("nested macros", "shared lists compared", "nested macros over data")
 
 
-@pytest.mark.parametrize("name", ["doubled text", *(pytest.param(one, marks=pytest.mark.long) for one in SLOW_BOMBS)])
+@pytest.mark.parametrize("name", ["doubled text", *(pytest.param(bomb, marks=pytest.mark.long) for bomb in SLOW_BOMBS)])
 def test_without_the_meter_the_limits_end_the_process(name: str) -> None:
     with child("unmetered") as process, pytest.raises(AssertionError, match="ended with"):
         process.evaluate(BOMBS[name])
@@ -135,12 +135,12 @@ def steps(text: str, names: object = NAMES) -> int:
 
 
 def test_steps_grow_with_the_work() -> None:
-    one, two = (steps("data.map(x, x + 1)", {"data": [1] * many}) for many in (100, 200))
-    assert two > 1.9 * one
-    one, two = (steps("data + data == ''", {"data": "x" * many}) for many in (10_000, 20_000))
-    assert two > 1.9 * one
-    one, two = (steps("data.matches('[a-c]+d')", {"data": "x" * many}) for many in (100_000, 200_000))
-    assert two > 1.9 * one
+    single, two = (steps("data.map(x, x + 1)", {"data": [1] * many}) for many in (100, 200))
+    assert two > 1.9 * single
+    single, two = (steps("data + data == ''", {"data": "x" * many}) for many in (10_000, 20_000))
+    assert two > 1.9 * single
+    single, two = (steps("data.matches('[a-c]+d')", {"data": "x" * many}) for many in (100_000, 200_000))
+    assert two > 1.9 * single
 
 
 def test_a_part_of_large_data_is_selected_at_no_cost() -> None:
@@ -189,8 +189,8 @@ FEW = 2000
 
 
 def test_every_function_and_method_is_bounded(metered: Child) -> None:
-    calls = [f"{name}({', '.join(given)})" for name, given in _calls(FUNCTIONS)]
-    calls += [f"({of}).{name}({', '.join(given)})" for name, (of, *given) in _calls(METHODS, 1)]
+    calls = [f"{name}({', '.join(arguments)})" for name, arguments in _calls(FUNCTIONS)]
+    calls += [f"({of}).{name}({', '.join(arguments)})" for name, (of, *arguments) in _calls(METHODS, 1)]
     assert len(calls) > 300
     for call in calls:
         metered.evaluate(f"result.items.all(x, result.items.all(y, {call} == 'nothing' || true))", FEW)
@@ -244,7 +244,7 @@ GROWTH = ["a + a", "[a, a]", "{'k': a}", "[a] + [a]", "string(a)"]
 
 def _grown(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     def text(form: str, *parts: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-        return st.tuples(*parts).map(lambda given: form.format(*given))
+        return st.tuples(*parts).map(lambda drawn: form.format(*drawn))
 
     operators = st.sampled_from(["+", "-", "*", "/", "%", "==", "!=", "<", ">=", "in", "&&", "||"])
     macros = st.sampled_from([name for name in MACROS if name != "exists_one"])
@@ -267,14 +267,14 @@ def _grown(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
         text("{}{}", st.sampled_from("!-"), inner),
         st.tuples(
             inner, st.sampled_from(["a + a", "[a, a]", "{'k': a}", "[a] + [a]", "string(a)"]), st.integers(1, 60)
-        ).map(lambda given: f"({given[0]}){f'.map(a, {given[1]})' * given[2]}"),
+        ).map(lambda drawn: f"({drawn[0]}){f'.map(a, {drawn[1]})' * drawn[2]}"),
         st.tuples(inner, st.sampled_from(["+", "&&", "==", "*"]), st.integers(1, 50)).map(
-            lambda given: f"({f' {given[1]} '.join([given[0]] * given[2])})"
+            lambda drawn: f"({f' {drawn[1]} '.join([drawn[0]] * drawn[2])})"
         ),
-        st.tuples(inner, st.integers(1, 40)).map(lambda given: "(" * given[1] + given[0] + ")" * given[1]),
+        st.tuples(inner, st.integers(1, 40)).map(lambda drawn: "(" * drawn[1] + drawn[0] + ")" * drawn[1]),
         st.tuples(inner, st.integers(1, 8)).map(
-            lambda given: (
-                "".join(f"result.items.map(v{level}, " for level in range(given[1])) + given[0] + ")" * given[1]
+            lambda drawn: (
+                "".join(f"result.items.map(v{level}, " for level in range(drawn[1])) + drawn[0] + ")" * drawn[1]
             )
         ),
     )

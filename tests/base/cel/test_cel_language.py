@@ -95,9 +95,9 @@ def value(text: str, names: dict[str, Any] = NAMES) -> Any:
     ],
 )
 def test_an_expression_has_its_value(text: str, expected: Any) -> None:
-    found = value(text)
-    assert found == expected
-    assert type(found) is type(expected)
+    result = value(text)
+    assert result == expected
+    assert type(result) is type(expected)
 
 
 @pytest.mark.parametrize(
@@ -274,8 +274,8 @@ def theirs(text: str) -> Any:
 @settings(max_examples=500)
 @given(st.recursive(st.one_of(numbers, texts, others), _larger, max_leaves=6))
 def test_another_implementation_agrees(text: str) -> None:
-    one, other = ours(text), theirs(text)
-    if one is not FAILED and other is not FAILED:  # some of what the specification has is missing there
-        assert (one, type(one)) == (other, type(other)) or one != one
-    if other is not FAILED and one is FAILED:
+    result, other = ours(text), theirs(text)
+    if result is not FAILED and other is not FAILED:  # some of what the specification has is missing there
+        assert (result, type(result)) == (other, type(other)) or result != result
+    if other is not FAILED and result is FAILED:
         raise AssertionError(f"{text} is {other!r} there, and fails here")

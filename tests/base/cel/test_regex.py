@@ -14,7 +14,7 @@ from asterism.base.cel.cel_values import Evaluation
 from asterism.base.cel.regex import matches, metered_pattern
 
 
-def found(pattern: str, text: str) -> bool:
+def is_found(pattern: str, text: str) -> bool:
     return matches(Evaluation({}, 0, 100_000), text, pattern)
 
 
@@ -71,8 +71,8 @@ def found(pattern: str, text: str) -> bool:
     ],
 )
 def test_a_pattern_matches_what_it_says(pattern: str, yes: str, no: str | None) -> None:
-    assert found(pattern, yes)
-    assert no is None or not found(pattern, no)
+    assert is_found(pattern, yes)
+    assert no is None or not is_found(pattern, no)
 
 
 @pytest.mark.parametrize(
@@ -107,14 +107,14 @@ def test_a_pattern_that_is_not_valid_says_why(pattern: str, why: str) -> None:
 
 def test_a_prefix_is_found_wherever_it_is() -> None:
     for before in (0, 1, 2046, 2047, 2048, 2049, 5000):
-        assert found("abc[0-9]", "x" * before + "abc5")
-        assert not found("abc[0-9]", "x" * before + "abcd")
+        assert is_found("abc[0-9]", "x" * before + "abc5")
+        assert not is_found("abc[0-9]", "x" * before + "abcd")
 
 
 def test_what_makes_others_try_for_ever_is_over_at_once() -> None:
-    assert not found("(a|a)*b", "a" * 2000)
-    assert not found("(a*)*b", "a" * 2000)
-    assert not found("(a?){20}a{20}b", "a" * 200)
+    assert not is_found("(a|a)*b", "a" * 2000)
+    assert not is_found("(a*)*b", "a" * 2000)
+    assert not is_found("(a?){20}a{20}b", "a" * 200)
 
 
 pieces = st.sampled_from(["a", "b", ".", "[ab]", "[^a]", r"\d", r"\w", "^", "$", r"\b", "c"])
@@ -134,6 +134,6 @@ def _larger(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 def test_others_find_the_same(pattern: str, text: str) -> None:
     """Python's ``re``, with the end of a text as RE2 has it; and the library, which has Unicode classes."""
     expected = re.search(pattern.replace("$", r"\Z"), text, re.ASCII) is not None
-    assert found(pattern, text) == expected
+    assert is_found(pattern, text) == expected
     names = {"text": text, "pattern": pattern}
     assert cel.compile("text.matches(pattern)").execute(names) == expected
