@@ -47,7 +47,7 @@ def workflow(scene: SystemScene) -> Names:
 def schedules(scene: SystemScene) -> Names:
     names = workflow(scene)
     secret = {"token": {"secret": "API_TOKEN"}}
-    scene.ask(lambda fleet: fleet.schedules.add("nightly", workflow="work", cron="0 3 * * *", given=secret))
+    scene.ask(lambda fleet: fleet.schedules.add("nightly", workflow="work", cron="0 3 * * *", input=secret))
     scene.ask(lambda fleet: fleet.schedules.add("rests", workflow="work", every=3600))
     scene.ask(lambda fleet: fleet.schedules.pause("rests", "holiday"))
     return {**names, "plan": plan_file(scene)}

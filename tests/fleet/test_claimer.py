@@ -37,7 +37,7 @@ async def test_a_device_claims_and_executes_an_assigned_run(stage: Stage) -> Non
     assert (run.status, run.device, run.assigned_by) == ("assigned", "kitchen", "ann")
     assert run.scores == {"kitchen": 90.0}
     await stage.at_work(kitchen, run)
-    assert kitchen.hands.works[run.id].given == {"n": 1}
+    assert kitchen.hands.works[run.id].input == {"n": 1}
     assert (await stage.read(run)).status == "processing"
     kitchen.hands.finish(run, {"answer": 42})
     ended = await stage.end_of(run)

@@ -61,7 +61,7 @@ class Worker:
 
 
 async def sleeps(work: RunWork) -> str:
-    await asyncio.sleep(work.given.get("seconds", 0.0))
+    await asyncio.sleep(work.input.get("seconds", 0.0))
     return "done"
 
 

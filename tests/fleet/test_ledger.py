@@ -224,9 +224,9 @@ async def test_a_retry_is_a_new_run_that_names_the_old_one(stage: Stage) -> None
     [
         ({"priority": "high"}, "priority must be a whole number"),
         ({"priority": True}, "priority must be a whole number"),
-        ({"given": [1]}, "must be an object of named values"),
-        ({"given": {"x": {1, 2}}}, "which is not JSON"),
-        ({"given": {"$blob": "x", "size": 1}}, "looks like a reference"),
+        ({"input": [1]}, "must be an object of named values"),
+        ({"input": {"x": {1, 2}}}, "which is not JSON"),
+        ({"input": {"$blob": "x", "size": 1}}, "looks like a reference"),
         ({"key": ""}, "key must be a text"),
         ({"key": "plan:nightly/a/1"}, "are reserved for plans"),
         ({"series": "a\nb"}, "series must be a text"),
@@ -235,7 +235,7 @@ async def test_a_retry_is_a_new_run_that_names_the_old_one(stage: Stage) -> None
 )
 async def test_invalid_terms_are_refused_before_any_write(stage: Stage, terms: dict[str, Any], words: str) -> None:
     with pytest.raises(Exception, match=words):
-        await stage.person.create(WORK, terms.pop("given", None), **terms)
+        await stage.person.create(WORK, terms.pop("input", None), **terms)
     assert await stage.person.runs() == []
 
 

@@ -160,7 +160,7 @@ async def test_large_inputs_and_outputs_are_kept_apart(stage: Stage) -> None:
     run = await stage.person.create(WORK, given)
     assert set(run.input) == {"$blob", "size"}
     await stage.at_work(kitchen, run)
-    assert kitchen.hands.works[run.id].given == given
+    assert kitchen.hands.works[run.id].input == given
     kitchen.hands.finish(run, [1] * 100_000)
     ended = await stage.end_of(run)
     assert set(ended.output) == {"$blob", "size"}

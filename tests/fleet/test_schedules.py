@@ -50,7 +50,7 @@ async def outcomes(stage: Stage, name: str = "nightly") -> list[str]:
 
 async def test_a_tick_creates_a_run_that_a_device_executes(stage: Stage) -> None:
     kitchen = await stage.device("kitchen", monitor_every=5.0)
-    schedule = await added(stage, given={"n": 1}, priority=3)
+    schedule = await added(stage, input={"n": 1}, priority=3)
     assert schedule.next == schedule.start + 60
     await stage.until(lambda: kitchen.hands.busy)
     [run] = await runs_of(stage)
@@ -281,9 +281,9 @@ async def test_a_run_on_request_replaces(stage: Stage) -> None:
         ({"cron": "0 0 * * *", "timezone": "Mars/Base"}, InvalidSchedule, "there is no time zone 'Mars/Base'"),
         ({"every": 0}, InvalidSchedule, "every must be a whole number of seconds"),
         ({"workflow": "nothing"}, UnknownWorkflow, "there is no workflow 'nothing'"),
-        ({"given": {"x": "a" * 70_000}}, TooLarge, "a schedule keeps 65,536 at most: put it into a file"),
-        ({"given": {"x": object()}}, NotJson, "the input of schedule 'nightly'"),
-        ({"given": [1]}, NotJson, "must be an object of named values"),
+        ({"input": {"x": "a" * 70_000}}, TooLarge, "a schedule keeps 65,536 at most: put it into a file"),
+        ({"input": {"x": object()}}, NotJson, "the input of schedule 'nightly'"),
+        ({"input": [1]}, NotJson, "must be an object of named values"),
         ({"overlap": "wait"}, InvalidSchedule, "overlap must be one of"),
     ],
 )
@@ -303,7 +303,7 @@ async def test_keys_of_schedules_are_reserved(stage: Stage) -> None:
 
 
 async def test_a_tick_that_cannot_be_created_is_recorded_and_the_next_one_comes(stage: Stage) -> None:
-    await added(stage, given={"text": "x" * 100})
+    await added(stage, input={"text": "x" * 100})
     await stage.person.configure(most=50)
     monitor = stage.monitor()
     await watch(monitor, 65.0)

@@ -66,7 +66,7 @@ class BulkCreation:
     :param label: a template for the labels, such as ``{file}``.
     :param key: a template for the idempotency keys. A run whose key is taken is not created again.
     :param after: when an earlier batch was written: the ids of this one are later.
-    :param terms: ``series``, ``priority``, ``device`` and ``keep``, as for ``Fleet.create``.
+    :param run_options: ``series``, ``priority``, ``device`` and ``keep``, as for ``Fleet.create``.
     """
 
     def __init__(
@@ -77,13 +77,14 @@ class BulkCreation:
         label: str | None = None,
         key: str | None = None,
         after: float = 0.0,
-        **terms: Any,
+        **run_options: Any,
     ) -> None:
         self._fleet, self._flow = fleet, flow
         self._label = None if label is None else TextTemplate(label)
         self._key = None if key is None else key_template(key)
-        check_terms(None, terms.get("series"), terms.get("device"), terms.get("priority"), terms.get("keep", "epoch"))
-        self._terms = terms
+        series, device, priority = map(run_options.get, ("series", "device", "priority"))
+        check_terms(None, series, device, priority, run_options.get("keep", "epoch"))
+        self._terms = run_options
         self._millisecond = int(after * 1000)
 
     async def add(self, inputs: Sequence[Mapping[str, Any]], *writes: Write) -> Batch:
@@ -94,7 +95,7 @@ class BulkCreation:
     async def write(self, new: Sequence[Run], *writes: Write) -> Batch:
         """Write runs that were prepared. Raises Conflict if one of ``writes`` does."""
         runs = await self._fleet.ledger.add_batch(new, writes)
-        return Batch(runs, sum(run.id == one.id for run, one in zip(runs, new, strict=True)))
+        return Batch(runs, sum(run.id == prepared.id for run, prepared in zip(runs, new, strict=True)))
 
     async def prepare(self, inputs: Sequence[Mapping[str, Any]]) -> list[Run]:
         """The runs of a batch, not written yet. Raises InvalidInput."""
@@ -107,20 +108,20 @@ class BulkCreation:
         small = min(settings.large, settings.most)
         copy, label, key, what = first.with_changes, self._label, self._key, f"the input of {self._flow.name!r}"
         runs = []
-        for index, (run_id, given) in enumerate(zip(ids, inputs, strict=True)):
+        for index, (run_id, run_input) in enumerate(zip(ids, inputs, strict=True)):
             try:
-                if type(given) is not dict and not isinstance(given, Mapping):
-                    raise NotJson(f"{what} must be an object of named values, not {safe_repr(given)}")
-                value = plain_object(given, what)
+                if type(run_input) is not dict and not isinstance(run_input, Mapping):
+                    raise NotJson(f"{what} must be an object of named values, not {safe_repr(run_input)}")
+                value = plain_object(run_input, what)
                 text = _text(value)
                 if text is None or len(text) > small or "$blob" in value:
                     value = await self._fleet.blobs.keep(value, what)
                     text = row_codec.to_text(value)
                 changes: dict[str, Any] = {"id": run_id, "input": value, INPUT_TEXT: (value, text)}
                 if label is not None:
-                    changes["label"] = tidy_label(label.fill(given))
+                    changes["label"] = tidy_label(label.fill(run_input))
                 if key is not None:
-                    changes["key"] = filled = key.fill(given)
+                    changes["key"] = filled = key.fill(run_input)
                     check_terms(filled, None, None, None, "epoch")
             except StoreError:
                 raise
@@ -141,11 +142,11 @@ def _text(value: Any) -> str | None:
 
 
 async def create_many(
-    fleet: Fleet, flow: Workflow, inputs: Iterable[Mapping[str, Any]], *, batch: int = BATCH, **terms: Any
+    fleet: Fleet, flow: Workflow, inputs: Iterable[Mapping[str, Any]], *, batch: int = BATCH, **run_options: Any
 ) -> list[Run]:
     """Create a run for each input, ``batch`` of them in one commit; see ``Fleet.create_many``. While the store writes a
     batch, the next one is prepared."""
-    creation = BulkCreation(fleet, flow, **terms)
+    creation = BulkCreation(fleet, flow, **run_options)
     left, runs = iter(inputs), list[Run]()
     prepared = 0
     writing: asyncio.Task[Batch] | None = None

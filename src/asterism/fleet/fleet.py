@@ -226,7 +226,7 @@ class Fleet:
     async def create(
         self,
         workflow: str | Workflow,
-        given: Mapping[str, Any] | None = None,
+        input: Mapping[str, Any] | None = None,
         *,
         key: str | None = None,
         series: str | None = None,
@@ -238,7 +238,7 @@ class Fleet:
     ) -> Run:
         """Create a run and assign it, in one write. It is durable when this returns.
 
-        :param given: the input of the run.
+        :param input: the input of the run.
         :param key: returns the existing run if the key is taken.
         :param series: at most one run of a series is active; they start in the order of their creation.
         :param device: only this device may execute it.
@@ -250,10 +250,10 @@ class Fleet:
         flow = await self._flow(workflow)
         check_terms(key, series, device, priority, keep, label)
         what, value = f"the input of {flow.name!r}", {}
-        if given is not None and not isinstance(given, Mapping):
-            raise NotJson(f"{what} must be an object of named values, not {safe_repr(given)}")
-        if given:
-            value = await self.blobs.keep(plain_json(dict(given), what), what)
+        if input is not None and not isinstance(input, Mapping):
+            raise NotJson(f"{what} must be an object of named values, not {safe_repr(input)}")
+        if input:
+            value = await self.blobs.keep(plain_json(dict(input), what), what)
         run = new_run(
             self, flow, value, key=key, series=series, priority=priority, device=device, keep=keep, label=label
         )
@@ -285,9 +285,9 @@ class Fleet:
         from asterism.fleet import bulk_creation  # it needs this module
 
         flow = await self._flow(workflow)
-        terms = {"series": series, "priority": priority, "device": device, "keep": keep}
+        run_options = {"series": series, "priority": priority, "device": device, "keep": keep}
         size = bulk_creation.BATCH if batch is None else batch
-        return await bulk_creation.create_many(self, flow, inputs, batch=size, label=label, key=key, **terms)
+        return await bulk_creation.create_many(self, flow, inputs, batch=size, label=label, key=key, **run_options)
 
     async def _flow(self, workflow: str | Workflow) -> Workflow:
         if isinstance(workflow, str):
@@ -471,10 +471,12 @@ class Fleet:
         while it is there."""
         newest: dict[str, Session] = {}
         sessions = await self.store.sessions(ended=True)
-        for session in sorted(sessions, key=lambda one: (one.state == OPEN, one.state == ABROAD, one.joined_at)):
+        for session in sorted(
+            sessions, key=lambda session: (session.state == OPEN, session.state == ABROAD, session.joined_at)
+        ):
             newest[session.device] = session
         present = (session for session in newest.values() if not session.is_past_process)
-        return sorted(present, key=lambda one: one.device)
+        return sorted(present, key=lambda session: session.device)
 
     async def drain(self, device: str) -> Session:
         """Ask a device to finish what it does, take nothing more, and leave. Raises UnknownDevice."""
@@ -502,11 +504,13 @@ class Fleet:
         return await self._placer.get(fresh=fresh)
 
     async def _read_placer(self, before: Placer | None) -> Placer:
-        sessions = [one for one in await self.store.sessions() if one.state in REACHABLE_STATES]
+        sessions = [session for session in await self.store.sessions() if session.state in REACHABLE_STATES]
         weights = (await self.settings()).weights
         coordinator = await self.coordinator()
-        given = None if before is None else before.given
-        return Placer(sessions, self.store.clock(), holds, coordinator=coordinator, weights=weights, given=given)
+        last_assigned = None if before is None else before.last_assigned
+        return Placer(
+            sessions, self.store.clock(), holds, coordinator=coordinator, weights=weights, last_assigned=last_assigned
+        )
 
     # -- settings ----------------------------------------------------------------------------------------------------
 
@@ -537,12 +541,12 @@ class Fleet:
         return await fleet_settings.write(self.store, changes)
 
 
-def new_run(fleet: Fleet, flow: Workflow, value: Any, *, by: str = "", **terms: Any) -> Run:
+def new_run(fleet: Fleet, flow: Workflow, value: Any, *, by: str = "", **run_options: Any) -> Run:
     """A new run that is not written yet. ``value`` is its input, ``by`` its creator, by default the name of the fleet
-    object; ``terms`` are those of ``transitions.create``."""
+    object; ``run_options`` are those of ``transitions.create``."""
     now, span = fleet.store.clock(), current_traceparent()
     run_id = new_id(now, fleet.chance)
-    return transitions.create(run_id, flow, value, by=by or fleet.by, now=now, traceparent=span, **terms)
+    return transitions.create(run_id, flow, value, by=by or fleet.by, now=now, traceparent=span, **run_options)
 
 
 def reported_progress(run: Run, reports: Mapping[str, ProgressReport]) -> Progress | None:
@@ -566,7 +570,7 @@ def executes_own_plan(run: Run) -> bool:
 
 def attempt_number(run: Run, epoch: int) -> int:
     """Which attempt an epoch of a run is, from 1; declined assignments do not count."""
-    return 1 + sum(one.epoch < epoch and one.reason != "declined" for one in run.previous)
+    return 1 + sum(assignment.epoch < epoch and assignment.reason != "declined" for assignment in run.previous)
 
 
 def time_to_answer(placer: Placer, owner: Owner, settings: Settings) -> float | None:

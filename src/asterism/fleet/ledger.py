@@ -119,7 +119,7 @@ class Ledger:
             nonlocal known
             before = known if known is not None else await self.read(run_id)
             known = None
-            if written and any(happened(one, before) for one in written):
+            if written and any(happened(written_run, before) for written_run in written):
                 return before
             flow = self.workflows.remembered(before.workflow, before.version)
             after = step(before, flow or await self.workflows.get(before.workflow, before.version))
@@ -200,7 +200,9 @@ class Ledger:
                     if conflict.kind == "key":
                         keys = frozenset(run.key for run in left if run.key is not None)
                         existing.update({run.key: run for run in await self.store.find(Query(keys=keys))})
-                    elif any(conflict.concerns("register", one.key) for one in writes if isinstance(one, PutRegister)):
+                    elif any(
+                        conflict.concerns("register", write.key) for write in writes if isinstance(write, PutRegister)
+                    ):
                         if not left and await self._are_written(writes):
                             return []
                         raise _NotRetried(conflict) from None
@@ -221,15 +223,15 @@ class Ledger:
         """Whether registers have the values of these writes, by a commit whose answer was lost."""
         for write in writes:
             if isinstance(write, PutRegister):
-                found = await self.store.register(write.key)
-                if (None if found is None else found.value) != write.value:
+                register = await self.store.register(write.key)
+                if (None if register is None else register.value) != write.value:
                     return False
         return True
 
     async def _existing(self, run: Run, conflict: Conflict, beside: Sequence[PutRegister]) -> Run | None:
         """The run that conflicts with a new one: the one with its key, or the new one itself, written by a commit whose
         answer was lost. None if there is no such run (any more)."""
-        if any(conflict.concerns("register", one.key) for one in beside):
+        if any(conflict.concerns("register", write.key) for write in beside):
             written = await self.store.run(run.id)
             if written is None:
                 raise Overtaken(f"another process has changed the {conflict.what}")

@@ -139,7 +139,7 @@ class Monitor:
         now, own = self.store.clock(), self.fleet.clock.time()
         sessions = await self.store.sessions()
         known = {session.id for session in sessions}
-        self._coordinators = {one for one in (*self._coordinators, coordinator) if one in known}
+        self._coordinators = {session_id for session_id in (*self._coordinators, coordinator) if session_id in known}
         self._abroad = {session.id: session for session in sessions if session.state == ABROAD}
         self._hear(sessions)
         held = await self._is_held(sessions, now, own, notify=False)
@@ -167,7 +167,9 @@ class Monitor:
         coordinator leaves a notice (``notify``)."""
         hold = (await self.fleet.settings()).hold
         # every device that is alive sends a heartbeat within this time
-        longest = max((one.timeout for one in sessions if one.used and one.state != ABROAD), default=0.0)
+        longest = max(
+            (session.timeout for session in sessions if session.used and session.state != ABROAD), default=0.0
+        )
         heartbeat_time = min(hold, longest / 2)
         if self._seen is None or own - self._seen[1] > self._longest_gap:
             # just elected: the clock may have jumped since the last heartbeats, so wait for new ones first
@@ -184,7 +186,7 @@ class Monitor:
         until = mass_loss_hold_until(sessions, now, hold)
         mass_loss = until is not None and now < until
         if mass_loss and not self._mass_loss and notify:
-            reachable = [one.reachable(now) for one in sessions if one.state == OPEN]
+            reachable = [session.reachable(now) for session in sessions if session.state == OPEN]
             await self._leave_notice(
                 "brake",
                 f"{reachable.count(False)} of {len(reachable)} devices vanished at once: nothing is taken away for "
@@ -346,29 +348,32 @@ class Monitor:
             if flow is None:
                 continue
             anew, now = run.changed(avoid=(), declined={}), self.store.clock()
-            able = [one for one in placer.sessions.values() if placer.refusal_reason(one, anew, flow) is None]
-            if able and all(one.device in run.avoid for one in able):
-                yet_to_ask = [one for one in placer.sessions.values() if one.device not in run.avoid]
-                resting = any(placer.waits_for(one, anew, flow) for one in yet_to_ask)
+            able = [
+                session for session in placer.sessions.values() if placer.refusal_reason(session, anew, flow) is None
+            ]
+            if able and all(session.device in run.avoid for session in able):
+                yet_to_ask = [session for session in placer.sessions.values() if session.device not in run.avoid]
+                resting = any(placer.waits_for(session, anew, flow) for session in yet_to_ask)
                 await self._offer_again(run, flow, now, resting=resting)
                 continue
             refusals = self._refusals_by_rule(placer, anew, flow) if rules and not able else {}
             if refusals and not _is_delayed(run, flow, now):
                 await self._offer_again(run, flow, now, refusals=refusals)
 
-    async def _offer_again(self, run: Run, flow: Workflow, now: float, **terms: Any) -> None:
-        after = transitions.offer_again(run, flow, now, **terms)
+    async def _offer_again(self, run: Run, flow: Workflow, now: float, **reasons: Any) -> None:
+        after = transitions.offer_again(run, flow, now, **reasons)
         if after.ended and await self._must_wait(run.workflow):
-            after = transitions.offer_again(run, replace(flow, rounds=run.rounds + 2), now, **terms)
+            after = transitions.offer_again(run, replace(flow, rounds=run.rounds + 2), now, **reasons)
         await self._change(run, after)
 
     def _refusals_by_rule(self, placer: Placer, anew: Run, flow: Workflow) -> dict[str, str]:
         """Why devices refuse a run by their own rules, if nothing else is wrong with them. Empty if a device that
         rests, or one of an absent peer, is still to be asked."""
         sessions = placer.sessions.values()
-        if any(placer.waits_for(one, anew, flow) for one in sessions) or self._waits_for_peer(placer, anew, flow):
+        resting = any(placer.waits_for(session, anew, flow) for session in sessions)
+        if resting or self._waits_for_peer(placer, anew, flow):
             return {}
-        refusals = {one.device: placer.rule_refusal(one, anew, flow) for one in sessions}
+        refusals = {session.device: placer.rule_refusal(session, anew, flow) for session in sessions}
         return {device: why for device, why in refusals.items() if why is not None}
 
     # -- giving up -----------------------------------------------------------------------------------------------------
@@ -421,7 +426,10 @@ class Monitor:
         """Whether a device of an absent peer could execute this kind of run."""
         sample = sample.changed(avoid=(), declined={})
         away = [session for session in self._abroad.values() if not session.reachable(placer.now)]
-        return any(mismatch_reason(one.resumed(), sample, flow, one.expression_names(), holds) is None for one in away)
+        return any(
+            mismatch_reason(session.resumed(), sample, flow, session.expression_names(), holds) is None
+            for session in away
+        )
 
     async def _flow(self, name: str, version: int) -> Workflow | None:
         """The workflow; None if it is missing or cannot be read. That is logged, and its runs are left alone: they must

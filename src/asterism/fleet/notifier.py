@@ -104,23 +104,23 @@ class Notifier:
             receiver = f"the command {settings.notify_command[0]}"
             deliveries.append(_deliver_to(receiver, self._run(settings.notify_command, notice), mask))
         if settings.notify_url is not None:
-            terms = {"url": settings.notify_url, "method": "POST", "json": notice}
-            deliveries.append(_deliver_to("the notification address", request(terms, {}, self._policy, mask), mask))
+            post = {"url": settings.notify_url, "method": "POST", "json": notice}
+            deliveries.append(_deliver_to("the notification address", request(post, {}, self._policy, mask), mask))
         return all(await asyncio.gather(*deliveries))
 
     async def _run(self, command: tuple[str, ...], notice: dict[str, Any]) -> None:
         program = self._policy.command(command[0])
         argv = [program.name if program is not None else command[0], *command[1:]]
         environment = {name: value for name, value in os.environ.items() if self._policy.passes(name)}
-        with tempfile.TemporaryFile() as given:
-            given.write(json.dumps(notice).encode())
-            given.seek(0)
+        with tempfile.TemporaryFile() as stdin_file:
+            stdin_file.write(json.dumps(notice).encode())
+            stdin_file.seek(0)
             await self._commands.run(
                 argv,
                 environment,
                 self._policy.directory(None),
                 executable=program.file if program is not None else None,
-                stdin=given,
+                stdin=stdin_file,
             )
 
 

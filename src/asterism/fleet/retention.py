@@ -97,7 +97,7 @@ async def _has_runs(store: Store, name: str) -> bool:
 async def _remove_unused_workflows(store: Store, plans: set[str]) -> None:
     """Remove workflows of peers that no run needs. A recent one belongs to a run that is about to
     come; one with the name of a plan of this store may be used by it."""
-    old = [one for one in await store.registers(OF_PEERS) if abs(store.clock() - one.value["at"]) > UNUSED_AGE]
+    old = [mark for mark in await store.registers(OF_PEERS) if abs(store.clock() - mark.value["at"]) > UNUSED_AGE]
     if not old or not has_feed(store):
         return
     needed = await feed_of(store).kinds()
@@ -112,7 +112,7 @@ async def _remove_unused_workflows(store: Store, plans: set[str]) -> None:
 async def _remove_peer_records(store: Store) -> None:
     """Remove the records of runs that were removed."""
     records = [*await store.registers(LOST), *await store.registers(HANDED)]
-    lost = [one for one in records if await store.run(one.key.partition("/")[2]) is None]
+    lost = [record for record in records if await store.run(record.key.partition("/")[2]) is None]
     for first in range(0, len(lost), PAGE):
         await _remove(store, lost[first : first + PAGE])
 
@@ -131,7 +131,7 @@ async def _remove_plan(store: Store, head: Register, *notices: Notice) -> None:
         f"{kind}/{name}/" for kind in ("journal", "snapshot", "archive", "request", "rejected", "approval", "exchange")
     ]
     parts += [f"workflow-version/{PREFIX}{name}@", f"{BLOB_USES}plan/{name}/"]
-    registers = [one for prefix in parts for one in await store.registers(prefix)]
+    registers = [register for prefix in parts for register in await store.registers(prefix)]
     requests = [await store.register(f"{kind}/{name}") for kind in ("paused", "cancel", "budget")]
     registers += [request for request in requests if request is not None]
     for first in range(0, len(registers), PAGE):
@@ -143,7 +143,8 @@ async def _remove_plan(store: Store, head: Register, *notices: Notice) -> None:
 
 async def _remove(store: Store, registers: list[Register], *fences: Write) -> bool:
     """Remove registers, unless another process removes or changes one of them just now. Returns whether it did."""
-    return await try_commit(store, [*fences, *(PutRegister(one.key, None, one.revision) for one in registers)])
+    removals = [PutRegister(register.key, None, register.revision) for register in registers]
+    return await try_commit(store, [*fences, *removals])
 
 
 def _name(head: Register) -> str:

@@ -105,7 +105,7 @@ class _Owned:
     async def reasons(self) -> list[Reason]:
         run = self.run
         sessions = await self.fleet.store.sessions(ended=True)
-        owner = next((one for one in sessions if one.id == run.session), None)
+        owner = next((session for session in sessions if session.id == run.session), None)
         reasons = [await self._ownership()]
         if run.status is CLAIMED:
             reasons += await self._behind()
@@ -141,16 +141,16 @@ class _Owned:
 
     async def _behind(self) -> list[Reason]:
         """The runs that its device executes before it."""
-        found = await self.fleet.runs(Query(session=self.run.session))
-        ahead = [one for one in found if one.status is PROCESSING][:MOST_NAMED]
+        runs = await self.fleet.runs(Query(session=self.run.session))
+        ahead = [run for run in runs if run.status is PROCESSING][:MOST_NAMED]
         return [
             Reason(
                 "behind",
-                one.id,
-                f"{self.run.device} executes {one.id} ({one.workflow}, priority {one.priority}) first",
-                one.started_at,
+                run.id,
+                f"{self.run.device} executes {run.id} ({run.workflow}, priority {run.priority}) first",
+                run.started_at,
             )
-            for one in ahead
+            for run in ahead
         ]
 
     async def _silence(self, owner: Session | None, sessions: Sequence[Session]) -> list[Reason]:
@@ -171,7 +171,7 @@ class _Owned:
             text = "no device is the coordinator, so nothing is taken away until one joins"
             return [Reason("unwatched", "", text)]
         hold = (await self.fleet.settings()).hold
-        until = mass_loss_hold_until([one for one in sessions if one.state != ENDED], self.now, hold)
+        until = mass_loss_hold_until([session for session in sessions if session.state != ENDED], self.now, hold)
         if until is None or until <= self.now:
             return []
         left = format_age(until - self.now)

@@ -115,8 +115,8 @@ async def masks_of(fleet: Fleet, runs: Iterable[Run]) -> dict[str, Mask]:
     """For each run, by id, the mask that hides the secrets that it and its workflow refer to."""
     masks = {}
     for run in runs:
-        given = run.input.values() if isinstance(run.input, Mapping) else ()
-        names = set(secret_names(list(filter(is_secret, given))))
+        input_values = run.input.values() if isinstance(run.input, Mapping) else ()
+        names = set(secret_names(list(filter(is_secret, input_values))))
         with suppress(UnknownWorkflow, InvalidWorkflow, NotJson):  # such as one of a later version
             flow = await fleet.workflows.get(run.workflow, run.version)
             names.update(secret_names([flow.env, flow.http]))
@@ -189,7 +189,7 @@ async def take_snapshot(
     )
     ended = {run.id: run for run in await fleet.store.find(Query(statuses=TERMINAL, newest=True, limit=limit))}
     there = {run.id for run in (*owned, *waiting)}
-    for run_id in [one for one in before if one not in there and one not in ended][:limit]:
+    for run_id in [run_id for run_id in before if run_id not in there and run_id not in ended][:limit]:
         run = await store.run(run_id)
         if run is not None and run.ended:
             ended[run.id] = run
@@ -202,14 +202,14 @@ async def take_snapshot(
 async def _owned(
     fleet: Fleet, sessions: Mapping[str, Session], counts: Mapping[RunStatus, int], limit: int
 ) -> list[Run]:
-    found: dict[str, Run] = {}
+    runs: dict[str, Run] = {}
     for session in sessions.values():
-        if session.used and len(found) < limit:
-            found |= {run.id: run for run in await fleet.store.find(Query(session=session.id, limit=limit))}
+        if session.used and len(runs) < limit:
+            runs |= {run.id: run for run in await fleet.store.find(Query(session=session.id, limit=limit))}
     total = sum(counts.get(status, 0) for status in OWNED)
-    if len(found) < min(limit, total):  # some belong to a device that has left
-        found |= {run.id: run for run in await fleet.store.find(Query(statuses=OWNED, limit=limit))}
-    return sorted(found.values(), key=lambda run: run.id)[:limit]
+    if len(runs) < min(limit, total):  # some belong to a device that has left
+        runs |= {run.id: run for run in await fleet.store.find(Query(statuses=OWNED, limit=limit))}
+    return sorted(runs.values(), key=lambda run: run.id)[:limit]
 
 
 class CancelledCount:
@@ -233,12 +233,12 @@ class CancelledCount:
         return min(failed, sum(self._cancelled.values()))  # more may have ended since the count
 
     async def _read(self, fleet: Fleet) -> dict[str, bool]:
-        found: dict[str, bool] = {}
+        cancelled: dict[str, bool] = {}
         after: str | None = None
-        while len(found) <= MOST_FAILED_RUNS:
+        while len(cancelled) <= MOST_FAILED_RUNS:
             page = await fleet.store.find(Query(statuses=frozenset({FAILED}), after=after, limit=PAGE))
-            found |= {run.id: run.cancelled for run in page}
+            cancelled |= {run.id: run.cancelled for run in page}
             if len(page) < PAGE:
                 break
             after = page[-1].id
-        return found
+        return cancelled

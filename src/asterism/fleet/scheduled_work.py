@@ -104,7 +104,7 @@ def decode(register: Register | None, *, removed: bool = False) -> StoredSchedul
     if isinstance(value, Mapping) and REMOVED in value:
         if not removed:
             return None
-        value = {name: one for name, one in value.items() if name != REMOVED}
+        value = {name: field_value for name, field_value in value.items() if name != REMOVED}
     return StoredSchedule(Schedule.from_json(value), register.revision)
 
 
@@ -149,7 +149,7 @@ class ScheduledWork:
 
     async def open_work(self, schedule: Schedule) -> list[str]:
         """The runs or plans of a schedule that have not ended, oldest first."""
-        return [one for one in schedule.open if not await self._ended(schedule, one)]
+        return [work for work in schedule.open if not await self._ended(schedule, work)]
 
     async def _ended(self, schedule: Schedule, work: str) -> bool:
         if schedule.plan is not None:
@@ -180,11 +180,11 @@ class ScheduledWork:
     async def _create_run(self, new: _NewWork) -> TickEntry:
         fleet, schedule, tick = self._fleet, new.stored.schedule, new.tick
         flow = await fleet.workflows.latest(schedule.workflow or "")
-        given: Any = dict(schedule.input)
+        run_input: Any = dict(schedule.input)
         run = new_run(
             fleet,
             flow,
-            await fleet.blobs.keep(given, f"the input of schedule {schedule.name!r}"),
+            await fleet.blobs.keep(run_input, f"the input of schedule {schedule.name!r}"),
             by=new.by or schedule.created_by,
             key=None if tick is None else tick_key(schedule.name, tick),
             series=f"{SCHEDULE_PREFIX}{schedule.name}" if schedule.overlap in IN_SERIES else None,

@@ -72,7 +72,7 @@ class Schedules:
         file: str = "",
         policy: str = "scoped",
         params: Mapping[str, Any] | None = None,
-        given: Mapping[str, Any] | None = None,
+        input: Mapping[str, Any] | None = None,
         priority: int | None = None,
         device: str | None = None,
         cron: str | None = None,
@@ -89,7 +89,7 @@ class Schedules:
         :param plan: the plan that is created at each tick, instead of runs of a workflow; the store keeps it.
         :param plan_text: the text of the plan file, kept for people; ``file`` is its name, recorded with each plan.
         :param policy: the lock policy of the plans; ``params`` are the parameters of their file, recorded with them.
-        :param given: the input of each run; ``priority`` is its priority, ``device`` the only one that may execute it.
+        :param input: the input of each run; ``priority`` is its priority, ``device`` the only one that may execute it.
         :param cron: a cron expression with five fields, in the time zone ``timezone``.
         :param every: an interval in whole seconds, instead of ``cron``.
         :param catch_up: ticks that were missed: ``none`` is created, only the ``last``, or ``all`` (100 at most).
@@ -105,7 +105,7 @@ class Schedules:
             name,
             workflow=workflow,
             plan=None if plan is None else plan.id,
-            input=await self._checked_input(name, given),
+            input=await self._checked_input(name, input),
             priority=priority,
             device=device,
             cron=cron,
@@ -141,11 +141,11 @@ class Schedules:
         kept = await self._store.register(plan_key(name))
         return "" if kept is None else str(kept.value.get("text", ""))
 
-    async def _checked_input(self, name: str, given: Mapping[str, Any] | None) -> dict[str, Any]:
+    async def _checked_input(self, name: str, run_input: Mapping[str, Any] | None) -> dict[str, Any]:
         what = f"the input of schedule {safe_repr(name)}"
-        if given is not None and not isinstance(given, Mapping):
-            raise NotJson(f"{what} must be an object of named values, not {safe_repr(given)}")
-        value: dict[str, Any] = plain_json(dict(given or {}), what)
+        if run_input is not None and not isinstance(run_input, Mapping):
+            raise NotJson(f"{what} must be an object of named values, not {safe_repr(run_input)}")
+        value: dict[str, Any] = plain_json(dict(run_input or {}), what)
         most = (await self._fleet.settings()).large
         size = len(json.dumps(value))
         if size > most:
@@ -216,7 +216,7 @@ class Schedules:
 
     async def all(self) -> list[Schedule]:
         """All schedules, by name. One that cannot be read is left out, and logged."""
-        found = []
+        schedules = []
         for register in await self._store.registers(SCHEDULES):
             try:
                 stored = decode(register)
@@ -224,13 +224,15 @@ class Schedules:
                 log.warning("it is left out: %s", error)
                 continue
             if stored is not None:
-                found.append(stored.schedule)
-        return found
+                schedules.append(stored.schedule)
+        return schedules
 
     async def pause(self, name: str, reason: str = "") -> Schedule:
         """Create nothing more until the schedule is resumed. What it has created goes on."""
         why = f"by {self._fleet.by}: {reason}" if reason else f"by {self._fleet.by}"
-        return await self._change(name, lambda one: one if one.paused is not None else one.changed(paused=why))
+        return await self._change(
+            name, lambda schedule: schedule if schedule.paused is not None else schedule.changed(paused=why)
+        )
 
     async def resume(self, name: str) -> Schedule:
         """Create work again, from the next tick on. The ticks of the pause are not caught up."""
@@ -274,12 +276,12 @@ class Schedules:
     async def next_times(self, name: str, number: int = 5) -> list[int]:
         """The next ticks, in seconds since 1970; none while it is paused."""
         schedule = await self.get(name)
-        next_tick, found = ticks_of(schedule), list[int]()
+        next_tick, ticks = ticks_of(schedule), list[int]()
         tick = next_tick(max(schedule.after, self._store.clock()))
-        while schedule.paused is None and tick is not None and len(found) < min(number, MOST_NEXT_TIMES):
-            found.append(tick)
+        while schedule.paused is None and tick is not None and len(ticks) < min(number, MOST_NEXT_TIMES):
+            ticks.append(tick)
             tick = next_tick(tick)
-        return found
+        return ticks
 
     async def history(self, name: str) -> list[TickEntry]:
         """What became of the latest ticks, oldest first."""

@@ -55,11 +55,11 @@ class SelectionMetrics:
             self.waiting.setdefault(last, Histogram(SECONDS)).observe(waited)
         if run.status is COMPLETED and (took := work_time(run)) is not None:
             self.working.setdefault(last, Histogram(SECONDS)).observe(took)
-        for one in outcomes(run):
-            key = (flow, one.device, one.reason)
+        for outcome in outcomes(run):
+            key = (flow, outcome.device, outcome.reason)
             self.assignments[key] += 1
-            if one.score is not None:
-                self.scores.setdefault(key, Histogram(SCORES)).observe(one.score)
+            if outcome.score is not None:
+                self.scores.setdefault(key, Histogram(SCORES)).observe(outcome.score)
         for device in declines(run):
             self.declined[flow, device] += 1
 
@@ -105,23 +105,23 @@ async def read_window(store: Store, window: float, limit: int) -> tuple[Selectio
     """The metrics of the runs that were created in the last ``window`` seconds, the newest ``limit`` of them, and how
     many seconds these cover."""
     now = store.clock()
-    found, after = SelectionMetrics(), None
-    while found.runs < limit:
-        page = await store.find(Query(newest=True, after=after, limit=min(PAGE, limit - found.runs)))
+    metrics, after = SelectionMetrics(), None
+    while metrics.runs < limit:
+        page = await store.find(Query(newest=True, after=after, limit=min(PAGE, limit - metrics.runs)))
         for run in page:
             if run.created_at < now - window:
-                return found, window
-            found.add(run)
+                return metrics, window
+            metrics.add(run)
         if len(page) < PAGE:
             break
         after = page[-1].id
-    return (found, now - page[-1].created_at) if found.runs >= limit and page else (found, window)
+    return (metrics, now - page[-1].created_at) if metrics.runs >= limit and page else (metrics, window)
 
 
 async def fleet_families(fleet: Fleet, window: float = WINDOW, limit: int = MAX_RUNS) -> list[Family]:
     """All metrics of a fleet: its runs and devices now, and those of the window."""
     store = fleet.store
-    found, covered = await read_window(store, window, limit)
+    metrics, covered = await read_window(store, window, limit)
     return [
         Family("asterism_runs", "Runs in the store.", ("status",), _statuses(await store.counts())),
         *await _waiting(store),
@@ -134,8 +134,8 @@ async def fleet_families(fleet: Fleet, window: float = WINDOW, limit: int = MAX_
             {(): covered},
             "seconds",
         ),
-        Family("asterism_window_runs", "Runs that were created in the window, and read.", (), {(): found.runs}),
-        *found.families(),
+        Family("asterism_window_runs", "Runs that were created in the window, and read.", (), {(): metrics.runs}),
+        *metrics.families(),
     ]
 
 
@@ -147,10 +147,10 @@ async def _waiting(store: Store) -> list[Family]:
     now = store.clock()
     numbers: Counter[tuple[str, ...]] = Counter()
     ages: dict[tuple[str, ...], float] = {}
-    for one in await store.waiting():
-        key = (without_time(one.workflow), one.pinned or "")
-        numbers[key] += one.number
-        ages[key] = max(ages.get(key, 0.0), now - one.since)
+    for group in await store.waiting():
+        key = (without_time(group.workflow), group.pinned or "")
+        numbers[key] += group.number
+        ages[key] = max(ages.get(key, 0.0), now - group.since)
     return [
         Family(
             "asterism_runs_waiting",
@@ -166,27 +166,30 @@ async def _waiting(store: Store) -> list[Family]:
 
 async def _devices(store: Store) -> list[Family]:
     now, label = store.clock(), ("device",)
-    sessions = {(one.device,): one for one in await store.sessions() if one.state in REACHABLE_STATES}
+    sessions = {(session.device,): session for session in await store.sessions() if session.state in REACHABLE_STATES}
     return [
         Family(
             "asterism_device_reachable",
             "Whether the last heartbeat of the device is recent.",
             label,
-            {name: int(one.reachable(now)) for name, one in sessions.items()},
+            {name: int(session.reachable(now)) for name, session in sessions.items()},
         ),
         Family(
-            "asterism_device_slots", "Slots of the device.", label, {name: one.slots for name, one in sessions.items()}
+            "asterism_device_slots",
+            "Slots of the device.",
+            label,
+            {name: session.slots for name, session in sessions.items()},
         ),
         Family(
             "asterism_device_used",
             "Runs that the device owns.",
             label,
-            {name: one.used for name, one in sessions.items()},
+            {name: session.used for name, session in sessions.items()},
         ),
         Family(
             "asterism_device_connection",
             "Connection quality of the device, 0 to 1.",
             label,
-            {name: one.quality for name, one in sessions.items()},
+            {name: session.quality for name, session in sessions.items()},
         ),
     ]

@@ -108,13 +108,13 @@ def value_limit(most: int) -> SizeLimit:
     return SizeLimit(int(most), "asterism fleet set --most SIZE")
 
 
-def _weights(given: Mapping[str, Any]) -> Weights:
+def _weights(weights: Mapping[str, Any]) -> Weights:
     known = {f.name for f in fields(Weights)}
-    for name, value in given.items():
+    for name, value in weights.items():
         if name not in known:
             raise InvalidSettings(f"there is no weight {name!r}; the weights are {', '.join(sorted(known))}")
         _check_number(f"weight {name}", value)
-    return Weights(**given)
+    return Weights(**weights)
 
 
 def _check_number(name: str, value: Any) -> None:

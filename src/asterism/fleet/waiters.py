@@ -106,14 +106,14 @@ class RunWaiters:
                 began = self._clock.time()
                 everything = began - looked >= LOCAL_LOOK_INTERVAL
                 looked = began if everything else looked
-                found = False
+                any_ended = False
                 with contextlib.suppress(StoreUnavailable):
                     for run_id in list(self._waiting if everything else self._elsewhere):
                         run = await self._store.run(run_id) if run_id in self._waiting else None
                         if run is None or run.ended:
-                            found = True
+                            any_ended = True
                             self._resolve(run_id, run)
-                in_vain = FIRST_PAUSE if found else min(2 * in_vain, PAUSE)
+                in_vain = FIRST_PAUSE if any_ended else min(2 * in_vain, PAUSE)
                 if self._waiting:
                     await self._clock.sleep(min(max(in_vain, REST * (self._clock.time() - began)), PAUSE))
         except Exception as error:  # the waiters get it: they would wait forever otherwise

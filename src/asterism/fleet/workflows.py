@@ -97,10 +97,10 @@ class Workflows:
     async def _versions(self, name: str) -> dict[int, Any]:
         """All workflows of a name, by version: a peer may have sent thousands."""
         versions = {}
-        for one in await self._store.registers(f"{VERSIONS}{name}@"):
-            whose, _, version = one.key.removeprefix(VERSIONS).rpartition("@")
+        for register in await self._store.registers(f"{VERSIONS}{name}@"):
+            whose, _, version = register.key.removeprefix(VERSIONS).rpartition("@")
             if whose == name and version.isdecimal():
-                versions[int(version)] = one.value
+                versions[int(version)] = register.value
         return versions
 
     async def _unmark(self, name: str, version: int) -> list[Write]:
@@ -224,13 +224,13 @@ class Workflows:
 
     async def all(self) -> list[Workflow]:
         """The latest version of each workflow."""
-        found = []
+        workflows = []
         for pointer in await self._store.registers(LATEST):
             with reading_register(pointer.key):
                 version = pointer.value["version"] if set(pointer.value) == {"version"} else None
             if version is not None:
-                found.append(await self.get(pointer.key.removeprefix(LATEST), version))
-        return found
+                workflows.append(await self.get(pointer.key.removeprefix(LATEST), version))
+        return workflows
 
 
 def without_rules(workflow: Workflow) -> Workflow:
@@ -278,10 +278,10 @@ def input_names(flow: Workflow) -> set[str]:
     return set[str]().union(*map(task_inputs.names_in, texts))
 
 
-def check_input(flow: Workflow, given: Mapping[str, Any]) -> None:
+def check_input(flow: Workflow, run_input: Mapping[str, Any]) -> None:
     """Raise MissingInput if the command or the URL of a workflow names inputs that are not given."""
     texts = flow.argv or ((str(flow.http["url"]),) if flow.http is not None else ())
-    inputs = _RecordingInputs(given)
+    inputs = _RecordingInputs(run_input)
     for text in texts:
         task_inputs.fill_template(text, inputs)
     if inputs.missing:
@@ -294,8 +294,8 @@ def check_input(flow: Workflow, given: Mapping[str, Any]) -> None:
 class _RecordingInputs(dict[str, Any]):
     """Inputs that contain every name, and record the names that were not given."""
 
-    def __init__(self, given: Mapping[str, Any]) -> None:
-        super().__init__(given)
+    def __init__(self, inputs: Mapping[str, Any]) -> None:
+        super().__init__(inputs)
         self.missing: set[str] = set()
 
     def __contains__(self, name: object) -> bool:

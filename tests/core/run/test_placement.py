@@ -76,7 +76,7 @@ def test_each_strategy_chooses_its_own_way(strategy: str, winner: str) -> None:
         session("idle", slots=4, can=frozenset({"gpu", "tape"}), profile={"quality": 0.0}),
         session("plain", slots=4, used=2, profile={"quality": 0.0}),
     ]
-    view = outlook(*sessions, coordinator="near", given={"near": 2, "plain": 1})
+    view = outlook(*sessions, coordinator="near", last_assigned={"near": 2, "plain": 1})
     assert chosen(view, flow(strategy=strategy)) == winner
 
 
@@ -188,7 +188,7 @@ def test_what_was_found_out_for_one_run_is_never_wrong_for_the_next(made: list[A
     view = outlook(*sessions, coordinator="d0")
     given_out: Counter[str] = Counter()
     for workflow in flows:
-        anew = outlook(*sessions, coordinator="d0", given=view.given)
+        anew = outlook(*sessions, coordinator="d0", last_assigned=view.last_assigned)
         anew._used = {one.device: one.used + given_out[one.device] for one in sessions}
         choice = view.choose(run_of(workflow), workflow)
         assert choice == anew.choose(run_of(workflow), workflow)

@@ -77,7 +77,7 @@ async def test_an_input_that_is_no_object_fails_and_says_so(given: Any) -> None:
 
     with pytest.raises(MissingInput, match="must be an object of named values"):
         await main()
-    assert executors().check(work.workflow, work.given) is None
+    assert executors().check(work.workflow, work.input) is None
 
 
 def test_names_that_cannot_be_variables_are_in_the_file_all_the_same() -> None:

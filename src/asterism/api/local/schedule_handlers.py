@@ -100,7 +100,7 @@ async def add_schedule(system: LocalSystem, request: declared.AddSchedule) -> do
         plan_file = await read_plan_text(request.text, file.stem or request.name, request.params, request.includes)
         options |= {"plan": plan_file.constellation, "plan_text": request.text, "params": plan_file.params}
         options |= {"policy": plan_file.policy or "scoped", "file": file.name}
-    schedule = await fleet.schedules.add(request.name, given=request.input or None, **options)
+    schedule = await fleet.schedules.add(request.name, input=request.input or None, **options)
     await leave_reason(fleet, f"added schedule {schedule.name!r}", request.reason)
     advice = [] if schedule.plan is None else ["Its plans are run by: asterism monitor"]
     if await fleet.coordinator() is None:

@@ -164,19 +164,20 @@ class Placer:
         *,
         coordinator: str | None = None,
         weights: Weights = DEFAULT_WEIGHTS,
-        given: Mapping[str, int] | None = None,
+        last_assigned: Mapping[str, int] | None = None,
     ) -> None:
         self.now, self.coordinator, self.weights = now, coordinator, weights
         self.sessions = {session.device: session for session in sessions if session.reachable(now)}
         # devices of peers take no part in this election
         here = election_ranks([session for session in self.sessions.values() if session.state == OPEN], coordinator)
         self.ranks = {name: here.get(name, 0.0) for name in self.sessions}
-        self.given = dict(given or {})  # serial number of the last assignment of each device, for round_robin
+        # serial number of the last assignment of each device, for round_robin
+        self.last_assigned = dict(last_assigned or {})
         self._evaluate_rule = evaluate
         self._profiles: dict[str, Mapping[str, Any]] = {}
         self._verdicts: dict[int, dict[str, bool | str]] = {}  # by the identity of a profile, which is kept alive
         self._used = {name: session.used for name, session in self.sessions.items()}
-        self._last = max(self.given.values(), default=0)
+        self._last = max(self.last_assigned.values(), default=0)
         # computed for one run and valid for the next, except for the device that got it
         self._candidates: dict[str, Candidate] = {}
         self._scores: dict[_Capabilities, dict[str, float]] = {}
@@ -239,7 +240,7 @@ class Placer:
     def record_assignment(self, device: str) -> None:
         """Count an assignment to a device."""
         self._last += 1
-        self.given[device] = self._last
+        self.last_assigned[device] = self._last
         self.reserve(device)
 
     def reserve(self, device: str) -> None:
@@ -277,7 +278,7 @@ class Placer:
     def _candidate(self, session: Session) -> Candidate:
         name = session.device
         if name not in self._candidates:
-            candidate = candidate_of(session, self.now, self.ranks[name], self.given.get(name, 0))
+            candidate = candidate_of(session, self.now, self.ranks[name], self.last_assigned.get(name, 0))
             candidate.running = self._used[name]
             self._candidates[name] = candidate
         return self._candidates[name]

@@ -269,7 +269,9 @@ class Claimer:
 
     async def _see(self, unseen: Unseen) -> None:
         await self._learn(unseen.kinds)
-        for outcome in await asyncio.gather(*(self._judge(*one) for one in unseen.runs), return_exceptions=True):
+        for outcome in await asyncio.gather(
+            *(self._judge(run, flow) for run, flow in unseen.runs), return_exceptions=True
+        ):
             if isinstance(outcome, BaseException):
                 raise outcome
 

@@ -69,11 +69,11 @@ async def default_limit() -> SizeLimit:
 
 
 class RunWork(NamedTuple):
-    """One execution. ``given`` is the input of the run. The two functions are called on the event loop."""
+    """One execution. ``input`` is the input of the run. The two functions are called on the event loop."""
 
     run: Run
     workflow: Workflow
-    given: Mapping[str, Any]
+    input: Mapping[str, Any]
     on_progress: Callable[[Progress], None]
     on_output: Callable[[str], None]
     lease: float | None = None
@@ -92,11 +92,11 @@ class Executor(Protocol):
     def objection(self, workflow: Workflow) -> str | None:
         """Why the device never executes a workflow; None if it does."""
 
-    def check(self, workflow: Workflow, given: Any) -> str | None:
+    def check(self, workflow: Workflow, run_input: Any) -> str | None:
         """Why the device does not execute a run with this input; None if it does. An input that is stored as a blob is
         judged just before the execution. Starts and changes nothing, and may be called in any thread."""
 
-    def judges_each(self, workflow: Workflow, given: Any) -> bool:
+    def judges_each(self, workflow: Workflow, run_input: Any) -> bool:
         """Whether ``check`` may refuse a run with this input although ``objection`` does not refuse its workflow. May
         be called in any thread."""
 
@@ -159,39 +159,39 @@ class DeviceExecutor:
             return "this device has no agent: join it with --agent"
         return self.policy.objection(workflow)
 
-    def check(self, workflow: Workflow, given: Any) -> str | None:
+    def check(self, workflow: Workflow, run_input: Any) -> str | None:
         """Judges the run with its input filled in. An error that would be a failure of the work is not an objection."""
-        constant = stands_for_itself(workflow, given)
+        constant = stands_for_itself(workflow, run_input)
         if self.policy.everything and workflow.call is not None and constant:
             return None  # the usual case, on the hot path of every run
         why = self.objection(workflow)
-        if why is not None or blob_of(given) is not None:
+        if why is not None or blob_of(run_input) is not None:
             return why
         try:
-            _refuse_secret_inputs(workflow, given)
-            with self._mask(workflow, given, constant) as mask:
+            _refuse_secret_inputs(workflow, run_input)
+            with self._mask(workflow, run_input, constant) as mask:
                 if not self.policy.everything:
-                    self._judge_early(workflow, given)
-                JudgedAttempt(workflow, fill(workflow, given, mask), self._commands, self.policy).judge_work()
+                    self._judge_early(workflow, run_input)
+                JudgedAttempt(workflow, fill(workflow, run_input, mask), self._commands, self.policy).judge_work()
         except (PolicyForbids, DeviceUnavailable) as error:
             return str(error)
         except Exception:
             return None
         return None
 
-    def judges_each(self, workflow: Workflow, given: Any) -> bool:
+    def judges_each(self, workflow: Workflow, run_input: Any) -> bool:
         """A function with an input of constants is judged by its workflow alone."""
-        return workflow.call is None or not stands_for_itself(workflow, given)
+        return workflow.call is None or not stands_for_itself(workflow, run_input)
 
-    def _judge_early(self, flow: Workflow, given: Any) -> None:
+    def _judge_early(self, flow: Workflow, run_input: Any) -> None:
         """Judge all that is known before an expression of the work is evaluated. Raises PolicyForbids, and
         DeviceUnavailable for what this device does not have."""
         why = self.policy.objection(flow)
         if why is not None:
             raise PolicyForbids(why)
-        if not isinstance(given, Mapping):
+        if not isinstance(run_input, Mapping):
             return  # fails before anything is evaluated
-        known = bare(given)
+        known = bare(run_input)
         if flow.http is not None:
             if not _names_a_secret(flow.http["url"], known):  # such an address is judged once it is filled in
                 self.policy.url(task_inputs.fill_template(flow.http["url"], known, task_inputs.url_quoted))
@@ -213,28 +213,28 @@ class DeviceExecutor:
             return await self._execute(work._replace(run=run))
 
     async def _execute(self, work: RunWork) -> Any:
-        constant = stands_for_itself(work.workflow, work.given)
-        _refuse_secret_inputs(work.workflow, work.given)
-        with self._mask(work.workflow, work.given, constant) as mask:
+        constant = stands_for_itself(work.workflow, work.input)
+        _refuse_secret_inputs(work.workflow, work.input)
+        with self._mask(work.workflow, work.input, constant) as mask:
             if work.output is not None:
                 work.output.mask = mask
             if not self.policy.everything:
-                self._judge_early(work.workflow, work.given)
+                self._judge_early(work.workflow, work.input)
             if constant:
-                resolved = ResolvedInputs(dict(work.given), {}, mask)
+                resolved = ResolvedInputs(dict(work.input), {}, mask)
             else:
                 with own_part("the run could not be prepared", EXHAUSTED):
-                    resolved = fill(work.workflow, work.given, mask)
+                    resolved = fill(work.workflow, work.input, mask)
             limit = work.workflow.timeout
             value = await (self._begin(work, resolved) if limit is None else self._within(limit, work, resolved))
             return await call_apart(_sendable, value)
 
-    def _mask(self, flow: Workflow, given: Any, constant: bool) -> Mask:
+    def _mask(self, flow: Workflow, run_input: Any, constant: bool) -> Mask:
         """The mask for all text about an execution. ``constant`` says that the input holds no reference. Raises
         PolicyForbids and DeviceUnavailable."""
         if constant and flow.http is None:  # the usual case, on the hot path of every run
             return Mask(more=self._known_secrets)
-        names = secrets_of(flow, given, self.policy)
+        names = secrets_of(flow, run_input, self.policy)
         if new := names - self._secrets_read:
             self._secrets_read |= new
             self._warn_of_short_secrets(new)
@@ -295,7 +295,9 @@ class DeviceExecutor:
             self._records.finished(admission.ticket)
 
     @contextlib.contextmanager
-    def _run_files(self, given: Mapping[str, Any], cwd: str | None) -> Iterator[tuple[Path, dict[str, str], Admission]]:
+    def _run_files(
+        self, run_input: Mapping[str, Any], cwd: str | None
+    ) -> Iterator[tuple[Path, dict[str, str], Admission]]:
         """The files of a command for as long as it runs. Yields the file for its progress, the variables that name its
         files, and what its process does first. Raises DeviceTrouble."""
         with contextlib.ExitStack() as undo:
@@ -305,7 +307,7 @@ class DeviceExecutor:
                 admission = self._records.admit(None if self.policy.everything else cwd)
                 undo.callback(self._records.finished, admission.ticket)
                 progress, file = directory / "progress", directory / "input.json"
-                _write_input(file, given)
+                _write_input(file, run_input)
                 progress.touch(mode=0o600)
             yield progress, {"ASTERISM_PROGRESS": str(progress), "ASTERISM_INPUT": str(file)}, admission
 
@@ -349,7 +351,7 @@ class RunAttempt(JudgedAttempt):
     @contextlib.asynccontextmanager
     async def files(self, texts: Mapping[str, str], cwd: str | None) -> AsyncIterator[CommandFiles]:
         work = self._work
-        with self._executor._run_files(work.given, cwd) as (progress, variables, admission):
+        with self._executor._run_files(work.input, cwd) as (progress, variables, admission):
             with own_part("the inputs of the run could not be written"):
                 variables |= await call_apart(command_inputs.write_inputs, texts, progress.parent)
             self._watcher = OutputWatcher(progress, self.resolved.mask, work.on_output, work.on_progress, work.output)
@@ -397,19 +399,19 @@ class RunAttempt(JudgedAttempt):
         )
 
 
-def _refuse_secret_inputs(flow: Workflow, given: Any) -> None:
+def _refuse_secret_inputs(flow: Workflow, run_input: Any) -> None:
     """Raise PolicyForbids for a secret among the inputs of an agent: it would leave the device in a prompt."""
-    if flow.agent is not None and isinstance(given, Mapping) and any(map(is_secret, given.values())):
+    if flow.agent is not None and isinstance(run_input, Mapping) and any(map(is_secret, run_input.values())):
         raise PolicyForbids("a secret cannot be an input of an agent; give it to the agent's own process with env")
 
 
-def _names_a_secret(text: str, given: Mapping[str, Any]) -> bool:
-    return any(is_secret(given.get(name)) for name in task_inputs.names_in(text))
+def _names_a_secret(text: str, run_input: Mapping[str, Any]) -> bool:
+    return any(is_secret(run_input.get(name)) for name in task_inputs.names_in(text))
 
 
-def _write_input(path: Path, given: Mapping[str, Any]) -> None:
+def _write_input(path: Path, run_input: Mapping[str, Any]) -> None:
     """Secrets are written as names, not as values."""
-    path.write_text(json.dumps(plain_json(bare(given), "the input")), encoding="ascii")
+    path.write_text(json.dumps(plain_json(bare(run_input), "the input")), encoding="ascii")
 
 
 def _sendable(value: Any) -> Any:

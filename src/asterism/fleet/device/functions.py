@@ -115,7 +115,7 @@ class FunctionRunner:
         self._known: dict[str, tuple[Callable[..., Any], function_calls.Signature]] = {}
         self.lingering = 0
 
-    async def call(self, call: Callable[..., Any] | str, given: Mapping[str, Any], current: CurrentRun) -> Any:
+    async def call(self, call: Callable[..., Any] | str, inputs: Mapping[str, Any], current: CurrentRun) -> Any:
         """Call a function and return its value. When cancelled, wait until the function has ended: no other device may
         begin the run while it executes. When cancelled again, let go of a thread: the run is lost, or the device is
         ending."""
@@ -124,7 +124,7 @@ class FunctionRunner:
                 function, signature = self._known.get(call) or await self._function(call)
             else:
                 function, signature = call, function_calls.signature(call)
-            arguments = arguments_of(signature, given, current, function)
+            arguments = arguments_of(signature, inputs, current, function)
             if signature.asynchronous and current.expired is None:
                 return await self._await(function(**arguments), current)
             return await self._watch(_call(function, arguments, signature.asynchronous), current)
@@ -208,13 +208,13 @@ def _process_exit(error: BaseException) -> Exception:
 
 
 def arguments_of(
-    signature: function_calls.Signature, given: Mapping[str, Any], current: CurrentRun, function: Callable[..., Any]
+    signature: function_calls.Signature, inputs: Mapping[str, Any], current: CurrentRun, function: Callable[..., Any]
 ) -> dict[str, Any]:
     """The keyword arguments of one call: inputs by name, and ``run``. Raises TypeError that names the missing ones."""
     if signature.everything or "results" in signature.names:  # rare, on the hot path of every run
-        results, others = _split_results(given)
-        given = {"results": results, **results, **others} if "results" in signature.names else {**results, **others}
-    arguments = dict(given) if signature.everything else {n: given[n] for n in signature.names if n in given}
+        results, others = _split_results(inputs)
+        inputs = {"results": results, **results, **others} if "results" in signature.names else {**results, **others}
+    arguments = dict(inputs) if signature.everything else {n: inputs[n] for n in signature.names if n in inputs}
     if "run" in signature.names:
         arguments["run"] = current
     if signature.takes_logger and "logger" not in arguments:
@@ -226,13 +226,13 @@ def arguments_of(
     return arguments
 
 
-def _split_results(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _split_results(inputs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The results of earlier tasks by their names, and the other inputs."""
-    of_tasks = given.get(OF_TASKS)
+    of_tasks = inputs.get(OF_TASKS)
     if type(of_tasks) is not list or not all(type(name) is str for name in of_tasks):
-        return dict(given), {}  # there is no such list, or an input happens to have its name
-    results = {name.removeprefix(RESULT_OF): given[name] for name in of_tasks if name in given}
-    return results, {name: value for name, value in given.items() if name not in of_tasks and name != OF_TASKS}
+        return dict(inputs), {}  # there is no such list, or an input happens to have its name
+    results = {name.removeprefix(RESULT_OF): inputs[name] for name in of_tasks if name in inputs}
+    return results, {name: value for name, value in inputs.items() if name not in of_tasks and name != OF_TASKS}
 
 
 def _retrieve_exception(job: asyncio.Future[Any]) -> None:

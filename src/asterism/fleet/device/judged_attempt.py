@@ -32,9 +32,9 @@ class JudgedAttempt(Attempt):
         device does not have."""
         self.policy.workflow(self.action.name)
         if self.action.http is not None:
-            terms = self.filled_request()
-            self.policy.headers(terms.get("headers") or ())
-            self.policy.url(terms["url"])
+            http_request = self.filled_request()
+            self.policy.headers(http_request.get("headers") or ())
+            self.policy.url(http_request["url"])
         elif self.action.call is not None:
             self.policy.call(self.action.call)
         elif self.action.agent is not None:

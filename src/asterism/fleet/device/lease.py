@@ -100,7 +100,7 @@ class Lease:
     def interval(self, *held: float) -> float:
         """How often to renew, in seconds: as the most demanding workflow asks, of late or of the ``held`` runs."""
         now = self._clock.time()
-        self._intervals = {one: at for one, at in self._intervals.items() if now - at < INTERVAL_REMEMBERED}
+        self._intervals = {interval: at for interval, at in self._intervals.items() if now - at < INTERVAL_REMEMBERED}
         return min((self._own_interval, *self._intervals, *held))
 
     def renewed(self, sent: float) -> None:

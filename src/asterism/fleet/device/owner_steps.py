@@ -169,4 +169,4 @@ def _with_progress(run: Run, progress: Progress | None) -> Run:
 
 def _ended_by(run: Run, grant: Grant, reason: str) -> bool:
     """Whether the assignment of this grant has ended with this reason."""
-    return any(one.epoch == grant.epoch and one.reason == reason for one in reversed(run.previous))
+    return any(assignment.epoch == grant.epoch and assignment.reason == reason for assignment in reversed(run.previous))

@@ -28,12 +28,12 @@ CONSTANTS = frozenset({str, int, float, bool, type(None), list})
 _LITERAL = "$literal"
 
 
-def secrets_of(workflow: Workflow, given: Any, policy: DevicePolicy) -> frozenset[str]:
+def secrets_of(workflow: Workflow, run_input: Any, policy: DevicePolicy) -> frozenset[str]:
     """The names of the secrets that a run refers to; the device policy allows all of them, and the device has them.
     Evaluates nothing. Raises PolicyForbids, and DeviceUnavailable for a secret that this device does not have."""
-    if workflow.http is None and stands_for_itself(workflow, given):
+    if workflow.http is None and stands_for_itself(workflow, run_input):
         return frozenset()
-    names = frozenset(_secret_names(workflow, given))
+    names = frozenset(_secret_names(workflow, run_input))
     for name in sorted(names):
         policy.secret(name)
         if name not in os.environ:
@@ -41,24 +41,24 @@ def secrets_of(workflow: Workflow, given: Any, policy: DevicePolicy) -> frozense
     return names
 
 
-def _secret_names(workflow: Workflow, given: Any) -> Iterator[str]:
+def _secret_names(workflow: Workflow, run_input: Any) -> Iterator[str]:
     yield from secret_names([workflow.env, workflow.http])
-    for value in given.values() if isinstance(given, Mapping) else ():
+    for value in run_input.values() if isinstance(run_input, Mapping) else ():
         if is_secret(value):
             if not isinstance(value["secret"], str):
                 raise MissingInput(f"the name of a secret must be text, not {safe_repr(value['secret'])}")
             yield value["secret"]
 
 
-def fill(workflow: Workflow, given: Any, mask: Mask) -> ResolvedInputs:
+def fill(workflow: Workflow, run_input: Any, mask: Mask) -> ResolvedInputs:
     """The inputs and variables of one run, with its secrets from ``mask``. Raises MissingInput, and what an expression
     raises: call it under the mask."""
-    if stands_for_itself(workflow, given):
-        return ResolvedInputs(dict(given), {}, mask)  # the usual case, on the hot path of every run
-    if not isinstance(given, Mapping):
-        raise MissingInput(f"the input of a run must be an object of named values, not {safe_repr(given)}")
+    if stands_for_itself(workflow, run_input):
+        return ResolvedInputs(dict(run_input), {}, mask)  # the usual case, on the hot path of every run
+    if not isinstance(run_input, Mapping):
+        raise MissingInput(f"the input of a run must be an object of named values, not {safe_repr(run_input)}")
     secrets = RunReferences({}, mask)
-    values = {name: secrets.fill(value) if is_secret(value) else _bare(value) for name, value in given.items()}
+    values = {name: secrets.fill(value) if is_secret(value) else _bare(value) for name, value in run_input.items()}
     return ResolvedInputs(values, RunReferences(values, mask).environment(workflow.env), mask)
 
 
@@ -72,9 +72,9 @@ class RunReferences(References):
         return f"the workflow refers to the input {safe_repr(name)}, which the run does not have"
 
 
-def stands_for_itself(workflow: Workflow, given: Any) -> bool:
+def stands_for_itself(workflow: Workflow, run_input: Any) -> bool:
     """Whether neither the input nor the variables of the workflow hold a reference."""
-    return type(given) is dict and not workflow.env and CONSTANTS.issuperset(map(type, given.values()))
+    return type(run_input) is dict and not workflow.env and CONSTANTS.issuperset(map(type, run_input.values()))
 
 
 def is_secret(value: Any) -> bool:
@@ -88,9 +88,9 @@ def literal(value: Any) -> Any:
     return {_LITERAL: value} if is_secret(value) or _is_literal(value) else value
 
 
-def bare(given: Mapping[str, Any]) -> dict[str, Any]:
+def bare(run_input: Mapping[str, Any]) -> dict[str, Any]:
     """An input as the work reads it, without the ``$literal`` marks."""
-    return {name: _bare(value) for name, value in given.items()}
+    return {name: _bare(value) for name, value in run_input.items()}
 
 
 def _bare(value: Any) -> Any:

@@ -174,8 +174,8 @@ class StoreConnection:
 
     async def recent_completions(self, workflow: str, limit: int) -> list[Completion]:
         query = Query(statuses=frozenset({COMPLETED}), workflow=workflow, newest=True, limit=limit)
-        found = await self._store.find(query)
-        return [Completion(run.workflow, run.device or "", run.ended_at or 0.0) for run in found]
+        runs = await self._store.find(query)
+        return [Completion(run.workflow, run.device or "", run.ended_at or 0.0) for run in runs]
 
     async def announce_health(self, why: str | None) -> None:
         await self._store.commit([health_notice(self.store_time(), self.owner.device, why)])
@@ -185,7 +185,7 @@ async def election_standings(fleet: Fleet) -> tuple[Mapping[str, float], Weights
     """The election ranks of all devices that can be reached, and the weights of scores."""
     store = fleet.store
     now = store.clock()
-    sessions = [one for one in await store.sessions() if one.state == OPEN and one.reachable(now)]
+    sessions = [session for session in await store.sessions() if session.state == OPEN and session.reachable(now)]
     ranks = election_ranks(sessions, await fleet.coordinator())
     return ranks, (await settings.read(store)).weights
 

@@ -281,7 +281,7 @@ class Worker:
         """Execute the run and return the step that ends it; None if it was stopped."""
         run, clock = held.run, self._connection.clock
         try:
-            given = run.input if blob_of(run.input) is None else await self._connection.fetch_input(run)
+            run_input = run.input if blob_of(run.input) is None else await self._connection.fetch_input(run)
         except StoreUnavailable as error:
             return self._broken_off(held, 0.0, DeviceTrouble(f"its input could not be read: {error}"))
         except (StoreError, ValueError) as error:
@@ -294,7 +294,7 @@ class Worker:
         try:
             log_source.set(held)
             limit = self._connection.value_limit
-            work = RunWork(run, held.workflow, given, held.set_progress, held.set_output, lease, held, limit)
+            work = RunWork(run, held.workflow, run_input, held.set_progress, held.set_output, lease, held, limit)
             value = await call_apart(plain_json, await self.executor.execute(work), f"the result of run {run.id}")
         except Exception as error:
             if self._lease.remaining(run) <= 0.0:  # its guard may have ended it while this process was frozen

@@ -123,11 +123,11 @@ class DevicePolicy:
         """The device policy of a server that has no file: requests to public addresses, and nothing else."""
         return cls(Rules(hosts=("*:*",)), "a server without a device policy file", only_public=True)
 
-    def _forbid(self, what: str, key: str, **terms: Any) -> PolicyForbids:
+    def _forbid(self, what: str, key: str, **details: Any) -> PolicyForbids:
         if self.only_public:
             advice = f"list it under '{key}' in a file, and name the file with --device-policy"
-            return PolicyForbids(f"{self.name} does not allow {what}: {advice}", **terms)
-        return PolicyForbids(f"{self.name} of this device does not allow {what}: see '{key}' in it", **terms)
+            return PolicyForbids(f"{self.name} does not allow {what}: {advice}", **details)
+        return PolicyForbids(f"{self.name} of this device does not allow {what}: see '{key}' in it", **details)
 
     # -- beforehand --------------------------------------------------------------------------------------------------
 

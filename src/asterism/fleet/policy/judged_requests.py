@@ -20,17 +20,17 @@ from asterism.fleet.policy.device_policy import DevicePolicy
 
 
 async def request(
-    terms: Mapping[str, Any],
+    http_request: Mapping[str, Any],
     headers: Mapping[str, str],
     policy: DevicePolicy,
     mask: Mask,
     limit: SizeLimit | None = None,
 ) -> Any:
     """Send a request and return the body of the response: parsed if it is JSON, text otherwise. ``headers`` replace
-    those in ``terms``. ``mask`` holds the secrets that no other origin gets, ``limit`` says how large the response may
-    be. Raises RequestFailed for an unexpected status, NoAnswer if there is no response, TooLarge, AnswerRefused,
-    PolicyForbids, UnsafeRedirect, and DeviceTrouble if this machine could not open a connection."""
-    return await send_request(terms, mask, limit, headers=headers, judge=PolicyJudge(policy))
+    those in ``http_request``. ``mask`` holds the secrets that no other origin gets, ``limit`` says how large the
+    response may be. Raises RequestFailed for an unexpected status, NoAnswer if there is no response, TooLarge,
+    AnswerRefused, PolicyForbids, UnsafeRedirect, and DeviceTrouble if this machine could not open a connection."""
+    return await send_request(http_request, mask, limit, headers=headers, judge=PolicyJudge(policy))
 
 
 class PolicyJudge:
@@ -65,19 +65,19 @@ class _JudgedConnections:
     def __init__(self, inner: Any, judge: Callable[[str, int, str], None]) -> None:
         self._inner, self._judge = inner, judge
 
-    async def connect_tcp(self, host: str, port: int, **terms: Any) -> Any:
+    async def connect_tcp(self, host: str, port: int, **options: Any) -> Any:
         import httpcore
 
         try:
-            found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            address_infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except OSError as error:
             raise httpcore.ConnectError(str(error)) from error
-        addresses = list(dict.fromkeys(str(one[4][0]) for one in found))
+        addresses = list(dict.fromkeys(str(info[4][0]) for info in address_infos))
         for address in addresses:
             self._judge(host, port, address)
         for number, address in enumerate(addresses, 1):
             try:
-                return await self._inner.connect_tcp(address, port, **terms)
+                return await self._inner.connect_tcp(address, port, **options)
             except (httpcore.ConnectError, httpcore.ConnectTimeout):
                 if number == len(addresses):
                     raise

@@ -20,18 +20,18 @@ def compile_pattern(pattern: str, separator: str = "") -> re.Pattern[str]:
     """Compile a pattern for use with ``fullmatch``: ``*`` matches any text, ``?`` one character, everything else
     itself. Wildcards do not match ``separator``, in names with parts such as paths. The patterns belong to the device,
     but the names come from others, so the expression never backtracks: no name takes long to compare."""
-    one = f"[^{re.escape(separator)}]" if separator else "."
+    any_character = f"[^{re.escape(separator)}]" if separator else "."
     parts = pattern.split(separator) if separator else [pattern]
-    return re.compile(re.escape(separator).join(_part(part, one) for part in parts), re.DOTALL)
+    return re.compile(re.escape(separator).join(_part(part, any_character) for part in parts), re.DOTALL)
 
 
-def _part(text: str, one: str) -> str:
+def _part(text: str, any_character: str) -> str:
     """The first match of the text between two stars is as good as any later one, so no backtracking is needed."""
-    first, *rest = ("".join(one if c == "?" else re.escape(c) for c in chunk) for chunk in text.split("*"))
+    first, *rest = ("".join(any_character if c == "?" else re.escape(c) for c in chunk) for chunk in text.split("*"))
     if not rest:
         return first
-    between = "".join(f"(?>{one}*?{chunk})" for chunk in rest[:-1] if chunk)
-    return f"{first}{between}{one}*{rest[-1]}"
+    between = "".join(f"(?>{any_character}*?{chunk})" for chunk in rest[:-1] if chunk)
+    return f"{first}{between}{any_character}*{rest[-1]}"
 
 
 class NamePatterns:

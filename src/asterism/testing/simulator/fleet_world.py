@@ -458,7 +458,7 @@ class ScheduleWorld(FleetWorld):
             await self._person.schedules.add(
                 name,
                 workflow="ticked",
-                given={"steps": 1, "seconds": seconds, "fails": 0.0},
+                input={"steps": 1, "seconds": seconds, "fails": 0.0},
                 every=every,
                 catch_up=chance.choice(["none", "last", "last", "all"] if every > 10 else ["none", "last"]),
                 overlap=overlap,

@@ -125,15 +125,15 @@ class SimExecutor:
         if self._machine.sick:
             raise DeviceTrouble(SICK)
         execution = self._checker.begins(work.run.id, work.run.epoch, self._machine)
-        steps = int(work.given["steps"])
+        steps = int(work.input["steps"])
         first = work.run.progress.step if work.run.progress is not None else 0
         how = "crashed"
         try:
             for step in range(min(first, steps), steps):
-                await self._machine.sleep(float(work.given["seconds"]) / steps)
+                await self._machine.sleep(float(work.input["seconds"]) / steps)
                 work.on_progress(Progress(step + 1, steps))
             await self._machine.gate()
-            if self._chance.random() < float(work.given["fails"]):
+            if self._chance.random() < float(work.input["fails"]):
                 how = "failed"
                 raise RuntimeError(WORK_ERROR)
             how = "finished"
