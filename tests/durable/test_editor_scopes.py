@@ -85,7 +85,7 @@ async def test_the_edits_of_an_editor_have_a_scope_wherever_they_come_from(stage
 
 
 async def test_scopes_hold_at_rest_and_for_the_next_owner(stage: Stage) -> None:
-    await submit_plan(stage.fleet(), chain("a", "b", call="wait"), terms=approval_terms((), scopes=SCOPES))
+    await submit_plan(stage.fleet(), chain("a", "b", call="wait"), options=approval_terms((), scopes=SCOPES))
     assert await rules(edit_plan(stage.fleet(), "nightly", adding("x"), editor="robot")) == ["scope"]
     await edit_plan(stage.fleet(), "nightly", adding("fix-1"), editor="robot")
     stage.spawn(stage.orchestrator(host="there").run_stored("nightly"))

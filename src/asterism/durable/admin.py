@@ -56,7 +56,7 @@ async def last_owner(store: Store, head: Head) -> Session | None:
     """The session that ran a plan last, though it is gone; None if there was none, or it is forgotten."""
     if head.owner is None:
         return None
-    return next((one for one in await store.sessions(ended=True) if one.id == head.owner), None)
+    return next((session for session in await store.sessions(ended=True) if session.id == head.owner), None)
 
 
 async def initial_plan(store: Store, name: str) -> Constellation | None:
@@ -78,9 +78,9 @@ SUBMITTED = "submitted/"
 
 async def submission(fleet: Fleet, name: str) -> PutRegister:
     """The write that lets a plan runner run a plan (plan_submissions.py), as part of a commit."""
-    found = await fleet.store.register(f"{SUBMITTED}{name}")
+    register = await fleet.store.register(f"{SUBMITTED}{name}")
     by: dict[str, Any] = {"by": fleet.by, "at": fleet.store.clock()}
-    return PutRegister(f"{SUBMITTED}{name}", by, None if found is None else found.revision)
+    return PutRegister(f"{SUBMITTED}{name}", by, None if register is None else register.revision)
 
 
 # -- editing -----------------------------------------------------------------------------------------------------------
@@ -134,9 +134,9 @@ async def change_once(
     ended = stored.plan.state in ENDED
     await check_not_cancelled(fleet.store, stored.head, "edited")
     await _check_at_rest(fleet, stored)
-    terms: list[dict[str, Any]] = []
+    new_terms: list[dict[str, Any]] = []
     waiting, writes = await waiting_edits_at_rest(
-        fleet.store, stored, lambda: terms.append(terms_with_approvals(stored.head))
+        fleet.store, stored, lambda: new_terms.append(terms_with_approvals(stored.head))
     )
     steps: list[Step] = []
     stored.plan.record = steps.append
@@ -155,7 +155,7 @@ async def change_once(
         waiting.close()
     mark = new_id(fleet.store.clock(), fleet.chance)
     record = step_record(name, stored.number + 1, stored.head.epoch, steps, mark)
-    head = stored.head if not terms else stored.head.changed(terms=terms[0])
+    head = stored.head if not new_terms else stored.head.changed(terms=new_terms[0])
     if ended and stored.plan.state not in ENDED:  # the edit has added tasks, which reopens the plan
         head = head.changed(state=str(stored.plan.state), owner=None, ended_at=None)
         writes = [*writes, await submission(fleet, name)]  # or it would run only if a runner has not noticed its end

@@ -47,12 +47,12 @@ def approval_terms(
     escalation: float | None = None,
 ) -> dict[str, Any]:
     """The terms of a new plan: its rules and the scopes of its editors, if it has any."""
-    terms: dict[str, Any] = {SCOPES: [scope.to_json() for scope in scopes]} if scopes else {}
+    plan_terms: dict[str, Any] = {SCOPES: [scope.to_json() for scope in scopes]} if scopes else {}
     if rules or timeout != APPROVAL_TIMEOUT or escalation is not None:
-        terms[TERM] = {"rules": [rule.to_json() for rule in rules], "timeout": timeout}
+        plan_terms[TERM] = {"rules": [rule.to_json() for rule in rules], "timeout": timeout}
         if escalation is not None:
-            terms[TERM]["escalation"] = escalation
-    return terms
+            plan_terms[TERM]["escalation"] = escalation
+    return plan_terms
 
 
 def rules_of(head: Head) -> tuple[tuple[ApprovalRule, ...], float]:
@@ -95,9 +95,9 @@ async def _read(store: Store, head: Head) -> list[tuple[WaitingEdit, Register]]:
     if TERM not in head.terms:
         return []
     registers = await store.registers(approval_prefix(head.name))
-    found = [(WaitingEdit.from_json(one.value), one) for one in registers]
+    records = [(WaitingEdit.from_json(register.value), register) for register in registers]
     # those of an earlier plan of that name are not its own
-    return [(edit, register) for edit, register in found if edit.at >= head.created_at]
+    return [(edit, register) for edit, register in records if edit.at >= head.created_at]
 
 
 class ApprovalRecords:
@@ -108,13 +108,13 @@ class ApprovalRecords:
         self,
         name: str,
         stage: Stage,
-        found: Sequence[tuple[WaitingEdit, Register]],
+        records: Sequence[tuple[WaitingEdit, Register]],
         add_term: Callable[[], object] | None = None,
     ) -> None:
         self._name, self._stage, self._add_term = name, stage, add_term
-        self.edits = [edit for edit, _ in found]
-        self._revisions = {edit.id: register.revision for edit, register in found}
-        self._decided = [edit.id for edit, _ in found if edit.state != WAITING]
+        self.edits = [edit for edit, _ in records]
+        self._revisions = {edit.id: register.revision for edit, register in records}
+        self._decided = [edit.id for edit, _ in records if edit.state != WAITING]
 
     def save(self, edit: WaitingEdit) -> None:
         if self._add_term is not None:

@@ -262,7 +262,8 @@ async def archive_records(store: Store, name: str, numbers: Sequence[int], pause
         block = record_key(name, min(chosen))[:-2]
         for _ in range(PACK_ATTEMPTS):
             try:
-                for pack in _packs([one for one in await store.registers(block) if record_number(one) in chosen]):
+                records = [record for record in await store.registers(block) if record_number(record) in chosen]
+                for pack in _packs(records):
                     await store.commit(_move(name, pack))
                     moved += len(pack)
                     await pause()
@@ -285,13 +286,14 @@ def _packs(records: Sequence[Register]) -> list[list[Register]]:
 
 
 def _move(name: str, pack: Sequence[Register]) -> list[Write]:
-    numbers = [record_number(one) for one in pack]
-    text = json.dumps([[number, one.value] for number, one in zip(numbers, pack, strict=True)], separators=(",", ":"))
+    numbers = [record_number(record) for record in pack]
+    numbered = [[number, record.value] for number, record in zip(numbers, pack, strict=True)]
+    text = json.dumps(numbered, separators=(",", ":"))
     packed = base64.b64encode(zlib.compress(text.encode())).decode("ascii")
     value = {"schema": SCHEMA, "first": numbers[0], "last": numbers[-1], "packed": packed}
     return [
         PutRegister(archive_key(name, numbers[0]), value, None),
-        *(PutRegister(one.key, None, one.revision) for one in pack),
+        *(PutRegister(record.key, None, record.revision) for record in pack),
     ]
 
 
@@ -301,11 +303,11 @@ def _move(name: str, pack: Sequence[Register]) -> list[Write]:
 async def read_archive(store: Store, name: str, first: int) -> dict[int, Any]:
     """The archived records of a plan from number ``first`` on. Read the journal before: a record may be moved into the
     archive in between. Raises UnreadableJournal."""
-    found: dict[int, Any] = {}
+    records: dict[int, Any] = {}
     for register in await store.registers(archive_prefix(name)):
         if isinstance(register.value, Mapping) and register.value.get("last", first) >= first:
-            found |= _unpack(register)
-    return {number: value for number, value in found.items() if number >= first}
+            records |= _unpack(register)
+    return {number: value for number, value in records.items() if number >= first}
 
 
 def _unpack(register: Register) -> dict[int, Any]:

@@ -64,7 +64,7 @@ class CycleView:
         return tuple(str(end["task"]) for end in self.ends)
 
     def to_json(self) -> dict[str, Any]:
-        lists = {"ends": [dict(end) for end in self.ends], "refusals": [dict(one) for one in self.refusals]}
+        lists = {"ends": [dict(end) for end in self.ends], "refusals": [dict(refusal) for refusal in self.refusals]}
         return {**asdict(self), **lists, "tasks": list(self.tasks)}
 
 
@@ -196,8 +196,8 @@ def _view(
         cycle.claim_by if claimed and cycle.claim_by < float("inf") else None,
         None if expires == float("inf") else expires,
         tuple(
-            {"approval": one.id, "by": one.decided_by, "reason": one.why, "edits": one.batch.description}
-            for one in refused
+            {"approval": edit.id, "by": edit.decided_by, "reason": edit.why, "edits": edit.batch.description}
+            for edit in refused
         ),
         mask.shown(cycle.on_hold),
     )

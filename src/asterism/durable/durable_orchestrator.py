@@ -153,12 +153,12 @@ class DurableOrchestrator(PlanCommands):
         self.options.prepare(recorded, assignments)
         lock = self.options.lock(recorded, RecordedLock)
         self.scheduler.attach_loop()
-        terms, given = self.options.lock_terms | self._run_terms, plain_json(params or {}, "params")
+        plan_options, plain_params = self.options.lock_terms | self._run_terms, plain_json(params or {}, "params")
         options = self.options
-        terms |= approval_terms(
+        plan_options |= approval_terms(
             options.approvals, options.approval_timeout, options.scopes, options.approval_escalation
         )
-        stored = await insert(self.fleet.store, recorded, lock, terms, given, file=file)
+        stored = await insert(self.fleet.store, recorded, lock, plan_options, plain_params, file=file)
         async with FleetMembership(self._agent(plan.id)) as member:
             return await self.own(stored, member)
 
@@ -211,12 +211,12 @@ class DurableOrchestrator(PlanCommands):
     def _agent(self, name: str) -> DeviceAgent:
         """The device agent. Its name is that of the plan and the machine, so that an earlier process of the same name
         is known to be dead at once."""
-        device, terms = orchestrator_device(name, self._host), self._agent_terms
+        device, options = orchestrator_device(name, self._host), self._agent_terms
         if self._only_own_tasks:
-            terms = {**terms, "accepts": f"run.workflow == {json.dumps(PREFIX + name, ensure_ascii=False)}"}
-        measured: Callable[[], Mapping[str, Any]] = terms.get("measure", measure)
-        terms = {**terms, "measure": lambda: {**measured(), PLAN: name}}
-        return self._make_agent(self.fleet, device, slots=self.local, can=self.can, **terms)
+            options = {**options, "accepts": f"run.workflow == {json.dumps(PREFIX + name, ensure_ascii=False)}"}
+        measured: Callable[[], Mapping[str, Any]] = options.get("measure", measure)
+        options = {**options, "measure": lambda: {**measured(), PLAN: name}}
+        return self._make_agent(self.fleet, device, slots=self.local, can=self.can, **options)
 
     async def _result(self, stored: StoredConstellation) -> Result:
         """The result of a plan that has ended. Its last owner may have died before it could clean up."""

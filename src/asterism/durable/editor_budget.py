@@ -64,8 +64,8 @@ class Budget:
 
     def raised(self, other: Budget) -> Budget:
         """With the limits that ``other`` has."""
-        given = {name: value for name in LIMITS if (value := getattr(other, name)) is not None}
-        return replace(self, **given, wait=self.wait if other.wait == WAIT else other.wait)
+        limits = {name: value for name in LIMITS if (value := getattr(other, name)) is not None}
+        return replace(self, **limits, wait=self.wait if other.wait == WAIT else other.wait)
 
     def changed_since(self, other: Budget) -> Budget:
         """Only the limits that are not those of ``other``."""
@@ -73,12 +73,12 @@ class Budget:
         return replace(self, **same)
 
     def to_json(self) -> dict[str, Any]:
-        return {one.name: value for one in fields(self) if (value := getattr(self, one.name)) != one.default}
+        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Budget:
         """Raises InvalidBudget."""
-        unknown = sorted(set(data) - {one.name for one in fields(cls)})
+        unknown = sorted(set(data) - {f.name for f in fields(cls)})
         if unknown:
             raise InvalidBudget(f"a budget has no {', '.join(unknown)}; its fields are {', '.join(LIMITS)}, wait")
         return cls(**data)
@@ -232,7 +232,7 @@ class Account:
         return f"{known}, {text.split(', ', 1)[1]}"
 
     def _short(self, name: str, needed: Spent) -> str:
-        limit, used, more = (getattr(one, name) for one in (self.budget, self.committed, needed))
+        limit, used, more = (getattr(amounts, name) for amounts in (self.budget, self.committed, needed))
         spent = _amount(name, used) if name in ("dollars", "seconds") else f"{used:,}"
         verb = "is" if limit == 1 and name not in ("dollars", "seconds") else "are"
         text = f"{spent} of {_amount(name, limit)} {verb} spent"
@@ -316,8 +316,8 @@ class Account:
             data["held_for"] = self.held_for.to_json()
         if self.given != Budget():
             data["given"] = self.given.to_json()
-        others = (one for one in fields(self) if one.name in _FLAGS)
-        return data | {one.name: value for one in others if (value := getattr(self, one.name)) != one.default}
+        flags = (f for f in fields(self) if f.name in _FLAGS)
+        return data | {f.name: value for f in flags if (value := getattr(self, f.name)) != f.default}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Account:
@@ -355,9 +355,9 @@ def account_key(plan: str) -> str:
 
 async def read_account(store: Store, plan: str) -> Account | None:
     """The account of a plan; None if no editor of it has a budget."""
-    found = await store.register(account_key(plan))
+    register = await store.register(account_key(plan))
     with reading_register(account_key(plan)):
-        return None if found is None else Account.from_json(found.value["account"])
+        return None if register is None else Account.from_json(register.value["account"])
 
 
 async def raise_budget(fleet: Fleet, plan: str, budget: Budget) -> Account:
@@ -373,12 +373,12 @@ async def go_on_without_editor(fleet: Fleet, plan: str) -> Account:
 
 async def _decide(fleet: Fleet, plan: str, step: Callable[[Account], Account]) -> Account:
     async def attempt() -> Account:
-        found = await fleet.store.register(account_key(plan))
-        if found is None:
+        register = await fleet.store.register(account_key(plan))
+        if register is None:
             raise PlanError(f"plan {plan!r} has no budget: no editor with one has been asked yet")
-        account = step(Account.from_json(found.value["account"]))
-        value = {**found.value, "account": account.to_json()}
-        await fleet.store.commit([PutRegister(account_key(plan), value, found.revision)])
+        account = step(Account.from_json(register.value["account"]))
+        value = {**register.value, "account": account.to_json()}
+        await fleet.store.commit([PutRegister(account_key(plan), value, register.revision)])
         return account
 
     return await retry_on_conflict(attempt)

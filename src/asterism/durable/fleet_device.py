@@ -116,8 +116,8 @@ async def until_available(clock: Clock, ask: Callable[[], Awaitable[Value]]) -> 
 class PlanWorkflows:
     """The workflows of one plan: one for each kind of task. They are versions of one workflow with the plan's name."""
 
-    def __init__(self, fleet: Fleet, name: str, terms: Mapping[str, Any]) -> None:
-        self._fleet, self._terms = fleet, terms
+    def __init__(self, fleet: Fleet, name: str, run_terms: Mapping[str, Any]) -> None:
+        self._fleet, self._terms = fleet, run_terms
         self.name = f"{PREFIX}{name}"
         self._known: dict[str, Workflow] = {}
         self._shapes: dict[tuple[Any, ...], Workflow] = {}  # by the fields of a task that make its workflow
@@ -125,8 +125,8 @@ class PlanWorkflows:
 
     async def read(self) -> None:
         """Read the workflows that are in the store."""
-        for one in await self._fleet.store.registers(f"workflow-version/{self.name}@"):
-            flow = Workflow.from_json(one.value)
+        for register in await self._fleet.store.registers(f"workflow-version/{self.name}@"):
+            flow = Workflow.from_json(register.value)
             self._known[_text(flow)] = flow
             self._fleet.workflows.remember(flow)
 
@@ -166,7 +166,7 @@ def _text(flow: Workflow) -> str:
     return json.dumps(flow.at_version(0).to_json(), sort_keys=True)
 
 
-def _workflow(name: str, task: Task, terms: Mapping[str, Any]) -> Workflow:
+def _workflow(name: str, task: Task, run_terms: Mapping[str, Any]) -> Workflow:
     call = task.call
     if all(getattr(task, action) is None for action in ACTIONS):
         call = NO_ACTION
@@ -185,7 +185,7 @@ def _workflow(name: str, task: Task, terms: Mapping[str, Any]) -> Workflow:
         retries=task.retries,
         backoff=task.backoff,
         agent=task.agent,
-        **terms,
+        **run_terms,
     )
 
 
@@ -207,15 +207,15 @@ class PlanRuns:
 
 class FleetDevice:
     """At most ``slots`` runs are open at any time, wherever they are: a task that cannot start yet needs no run in the
-    store yet. ``terms`` are the terms of every workflow of a plan that was stored without its own."""
+    store yet. ``run_terms`` are the terms of every workflow of a plan that was stored without its own."""
 
     id = "fleet"
     can: frozenset[str] = frozenset()
     keeps_time = True
     """The timeout of a task counts from the moment at which a device begins it."""
 
-    def __init__(self, fleet: Fleet, slots: int, terms: Mapping[str, Any]) -> None:
-        self.fleet, self.slots, self._terms = fleet, slots, terms
+    def __init__(self, fleet: Fleet, slots: int, run_terms: Mapping[str, Any]) -> None:
+        self.fleet, self.slots, self._terms = fleet, slots, run_terms
         self._plans: dict[str, PlanRuns] = {}
 
     async def attach(self, journal: JournalWriter) -> PlanRuns:
@@ -240,8 +240,8 @@ class FleetDevice:
         run = transitions.create("", flow, {}, by=name, now=0.0, device=task.device)
         now, sessions = self.fleet.store.clock(), await self.fleet.store.sessions(device=device)
         return any(
-            one.reachable(now) and mismatch_reason(one, run, flow, one.expression_names(), holds) is None
-            for one in sessions
+            session.reachable(now) and mismatch_reason(session, run, flow, session.expression_names(), holds) is None
+            for session in sessions
         )
 
     async def execute(self, work: Work) -> Any:
@@ -297,7 +297,7 @@ class FleetDevice:
         flow = await plan.workflows.of(work.task, plan.journal)
         what = f"the input of task {work.task.id!r}"
         try:
-            given = await call_apart(plain_json, _given(work), what)
+            run_input = await call_apart(plain_json, _run_input(work), what)
         except ValueError as error:  # the message of a failed expression may contain its data
             raise MissingInput(f"{what}: {PlanMask(plan.journal.plan)().about_data(str(error))}") from None
 
@@ -311,7 +311,7 @@ class FleetDevice:
         while True:
             try:
                 if run is None:
-                    stored = await self.fleet.blobs.keep(given, what, results=True)
+                    stored = await self.fleet.blobs.keep(run_input, what, results=True)
                     now = self.fleet.store.clock()
                     run_id, by, device = new_id(now, self.fleet.chance), work.constellation, work.task.device
                     span = current_traceparent()
@@ -393,7 +393,7 @@ def _record_run(plan: RecordedConstellation, work: Work, run: Run, now: float) -
     plan.record_run(work.task.id, work.epoch, now, times, f"{where}, {times}")
 
 
-def _given(work: Work) -> dict[str, Any]:
+def _run_input(work: Work) -> dict[str, Any]:
     """The input of the run: the inputs of the task with the results that they refer to, and the results that its
     function, variables or request name. Secrets stay references, which the device resolves. A result that looks like a
     reference to a secret is marked as a literal."""
@@ -406,10 +406,10 @@ def _given(work: Work) -> dict[str, Any]:
         place = _input_name(name, filled)
         placed[place] = value if type(value) in CONSTANTS else literal(value)
         renamed = renamed or place != name
-    given = {**placed, **filled}
+    run_input = {**placed, **filled}
     if task.call is not None and (filled or renamed):
-        given[OF_TASKS] = sorted(placed)
-    return given
+        run_input[OF_TASKS] = sorted(placed)
+    return run_input
 
 
 def _input_name(name: str, taken: Mapping[str, Any]) -> str:

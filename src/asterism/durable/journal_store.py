@@ -277,13 +277,13 @@ async def insert(
     store: Store,
     plan: RecordedConstellation,
     lock: RecordedLock,
-    terms: Mapping[str, Any],
+    options: Mapping[str, Any],
     params: Mapping[str, Any] = NOTHING,
     *,
     file: str = "",
 ) -> StoredConstellation:
     """Store a new plan, in one commit. Raises ConstellationExists."""
-    new, writes = insertion(store, plan, lock, terms, params, file=file)
+    new, writes = insertion(store, plan, lock, options, params, file=file)
     try:
         await store.commit(writes)
     except Conflict:
@@ -297,7 +297,7 @@ def insertion(
     store: Store,
     plan: RecordedConstellation,
     lock: RecordedLock,
-    terms: Mapping[str, Any],
+    options: Mapping[str, Any],
     params: Mapping[str, Any] = NOTHING,
     *,
     file: str = "",
@@ -311,25 +311,27 @@ def insertion(
     number = int(now * NUMBERS_PER_SECOND)
     created = str(ConstellationState.CREATED)
     new = Head(
-        plan.id, created, now, terms, first=number, began=number, params=dict(params), file=file, tags=list(plan.tags)
+        plan.id, created, now, options, first=number, began=number, params=dict(params), file=file, tags=list(plan.tags)
     )
     head = PutRegister(head_key(plan.id), new.to_json(), None)
     return new, [head, *snapshot_records(plan, lock, number), summary_of(new, plan, 0)]
 
 
-async def insert_plan(store: Store, plan: Constellation, terms: Mapping[str, Any] | None = None) -> StoredConstellation:
-    """Store a plan without running it. ``terms`` are the options of its lock, and its other terms."""
-    return await insert(store, *unstarted(plan, terms or {}))
+async def insert_plan(
+    store: Store, plan: Constellation, options: Mapping[str, Any] | None = None
+) -> StoredConstellation:
+    """Store a plan without running it. ``options`` are the options of its lock, and its other terms."""
+    return await insert(store, *unstarted(plan, options or {}))
 
 
 def unstarted(
-    plan: Constellation, terms: Mapping[str, Any]
+    plan: Constellation, options: Mapping[str, Any]
 ) -> tuple[RecordedConstellation, RecordedLock, dict[str, Any]]:
     """A plan that no process has run, as it is stored: with its lock and the options of that."""
     recorded = RecordedConstellation.of(plan)
     recorded.state = ConstellationState.READY
-    terms = {"policy": "scoped", "max_cycles": 4, "edit_timeout": 600.0, **terms}
-    return recorded, RecordedLock(recorded, **{name: terms[name] for name in LOCK_TERMS}), terms
+    options = {"policy": "scoped", "max_cycles": 4, "edit_timeout": 600.0, **options}
+    return recorded, RecordedLock(recorded, **{name: options[name] for name in LOCK_TERMS}), options
 
 
 async def record_end(store: Store, stored: StoredConstellation) -> None:
@@ -349,8 +351,8 @@ async def load(store: Store, name: str, conditions: Conditions = expressions) ->
     UnreadableJournal."""
     for _ in range(LOAD_ATTEMPTS):
         head, revision = await read_head(store, name)
-        records = {record_number(one): one.value for one in await store.registers(f"journal/{name}/")}
-        parts = {one.key: one.value for one in await store.registers(f"snapshot/{name}/")}
+        records = {record_number(record): record.value for record in await store.registers(f"journal/{name}/")}
+        parts = {part.key: part.value for part in await store.registers(f"snapshot/{name}/")}
         again, _ = await read_head(store, name)
         if again.first == head.first:  # else it was compacted between the two reads
             try:

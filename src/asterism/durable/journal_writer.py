@@ -225,14 +225,14 @@ class JournalWriter:
 
     async def _prioritised(self, urged: dict[str, int], writes: list[Write]) -> list[PutRun | PutPriority]:
         """The writes that give queued runs their priorities."""
-        found: list[PutRun | PutPriority] = []
+        priority_writes: list[PutRun | PutPriority] = []
         written = {write.run.id for write in writes if isinstance(write, PutRun)}
         for key, priority in urged.items():
             for run in await self._store.find(Query(key=key)):
                 changed = prioritise(run, priority, self._store.clock(), "by the tasks that wait for it")
                 if changed is not run and run.id not in written:
-                    found += [PutRun(changed, run.revision), PutPriority(run.id, priority)]
-        return found
+                    priority_writes += [PutRun(changed, run.revision), PutPriority(run.id, priority)]
+        return priority_writes
 
     async def _append(self, steps: list[Step], writes: list[Write], urged: dict[str, int]) -> None:
         """Commit the next record, with the changed head and these writes, until it is known to have happened. Runs
@@ -252,7 +252,7 @@ class JournalWriter:
             try:
                 if tried and await self._is_written(number):
                     break  # by an earlier attempt whose answer was lost
-                if refused is not None and not any(refused.concerns("run", one) for one in _runs_of(prioritised)):
+                if refused is not None and not any(refused.concerns("run", run_id) for run_id in _runs_of(prioritised)):
                     raise self._refusal(refused)
                 results = await store_results(self._store, self.plan, number, steps)
                 record = step_record(new.name, number, new.epoch, steps, self._mark)

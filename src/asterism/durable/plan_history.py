@@ -163,29 +163,32 @@ async def versions(store: Store, name: str) -> list[PlanVersion]:
 async def edit_history(store: Store, name: str) -> EditHistory:
     """Every version of a plan, and every closed edit cycle. Raises UnknownConstellation and UnreadableJournal."""
     history = await _History.read(store, name)
-    found, answers = [history.base_version], dict[int, int]()
+    plan_versions, answers = [history.base_version], dict[int, int]()
 
     def note(event: PlanEvent) -> None:
-        _note_version(found, event)
+        _note_version(plan_versions, event)
         if event.kind == "cycle" and event.data.get("outcome") == "accepted":
-            answers[event.data["cycle"]] = found[-1].version  # an answer is applied right before its cycle is closed
+            # an answer is applied right before its cycle is closed
+            answers[event.data["cycle"]] = plan_versions[-1].version
 
     await history.replay(note)
-    closed = [one for one in history.lock.history if one.closed_at is not None]
-    return EditHistory(found, [ClosedCycle(one, answers.get(one.id)) for one in closed])
+    closed = [cycle for cycle in history.lock.history if cycle.closed_at is not None]
+    return EditHistory(plan_versions, [ClosedCycle(cycle, answers.get(cycle.id)) for cycle in closed])
 
 
 async def plan_at(store: Store, name: str, version: int) -> PastPlan:
     """The plan as it was when this version was made. Raises VersionUnknown, UnknownConstellation and
     UnreadableJournal."""
     history = await _History.read(store, name)
-    found = [history.base_version]
-    if version != found[0].version:
-        await history.replay(lambda event: _note_version(found, event), lambda: found[-1].version >= version)
-    if found[-1].version != version:
-        known = f"versions {found[0].version} to {found[-1].version} are known"
+    plan_versions = [history.base_version]
+    if version != plan_versions[0].version:
+        await history.replay(
+            lambda event: _note_version(plan_versions, event), lambda: plan_versions[-1].version >= version
+        )
+    if plan_versions[-1].version != version:
+        known = f"versions {plan_versions[0].version} to {plan_versions[-1].version} are known"
         raise VersionUnknown(f"plan {name!r} has no version {version} in its history: {known}")
-    return PastPlan(history.plan, history.lock, found[-1])
+    return PastPlan(history.plan, history.lock, plan_versions[-1])
 
 
 async def plan_events(store: Store, name: str, after: Position | None = None) -> PlanEvents:
@@ -200,9 +203,9 @@ async def plan_events(store: Store, name: str, after: Position | None = None) ->
     return PlanEvents([event for event in events if after is None or event.position > after], here)
 
 
-def _note_version(found: list[PlanVersion], event: PlanEvent) -> None:
+def _note_version(plan_versions: list[PlanVersion], event: PlanEvent) -> None:
     if event.kind == "edit":
-        found.append(PlanVersion(at=event.at, position=event.position, **event.data))
+        plan_versions.append(PlanVersion(at=event.at, position=event.position, **event.data))
 
 
 # -- replay ------------------------------------------------------------------------------------------------------------
@@ -269,7 +272,7 @@ class _History(_Replay):
         for _ in range(LOAD_ATTEMPTS):
             head, _ = await read_head(store, name)
             # the journal before the archive: a record may be moved in between
-            records = {record_number(one): one.value for one in await store.registers(f"journal/{name}/")}
+            records = {record_number(record): record.value for record in await store.registers(f"journal/{name}/")}
             parts, whole = {}, False
             if head.snapshot is not None and (after is None or after < Position(head.snapshot)):
                 records = {**await read_archive(store, name, head.began), **records}
@@ -277,7 +280,7 @@ class _History(_Replay):
             if whole:
                 head = head.changed(first=head.began, snapshot=None, parts=0)
             elif head.snapshot is not None:
-                parts = {one.key: one.value for one in await store.registers(f"snapshot/{name}/")}
+                parts = {part.key: part.value for part in await store.registers(f"snapshot/{name}/")}
             if whole or (await read_head(store, name))[0].first == head.first:  # else it was compacted meanwhile
                 try:
                     return cls(
@@ -364,9 +367,9 @@ class PlanFollower:
         number = self._replay.number + 1
         key = record_key(self.name, number)
         if await self._store.register(key) is not None:
-            found = {record_number(one): one.value for one in await self._store.registers(key[:-1])}
-            if number in found:
-                return _consecutive(found, number)
+            records = {record_number(record): record.value for record in await self._store.registers(key[:-1])}
+            if number in records:
+                return _consecutive(records, number)
         head, _ = await read_head(self._store, self.name)
         if head.began != self._replay.head.began:
             return None
@@ -384,8 +387,8 @@ class PlanFollower:
 
 
 def _consecutive(records: Mapping[int, Any], first: int) -> list[tuple[int, Any]]:
-    found = []
+    consecutive = []
     while first in records:
-        found.append((first, records[first]))
+        consecutive.append((first, records[first]))
         first += 1
-    return found
+    return consecutive

@@ -50,7 +50,7 @@ async def plan_families(store: Store, window: float) -> list[Family]:
     return [
         Family("asterism_plans", "Plans in the store.", ("state",), states),
         *_task_families(plans.values()),
-        *_families(one.record for one in plans.values()),
+        *_families(plan.record for plan in plans.values()),
         *(_editor_families(spent) if spent else ()),
     ]
 

@@ -200,9 +200,9 @@ async def _paused_by(fleet: Fleet, name: str, device: str, timeout: float) -> st
     watch = store.watch(frozenset({for_plan(name)}))
     try:
         while True:
-            found = await store.register(admin.pause_key(name))
-            if found is None or found.value.get("applied_by") == device:
-                return None if found is None else device
+            pause = await store.register(admin.pause_key(name))
+            if pause is None or pause.value.get("applied_by") == device:
+                return None if pause is None else device
             if fleet.clock.time() >= until:
                 return None
             await watch.wait(LOOK_INTERVAL)
@@ -449,13 +449,13 @@ class _StoredRequest(Generic[Answer]):
 
     async def read(self) -> Register:
         """The request, and its answer if there is one. Raises AnswerLost."""
-        found = await self._store.register(self.key)
-        if found is None:
+        request = await self._store.register(self.key)
+        if request is None:
             raise AnswerLost(
                 f"the request to plan {self._name!r} is no longer in the store, and its answer is lost. "
                 f"Look whether it was applied: asterism plan story {self._name}"
             )
-        return found
+        return request
 
     async def wait(self, timeout: float, silent_timeout: float) -> Mapping[str, Any] | None:
         """The answer; None if no process runs the plan. Waits longer for a process that has sent no heartbeat since:
@@ -466,10 +466,10 @@ class _StoredRequest(Generic[Answer]):
         try:
             while True:
                 with contextlib.suppress(StoreUnavailable):
-                    found = await self.read()
-                    if "answer" in found.value:
-                        await self._collect(found)
-                        return found.value["answer"]  # type: ignore[no-any-return]
+                    request = await self.read()
+                    if "answer" in request.value:
+                        await self._collect(request)
+                        return request.value["answer"]  # type: ignore[no-any-return]
                     head, _ = await read_head(self._store, self._name)
                     owner = None if head.ended else await admin.live_owner(self._store, head)
                     if owner is None:
@@ -488,16 +488,16 @@ class _StoredRequest(Generic[Answer]):
         """Remove the request, so that it is never applied. Returns the answer, if it came before that."""
 
         async def attempt() -> Mapping[str, Any] | None:
-            found = await self._store.register(self.key)
-            if found is not None:
-                await self._store.commit([PutRegister(self.key, None, found.revision)])
-            return None if found is None else found.value.get("answer")
+            request = await self._store.register(self.key)
+            if request is not None:
+                await self._store.commit([PutRegister(self.key, None, request.revision)])
+            return None if request is None else request.value.get("answer")
 
         return await retry_on_conflict(attempt, patience=WITHDRAWAL_TIMEOUT, clock=self._fleet.clock)
 
-    async def _collect(self, found: Register) -> None:
+    async def _collect(self, request: Register) -> None:
         with contextlib.suppress(StoreUnavailable):  # otherwise an owner removes it later
-            await try_commit(self._store, [PutRegister(self.key, None, found.revision)])
+            await try_commit(self._store, [PutRegister(self.key, None, request.revision)])
 
 
 def _no_answer(head: Head, owner: Session, now: float, waited: float) -> str:

@@ -73,7 +73,7 @@ async def reopen_plan(
         waiting, _ = await waiting_edits_at_rest(fleet.store, stored, lambda: None)
         signed = None if batch is None else replace(batch, editor=editor)
         again = stored.plan.run_again(
-            fleet.store.clock(), from_tasks, signed, why, lambda given: waiting.check_retry(given, editor)
+            fleet.store.clock(), from_tasks, signed, why, lambda edit_batch: waiting.check_retry(edit_batch, editor)
         )
         writes = await _writes(fleet, stored, steps)
         await fleet.store.commit([*writes, await submission(fleet, name)] if submit else writes)

@@ -48,16 +48,16 @@ async def submit_plan(
     *,
     policy: str = "scoped",
     params: Mapping[str, Any] = NOTHING,
-    terms: Mapping[str, Any] = NOTHING,
+    options: Mapping[str, Any] = NOTHING,
     names: Iterable[str] = (),
     file: str = "",
 ) -> None:
     """Store a plan under its id, or under the first of ``names`` that is free, to be run by a plan runner.
-    ``terms`` are those of its edits and runs, ``file`` is the name of its plan file. Raises ConstellationExists,
+    ``options`` are those of its edits and runs, ``file`` is the name of its plan file. Raises ConstellationExists,
     PlanError for a name that cannot be stored, and NotJson if another process could not execute a task."""
     store = fleet.store
     document = {**plan_document(plan, policy, fleet.by), "params": plain_json(dict(params), "params"), "file": file}
-    document["terms"] = dict(terms)
+    document["terms"] = dict(options)
 
     async def attempt() -> None:
         if await store.register(head_key(plan.id)) is not None:
@@ -89,21 +89,21 @@ RUNNER_RENEWAL, RUNNER_TIMEOUT = 30.0, 90.0
 
 async def announce_runner(store: Store, runner: str) -> None:
     """Write or renew the register of a plan runner, and remove those of dead ones."""
-    found = {one.key: one for one in await store.registers(RUNNERS)}
-    own = found.pop(f"{RUNNERS}{runner}", None)
+    runners = {register.key: register for register in await store.registers(RUNNERS)}
+    own = runners.pop(f"{RUNNERS}{runner}", None)
     await try_commit(
         store, [PutRegister(f"{RUNNERS}{runner}", {"at": store.clock()}, None if own is None else own.revision)]
     )
-    for dead in found.values():
+    for dead in runners.values():
         if not _lives(store, dead):
             await try_commit(store, [PutRegister(dead.key, None, dead.revision)])
 
 
 async def withdraw_runner(store: Store, runner: str) -> None:
     """Remove the register of a plan runner that ends."""
-    found = await store.register(f"{RUNNERS}{runner}")
-    if found is not None:
-        await try_commit(store, [PutRegister(found.key, None, found.revision)])
+    register = await store.register(f"{RUNNERS}{runner}")
+    if register is not None:
+        await try_commit(store, [PutRegister(register.key, None, register.revision)])
 
 
 def _lives(store: Store, runner: Register) -> bool:
@@ -121,23 +121,23 @@ async def is_to_be_run(store: Store, name: str) -> bool:
 
 async def plan_schedules(store: Store) -> list[Schedule]:
     """The schedules that create plans, also those that were removed: the plans that they have created go on."""
-    found = []
+    schedules = []
     for register in await store.registers(SCHEDULES):
         with contextlib.suppress(InvalidSchedule):  # the coordinator logs it
             stored = decode(register, removed=True)
             if stored is not None and stored.schedule.plan is not None:
-                found.append(stored.schedule)
-    return found
+                schedules.append(stored.schedule)
+    return schedules
 
 
 async def open_submissions(store: Store) -> list[str]:
     """The submitted plans that have not ended. The submissions of others are removed."""
-    found = []
+    names = []
     for register in await store.registers(SUBMITTED):
         name = register.key.removeprefix(SUBMITTED)
         if await _is_open(store, register, name):
-            found.append(name)
-    return found
+            names.append(name)
+    return names
 
 
 async def _is_open(store: Store, register: Register, name: str) -> bool:
@@ -166,8 +166,8 @@ def plan_writes(store: Store, name: str, document: Mapping[str, Any]) -> Sequenc
     """The writes that store the plan of a document under a name; the first is the head of the plan."""
     plan = Constellation.from_json(document["plan"])
     plan.id = name
-    recorded, lock, terms = unstarted(plan, {"policy": document["policy"], **document.get("terms", {})})
-    return insertion(store, recorded, lock, terms, document.get("params", {}), file=document.get("file", ""))[1]
+    recorded, lock, options = unstarted(plan, {"policy": document["policy"], **document.get("terms", {})})
+    return insertion(store, recorded, lock, options, document.get("params", {}), file=document.get("file", ""))[1]
 
 
 async def plan_ended(store: Store, name: str) -> bool:

@@ -280,12 +280,12 @@ async def open_runs(store: Store, running: Mapping[str, Iterable[Sequence[Any]]]
     runs = await store.find(Query(keys=frozenset(tasks))) if tasks else []
     owned = [run.session for run in runs if run.status in OWNED]
     live = await live_sessions(store, owned) if owned else {}
-    found: dict[str, dict[str, Run]] = {plan: {} for plan in running}
+    runs_by_plan: dict[str, dict[str, Run]] = {plan: {} for plan in running}
     for run in runs:
         plan, task = tasks[run.key or ""]
         dead = run.status in OWNED and run.session not in live
-        found[plan][task] = run.changed(device=None, started_at=None) if dead else run
-    return found
+        runs_by_plan[plan][task] = run.changed(device=None, started_at=None) if dead else run
+    return runs_by_plan
 
 
 async def live_sessions(store: Store, among: Iterable[str | None] | None = None) -> dict[str, Session]:

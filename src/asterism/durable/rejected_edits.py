@@ -62,9 +62,9 @@ def rejected_prefix(name: str) -> str:
 async def rejected_edits(store: Store, name: str) -> list[RejectedEdit]:
     """The newest rejected edits of a plan, oldest first. Raises UnknownConstellation."""
     head, _ = await read_head(store, name)
-    found = [RejectedEdit(**register.value) for register in await store.registers(rejected_prefix(name))]
+    edits = [RejectedEdit(**register.value) for register in await store.registers(rejected_prefix(name))]
     # those of an earlier plan of that name are not its own
-    return sorted((one for one in found if one.at >= head.created_at), key=lambda one: one.number)
+    return sorted((edit for edit in edits if edit.at >= head.created_at), key=lambda edit: edit.number)
 
 
 async def record_rejection(store: Store, name: str, version: int, batch: EditBatch, rejected: EditRejected) -> None:
@@ -77,14 +77,14 @@ async def record_rejection(store: Store, name: str, version: int, batch: EditBat
         "triggers": list(batch.triggers),
         "edits": _edits(batch),
         "violations": [
-            {"edit": one.edit, "rule": one.rule, "message": one.message}
-            for one in rejected.violations[:MOST_VIOLATIONS]
+            {"edit": violation.edit, "rule": violation.rule, "message": violation.message}
+            for violation in rejected.violations[:MOST_VIOLATIONS]
         ],
     }
 
     async def attempt() -> None:
-        registers = {one.key: one for one in await store.registers(rejected_prefix(name))}
-        number = 1 + max((one.value["number"] for one in registers.values()), default=0)
+        registers = {register.key: register for register in await store.registers(rejected_prefix(name))}
+        number = 1 + max((register.value["number"] for register in registers.values()), default=0)
         key = f"{rejected_prefix(name)}{number % MOST_KEPT:02d}"
         revision = registers[key].revision if key in registers else None
         await store.commit([PutRegister(key, {"number": number, **value}, revision)])

@@ -194,7 +194,7 @@ async def explain_task(fleet: Fleet, name: str, task: str, hints: Hints = no_hin
             return TaskExplanation(name, task, told.status, told.holders, by=stored.owner.device)
     held = why(plan, stored.record.lock, node, holder, now, stored.waiting)
     mask = PlanMask(plan)
-    reasons = [Holder(one.kind, one.name, mask.shown(one.text)) for one in held.holders]
+    reasons = [Holder(reason.kind, reason.name, mask.shown(reason.text)) for reason in held.holders]
     silent = [] if stored.owner is None or holder is not None else [_no_answer(stored.owner)]
     return TaskExplanation(name, task, held.status, reasons, hints=silent)
 
@@ -231,8 +231,8 @@ def _ended(node: Node, mask: PlanMask, now: float) -> Holder:
 
 async def _run_of(fleet: Fleet, plan: str, node: Node) -> Run | None:
     """The run of the fleet that executes a task now."""
-    found = await fleet.store.find(Query(key=f"{retention.PREFIX}{plan}/{node.id}/{node.epoch}"))
-    return found[0] if found and not found[0].ended else None
+    runs = await fleet.store.find(Query(key=f"{retention.PREFIX}{plan}/{node.id}/{node.epoch}"))
+    return runs[0] if runs and not runs[0].ended else None
 
 
 def _plan_holder(stored: StoredPlan, node: Node) -> Holder | None:

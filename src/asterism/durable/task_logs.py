@@ -31,16 +31,16 @@ class TaskRun(NamedTuple):
 async def task_runs(store: Store, plan: str, task: str | None = None) -> list[TaskRun]:
     """The runs of a plan, or of one of its tasks, in the order of their creation. Old runs may have been pruned."""
     begin = f"{PREFIX}{plan}/" if task is None else f"{PREFIX}{plan}/{task}/"
-    found: list[TaskRun] = []
+    runs: list[TaskRun] = []
     attempts: dict[str, int] = {}
     for run in await store.find(Query(workflow=f"{PREFIX}{plan}")):
         key = run.key or ""
         name, _, epoch = key.removeprefix(f"{PREFIX}{plan}/").rpartition("/")
         if not key.startswith(begin) or not epoch.isdecimal() or task not in (None, name):
             continue
-        found.append(TaskRun(name, int(epoch), run, attempts.get(name, 0)))
+        runs.append(TaskRun(name, int(epoch), run, attempts.get(name, 0)))
         attempts[name] = attempts.get(name, 0) + attempts_of(run)
-    return found
+    return runs
 
 
 async def task_logs(fleet: Fleet, plan: str, task: str) -> list[TaskLog]:
@@ -52,10 +52,10 @@ async def task_logs(fleet: Fleet, plan: str, task: str) -> list[TaskLog]:
 async def logs_of_tasks(fleet: Fleet, plan: str, tasks: Collection[str]) -> dict[str, list[TaskLog]]:
     """The same for several tasks, with one search for their runs."""
     runs: dict[str, list[TaskRun]] = {task: [] for task in tasks}
-    for one in await task_runs(fleet.store, plan):
-        if one.task in runs:
-            runs[one.task].append(one)
-    return {task: await _logs(fleet, found) for task, found in runs.items()}
+    for task_run in await task_runs(fleet.store, plan):
+        if task_run.task in runs:
+            runs[task_run.task].append(task_run)
+    return {task: await _logs(fleet, runs_of_task) for task, runs_of_task in runs.items()}
 
 
 async def story_tracebacks(fleet: Fleet, plan: Constellation, story: Sequence[Entry]) -> dict[int, str]:
@@ -66,4 +66,4 @@ async def story_tracebacks(fleet: Fleet, plan: Constellation, story: Sequence[En
 
 
 async def _logs(fleet: Fleet, runs: Sequence[TaskRun]) -> list[TaskLog]:
-    return [TaskLog(one.before + log.attempt, log.chunks) for one in runs for log in await fleet.logs(one.run.id)]
+    return [TaskLog(run.before + log.attempt, log.chunks) for run in runs for log in await fleet.logs(run.run.id)]

@@ -79,9 +79,9 @@ def line(
             return notice if number is None else {**notice, "number": number}
 
 
-def is_dumped(one: Mapping[str, Any]) -> bool:
+def is_dumped(record: Mapping[str, Any]) -> bool:
     """Whether a line is part of a dump: it holds no credential."""
-    register = one.get("register")
+    register = record.get("register")
     return register is None or not str(register["key"]).startswith(CREDENTIALS)
 
 
@@ -101,7 +101,7 @@ def blobs_of(run: Run) -> Iterator[str]:
 
 def blob_sizes(run: Run) -> dict[str, Any]:
     """Return the blobs that a run refers to, and the size of each in bytes, as the record says."""
-    values = (run.input, run.output, *(one.output for one in run.superseded))
+    values = (run.input, run.output, *(superseded.output for superseded in run.superseded))
     return {
         value["$blob"]: value["size"]
         for value in values
@@ -194,23 +194,23 @@ class _SeenNotices:
     async def restore(self, store: Store) -> None:
         left = sum(number <= self._up_to for number in self._numbers)
         after = self._before
-        while left and (found := await store.notices(after=after, limit=min(left, LARGEST_BATCH))):
-            after, left = found[-1][0], left - len(found)
+        while left and (notices := await store.notices(after=after, limit=min(left, LARGEST_BATCH))):
+            after, left = notices[-1][0], left - len(notices)
         if after != self._before:
             await store.commit([PutRegister(NOTIFIED, {"after": after}, None)])
 
 
 async def _leave(store: Store, run_id: str, name: str) -> None:
     """Remove a run that was not restored from its series, and let the next one proceed."""
-    found = await store.register(f"series/{name}")
+    register = await store.register(f"series/{name}")
     try:
-        series = Series.from_json(found.value) if found is not None else Series(name)
+        series = Series.from_json(register.value) if register is not None else Series(name)
     except UnreadableSeries:
         return  # repairing the series shows which of its runs exist
     after = series.leave(run_id, store.clock())
-    if found is None or after is series:
+    if register is None or after is series:
         return
-    writes: list[Write] = [PutRegister(found.key, after.to_json(), found.revision)]
+    writes: list[Write] = [PutRegister(register.key, after.to_json(), register.revision)]
     promoted = await store.run(str(after.active)) if after.active != series.active else None
     if promoted is not None and promoted.held:
         writes.append(PutRun(release_hold(promoted, store.clock()), promoted.revision))
@@ -229,13 +229,13 @@ def _check(header: Mapping[str, Any] | None) -> None:
 
 
 async def _must_be_empty(store: Store) -> None:
-    found = {
+    counts = {
         "runs": sum((await store.counts()).values()),
         "sessions": len(await store.sessions(ended=True)),
         "registers": len(await store.registers("")),
     }
-    if any(found.values()):
-        there = ", ".join(f"{number} {what[:-1] if number == 1 else what}" for what, number in found.items() if number)
+    if any(counts.values()):
+        there = ", ".join(f"{number} {what[:-1] if number == 1 else what}" for what, number in counts.items() if number)
         raise StoreError(f"a backup can only be restored into an empty store, and {store.url} has {there}")
 
 

@@ -98,12 +98,12 @@ class Feed:
         self.contributions.forget(run_id)
 
     def after(self, number: int) -> list[tuple[str, int, Mark]]:
-        found: list[tuple[str, int, Mark]] = []
+        changes: list[tuple[str, int, Mark]] = []
         for run_id, changed in reversed(self._numbers.items()):
             if changed <= number:
                 break
-            found.append((run_id, changed, self.left.get(run_id, NO_MARK)))
-        return found[::-1]
+            changes.append((run_id, changed, self.left.get(run_id, NO_MARK)))
+        return changes[::-1]
 
 
 class Contributions:
@@ -116,10 +116,12 @@ class Contributions:
     def runs(self) -> Set[str]:
         return self._by_run.keys()
 
-    def add(self, one: Contribution) -> None:
-        by = self._by_run.setdefault(one.run, {})
-        before = by.get(one.store, Usage())
-        by[one.store] = Usage(max(before.runs, one.runs), before.bytes + one.bytes, before.blobs + one.blobs)
+    def add(self, contribution: Contribution) -> None:
+        by = self._by_run.setdefault(contribution.run, {})
+        before = by.get(contribution.store, Usage())
+        by[contribution.store] = Usage(
+            max(before.runs, contribution.runs), before.bytes + contribution.bytes, before.blobs + contribution.blobs
+        )
 
     def forget(self, run_id: str) -> None:
         self._by_run.pop(run_id, None)
@@ -158,8 +160,8 @@ class MemoryChangeFeed:
         return {run_id: self._feed.left[run_id][0] for run_id in run_ids if run_id in self._feed.left}
 
     async def copies(self, left_to: str, limit: int, after: str = "") -> list[Run]:
-        found = [self._runs[run_id] for run_id, (peer, _) in sorted(self._feed.left.items()) if peer == left_to]
-        return [run for run in found if not run.ended and run.id > after][:limit]
+        copies = [self._runs[run_id] for run_id, (peer, _) in sorted(self._feed.left.items()) if peer == left_to]
+        return [run for run in copies if not run.ended and run.id > after][:limit]
 
     async def judges(self) -> set[str]:
         return {peer for run_id, (peer, _) in self._feed.left.items() if not self._runs[run_id].ended}
@@ -175,10 +177,10 @@ class MemoryChangeFeed:
         return self._feed.contributions.usage(store)
 
     async def came_from_peers(self, run_ids: Sequence[str]) -> set[str]:
-        return {one for one in run_ids if one in self._feed.contributions.runs}
+        return {run_id for run_id in run_ids if run_id in self._feed.contributions.runs}
 
     async def came_from(self, store: str) -> list[Run]:
-        return [run for one in self._feed.contributions.first_from(store) if not (run := self._runs[one]).ended]
+        return [run for run_id in self._feed.contributions.first_from(store) if not (run := self._runs[run_id]).ended]
 
     async def kinds(self) -> set[str]:
         return {run.kind for run in self._runs.values()}
@@ -263,12 +265,12 @@ class MemoryStore(MemoryChangeFeed):
         """Return the write as it is stored. ``prioritised`` are the runs whose priority changes. Raises Conflict."""
         match write:
             case PutRun(run, expected):
-                found = self._runs.get(run.id)
-                if (found.revision if found else None) != expected:
+                stored = self._runs.get(run.id)
+                if (stored.revision if stored else None) != expected:
                     raise Conflict(f"run {run.id}")
-                if found is None and run.key is not None and run.key in self._keys:
+                if stored is None and run.key is not None and run.key in self._keys:
                     raise Conflict(f"key {run.key}")
-                return PutRun(_stored(run, found, run.id in prioritised), expected)
+                return PutRun(_stored(run, stored, run.id in prioritised), expected)
             case PutCopy(run, expected):
                 if not self._feed.started:
                     raise ValueError("a copy of a peer's record needs a change feed, and it was not started")
@@ -480,8 +482,8 @@ class MemoryStore(MemoryChangeFeed):
         return replace(session, used=used) if used else session  # stored as 0, which it is for most
 
     async def register(self, key: str) -> Register | None:
-        found = self._registers.get(key)
-        return None if found is None else Register(key, json.loads(found[0]), found[1])
+        stored = self._registers.get(key)
+        return None if stored is None else Register(key, json.loads(stored[0]), stored[1])
 
     async def registers(self, prefix: str) -> list[Register]:
         return [
@@ -521,8 +523,8 @@ class MemoryStore(MemoryChangeFeed):
         return name
 
     async def blob(self, name: str) -> bytes | None:
-        found = self._blobs.get(name)
-        return None if found is None else found[0]
+        stored = self._blobs.get(name)
+        return None if stored is None else stored[0]
 
     async def prune(
         self,
@@ -614,10 +616,10 @@ class MemoryStore(MemoryChangeFeed):
     async def dump(self) -> AsyncIterator[Mapping[str, Any]]:
         everything = [
             dump_format.HEADER,
-            *(dump_format.line(one, self._feed.left.get(one.id, (None,))[0]) for one in self._runs.values()),
-            *(dump_format.line(one) for one in self._sessions.values()),
-            *filter(dump_format.is_dumped, [dump_format.line(one) for one in await self.registers("")]),
-            *(dump_format.line(one, number=number) for number, one in self._notices.items()),
+            *(dump_format.line(run, self._feed.left.get(run.id, (None,))[0]) for run in self._runs.values()),
+            *(dump_format.line(session) for session in self._sessions.values()),
+            *filter(dump_format.is_dumped, [dump_format.line(register) for register in await self.registers("")]),
+            *(dump_format.line(notice, number=number) for number, notice in self._notices.items()),
             *(dump_format.log_line(run, chunk) for run, log in self._logs.items() for _, chunk in sorted(log.items())),
             *(dump_format.blob_line(data) for data, _ in self._blobs.values()),
         ]

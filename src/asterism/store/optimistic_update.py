@@ -17,9 +17,9 @@ For example, count the visits of a device and leave a notice with the hundredth:
 
     async def visit(store: Store, device: str) -> int:
         async def attempt() -> int:
-            found = await store.register(f"visits/{device}")
-            count = (found.value if found else 0) + 1
-            writes: list[Write] = [PutRegister(f"visits/{device}", count, found and found.revision)]
+            visits = await store.register(f"visits/{device}")
+            count = (visits.value if visits else 0) + 1
+            writes: list[Write] = [PutRegister(f"visits/{device}", count, visits and visits.revision)]
             if count == 100:
                 writes.append(Notice(store.clock(), "visits", f"{device} was here 100 times"))
             await store.commit(writes)
@@ -111,12 +111,12 @@ async def update_register(store: Store, key: str, change: Callable[[Any], Any]) 
     """
 
     async def attempt() -> Any:
-        found = await store.register(key)
-        before = None if found is None else found.value
+        register = await store.register(key)
+        before = None if register is None else register.value
         after = change(before)
         if after is None:
             return before
-        await store.commit([PutRegister(key, after, found and found.revision)])
+        await store.commit([PutRegister(key, after, register and register.revision)])
         return after
 
     return await retry_on_conflict(attempt)

@@ -692,6 +692,6 @@ def feed_of(store: Store) -> ChangeFeed:
 
 async def last_notice(store: Store, after: int = 0) -> int:
     """Return the number of the newest notice, or ``after`` if none came after that."""
-    while found := await store.notices(after=after, limit=1000):
-        after = found[-1][0]
+    while notices := await store.notices(after=after, limit=1000):
+        after = notices[-1][0]
     return after

@@ -267,7 +267,7 @@ def _uncommon(fields: dict[str, Any]) -> str:
 
 def _assignments(several: Sequence[Assignment]) -> list[tuple[Any, ...]]:
     """Ended assignments as JSON: a score that is not known is left out, as in records of earlier versions."""
-    return [one if one.score is not None else one[:-1] for one in several]
+    return [assignment if assignment.score is not None else assignment[:-1] for assignment in several]
 
 
 def _scores_text(scores: Mapping[str, float]) -> str:
@@ -306,8 +306,8 @@ def _entries(several: tuple[Entry, ...]) -> str:
     return ",".join(map(_entry, several))
 
 
-def _entry(one: Entry) -> str:
-    at, what, _, why = one
+def _entry(entry: Entry) -> str:
+    at, what, _, why = entry
     return f"[{_number(at)},{_quoted(what)},{_quoted(why)}]"
 
 
@@ -387,9 +387,9 @@ _COLUMN_TYPES = tuple(_TYPES.get(name, _TEXT | {type(None)}) for name in COLUMNS
 @lru_cache(maxsize=256)
 def _mistyped(types: tuple[type, ...]) -> str | None:
     """The first column whose value has another type than it may have. Most rows have one of a few combinations."""
-    for name, allowed, found in zip(COLUMNS, _COLUMN_TYPES, types, strict=False):
-        if found not in allowed:
-            return f"{name} is of type {found.__name__}"
+    for name, allowed, actual in zip(COLUMNS, _COLUMN_TYPES, types, strict=False):
+        if actual not in allowed:
+            return f"{name} is of type {actual.__name__}"
     return None
 
 
@@ -409,7 +409,7 @@ def run_of(row: Sequence[Any]) -> Run:
             fields["priority"],
             fields["pinned"],
             fields["timeout"],
-            given,
+            input_text,
             fields["revision"],
             status,
             fields["epoch"],
@@ -428,7 +428,7 @@ def run_of(row: Sequence[Any]) -> Run:
         if label:
             fields["label"] = label[0]
         fields.update(_state_fields(text))
-        fields["input"] = from_text(given)
+        fields["input"] = from_text(input_text)
         if type(fields["input"]) is not dict:
             raise TypeError("its input is not an object")
         fields["status"] = _STATUSES[status]
@@ -456,11 +456,11 @@ def _state_fields(text: str) -> dict[str, Any]:
     if "wished_by" in fields:
         fields["stop_requested_by"] = fields.pop("wished_by")
     if "previous" in fields:
-        fields["previous"] = tuple([Assignment(*one) for one in fields["previous"]])
+        fields["previous"] = tuple([Assignment(*values) for values in fields["previous"]])
     if "progress" in fields:
         fields["progress"] = Progress(*fields["progress"])
     if "superseded" in fields:
-        fields["superseded"] = tuple([Superseded(*one) for one in fields["superseded"]])
+        fields["superseded"] = tuple([Superseded(*values) for values in fields["superseded"]])
     new = len(fields) == 2  # creator and story: the same in all runs that were created together, and nothing mutable
     if as_written:
         fields["_told"] = (story, text[start + len(_STORY) : -2])
@@ -479,8 +479,8 @@ _TERMS = ("joined_at", "host", "can", "slots", "backlog", "accepts", "timeout")
 
 def session_row(session: Session) -> tuple[Any, ...]:
     """Return the values of the columns, in the order of SESSION_COLUMNS."""
-    terms = {name: getattr(session, name) for name in _TERMS}
-    texts = to_text(dict(session.profile)), to_text({**terms, "can": sorted(session.can)})
+    session_terms = {name: getattr(session, name) for name in _TERMS}
+    texts = to_text(dict(session.profile)), to_text({**session_terms, "can": sorted(session.can)})
     return session.id, session.device, session.revision, session.state, int(session.draining), session.beat_at, *texts
 
 
@@ -491,9 +491,9 @@ def session_of(row: Sequence[Any], used: int = 0) -> Session:
             if type(value) not in allowed:
                 raise TypeError(f"{name} is of type {type(value).__name__}")
         fields = dict(zip(SESSION_COLUMNS, row, strict=False))
-        terms = from_text(fields.pop("terms"))
-        fields |= {name: terms[name] for name in _TERMS}
-        fields |= {"can": frozenset(terms["can"]), "draining": bool(fields["draining"]), "used": used}
+        session_terms = from_text(fields.pop("terms"))
+        fields |= {name: session_terms[name] for name in _TERMS}
+        fields |= {"can": frozenset(session_terms["can"]), "draining": bool(fields["draining"]), "used": used}
         return Session(**{**fields, "profile": from_text(fields["profile"])})
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise CorruptRecord(f"session {row[0] if row else '?'} cannot be read: {error!r}") from error

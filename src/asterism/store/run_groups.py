@@ -49,8 +49,8 @@ def grouped(runs: Sequence[Run]) -> list[RunGroup]:
             known = common
             groups.append(RunGroup((*_shared_once(fields), *moving(run)), []))
             add = groups[-1].rows.append
-        given, text = fields.get(INPUT_TEXT, _NO_TEXT)
-        if given is not fields["input"]:
+        encoded, text = fields.get(INPUT_TEXT, _NO_TEXT)
+        if encoded is not fields["input"]:
             text = to_text(run.input if type(run.input) is dict else dict(run.input))
         add((fields["id"], fields["key"], text, fields["label"]))
     return groups

@@ -254,7 +254,9 @@ async def submit_plan(system: LocalSystem, request: declared.SubmitPlan) -> docu
     options |= approval_terms(rules, request.approval_timeout, scopes, request.approval_escalation)
     policy = request.policy or plan_file.policy or "scoped"
     file = PurePath(request.file).name
-    await store_plan(system.fleet, plan, policy=policy, params=plan_file.params, terms=options, names=names, file=file)
+    await store_plan(
+        system.fleet, plan, policy=policy, params=plan_file.params, options=options, names=names, file=file
+    )
     system.submitted()
     return plan_documents.view(await read_plan(system.fleet, plan.id), now=system.fleet.store.clock(), tasks=False)
 

@@ -94,12 +94,12 @@ class Address:
         query.pop("target_session_attrs", None)  # nothing is decided on a replica
         query.pop("schema", None)
         user, _, password = login.partition(":")
-        given = {"dsn": urlunsplit(("postgresql", "", parts.path, urlencode(query, safe="/,:"), ""))}
-        given |= {"user": unquote(user)} if user else {}
-        given |= {"password": unquote(password)} if password else {}
+        options = {"dsn": urlunsplit(("postgresql", "", parts.path, urlencode(query, safe="/,:"), ""))}
+        options |= {"user": unquote(user)} if user else {}
+        options |= {"password": unquote(password)} if password else {}
         mode = query.get("sslmode") or os.environ.get("PGSSLMODE")
         _check_certificates(mode, query)
-        return cls(masked_url(url), name, tuple(given | host | _encryption(mode, host) for host in hosts))
+        return cls(masked_url(url), name, tuple(options | host | _encryption(mode, host) for host in hosts))
 
 
 def _encryption(mode: str | None, host: Mapping[str, Any]) -> dict[str, str]:
@@ -174,8 +174,8 @@ def _hosts(names: str, ports: str) -> Iterator[dict[str, Any]]:
     all_names = names.split(",")
     if len(numbers) not in (1, len(all_names)):
         raise ValueError("the numbers of ports and hosts differ")
-    for place, one in enumerate(all_names):
-        host, port = _host_and_port(one)
+    for place, address in enumerate(all_names):
+        host, port = _host_and_port(address)
         if not host:
             raise ValueError("a host of the list has no name")
         yield {"host": host, "port": port or numbers[place if len(numbers) > 1 else 0] or 5432}
@@ -355,7 +355,7 @@ class ConnectionPool:
     def _close_idle(self, longer_than: float) -> None:
         now = asyncio.get_running_loop().time()
         old = [connection for since, connection in self._idle if now - since >= longer_than]
-        self._idle = [(since, one) for since, one in self._idle if now - since < longer_than]
+        self._idle = [(since, connection) for since, connection in self._idle if now - since < longer_than]
         for connection in old:
             self._discard(connection)
 

@@ -300,7 +300,7 @@ class Committer(Workers[Job]):
             return await self._connections.fetchrow(query, *arguments)
         async with self._connections.borrowed() as connection, connection.transaction():
             row = await connection.fetchrow(query, *arguments)
-            changes = [one.run for one in priorities], [one.priority for one in priorities]
+            changes = [write.run for write in priorities], [write.priority for write in priorities]
             await connection.execute(statements()["set_priorities"], *changes)
             return row
 

@@ -87,7 +87,7 @@ class _TakeCall(Call):
     def keep(self, ids: Iterable[str]) -> None:
         kept = set(ids)
         if len(kept) < len(self.taken):
-            self.taken = {run_id: one for run_id, one in self.taken.items() if run_id in kept}
+            self.taken = {run_id: taken_run for run_id, taken_run in self.taken.items() if run_id in kept}
 
     def end(self) -> None:
         if self.error is not None:

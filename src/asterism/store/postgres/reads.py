@@ -152,8 +152,8 @@ class Reads:
             return []
         rows = await self._quick.fetch(statements()["sessions"], ended, device)
         used = {row[0]: row[-1] for row in rows if row[1] is None}
-        found = [session_of(row, used.get(row[0], 0)) for row in rows if row[1] is not None]
-        return sorted(found, key=attrgetter("id"))
+        sessions = [session_of(row, used.get(row[0], 0)) for row in rows if row[1] is not None]
+        return sorted(sessions, key=attrgetter("id"))
 
     async def register(self, key: str) -> Register | None:
         row = await self._named("register", key)
@@ -182,7 +182,7 @@ class Reads:
         return [plan_of(row) for row in rows]
 
     async def reports(self, run_ids: Sequence[str]) -> dict[str, ProgressReport]:
-        rows = await self._quick.fetch(statements()["reports"], [one for one in run_ids if storable(one)])
+        rows = await self._quick.fetch(statements()["reports"], [run_id for run_id in run_ids if storable(run_id)])
         return {run: _report(run, epoch, progress, tail) for run, epoch, progress, tail in rows}
 
     async def log(self, run_id: str, *, after: tuple[int, int] = (0, 0)) -> list[StoredChunk]:

@@ -43,12 +43,12 @@ class Migration(NamedTuple):
 @functools.cache
 def migrations() -> tuple[Migration, ...]:
     """Return the migrations in order. A file name begins with the version."""
-    found = []
+    scripts = []
     for file in (resources.files(__package__) / "migrations").iterdir():
         number, _, name = file.name.removesuffix(".sql").partition("_")
         if file.name.endswith(".sql"):
-            found.append(Migration(int(number), name, file.read_text("utf-8")))
-    return tuple(sorted(found))
+            scripts.append(Migration(int(number), name, file.read_text("utf-8")))
+    return tuple(sorted(scripts))
 
 
 async def migrate(factory: ConnectionFactory, *, create: bool) -> None:
@@ -81,10 +81,10 @@ _CREATES = re.compile(r"^CREATE (?:OR REPLACE )?(TABLE|FUNCTION|TRIGGER|TYPE) (?
 async def refuse_foreign_schema(connection: Connection, shown: str, schema: str) -> None:
     """Raises StoreForeign if somebody else owns the schema, may create objects in it, or has prepared the record of its
     version: whatever triggers, views and functions in it do, they do with the rights of who uses the store."""
-    found = await connection.fetchrow(statements()["owner_of_schema"], schema)
-    if found is None:
+    ownership = await connection.fetchrow(statements()["owner_of_schema"], schema)
+    if ownership is None:
         return
-    owner, trusted, user, creators = found
+    owner, trusted, user, creators = ownership
     if not trusted:
         raise StoreForeign(
             f"{shown}: schema {schema!r} belongs to role {owner!r}, not to {user!r}: connect as its owner, choose "
@@ -168,7 +168,7 @@ async def changed_definitions(factory: ConnectionFactory) -> list[str]:
     connection = await factory.connect({})
     try:
         await connection.execute("BEGIN")
-        found = await _definitions(connection, schema)
+        actual = await _definitions(connection, schema)
         await connection.execute(f"CREATE SCHEMA {scratch}; SET LOCAL search_path = {scratch}, pg_temp")
         await connection.execute(_RECORD.format(schema=scratch))
         for migration in migrations():
@@ -182,12 +182,12 @@ async def changed_definitions(factory: ConnectionFactory) -> list[str]:
     finally:
         connection.terminate()  # rolls back
     problems = []
-    for kind, name in sorted(expected.keys() | found.keys()):
-        if (kind, name) not in found:
+    for kind, name in sorted(expected.keys() | actual.keys()):
+        if (kind, name) not in actual:
             problems.append(f"schema {schema!r} lacks the {kind} {name!r}")
         elif (kind, name) not in expected:
             problems.append(_not_ours(schema, kind, name))
-        elif found[kind, name] != expected[kind, name]:
+        elif actual[kind, name] != expected[kind, name]:
             problems.append(f"the {kind} {name!r} in schema {schema!r} is not as the store creates it")
     return problems
 
@@ -202,8 +202,8 @@ async def _version(connection: Connection, schema: str) -> int | None:
     """Return the version of the schema; None if there is no store."""
     if await connection.fetchval("SELECT to_regclass($1)", f'"{schema}".migrations') is None:
         return None
-    found: int | None = await connection.fetchval(f'SELECT max(version) FROM "{schema}".migrations')
-    return found or 0
+    version: int | None = await connection.fetchval(f'SELECT max(version) FROM "{schema}".migrations')
+    return version or 0
 
 
 def _refuse_later_version(version: int | None, shown: str) -> None:
@@ -249,11 +249,13 @@ _COLUMNS = {
 def statements() -> Mapping[str, str]:
     text = (resources.files(__package__) / "statements.sql").read_text("utf-8")
     _, *parts = _NAME.split(text)
-    found = {name: _COMMENT.sub("", sql).strip() for name, sql in zip(parts[::2], parts[1::2], strict=True)}
+    queries = {name: _COMMENT.sub("", sql).strip() for name, sql in zip(parts[::2], parts[1::2], strict=True)}
     for placeholder, columns in _COLUMNS.items():
-        found = {name: sql.replace(placeholder, columns) for name, sql in found.items()}
+        queries = {name: sql.replace(placeholder, columns) for name, sql in queries.items()}
     for name in ("find", "scan_end"):
-        sql = found.pop(name)
-        found[f"{name}_oldest"] = sql.replace("{after}", "id >").replace("{until}", "id <=").replace("{order}", "")
-        found[f"{name}_newest"] = sql.replace("{after}", "id <").replace("{until}", "id >=").replace("{order}", "DESC")
-    return found
+        sql = queries.pop(name)
+        queries[f"{name}_oldest"] = sql.replace("{after}", "id >").replace("{until}", "id <=").replace("{order}", "")
+        queries[f"{name}_newest"] = (
+            sql.replace("{after}", "id <").replace("{until}", "id >=").replace("{order}", "DESC")
+        )
+    return queries

@@ -158,8 +158,8 @@ class PostgresStore(Reads):
         keep: Sequence[str] = (),
         only: str = "",
     ) -> int:
-        terms = (ended_before, limit, list(keep), only)
-        number: int = (await self._broad.fetchrow(statements()["prune_runs"], *terms))[0]
+        arguments = (ended_before, limit, list(keep), only)
+        number: int = (await self._broad.fetchrow(statements()["prune_runs"], *arguments))[0]
         if number == 0 and not only:
             for name in ("prune_sessions", "prune_notices"):
                 await self._broad.fetch(statements()[name], ended_before)
@@ -202,8 +202,8 @@ class PostgresStore(Reads):
             for query, (what, read) in _READERS.items():
                 async for row in connection.cursor(statements()[query], prefetch=PAGE):
                     problems += _problem(what, read, row)
-            async for name, found in connection.cursor(statements()["sums_of_blobs"], prefetch=BLOB_PAGE):
-                if name != found:
+            async for name, digest in connection.cursor(statements()["sums_of_blobs"], prefetch=BLOB_PAGE):
+                if name != digest:
                     problems.append(f"blob {name} is damaged: its content does not match its name")
             for query, words in _CONTRADICTIONS.items():
                 problems += [words.format(*row) for row in await connection.fetch(statements()[query])]

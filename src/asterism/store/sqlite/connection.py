@@ -104,7 +104,7 @@ class FileConnection:
         if (_size(self._log) or not create) and not _size(self.path):
             self._wait_for_content()
         with _opening:
-            problem = None if _open_here[self._found()] else missing_commits(self.path)
+            problem = None if _open_here[self._current_identity()] else missing_commits(self.path)
         if problem is not None:
             raise StoreCorrupt(
                 f"commits to {self.path} are missing: {problem}. Restore a complete copy of {self._log.name}. "
@@ -123,8 +123,8 @@ class FileConnection:
     def ready(self) -> sqlite3.Cursor:
         """Return the cursor. Raises StoreUnavailable if the file is missing, and once after it was replaced: the
         pending writes were meant for the old file."""
-        if (found := self._found()) != self.identity:
-            self._switch(found)
+        if (current := self._current_identity()) != self.identity:
+            self._switch(current)
         if self.cursor is None:
             self._open()
         if self._replaced:
@@ -135,19 +135,19 @@ class FileConnection:
 
     def follow(self) -> None:
         """Switch to the file that is there now, if it is another one. Raises StoreUnavailable."""
-        if (found := self._found()) != self.identity:
-            self._switch(found)
+        if (current := self._current_identity()) != self.identity:
+            self._switch(current)
 
     def cursor_if_current(self) -> sqlite3.Cursor | None:
         """Return the cursor if the file is open and was not replaced."""
         try:
-            return self.cursor if self._found() == self.identity else None
+            return self.cursor if self._current_identity() == self.identity else None
         except StoreError:
             return None
 
     def check_current(self) -> None:
         """Raises StoreUnavailable if the file was removed or replaced."""
-        if self._found() != self.identity:
+        if self._current_identity() != self.identity:
             raise moved(self.path)
 
     def fault(self, error: Exception) -> StoreError:
@@ -172,19 +172,19 @@ class FileConnection:
 
     # -- opening -----------------------------------------------------------------------------------------------------
 
-    def _found(self) -> Identity:
+    def _current_identity(self) -> Identity:
         try:
-            found = os.stat(self._name)
+            status = os.stat(self._name)
         except FileNotFoundError:
             raise moved(self.path) from None
         except OSError as error:
             raise self.fault(error) from error
-        return found.st_dev, found.st_ino
+        return status.st_dev, status.st_ino
 
     def _open(self, *, new: bool = False) -> None:
         """Only a ``new`` connection creates tables in an empty file: a file that was in use and is empty now is being
         restored, or is lost, and creating tables would hide that."""
-        identity = self._found()
+        identity = self._current_identity()
         with _opening:
             try:
                 connection = sqlite3.connect(
@@ -199,7 +199,7 @@ class FileConnection:
             _open_here[identity] += 1
         try:
             self._prepare(connection, new)
-            if self._found() != identity:
+            if self._current_identity() != identity:
                 raise moved(self.path)
         except BaseException as error:
             _close(connection, identity)
@@ -226,12 +226,12 @@ class FileConnection:
 
     # -- leaving a replaced file ---------------------------------------------------------------------------------------
 
-    def _switch(self, found: Identity) -> None:
+    def _switch(self, current: Identity) -> None:
         if self._leader is None:
             self._finish()
             self._open()
             self._replaced = True
-        elif found == self._leader.identity:
+        elif current == self._leader.identity:
             self.close()
             self._open()
         else:
@@ -277,10 +277,10 @@ def _size(path: Path) -> int:
 
 def _identity(path: Path) -> Identity | None:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def sync_directory(folder: Path) -> None:
@@ -416,7 +416,7 @@ def _checksum(data: bytes, begin: Checksum, *, swap: bool) -> Checksum:
         words.byteswap()
     first, second = begin
     pairs = iter(words)
-    for one, other in zip(pairs, pairs, strict=True):
-        first = (first + one + second) & 0xFFFFFFFF
-        second = (second + other + first) & 0xFFFFFFFF
+    for even, odd in zip(pairs, pairs, strict=True):
+        first = (first + even + second) & 0xFFFFFFFF
+        second = (second + odd + first) & 0xFFFFFFFF
     return first, second

@@ -187,14 +187,14 @@ class Writer:
         """Wait for jobs, and return them, with the future of ``close`` if that was called. While a watch is open,
         return without jobs after ``POLL`` seconds."""
         try:
-            found = [self._queue.get(timeout=POLL if self._watches.open else None)]
+            queued = [self._queue.get(timeout=POLL if self._watches.open else None)]
         except queue.Empty:
             return [], None
-        found += [self._queue.get() for _ in range(min(self._queue.qsize(), MOST_JOBS - 1))]
-        jobs = [one for one in found if isinstance(one, Job)]
-        if len(jobs) == len(found):
+        queued += [self._queue.get() for _ in range(min(self._queue.qsize(), MOST_JOBS - 1))]
+        jobs = [job for job in queued if isinstance(job, Job)]
+        if len(jobs) == len(queued):
             return jobs, None
-        return jobs, next((one for one in found if isinstance(one, asyncio.Future)), None)
+        return jobs, next((closed for closed in queued if isinstance(closed, asyncio.Future)), None)
 
     def _perform(self, jobs: list[Job], cursor: sqlite3.Cursor | None, insist: Callable[..., None]) -> None:
         """Perform jobs in one transaction.

@@ -40,10 +40,10 @@ def problems(cursor: sqlite3.Cursor, blobs: Blobs) -> list[str]:
     try:
         cursor.execute("BEGIN")  # everything at one instant
         try:
-            found = [f"the file: {line}" for (line,) in cursor.execute("PRAGMA integrity_check") if line != "ok"]
+            damage = [f"the file: {line}" for (line,) in cursor.execute("PRAGMA integrity_check") if line != "ok"]
             if (foreign := foreign_object(cursor.connection)) is not None:  # to read a view may never end
-                found.append(foreign)
-            return found or list(chain(_sessions(cursor), _runs(cursor, blobs), _others(cursor, blobs)))
+                damage.append(foreign)
+            return damage or list(chain(_sessions(cursor), _runs(cursor, blobs), _others(cursor, blobs)))
         finally:
             if cursor.connection.in_transaction:
                 cursor.execute("ROLLBACK")
@@ -149,9 +149,9 @@ def _others(cursor: sqlite3.Cursor, blobs: Blobs) -> Iterator[str]:
     for row in _rows(cursor, "all_registers"):
         yield from _read("registers", row, row_codec.register_of)
     for row in _rows(cursor, "all_notices"):
-        yield from _read("notices", row, lambda one: row_codec.stored_notice(one[0]))
+        yield from _read("notices", row, lambda row: row_codec.stored_notice(row[0]))
     for row in _rows(cursor, "all_logs"):
-        yield from _read("logs", row, lambda one: row_codec.chunk_of(one[0], one[1:]))
+        yield from _read("logs", row, lambda row: row_codec.chunk_of(row[0], row[1:]))
     for (run_id,) in _rows(cursor, "logs_without_runs"):
         yield f"the log of run {run_id} is there, but the run does not exist"
     for name in _blobs_of_logs(cursor):

@@ -68,8 +68,8 @@ class TakeJob(Job):
         after, size, judged = self.page
         below = _FAR if self.request.above is None else -self.request.above
         from_here = {"urgency": after.urgency, "created_at": after.created_at, "id": after.id}
-        found = cursor.execute(_OFFERS_END, {**from_here, "look": size - 1}).fetchone()
-        last = LAST if found is None else Place(*found)
+        row = cursor.execute(_OFFERS_END, {**from_here, "look": size - 1}).fetchone()
+        last = LAST if row is None else Place(*row)
         wanted = {
             **from_here,
             "last_urgency": last.urgency,

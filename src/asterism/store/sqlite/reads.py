@@ -162,7 +162,7 @@ def _range(query: Query) -> tuple[list[str], list[Any]]:
 
 def _conditions(query: Query) -> tuple[list[str], list[Any]]:
     """The conditions of a query as SQL, and their values. With a plus, the index of a column is not used."""
-    given: list[tuple[str, Any]] = [
+    criteria: list[tuple[str, Any]] = [
         *((f"{'' if name == query.index else '+'}{name} = ?", getattr(query, name)) for name in INDEXED),
         ("session = ?", query.session),
         ("key = ?", query.key),
@@ -173,8 +173,8 @@ def _conditions(query: Query) -> tuple[list[str], list[Any]]:
         ("instr(id, ?) > 0", query.id_like),
     ]
     conditions, values = _range(query)
-    conditions += [condition for condition, value in given if value is not None]
-    values += [value for _, value in given if value is not None]
+    conditions += [condition for condition, value in criteria if value is not None]
+    values += [value for _, value in criteria if value is not None]
     if query.offered is not None:
         conditions.append(f"offered = {int(query.offered)}")  # as text: the partial index has this very condition
     if query.judged is not None:
@@ -245,8 +245,8 @@ def plans(cursor: sqlite3.Cursor, query: PlanQuery) -> list[PlanRow]:
 
 def reports(cursor: sqlite3.Cursor, run_ids: Sequence[str]) -> dict[str, ProgressReport]:
     rows = cursor.execute(STATEMENTS["reports"], (row_codec.to_text(list(run_ids)),)).fetchall()
-    found = {row[0]: report_of(row) for row in rows}
-    return {run_id: found[run_id] for run_id in run_ids if run_id in found}
+    reports_by_run = {row[0]: report_of(row) for row in rows}
+    return {run_id: reports_by_run[run_id] for run_id in run_ids if run_id in reports_by_run}
 
 
 def report_of(row: Sequence[Any]) -> ProgressReport:

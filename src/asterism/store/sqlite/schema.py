@@ -31,7 +31,7 @@ FOLDER = Path(__file__).parent  # importlib.resources takes long to import
 
 def _read_migrations() -> list[tuple[int, str]]:
     scripts = FOLDER.joinpath("migrations").glob("*.sql")
-    return sorted((int(one.name.partition("_")[0]), one.read_text("utf-8")) for one in scripts)
+    return sorted((int(script.name.partition("_")[0]), script.read_text("utf-8")) for script in scripts)
 
 
 MIGRATIONS = _read_migrations()
@@ -91,13 +91,13 @@ def foreign_object(connection: sqlite3.Connection, version: int = LATEST) -> str
     """The first difference between the file and what the migrations create, as a sentence. Nothing of the file is read
     but the list of its objects."""
     expected, optional = _objects(version)
-    found = set(connection.execute("SELECT type, name, sql FROM sqlite_master"))
-    found = {(str(kind), str(name), _plain(sql)) for kind, name, sql in found}
-    for kind, name, _ in sorted(found - expected - optional):
-        known = any((kind, name) == one[:2] for one in expected | optional)
+    present = set(connection.execute("SELECT type, name, sql FROM sqlite_master"))
+    present = {(str(kind), str(name), _plain(sql)) for kind, name, sql in present}
+    for kind, name, _ in sorted(present - expected - optional):
+        known = any((kind, name) == definition[:2] for definition in expected | optional)
         what = "which is not as the store creates it" if known else "which is not one of the store"
         return f"the file has the {kind} {name!r}, {what}"
-    for kind, name, _ in sorted(expected - found):
+    for kind, name, _ in sorted(expected - present):
         return f"the file lacks the {kind} {name!r}"
     return None
 
@@ -193,8 +193,8 @@ _COLUMNS = {
 
 def _read_statements() -> dict[str, str]:
     text = FOLDER.joinpath("statements.sql").read_text("utf-8")
-    found = re.findall(r"^-- name: (\w+)\n(.*?)(?=^-- name: |\Z)", text, re.DOTALL | re.MULTILINE)
-    return {name: _statement(body) for name, body in found}
+    sections = re.findall(r"^-- name: (\w+)\n(.*?)(?=^-- name: |\Z)", text, re.DOTALL | re.MULTILINE)
+    return {name: _statement(body) for name, body in sections}
 
 
 def _statement(body: str) -> str:

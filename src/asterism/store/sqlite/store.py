@@ -54,7 +54,7 @@ class SqliteStore:
         self, name: str | os.PathLike[str], clock: Callable[[], float], busy_timeout: float, blob_age: float
     ) -> None:
         self.clock = clock
-        self.url = f"sqlite:///{''.join(one if one.isprintable() else '?' for one in os.fspath(name))}"
+        self.url = f"sqlite:///{''.join(char if char.isprintable() else '?' for char in os.fspath(name))}"
         self.path = path = Path(name).absolute()
         self._blob_age = blob_age
         self._watches = Watches()

@@ -156,8 +156,8 @@ class WakeFifos:
     def _open_folder(self) -> int:
         """Open the directory. Raises OSError if there is none, or if anybody else can write there."""
         folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        found = os.fstat(folder)
-        if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        status = os.fstat(folder)
+        if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
             os.close(folder)
             raise PermissionError(errno.EACCES, "it is not ours alone", self._folder)
         return folder

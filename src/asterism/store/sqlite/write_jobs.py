@@ -197,7 +197,9 @@ class HeartbeatJob(Job):
         self.session = session
         self.profile = row_codec.to_text(dict(profile))
         self.reports = [(report.run, report.epoch, encode_report(report)) for report in reports]
-        self.logs = [(one.run, one.epoch, log_statements(one.log)) for one in reports if one.log is not None]
+        self.logs = [
+            (report.run, report.epoch, log_statements(report.log)) for report in reports if report.log is not None
+        ]
         self.clock = clock
 
     @property
@@ -215,7 +217,7 @@ class HeartbeatJob(Job):
             for run_id, epoch, status, stop_request in cursor.execute(_HELD, (self.session,)).fetchall()
         ]
         if self.reports:
-            epochs = {one.run: one.epoch for one in held}
+            epochs = {owned.run: owned.epoch for owned in held}
             cursor.executemany(_PUT_REPORT, [report for report in self.reports if epochs.get(report[0]) == report[1]])
             for run, epoch, statements in self.logs:
                 if epochs.get(run) == epoch:
@@ -335,19 +337,19 @@ def log_statements(write: PutLog) -> list[Statement]:
     return [
         *drops,
         *(
-            (_PUT_LOG, (write.run, write.epoch, one.first, one.lines, row_codec.to_text(one.value)), what)
-            for one in write.chunks
+            (_PUT_LOG, (write.run, write.epoch, chunk.first, chunk.lines, row_codec.to_text(chunk.value)), what)
+            for chunk in write.chunks
         ),
     ]
 
 
 def _put_session(session: Session, expected: int | None, clock: Callable[[], float]) -> Statement:
-    session_id, device, revision, state, draining, _, profile, terms = row_codec.session_row(session)
+    session_id, device, revision, state, draining, _, profile, session_terms = row_codec.session_row(session)
     what = f"session {session_id}"
     if expected is None:
-        values: tuple[Any, ...] = (session_id, device, revision, state, draining, clock(), profile, terms)
+        values: tuple[Any, ...] = (session_id, device, revision, state, draining, clock(), profile, session_terms)
         return STATEMENTS["insert_session"], values, what
-    values = (device, revision, state, draining, clock(), profile, terms, session_id, expected)
+    values = (device, revision, state, draining, clock(), profile, session_terms, session_id, expected)
     return STATEMENTS["update_session_abroad" if state == ABROAD else "update_session"], values, what
 
 
