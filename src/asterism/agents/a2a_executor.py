@@ -105,14 +105,14 @@ class A2aAgent:
         self.labels: Mapping[str, str] = {name: shorten(text, 200) for name, text in shown.items() if text}
 
     @classmethod
-    async def connect(cls, url: str, policy: DevicePolicy, **terms: Any) -> A2aAgent:
+    async def connect(cls, url: str, policy: DevicePolicy, **options: Any) -> A2aAgent:
         """Read the card of the agent at a URL. Raises AsterismError if that fails, and PolicyForbids."""
         await asyncio.to_thread(load_a2a)
-        limit = terms.get("request_timeout", REQUEST_TIMEOUT)
+        limit = options.get("request_timeout", REQUEST_TIMEOUT)
 
         async def connected() -> A2aAgent:
             card = await _card(url, policy, limit)
-            agent = cls(url, card, policy, **terms)
+            agent = cls(url, card, policy, **options)
             for interface in card.supported_interfaces:
                 _judge(interface.url, url, policy)
             async with agent._session() as _:
@@ -126,10 +126,10 @@ class A2aAgent:
         from a2a.client import ClientConfig, ClientFactory
 
         async with _judged_client(self.url, self._policy, self._request_timeout) as http:
-            terms = {"httpx_client": http, "supported_protocol_bindings": ["JSONRPC", "HTTP+JSON"]}
+            transport = {"httpx_client": http, "supported_protocol_bindings": ["JSONRPC", "HTTP+JSON"]}
             try:
-                client = ClientFactory(ClientConfig(streaming=False, polling=True, **terms)).create(self.card)
-                streams = ClientFactory(ClientConfig(streaming=True, **terms)).create(self.card)
+                client = ClientFactory(ClientConfig(streaming=False, polling=True, **transport)).create(self.card)
+                streams = ClientFactory(ClientConfig(streaming=True, **transport)).create(self.card)
             except Exception as error:  # of a library that reads a card of a stranger
                 why = shorten(str(error) or type(error).__name__, 500)
                 raise AsterismError(f"the agent at {masked_url(self.url)} cannot be used: {why}") from None
@@ -284,26 +284,26 @@ class _Requests:
     async def task(self, task_id: str) -> Any:
         """A task as it is now."""
         try:
-            found = await self._reached(lambda: self._client.get_task(self.types.GetTaskRequest(id=task_id)))
+            task = await self._reached(lambda: self._client.get_task(self.types.GetTaskRequest(id=task_id)))
         except self.errors.TaskNotFoundError as error:
             raise AgentFailed(
                 f"the agent no longer knows its task {shorten(task_id, 100)}: it was restarted"
             ) from error
         except self.errors.A2AError as error:
             raise AgentFailed(f"the agent does not answer for its task: {_said(error)}") from error
-        if found.id != task_id:
-            asked, told = shorten(task_id, 100), shorten(found.id, 100)
+        if task.id != task_id:
+            asked, told = shorten(task_id, 100), shorten(task.id, 100)
             raise AgentFailed(f"the agent was asked for its task {asked}, and answered with task {told!r}")
-        return found
+        return task
 
     async def tasks(self, context: str) -> list[Any] | None:
         """The tasks of a context, the newest first; None if the agent cannot list them."""
         request = self.types.ListTasksRequest(context_id=context, page_size=20)
         try:
-            found = await self._reached(lambda: self._client.list_tasks(request))
+            page = await self._reached(lambda: self._client.list_tasks(request))
         except (self.errors.A2AError, NotImplementedError):
             return None
-        return [task for task in found.tasks if task.context_id == context]
+        return [task for task in page.tasks if task.context_id == context]
 
     async def events(self, task_id: str) -> AsyncGenerator[Any]:
         """The events of a task, until its stream ends, breaks or is silent for as long as an exchange may take. Events
@@ -425,12 +425,12 @@ class _Conversation:
     async def _begun(self, prompt: str) -> Any:
         """The task of this run: an earlier one whose device was lost, or a new one."""
         run = self._work.run
-        lost = [one for one in run.previous if one.reason != "declined"]
+        lost = [assignment for assignment in run.previous if assignment.reason != "declined"]
         if self._asked == 1 and lost and lost[-1].reason != "failed":
-            found = await self._open_task()
-            if found is not None:
-                self._work.note(f"resumes task {found.id} of the agent")
-                return found
+            task = await self._open_task()
+            if task is not None:
+                self._work.note(f"resumes task {task.id} of the agent")
+                return task
         parts = [self._types.Part(text=prompt)]
         message = self._types.Message(
             message_id=f"{run.id}-{run.epoch}-{self._asked}",

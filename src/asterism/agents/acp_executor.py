@@ -234,10 +234,10 @@ class _Client:
 
     def _tool_call(self, call: Any, *, began: bool) -> tuple[str, str, list[str], Any]:
         """Remember a tool call: later messages name only what has changed."""
-        kind, title, paths, terms = self._calls.get(call.tool_call_id, ("other", "", [], None))
+        kind, title, paths, parameters = self._calls.get(call.tool_call_id, ("other", "", [], None))
         paths = paths_in(call.locations, call.content) or paths
-        terms = terms if call.raw_input is None else call.raw_input
-        known = (call.kind or kind, call.title or title, paths, terms)
+        parameters = parameters if call.raw_input is None else call.raw_input
+        known = (call.kind or kind, call.title or title, paths, parameters)
         self._calls[call.tool_call_id] = known
         if began:
             self.note(f"tool: {known[0]} {shorten(clean(known[1]), 300)}")
@@ -249,16 +249,16 @@ class _Client:
         """Choose an option that allows this once, if the device policy allows it. Never one that allows it for ever:
         every request is judged."""
         schema = self._acp.schema
-        kind, title, paths, terms = self._tool_call(tool_call, began=False)
-        once = next((one for one in options if one.kind == "allow_once"), None)
-        if session_id == self.session and once is not None and self._actions.permit(kind, title, paths, terms):
+        kind, title, paths, parameters = self._tool_call(tool_call, began=False)
+        once = next((option for option in options if option.kind == "allow_once"), None)
+        if session_id == self.session and once is not None and self._actions.permit(kind, title, paths, parameters):
             outcome = schema.AllowedOutcome(option_id=once.option_id, outcome="selected")
             return schema.RequestPermissionResponse(outcome=outcome)
         if self._actions.ended:  # the answer that the protocol asks for in a turn that was cancelled
             return schema.RequestPermissionResponse(outcome=schema.DeniedOutcome(outcome="cancelled"))
         if once is None:
             self.note(f"refused: {kind} {shorten(clean(title), 300)}: it can only be allowed for ever")
-        no = next((one for one in options if one.kind == "reject_once"), None)
+        no = next((option for option in options if option.kind == "reject_once"), None)
         if no is None:
             return schema.RequestPermissionResponse(outcome=schema.DeniedOutcome(outcome="cancelled"))
         outcome = schema.AllowedOutcome(option_id=no.option_id, outcome="selected")
@@ -286,7 +286,7 @@ class _Client:
         output_byte_limit: int | None = None,
         **_: Any,
     ) -> Any:
-        variables = {one.name: one.value for one in env or ()}
+        variables = {variable.name: variable.value for variable in env or ()}
         with self._answers(session_id):
             name = self._actions.start_command([command, *(args or ())], variables, cwd, output_byte_limit)
         return self._acp.schema.CreateTerminalResponse(terminal_id=name)

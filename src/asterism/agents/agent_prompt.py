@@ -170,14 +170,14 @@ def schema_problems(value: Any, schema: Mapping[str, Any], budget: MatchBudget |
     validator = _validator(jsonschema)(plain_json(schema), registry=referencing.Registry())
     current = _budget.set(budget or MatchBudget())
     try:
-        found = [error for error, _ in zip(validator.iter_errors(value), range(MOST_PROBLEMS), strict=False)]
+        errors = [error for error, _ in zip(validator.iter_errors(value), range(MOST_PROBLEMS), strict=False)]
     except referencing.exceptions.Unresolvable as error:
         raise AgentFailed(f"the schema of the result refers to {error}, which is not part of it") from None
     except UnsupportedPattern as error:
         return [str(error)]
     finally:
         _budget.reset(current)
-    return [f"{error.json_path}: {error.message[:300]}" for error in found]
+    return [f"{error.json_path}: {error.message[:300]}" for error in errors]
 
 
 _budget: ContextVar[MatchBudget] = ContextVar("budget")

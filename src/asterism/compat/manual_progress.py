@@ -98,10 +98,10 @@ def _put_back(plan: Constellation, node: Node) -> None:
         if child not in again and _given_up(plan, child):
             again[child] = True
             below.extend(child.children.values())
-    for one, given_up in again.items():
+    for pending_node, given_up in again.items():
         if given_up:
-            one.needless, one.reason = False, ""
-        write(plan, one, UNTOUCHED)
+            pending_node.needless, pending_node.reason = False, ""
+        write(plan, pending_node, UNTOUCHED)
 
 
 def _given_up(plan: Constellation, node: Node) -> bool:

@@ -179,7 +179,7 @@ def changes_between(old: Any, new: Any) -> dict[str, Any] | None:
     if not isinstance(old, DocumentedPlan) or not isinstance(new, DocumentedPlan):
         return None
     edits = diff(Outline.of(old.plan), Outline.of(new.plan)).edits
-    found: dict[str, list[Any]] = {
+    changes: dict[str, list[Any]] = {
         "added_tasks": [edit.task.id for edit in edits if isinstance(edit, AddTask)],
         "removed_tasks": [edit.task_id for edit in edits if isinstance(edit, RemoveTask)],
         "modified_tasks": [edit.task_id for edit in edits if isinstance(edit, UpdateTask)],
@@ -187,16 +187,16 @@ def changes_between(old: Any, new: Any) -> dict[str, Any] | None:
         "removed_dependencies": [(edit.source, edit.target) for edit in edits if isinstance(edit, RemoveDependency)],
         "modified_dependencies": [(edit.source, edit.target) for edit in edits if isinstance(edit, UpdateDependency)],
     }
-    return {"modification_type": _kind_of(found, new.naming.noun), **found}
+    return {"modification_type": _kind_of(changes, new.naming.noun), **changes}
 
 
-def _kind_of(found: dict[str, list[Any]], noun: str) -> str:
-    kinds = {name for name, what in found.items() if what}
+def _kind_of(changes: dict[str, list[Any]], noun: str) -> str:
+    kinds = {name for name, what in changes.items() if what}
     if not kinds:
         return "no_change"
-    if kinds <= {"added_tasks", "added_dependencies"} and found["added_tasks"]:
+    if kinds <= {"added_tasks", "added_dependencies"} and changes["added_tasks"]:
         return "tasks_added"
-    if kinds <= {"removed_tasks", "removed_dependencies"} and found["removed_tasks"]:
+    if kinds <= {"removed_tasks", "removed_dependencies"} and changes["removed_tasks"]:
         return "tasks_removed"
     return "task_properties_updated" if kinds == {"modified_tasks"} else f"{noun}_updated"
 

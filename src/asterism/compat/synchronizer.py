@@ -365,7 +365,12 @@ class PlanSynchronizer(PromptObserver):
 
     def _waiting(self, tasks: tuple[str, ...]) -> set[str]:
         """The plans on this bus in which such a task waits for an answer."""
-        return {key[0] for one in (self, *self._others()) for task in tasks for key in one.pending.anywhere(task)}
+        return {
+            key[0]
+            for synchronizer in (self, *self._others())
+            for task in tasks
+            for key in synchronizer.pending.anywhere(task)
+        }
 
     def _warn_of_stray(self, tasks: tuple[str, ...], plan_ids: Iterable[str | None]) -> None:
         waiting = self._waiting(tasks)
@@ -381,8 +386,10 @@ class PlanSynchronizer(PromptObserver):
     def _others(self) -> Iterable[PlanSynchronizer]:
         """The other synchronizers of runs on the same bus."""
         runs = runs_on(getattr(self.orchestrator, "event_bus", None)).values()
-        found = {id(run.synchronizer): run.synchronizer for run in runs}
-        return [one for one in found.values() if issubclass(type(one), PlanSynchronizer) and one is not self]
+        synchronizers = {id(run.synchronizer): run.synchronizer for run in runs}
+        return [
+            other for other in synchronizers.values() if issubclass(type(other), PlanSynchronizer) and other is not self
+        ]
 
     def _take(self, new: Any, live: DocumentedPlan | None, seen: Outline | None, tasks: tuple[str, ...]) -> None:
         """Merge an agent's copy into the running plan, or store it until the next merge."""
@@ -509,8 +516,8 @@ class PlanSynchronizer(PromptObserver):
         return is_more_advanced(state1, state2)
 
 
-def _same(one: DocumentedPlan, other: DocumentedPlan) -> bool:
-    return one.lineage == other.lineage or one.plan_id == other.plan_id
+def _same(plan: DocumentedPlan, other: DocumentedPlan) -> bool:
+    return plan.lineage == other.lineage or plan.plan_id == other.plan_id
 
 
 def _task_ids(asked: Any) -> tuple[str, ...]:

@@ -88,12 +88,12 @@ def needs_of(kind: DeviceType | None) -> frozenset[str]:
 
 def invalid_values(timeout: Any, retry_count: Any) -> dict[str, Any]:
     """The values that the core would refuse. The documented constructor accepts them, and ``validate`` reports them."""
-    found: dict[str, Any] = {}
+    invalid: dict[str, Any] = {}
     if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0):
-        found["timeout"] = timeout
+        invalid["timeout"] = timeout
     if type(retry_count) is not int or retry_count < 0:
-        found["retry_count"] = retry_count
-    return found
+        invalid["retry_count"] = retry_count
+    return invalid
 
 
 class _Spec(Generic[Value]):

@@ -85,8 +85,8 @@ STATE_LEVELS: dict[TaskStatus, int] = {
 """Progress of a task; all end states are on one level."""
 
 
-def is_more_advanced(one: TaskStatus, other: TaskStatus) -> bool:
-    return STATE_LEVELS[one] > STATE_LEVELS[other]
+def is_more_advanced(status: TaskStatus, other: TaskStatus) -> bool:
+    return STATE_LEVELS[status] > STATE_LEVELS[other]
 
 
 @dataclass

@@ -91,8 +91,8 @@ class McpPrompt:
 
 
 PROMPTS: Mapping[str, McpPrompt] = {
-    one.name: one
-    for one in (
+    prompt.name: prompt
+    for prompt in (
         McpPrompt("edit_plan", "How to change a plan while it runs.", "plan", "The name of the plan.", EDITING),
         McpPrompt("review_plan", "How to be the editor of a plan.", "plan", "The name of the plan.", REVIEW),
         McpPrompt("write_plan", "How to write a plan and run it.", "request", "What the plan should do.", WRITING),

@@ -93,7 +93,7 @@ def _with_aliases(value: Any, aliases: DeviceAliases, field: str = "") -> Any:
         return tuple(_with_aliases(item, aliases, field) for item in value)
     if is_dataclass(value) and not isinstance(value, type):
         return replace(
-            value, **{one.name: _with_aliases(getattr(value, one.name), aliases, one.name) for one in fields(value)}
+            value, **{part.name: _with_aliases(getattr(value, part.name), aliases, part.name) for part in fields(value)}
         )
     return value
 
@@ -115,22 +115,22 @@ def address(plan: str, resource: PlanResource) -> str:
 
 async def read_resource(host: McpHost, caller: Credential, uri: str) -> tuple[str, str]:
     """The media type and the text of a resource. Raises UnknownResource, ScopeMissing, UnknownConstellation."""
-    found = _URI.fullmatch(uri)
-    if found is None:
+    match = _URI.fullmatch(uri)
+    if match is None:
         raise UnknownResource(f"there is no resource {uri[:200]!r}")
-    plan = checked_name("plan", unquote(found[1]))
-    resource = next(one for one in RESOURCES if one.suffix == (f"/{found[2]}" if found[2] else ""))
+    plan = checked_name("plan", unquote(match[1]))
+    resource = next(candidate for candidate in RESOURCES if candidate.suffix == (f"/{match[2]}" if match[2] else ""))
     system = host.system(caller, TOOLS["read_plan"].operation, {"plan": plan})
     return resource.media, await resource.read(system, plan, await fleet_aliases(host.fleet))
 
 
 def plan_of(uri: str) -> str | None:
     """The plan of an address; None if it is not one of a resource."""
-    found = _URI.fullmatch(uri)
-    return None if found is None else unquote(found[1])
+    match = _URI.fullmatch(uri)
+    return None if match is None else unquote(match[1])
 
 
 async def plan_names(host: McpHost, caller: Credential) -> list[str]:
     """The plans that a caller may read, by name."""
-    names = sorted(one.key.removeprefix(PLANS) for one in await host.fleet.store.registers(PLANS))
+    names = sorted(register.key.removeprefix(PLANS) for register in await host.fleet.store.registers(PLANS))
     return [name for name in names if caller.allows(f"observe plan {name}")]

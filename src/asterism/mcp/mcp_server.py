@@ -243,13 +243,13 @@ class _Handlers:
         return types.ListResourcesResult(
             resources=[
                 types.Resource(
-                    uri=mcp_resources.address(name, one),
-                    name=f"{one.name} of {name}",
-                    mime_type=one.media,
-                    description=one.description,
+                    uri=mcp_resources.address(name, resource),
+                    name=f"{resource.name} of {name}",
+                    mime_type=resource.media,
+                    description=resource.description,
                 )
                 for name in names
-                for one in mcp_resources.RESOURCES
+                for resource in mcp_resources.RESOURCES
             ]
         )
 
@@ -275,11 +275,11 @@ class _Handlers:
         return types.ListPromptsResult(
             prompts=[
                 types.Prompt(
-                    name=one.name,
-                    description=one.description,
-                    arguments=[types.PromptArgument(name=one.argument, description=one.about, required=True)],
+                    name=prompt.name,
+                    description=prompt.description,
+                    arguments=[types.PromptArgument(name=prompt.argument, description=prompt.about, required=True)],
                 )
-                for one in PROMPTS.values()
+                for prompt in PROMPTS.values()
             ]
         )
 
@@ -295,11 +295,11 @@ class _Handlers:
 
     async def complete(self, ctx: Context, params: types.CompleteRequestParams) -> types.CompleteResult:
         """The names of plans that begin with what the person has typed."""
-        found: list[str] = []
+        matching: list[str] = []
         if params.argument.name == "plan":
             names = await mcp_resources.plan_names(self._host, self.caller(ctx))
-            found = [name for name in names if name.startswith(params.argument.value)]
-        shown = types.Completion(values=found[:100], total=len(found), has_more=len(found) > 100)
+            matching = [name for name in names if name.startswith(params.argument.value)]
+        shown = types.Completion(values=matching[:100], total=len(matching), has_more=len(matching) > 100)
         return types.CompleteResult(completion=shown)
 
 

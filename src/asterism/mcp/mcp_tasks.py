@@ -145,9 +145,11 @@ async def task_state(
     if isinstance(document, documents.Plan) and mcp_approvals.can_ask(ctx, caller):
         questions = [Question(work.name, edit) for edit in document.approvals]
         asked = {
-            f"{APPROVAL}{one.edit.id}-{one.mark}": one.request.model_dump(by_alias=True, mode="json", exclude_none=True)
-            for one in questions
-            if one.fits
+            f"{APPROVAL}{question.edit.id}-{question.mark}": question.request.model_dump(
+                by_alias=True, mode="json", exclude_none=True
+            )
+            for question in questions
+            if question.fits
         }
         if asked:
             return {**task_json(work, document, "input_required"), "inputRequests": asked}

@@ -62,20 +62,20 @@ class Exchange:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Exchange:
         """The exchange that ``to_json`` wrote. Raises TypeError, LookupError or InvalidTask for anything else."""
-        found = cls(**{**data, "cost": EditorCost.from_json(data["cost"])})
-        answer = ModelAnswer.from_json(found.answer)
-        for part in (found, found.cost, answer, *answer.calls):
+        exchange = cls(**{**data, "cost": EditorCost.from_json(data["cost"])})
+        answer = ModelAnswer.from_json(exchange.answer)
+        for part in (exchange, exchange.cost, answer, *answer.calls):
             _check_types(part)
-        return found
+        return exchange
 
 
 def _check_types(record: Any) -> None:
     """Raises TypeError for a field that is not text or a number, as its default or its annotation says."""
     kinds: dict[str, Any] = {"str": str, "int": int, "float": (int, float), "bool": bool}
-    for one in fields(record):
-        value, kind = getattr(record, one.name), kinds.get(str(one.type))
+    for record_field in fields(record):
+        value, kind = getattr(record, record_field.name), kinds.get(str(record_field.type))
         if kind is not None and (not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)):
-            raise TypeError(f"{one.name} is {value!r:.60}")
+            raise TypeError(f"{record_field.name} is {value!r:.60}")
 
 
 class Cassette(Protocol):
@@ -149,10 +149,10 @@ class StoreCassette:
 
     async def change(self, plan: str, step: Step, exchange: Exchange | None = None, notice: str = "") -> Account:
         async def attempt() -> Account:
-            found = await self._store.register(account_key(plan))
+            register = await self._store.register(account_key(plan))
             with reading_register(account_key(plan)):
-                value: dict[str, Any] = {"account": {}, "exchanges": 0} if found is None else dict(found.value)
-                account = Account() if found is None else Account.from_json(value["account"])
+                value: dict[str, Any] = {"account": {}, "exchanges": 0} if register is None else dict(register.value)
+                account = Account() if register is None else Account.from_json(value["account"])
                 value["exchanges"] = int(value["exchanges"])
             account = step(account)
             value["account"] = account.to_json()
@@ -163,7 +163,7 @@ class StoreCassette:
                 writes.append(PutRegister(f"{exchange_prefix(plan)}{kept.number:06d}", kept.to_json(), None))
             if notice:
                 writes.append(Notice(self._store.clock(), "budget", notice))
-            revision = None if found is None else found.revision
+            revision = None if register is None else register.revision
             await self._store.commit([PutRegister(account_key(plan), value, revision), *writes])
             return account
 
@@ -171,11 +171,11 @@ class StoreCassette:
             return await retry_on_conflict(attempt)
 
     async def exchanges(self, plan: str) -> list[Exchange]:
-        found = []
+        exchanges = []
         for register in await self._store.registers(exchange_prefix(plan)):
             with reading_register(register.key):
-                found.append(Exchange.from_json(register.value))
-        return found
+                exchanges.append(Exchange.from_json(register.value))
+        return exchanges
 
     async def changed(self, plan: str, timeout: float) -> None:
         watch = self._store.watch(frozenset({for_plan(plan)}))
@@ -219,17 +219,17 @@ class Replay:
     def __init__(self, exchanges: Iterable[Exchange]) -> None:
         self._answers: defaultdict[str, deque[Exchange]] = defaultdict(deque)
         self._unused: dict[int, Exchange] = {}
-        for one in exchanges:
-            self._answers[one.question].append(one)
-            self._unused[one.number] = one
+        for exchange in exchanges:
+            self._answers[exchange.question].append(exchange)
+            self._unused[exchange.number] = exchange
 
     def answer(self, question: str, about: str) -> Exchange:
         """Raises ReplayDiffers."""
         if self._answers[question]:
-            found = self._answers[question].popleft()
-            del self._unused[found.number]
-            return found
-        like = [one for one in self._unused.values() if one.about == about] or list(self._unused.values())
+            exchange = self._answers[question].popleft()
+            del self._unused[exchange.number]
+            return exchange
+        like = [unused for unused in self._unused.values() if unused.about == about] or list(self._unused.values())
         if not like:
             raise ReplayDiffers("the cassette has no more answers: the plan asks more often than it did")
         raise ReplayDiffers(
@@ -250,10 +250,10 @@ def difference(recorded: str, asked: str) -> str:
 
 async def read_answers(cassette: Cassette, plan: str) -> dict[str, list[Exchange]]:
     """The exchanges of a plan by what they are about."""
-    found: dict[str, list[Exchange]] = {}
-    for one in await cassette.exchanges(plan):
-        found.setdefault(one.about, []).append(one)
-    return found
+    exchanges: dict[str, list[Exchange]] = {}
+    for exchange in await cassette.exchanges(plan):
+        exchanges.setdefault(exchange.about, []).append(exchange)
+    return exchanges
 
 
 def answer_of(exchange: Exchange) -> ModelAnswer:

@@ -42,7 +42,7 @@ TASK_FIELDS: dict[str, dict[str, Any]] = {
     "inputs": {**_OBJECT, "description": 'values by name, or {"from": "task", "select": "result.path"}'},
     "env": _OBJECT,
     "cwd": _TEXT,
-    "priority": {"enum": [one.name.lower() for one in Priority]},
+    "priority": {"enum": [priority.name.lower() for priority in Priority]},
     "retries": {"type": "integer", "minimum": 0},
     "timeout": {**_NUMBER, "description": "seconds"},
     "device": {**_TEXT, "description": "the only device that may run it"},
@@ -112,9 +112,11 @@ def _check_characters(number: int, edit: Any) -> None:
 
 def _check_fields(number: int, edit: Any) -> None:
     """Raises ValueError if an edit has fields of a task that are not for a model."""
-    terms = edit if isinstance(edit, dict) else {}
-    for given in (terms.get("task"), terms.get("changes")):
-        unknown = set(given) - TASK_FIELDS.keys() - COPIED_FIELDS - {"id"} if isinstance(given, dict) else ()
+    edit_fields = edit if isinstance(edit, dict) else {}
+    for task_fields in (edit_fields.get("task"), edit_fields.get("changes")):
+        unknown = (
+            set(task_fields) - TASK_FIELDS.keys() - COPIED_FIELDS - {"id"} if isinstance(task_fields, dict) else ()
+        )
         if unknown:
             words = f"a task has no field {', '.join(sorted(unknown))} here"
             raise ValueError(f"edit {number}: {words}; the fields are {', '.join(TASK_FIELDS)}")
@@ -210,10 +212,10 @@ def _called(conversation: Conversation, call: ToolCall) -> EditBatch | None:
     if not isinstance(arguments, dict):
         raise ValueError("the arguments are an object")
     ids = arguments.get("tasks") or []
-    ids = [one for one in ids if isinstance(one, str)] if isinstance(ids, list) else []
+    ids = [task_id for task_id in ids if isinstance(task_id, str)] if isinstance(ids, list) else []
     pattern, below = (arguments.get(name) or "" for name in ("pattern", "below"))
-    terms = (str(pattern), str(below), conversation.mask, conversation.aliases)
-    _tell(conversation, call, task_list(conversation.view, ids, *terms))
+    tasks = task_list(conversation.view, ids, str(pattern), str(below), conversation.mask, conversation.aliases)
+    _tell(conversation, call, tasks)
     return None
 
 
@@ -234,10 +236,10 @@ def masked_events(events: Sequence[Event], mask: Mask) -> list[Event]:
     if not mask.absent:
         return list(events)
     return [
-        replace(one, value=mask.result(one.value), reason=mask.about_data(one.reason))
-        if isinstance(one, TaskEvent)
-        else one
-        for one in events
+        replace(event, value=mask.result(event.value), reason=mask.about_data(event.reason))
+        if isinstance(event, TaskEvent)
+        else event
+        for event in events
     ]
 
 
@@ -261,7 +263,7 @@ def subject_of(events: Sequence[Event]) -> str:
     if ends:
         return json.dumps(ends)
     edits = [event for event in events if isinstance(event, EditEvent)]
-    return json.dumps(["stuck", next((one.cycle for one in edits), None)])
+    return json.dumps(["stuck", next((edit.cycle for edit in edits), None)])
 
 
 def costed(conversation: Conversation, batch: EditBatch | None) -> CostedAnswer:

@@ -92,7 +92,7 @@ class DeviceAliases:
 
     def text(self, text: str) -> str:
         """A message of the product that may name devices."""
-        return text if self._pattern is None else self._pattern.sub(lambda found: self._aliases[found[0]], text)
+        return text if self._pattern is None else self._pattern.sub(lambda match: self._aliases[match[0]], text)
 
     def document(self, value: Any) -> Any:
         """A document of the HTTP API as a model reads it. Ids and data stay: they may be words that are also the name
@@ -140,9 +140,9 @@ class DeviceAliases:
     def named(self, text: str) -> str:
         """A text of a model for people, with the names of devices."""
 
-        def name(found: re.Match[str]) -> str:
-            names = self._names.get(found[0], [])
-            return names[0] if len(names) == 1 else found[0]
+        def name(match: re.Match[str]) -> str:
+            names = self._names.get(match[0], [])
+            return names[0] if len(names) == 1 else match[0]
 
         return ALIAS.sub(name, text)
 
@@ -177,4 +177,4 @@ class DeviceAliases:
         """A plan file with the names of devices in place of aliases. Raises ValueError."""
         if not self._names:
             return text
-        return _DEVICE_KEY.sub(lambda found: found[1] + json.dumps(self.meant(found[3]), ensure_ascii=False), text)
+        return _DEVICE_KEY.sub(lambda match: match[1] + json.dumps(self.meant(match[3]), ensure_ascii=False), text)

@@ -18,8 +18,12 @@ if TYPE_CHECKING:
 async def fleet_devices(fleet: Fleet) -> list[tuple[str, Iterable[str], int | None]]:
     """Id, capabilities and slots of the devices that take work, in the order of their names."""
     now = fleet.store.clock()
-    sessions = [one for one in await fleet.store.sessions() if one.reachable(now) and one.slots and not one.draining]
-    return sorted((one.device, sorted(one.can), one.slots) for one in sessions)
+    sessions = [
+        session
+        for session in await fleet.store.sessions()
+        if session.reachable(now) and session.slots and not session.draining
+    ]
+    return sorted((session.device, sorted(session.can), session.slots) for session in sessions)
 
 
 async def known_capabilities(fleet: Fleet) -> frozenset[str]:
@@ -37,7 +41,7 @@ async def fleet_aliases(fleet: Fleet) -> DeviceAliases:
     """Aliases for all devices that the fleet knows. Processes that run plans, and servers, are not among them: no
     machine can choose such a name."""
     sessions = await fleet.store.sessions(ended=True)
-    names = {one.device for one in sessions if one.state == ABROAD or not is_reserved(one.device)}
+    names = {session.device for session in sessions if session.state == ABROAD or not is_reserved(session.device)}
     enrolled = {register.key.removeprefix(DEVICES) for register in await fleet.store.registers(DEVICES)}
     return DeviceAliases(names | enrolled)
 

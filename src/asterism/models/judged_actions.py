@@ -74,40 +74,40 @@ class JudgedActions:
 
     # -- permissions ---------------------------------------------------------------------------------------------------
 
-    def permit(self, kind: str, title: str, paths: Sequence[str], terms: Any) -> bool:
-        """Whether an agent may do by itself what it asks for. ``terms`` are the parameters of its tool."""
+    def permit(self, kind: str, title: str, paths: Sequence[str], parameters: Any) -> bool:
+        """Whether an agent may do by itself what it asks for. ``parameters`` are the parameters of its tool."""
         try:
             self._judge_kind(kind)
-            self._judge_terms(kind, paths, terms if terms is not None else {})
+            self._judge_terms(kind, paths, parameters if parameters is not None else {})
         except (PolicyForbids, DeviceUnavailable) as error:
             self._refused(f"{kind} {title}", error)
             return False
         self._allowed(f"{kind} {title}")
         return True
 
-    def _judge_terms(self, kind: str, paths: Sequence[str], terms: Any) -> None:
+    def _judge_terms(self, kind: str, paths: Sequence[str], parameters: Any) -> None:
         """Judge what the tool names. A request that does not say what it is about, or that says it in a form that
         cannot be judged, is refused."""
-        if not isinstance(terms, Mapping):
+        if not isinstance(parameters, Mapping):
             raise PolicyForbids("its terms are not an object")
         if kind in _FILES:
-            named = [*paths, *(terms[key] for key in _FILE_KEYS if _is_text(terms.get(key)))]
+            named = [*paths, *(parameters[key] for key in _FILE_KEYS if _is_text(parameters.get(key)))]
             if not named:
                 raise PolicyForbids("it names no file")
-            for path in (*named, *_places(terms, self._work.cwd)):
+            for path in (*named, *_places(parameters, self._work.cwd)):
                 self._policy.file(path)
         elif kind == "execute":
-            self._judge_command(terms)
+            self._judge_command(parameters)
         elif kind == "fetch":
-            _refuse_others(terms, _FETCH_TERMS)
-            url = terms.get("url")
+            _refuse_others(parameters, _FETCH_TERMS)
+            url = parameters.get("url")
             if not _is_text(url):
                 raise PolicyForbids("it names no url")
             self._policy.url(url)
 
-    def _judge_command(self, terms: Mapping[str, Any]) -> None:
-        _refuse_others(terms, _EXECUTE_TERMS)
-        command, args, cwd = terms.get("command"), terms.get("args"), terms.get("cwd")
+    def _judge_command(self, parameters: Mapping[str, Any]) -> None:
+        _refuse_others(parameters, _EXECUTE_TERMS)
+        command, args, cwd = parameters.get("command"), parameters.get("args"), parameters.get("cwd")
         if isinstance(command, list | tuple) and command and all(map(_is_text, command)):
             self._policy.command(command[0])
         elif _is_text(command) and isinstance(args, list | tuple):
@@ -266,28 +266,28 @@ class RunningCommand:
             self.signal = self.signal or "SIGTERM"
 
 
-def _refuse_others(terms: Mapping[str, Any], known: Collection[str]) -> None:
+def _refuse_others(parameters: Mapping[str, Any], known: Collection[str]) -> None:
     """Refuse terms that mean something unknown, such as variables of a command or a second address."""
-    others = [str(name) for name, value in terms.items() if name not in known and value not in (None, "", [], {})]
+    others = [str(name) for name, value in parameters.items() if name not in known and value not in (None, "", [], {})]
     if others:
         raise PolicyForbids(f"its terms {clean(', '.join(sorted(others)))} cannot be judged")
 
 
-def _places(terms: Mapping[str, Any], cwd: str) -> Iterator[str]:
+def _places(parameters: Mapping[str, Any], cwd: str) -> Iterator[str]:
     """Every text of the terms of a tool that may be the place of a file, wherever it stands, as a name of an object
     too. Raises PolicyForbids for a text that cannot be judged, or whose name does not say what it means: it may be a
     command or an address, which the tool uses beside the file."""
-    stack: list[tuple[str, Any]] = [("", terms)]
+    stack: list[tuple[str, Any]] = [("", parameters)]
     while stack:
         name, value = stack.pop()
         known = name.replace("_", "").lower()
         if isinstance(value, Mapping):
             stack += value.items()
-            stack += [("path", one) for one in value if "/" in one]
+            stack += [("path", key) for key in value if "/" in key]
             if not (known in _PARTS or _PLACE.search(name)):
                 stack.append(("path", name))
         elif isinstance(value, list | tuple):
-            stack += [(name, one) for one in value]
+            stack += [(name, element) for element in value]
         elif _is_text(value) and known not in _CONTENT:
             if not (known in _OPTIONS or _PLACE.search(name)):
                 raise PolicyForbids(f"its term {clean(name)!r} cannot be judged")
@@ -329,7 +329,7 @@ def _read(path: str) -> str:
 
 def _names(path: str) -> list[str]:
     with os.scandir(path) as entries:
-        return sorted(f"{one.name}/" if one.is_dir(follow_symlinks=False) else one.name for one in entries)
+        return sorted(f"{entry.name}/" if entry.is_dir(follow_symlinks=False) else entry.name for entry in entries)
 
 
 def _write(path: str, data: bytes) -> None:
@@ -340,5 +340,5 @@ def _write(path: str, data: bytes) -> None:
 
 def paths_in(locations: Iterable[Any] | None, content: Iterable[Any] | None) -> list[str]:
     """The files that a tool call of an agent names: its locations, and the files of its changes."""
-    found = [one.path for one in locations or ()]
-    return [*found, *(one.path for one in content or () if getattr(one, "type", None) == "diff")]
+    paths = [location.path for location in locations or ()]
+    return [*paths, *(part.path for part in content or () if getattr(part, "type", None) == "diff")]

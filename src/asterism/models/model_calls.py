@@ -215,7 +215,7 @@ class ModelCaller:
         max_output: int,
         seconds: float,
     ) -> EditorCost:
-        said = answer.text + "".join(one.name + one.arguments for one in answer.calls)
+        said = answer.text + "".join(call.name + call.arguments for call in answer.calls)
         reported = (response.usage.input_tokens, response.usage.output_tokens)
         counted = (
             plausible_tokens(reported[0], question.text, most_input(question.text)),
@@ -410,22 +410,22 @@ def require_extra() -> None:
 def _messages(question: ModelQuestion) -> list[ModelMessage]:
     from pydantic_ai.messages import ModelRequest, ModelResponse, TextPart, ToolCallPart, ToolReturnPart, UserPromptPart
 
-    found: list[Any] = []
+    messages: list[Any] = []
     for message in question.messages:
         if "assistant" in message:
             parts: list[Any] = [TextPart(message["assistant"])] if message["assistant"] else []
             parts += [ToolCallPart(name, arguments, tool_call_id=id) for id, name, arguments in message["calls"]]
-            found.append(ModelResponse(parts))
+            messages.append(ModelResponse(parts))
             continue
         if "tool" in message:
             part: Any = ToolReturnPart(message["name"], message["text"], tool_call_id=message["tool"])
         else:
             part = UserPromptPart(message["user"])
-        if found and isinstance(found[-1], ModelRequest):  # the results of one answer are one message
-            found[-1] = ModelRequest([*found[-1].parts, part], instructions=question.instructions)
+        if messages and isinstance(messages[-1], ModelRequest):  # the results of one answer are one message
+            messages[-1] = ModelRequest([*messages[-1].parts, part], instructions=question.instructions)
         else:
-            found.append(ModelRequest([part], instructions=question.instructions))
-    return found
+            messages.append(ModelRequest([part], instructions=question.instructions))
+    return messages
 
 
 def _parameters(question: ModelQuestion) -> ModelRequestParameters:

@@ -206,10 +206,10 @@ class ModelEditor(Editor):
                 account = await self.cassette.change(name, opened(self._given, self._defaults, await self._unpriced()))
                 new = plan.context is not None and not plan.context.continued
                 known = {} if new or self.replay is not None else await read_answers(self.cassette, name)
-                recorded = [one for found in known.values() for one in found]
-                plan.memory.entries = max([plan.memory.entries, *(one.entries for one in recorded)])
-                plan.memory.names |= {self.name, *(one.editor for one in recorded if one.editor)}
-                plan.aliased = frozenset(alias for one in recorded for alias in ALIAS.findall(one.question))
+                recorded = [exchange for exchanges in known.values() for exchange in exchanges]
+                plan.memory.entries = max([plan.memory.entries, *(exchange.entries for exchange in recorded)])
+                plan.memory.names |= {self.name, *(exchange.editor for exchange in recorded if exchange.editor)}
+                plan.aliased = frozenset(alias for exchange in recorded for alias in ALIAS.findall(exchange.question))
                 plan.known = known
                 return account
         return await self.cassette.account(name) or Account(self.budget)
@@ -251,11 +251,14 @@ class ModelEditor(Editor):
             from asterism.models.fleet_surroundings import fleet_devices, known_capabilities, task_output
 
             devices, known = await fleet_devices(self._fleet), await known_capabilities(self._fleet)
-            outputs = {one.task_id: await task_output(self._fleet, name, one.task_id, one.epoch) for one in failed}
+            outputs = {
+                failure.task_id: await task_output(self._fleet, name, failure.task_id, failure.epoch)
+                for failure in failed
+            }
         elif plan.context is not None:
             devices, known = list(plan.context.devices()), None
-            logs = {one.task_id: plan.context.logs(one.task_id) for one in failed}
-            outputs = {task: found[-1].text for task, found in logs.items() if found}
+            logs = {failure.task_id: plan.context.logs(failure.task_id) for failure in failed}
+            outputs = {task: attempts[-1].text for task, attempts in logs.items() if attempts}
         else:
             return Surroundings(goal=self.goal)
         mask = plan.context.mask() if plan.context is not None else Mask()
@@ -264,7 +267,10 @@ class ModelEditor(Editor):
 
     async def _rejected(self, name: str, conversation: Conversation, events: Sequence[Event]) -> None:
         """The plan has rejected the last answer: it goes back with every violation, and its tasks are not counted."""
-        event = next((one for one in reversed(events) if isinstance(one, EditEvent) and one.violations), None)
+        event = next(
+            (candidate for candidate in reversed(events) if isinstance(candidate, EditEvent) and candidate.violations),
+            None,
+        )
         words = "the answer was rejected"
         if event is not None:
             lines = violation_lines(event, conversation.mask, conversation.aliases)
@@ -283,17 +289,19 @@ class ModelEditor(Editor):
 
     async def _count_refusals(self, name: str, plan: _PlanState) -> None:
         """Do not count the tasks of answers that were refused, here or while no process ran the plan."""
-        found = [] if plan.context is None else [one for one in plan.context.refused if tasks_added(one.batch)]
-        if len(found) == plan.refusals:
+        refused_answers = (
+            [] if plan.context is None else [answer for answer in plan.context.refused if tasks_added(answer.batch)]
+        )
+        if len(refused_answers) == plan.refusals:
             return
 
         def step(account: Account) -> Account:
-            for one in found:
-                account = account.refused(one.id, edits_key(one.batch.edits))
+            for answer in refused_answers:
+                account = account.refused(answer.id, edits_key(answer.batch.edits))
             return account
 
         await self.cassette.change(name, step)
-        plan.refusals = len(found)
+        plan.refusals = len(refused_answers)
 
     # -- one answer ----------------------------------------------------------------------------------------------------
 
@@ -350,7 +358,7 @@ class ModelEditor(Editor):
         answer = await self.caller.ask(
             question, lambda asked, model: self._paid(name, conversation, paid, asked, model)
         )
-        cost = sum((one for _, one in paid), EditorCost())
+        cost = sum((call_cost for _, call_cost in paid), EditorCost())
         exchange = Exchange(
             *(0, conversation.about, question.text, answer.to_json(), cost, conversation.entries), editor=self.name
         )
@@ -493,7 +501,7 @@ class ModelEditor(Editor):
                     return f"the budget stays {account.budget}, decided{by}"
                 left = account.held_until - self._clock()
                 if left <= 0:
-                    await self.cassette.change(name, lambda one: one.ended_editing("the end of its time"))
+                    await self.cassette.change(name, lambda current: current.ended_editing("the end of its time"))
                     continue
                 await self.cassette.changed(name, left)
         finally:

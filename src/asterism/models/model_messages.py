@@ -60,7 +60,11 @@ class ModelQuestion:
 
     def to_json(self) -> dict[str, Any]:
         tools = [[tool.name, tool.description, tool.schema, tool.final] for tool in self.tools]
-        return {"instructions": self.instructions, "messages": [dict(one) for one in self.messages], "tools": tools}
+        return {
+            "instructions": self.instructions,
+            "messages": [dict(message) for message in self.messages],
+            "tools": tools,
+        }
 
     @property
     def text(self) -> str:
@@ -78,7 +82,7 @@ class ModelAnswer:
     model: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        calls = [[one.id, one.name, one.arguments] for one in self.calls]
+        calls = [[call.id, call.name, call.arguments] for call in self.calls]
         return {"text": self.text, "calls": calls, "refused": self.refused, "model": self.model}
 
     @classmethod
@@ -90,8 +94,8 @@ class ModelAnswer:
     def message(self) -> dict[str, Any]:
         """The answer as a message of the next question. A call that cannot be read is only told about: no provider
         takes it back."""
-        calls = [[one.id, one.name, one.arguments] for one in self.calls if one.readable]
-        unreadable = [f"(a call of {one.name} with unreadable arguments)" for one in self.calls if not one.readable]
+        calls = [[call.id, call.name, call.arguments] for call in self.calls if call.readable]
+        unreadable = [f"(a call of {call.name} with unreadable arguments)" for call in self.calls if not call.readable]
         text = "\n".join(filter(None, [self.text, *unreadable]))
         return {"assistant": text, "calls": calls}
 

@@ -159,9 +159,9 @@ def _edit_event(event: EditEvent, empty: bool, around: Surroundings) -> Iterator
 def violation_lines(event: EditEvent, mask: Mask, aliases: DeviceAliases) -> str:
     """Each violation in a line, with the number of the edit that caused it."""
     return "\n".join(
-        f"  - {f'edit {one.edit}: ' if one.edit is not None else ''}"
-        f"{visible_text(aliases.text(mask.text(one.message)))} ({one.rule})"
-        for one in event.violations[:MOST_TASKS]
+        f"  - {f'edit {violation.edit}: ' if violation.edit is not None else ''}"
+        f"{visible_text(aliases.text(mask.text(violation.message)))} ({violation.rule})"
+        for violation in event.violations[:MOST_TASKS]
     )
 
 
@@ -172,12 +172,14 @@ def _since(view: ConstellationView, ends: Sequence[TaskEvent], memory: PromptMem
     memory.entries = first + len(entries)
     if not first:
         return ""  # at the first call, everything is new
-    done = [one for one in entries if one.task not in reviewed and one.what in _WORTH_TELLING]
+    done = [entry for entry in entries if entry.task not in reviewed and entry.what in _WORTH_TELLING]
     if not done:
         return ""
     lines = [
-        f"- {name(one.task, around.mask)} {one.what}" if one.task else _plan_change(one.what, one.why, memory, around)
-        for one in done
+        f"- {name(entry.task, around.mask)} {entry.what}"
+        if entry.task
+        else _plan_change(entry.what, entry.why, memory, around)
+        for entry in done
     ]
     more = [f"- and {len(lines) - MOST_CHANGES:,} more changes"] if len(lines) > MOST_CHANGES else []
     return "\n".join(["# Since your last call", *lines[-MOST_CHANGES:], *more])
@@ -188,7 +190,7 @@ def _plan_change(what: str, why: str, memory: PromptMemory, around: Surroundings
     untrusted text, and may sign with any name."""
     mask, why = around.mask, around.aliases.text(why)
     version, by, rest = why.partition(" by ")
-    own = next((one for one in memory.names if rest.startswith((f"{one}:", f"{one} ("))), None)
+    own = next((editor for editor in memory.names if rest.startswith((f"{editor}:", f"{editor} ("))), None)
     if own is not None:  # without the name of this editor, which is another one when its answers are replayed
         why = f"{version}{by}you{rest[len(own) :]}"
     if what != "edited":
@@ -207,15 +209,15 @@ _WORTH_TELLING = frozenset(
 def _below(view: ConstellationView, ends: Sequence[TaskEvent]) -> list[str]:
     """The tasks that have not started below the ends, level by level, the nearest first."""
     level = [event.task_id for event in ends if event.task_id in view]
-    found: dict[str, None] = {}
+    below: dict[str, None] = {}
     for _ in range(DEPTH):
-        level = [child for task in level for child in view[task].dependents if child not in found]
+        level = [child for task in level for child in view[task].dependents if child not in below]
         for child in level:
             if view[child].status == PENDING:
-                found[child] = None
-        if len(found) > MOST_TASKS:
+                below[child] = None
+        if len(below) > MOST_TASKS:
             break
-    return list(found)
+    return list(below)
 
 
 def _tasks(title: str, view: ConstellationView, tasks: Sequence[str], around: Surroundings) -> str:

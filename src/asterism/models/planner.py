@@ -129,7 +129,7 @@ async def draft_plan(
         if answer.refused:
             raise NoPlan(f"{answer.model} refused to plan{f': {answer.text[:300]}' if answer.text else ''}")
         messages.append(answer.message)
-        call = next((one for one in answer.calls if one.name == PLAN_TOOL.name), None)
+        call = next((tool_call for tool_call in answer.calls if tool_call.name == PLAN_TOOL.name), None)
         draft, explanation, mistakes = _read(call, aliases)
         if not mistakes:
             plan, mistakes = await asyncio.to_thread(_checked, draft, name, devices)  # a large file takes its time
@@ -151,7 +151,9 @@ def planner_prompt(
         aliased = [(alias_of(device), can, slots) for device, can, slots in devices]
         parts.append(device_list(aliased, MOST_LISTED, capabilities))
     if workflows:
-        lines = [f"- {shown_name(one)}: {on_one_line(what)[:200]}" for one, what in list(workflows)[:MOST_LISTED]]
+        lines = [
+            f"- {shown_name(workflow)}: {on_one_line(what)[:200]}" for workflow, what in list(workflows)[:MOST_LISTED]
+        ]
         text = mark_untrusted("workflows of the fleet", "\n".join(lines))
         parts.append(f"# Workflows that exist, as examples of what can be executed\n{text}")
     return "\n\n".join(parts)
@@ -165,8 +167,8 @@ def _read(call: ToolCall | None, aliases: DeviceAliases) -> tuple[str, str, list
         arguments = call.read()
     except ValueError as error:
         return "", "", [f"the arguments are not JSON: {error_text(error)}"]
-    given = arguments if isinstance(arguments, dict) else {}
-    file, explanation = given.get("file"), given.get("explanation")
+    fields = arguments if isinstance(arguments, dict) else {}
+    file, explanation = fields.get("file"), fields.get("explanation")
     if not isinstance(file, str) or not file.strip():
         return "", "", ["'file' is missing: the text of the plan file"]
     try:
@@ -180,14 +182,14 @@ def _checked(file: str, name: str, devices: Sequence[Profile]) -> tuple[Any, lis
     """The plan of a file, and its mistakes: those of any plan file, and tasks that no device can run."""
     from asterism.planfile import GivenParameters, examine
 
-    found, mistakes = examine(file, name, params=GivenParameters({}, required=False), texts={})
-    lines = [f"line {one.line}: {one.text}" for one in mistakes if not one.warning]
-    if found is None:
+    plan_file, mistakes = examine(file, name, params=GivenParameters({}, required=False), texts={})
+    lines = [f"line {mistake.line}: {mistake.text}" for mistake in mistakes if not mistake.warning]
+    if plan_file is None:
         return None, lines or ["the plan has no tasks"]
     if devices:
-        listed = [(one.id, one.can, one.slots) for one in found.devices]
-        lines += list(_unplaceable(found.constellation, [*devices, *listed]))
-    return found.constellation, lines
+        listed = [(device.id, device.can, device.slots) for device in plan_file.devices]
+        lines += list(_unplaceable(plan_file.constellation, [*devices, *listed]))
+    return plan_file.constellation, lines
 
 
 def _unplaceable(plan: Any, devices: Sequence[Profile]) -> Iterable[str]:

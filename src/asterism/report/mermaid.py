@@ -61,7 +61,7 @@ def _class(drawn_task: DrawnTask) -> str:
 
 
 def _escape(text: str) -> str:
-    return _LETTERS.sub(lambda found: f"#{ord(found[1])};" if found[1] else found[0], clean(text))
+    return _LETTERS.sub(lambda match: f"#{ord(match[1])};" if match[1] else match[0], clean(text))
 
 
 def _link_styles(picture: Picture) -> list[str]:

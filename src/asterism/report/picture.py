@@ -179,7 +179,7 @@ class Graph:
     def components(self) -> list[list[int]]:
         """The connected components, each in the order of declaration, the first declared first."""
         seen = [False] * len(self.parents)
-        found = []
+        components = []
         for start in range(len(self.parents)):
             if seen[start]:
                 continue
@@ -190,8 +190,8 @@ class Graph:
                     if not seen[other]:
                         seen[other] = True
                         component.append(other)
-            found.append(sorted(component))
-        return found
+            components.append(sorted(component))
+        return components
 
 
 def _edges(picture: Picture) -> tuple[tuple[int, int], ...]:

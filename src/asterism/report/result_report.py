@@ -104,7 +104,7 @@ def _output(result: Result, logs_of: LogsOf) -> tuple[tuple[OutputRow, ...], int
     """What the tasks printed, failed ones first, and how many attempts are left out because the page would be too
     large."""
     nodes = sorted(result.plan.nodes.values(), key=lambda node: node.status is not FAILED)
-    found: list[OutputRow] = []
+    rows: list[OutputRow] = []
     left_out = size = 0
     for node in nodes:
         for log in logs_of(node.id):
@@ -114,8 +114,8 @@ def _output(result: Result, logs_of: LogsOf) -> tuple[tuple[OutputRow, ...], int
             lines = log.lines
             shown = tuple((line.stream, line.text) for line in lines[-MOST_LINES:])
             size += sum(len(text) for _, text in shown)
-            found.append(OutputRow(node.id, log.attempt, shown, len(lines) - len(shown)))
-    return tuple(found), left_out
+            rows.append(OutputRow(node.id, log.attempt, shown, len(lines) - len(shown)))
+    return tuple(rows), left_out
 
 
 def _hidden(entry: Entry, secrets: PlanMask) -> Entry:
@@ -142,12 +142,12 @@ def _holds(result: Result) -> tuple[Hold, ...]:
     """The holds, each with the cycle that held it: the last one that reviewed one of its parents."""
     reviewed = {task: cycle for cycle in result.cycles for task in cycle.tasks}
     nodes = result.plan.nodes
-    found = []
+    holds = []
     for task, start, end in result.holds:
         above = [reviewed[source] for source in nodes[task].parents if source in reviewed]
         last = max(above, key=lambda cycle: cycle.closed_at or 0.0, default=None)
-        found.append(Hold(task, start, end, None if last is None else last.id))
-    return tuple(found)
+        holds.append(Hold(task, start, end, None if last is None else last.id))
+    return tuple(holds)
 
 
 def _row(node: Node, value: object, secrets: PlanMask) -> TaskRow:
@@ -221,18 +221,18 @@ class _Execution:
 def execution_bars(story: Iterable[Entry], ended_at: float, devices: Mapping[str, str]) -> tuple[ExecutionBar, ...]:
     """One bar for each execution, in a free slot of its device. ``devices`` has the device of each task at its end: the
     device at its start may stand for a whole fleet."""
-    return tuple(_placed(sorted(_executions(story, devices), key=lambda one: one.start), ended_at))
+    return tuple(_placed(sorted(_executions(story, devices), key=lambda execution: execution.start), ended_at))
 
 
 def _executions(story: Iterable[Entry], devices: Mapping[str, str]) -> list[_Execution]:
     latest: dict[str, _Execution] = {}
-    found = []
+    executions = []
     for at, what, task, why in story:
         if task is None:
             continue
         if what in ("started", "started provisionally"):
             latest[task] = _Execution(task, why, at, provisional=what != "started")
-            found.append(latest[task])
+            executions.append(latest[task])
         elif what == "run ended" and task in latest:
             _correct_times(latest[task], why)
         elif what in OUTCOMES and task in latest:
@@ -244,7 +244,7 @@ def _executions(story: Iterable[Entry], devices: Mapping[str, str]) -> list[_Exe
                 execution.outcome = "revoked"
     for task, execution in latest.items():
         execution.device = devices.get(task, execution.device)
-    return [execution for execution in found if execution.begun]
+    return [execution for execution in executions if execution.begun]
 
 
 def _correct_times(execution: _Execution, why: str) -> None:
@@ -261,14 +261,16 @@ def _placed(executions: Iterable[_Execution], ended_at: float) -> Iterator[Execu
     """Put each execution in the lowest free slot. A device has as many slots as were ever used at once."""
     free: dict[str, list[int]] = {}
     busy: dict[str, list[tuple[float, int]]] = {}
-    for one in executions:
-        open_slots, taken = free.setdefault(one.device, []), busy.setdefault(one.device, [])
-        while taken and taken[0][0] <= one.start:
+    for execution in executions:
+        open_slots, taken = free.setdefault(execution.device, []), busy.setdefault(execution.device, [])
+        while taken and taken[0][0] <= execution.start:
             heappush(open_slots, heappop(taken)[1])
         slot = heappop(open_slots) if open_slots else len(taken) + 1
-        end = ended_at if one.end is None else one.end
+        end = ended_at if execution.end is None else execution.end
         heappush(taken, (end, slot))
-        yield ExecutionBar(one.task, one.device, slot, one.start, end, one.outcome, one.provisional)
+        yield ExecutionBar(
+            execution.task, execution.device, slot, execution.start, end, execution.outcome, execution.provisional
+        )
 
 
 ANSWERS = ("edit_applied", "edit_rejected")

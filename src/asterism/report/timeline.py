@@ -297,13 +297,13 @@ def _device_bands(data: Report) -> list[Band]:
     by_device: dict[str, list[ExecutionBar]] = {}
     for execution in data.executions:
         by_device.setdefault(execution.device, []).append(execution)
-    found = []
+    device_bands = []
     for device, executions in by_device.items():
         slots = sorted({execution.slot for execution in executions})
         lane_of = {slot: lane for lane, slot in enumerate(slots)}
         bars = tuple(_execution_bar(data, execution, lane_of[execution.slot]) for execution in executions)
-        found.append(Band(device, "device", len(lane_of), bars))
-    return found
+        device_bands.append(Band(device, "device", len(lane_of), bars))
+    return device_bands
 
 
 def _execution_bar(data: Report, execution: ExecutionBar, lane: int) -> Bar:

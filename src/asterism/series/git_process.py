@@ -241,15 +241,15 @@ def split_address(address: str) -> RemoteAddress:
     plain = f"{match['scheme']}://{match['rest']}"
     scope = f"credential.{match['scheme'].lower()}://{match['host']}"
     user, colon, password = match["user"].partition(":")
-    given = {_USER: unquote(user), _PASSWORD: unquote(password)}
-    if any(not value.isprintable() for value in given.values()):
+    credentials = {_USER: unquote(user), _PASSWORD: unquote(password)}
+    if any(not value.isprintable() for value in credentials.values()):
         raise RegisterUnavailable(f"{masked_url(address)} has a control character in its user or password")
-    settings: tuple[tuple[str, str], ...] = ((f"{scope}.username", given[_USER]),)
+    settings: tuple[tuple[str, str], ...] = ((f"{scope}.username", credentials[_USER]),)
     if colon:  # an empty helper clears the list, so no other helper is asked, or told to store the password
         settings = ((f"{scope}.helper", ""), (f"{scope}.helper", _HELPER))
     # insteadOf has been applied already; a rule for the whole address is the longest, so it wins and changes nothing
     unchanged = tuple((f"url.{plain}.{rule}", plain) for rule in ("insteadOf", "pushInsteadOf"))
-    return RemoteAddress(plain, (*settings, *unchanged), given)
+    return RemoteAddress(plain, (*settings, *unchanged), credentials)
 
 
 def rewrite_address(address: str, rules: Sequence[tuple[str, str]], pushing: bool) -> str:

@@ -31,18 +31,18 @@ if TYPE_CHECKING:
 
 def endpoints() -> list[Endpoint]:
     """All endpoints of the API, in the order of the documentation. Of two paths that match, the first counts."""
-    found = [
+    described = [
         *health_routes.ENDPOINTS,
         *OPERATION_ENDPOINTS,
         *layout_routes.ENDPOINTS,
         *stream_routes.ENDPOINTS,
     ]
-    return [*found, openapi_endpoint(found)]
+    return [*described, openapi_endpoint(described)]
 
 
 def server_app(server: ServerState, hosts: Collection[str], more: Iterable[BaseRoute] = ()) -> RequestGuard:
     """The application, with its guard. ``hosts`` are the names by which clients know the server."""
-    routes = [_route(one, server) for one in endpoints()]
+    routes = [_route(endpoint, server) for endpoint in endpoints()]
     # routes are tried in turn, and most messages are those of devices
     app = Starlette(routes=[*more, *routes, *page_routes()], exception_handlers={HTTPException: _no_route})
     app.router.redirect_slashes = False
@@ -55,11 +55,13 @@ class EndpointRoute(Route):
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         raw = scope.get("raw_path") or b""
         encoded = b"%2F" in raw or b"%2f" in raw  # without it a path that was decoded first has the same parts
-        match, found = super().matches({**scope, "path": raw.decode("latin-1")} if encoded else scope)
+        match, child_scope = super().matches({**scope, "path": raw.decode("latin-1")} if encoded else scope)
         if match is not Match.NONE:
-            given = found["path_params"].items()
-            found["path_params"] = {name: plain_name(unquote(part) if encoded else part) for name, part in given}
-        return match, found
+            parameters = child_scope["path_params"].items()
+            child_scope["path_params"] = {
+                name: plain_name(unquote(part) if encoded else part) for name, part in parameters
+            }
+        return match, child_scope
 
 
 def _route(endpoint: Endpoint, server: ServerState) -> Route:

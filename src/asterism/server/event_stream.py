@@ -157,7 +157,7 @@ class EventBuffer:
     async def after(self, position: Any) -> Events:
         """The events after a position. Ends at the end of the source, and for a reader that has fallen behind the
         buffer: its client reconnects."""
-        seen = next((one.number for one in self._events if one.position > position), self._count)
+        seen = next((event.number for event in self._events if event.position > position), self._count)
         while True:
             async with self._changed:
                 while self._count <= seen and not self._ended:
@@ -165,10 +165,10 @@ class EventBuffer:
                 if self._events and self._events[0].number > seen:
                     return
                 newest = islice(reversed(self._events), self._count - seen)
-                found = [one for one in newest if one.position > position][::-1]
+                events = [event for event in newest if event.position > position][::-1]
                 seen, ended = self._count, self._ended
-            if found:
-                yield b"".join([one.data for one in found])
+            if events:
+                yield b"".join([event.data for event in events])
             if ended:
                 if self._error is not None:
                     raise self._error

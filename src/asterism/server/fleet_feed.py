@@ -88,11 +88,11 @@ class FleetFeed:
         try:
             while self._listeners or now() - self._left_at < KEPT_FOR:
                 await asyncio.sleep(LOOK_INTERVAL)
-                found: list[tuple[str, dict[str, Any]]] = []
+                changes: list[tuple[str, dict[str, Any]]] = []
                 with contextlib.suppress(StoreUnavailable):  # it comes back
-                    found = await self._changes()
-                if found:
-                    await buffer.add([self._numbered(kind, data) for kind, data in found])
+                    changes = await self._changes()
+                if changes:
+                    await buffer.add([self._numbered(kind, data) for kind, data in changes])
         except Exception as error:
             await buffer.end(error)
 

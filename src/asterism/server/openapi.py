@@ -42,15 +42,15 @@ PROBLEMS = {
 def openapi_document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
     """The document of these endpoints."""
     described: dict[tuple[Any, JsonSchemaMode], None] = {(documents.Problem, "serialization"): None}
-    for one in endpoints:
-        described |= {(one.answer, "serialization"): None} if _is_document(one.answer) else {}
-        described |= {(one.body, "validation"): None} if one.body is not None else {}
+    for endpoint in endpoints:
+        described |= {(endpoint.answer, "serialization"): None} if _is_document(endpoint.answer) else {}
+        described |= {(endpoint.body, "validation"): None} if endpoint.body is not None else {}
     adapters: list[tuple[Any, JsonSchemaMode, TypeAdapter[Any]]]
     adapters = [(model, mode, TypeAdapter(model)) for model, mode in described]
     named, definitions = TypeAdapter.json_schemas(adapters, ref_template=REF)
     paths: dict[str, dict[str, Any]] = {}
-    for one in endpoints:
-        paths.setdefault(one.full_path, {})[one.method.lower()] = _operation(one, named)
+    for endpoint in endpoints:
+        paths.setdefault(endpoint.full_path, {})[endpoint.method.lower()] = _operation(endpoint, named)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Asterism", "version": __version__, "description": __doc__.splitlines()[0]},
@@ -66,52 +66,52 @@ def openapi_document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
     }
 
 
-def _operation(one: Endpoint, named: Any) -> dict[str, Any]:
+def _operation(endpoint: Endpoint, named: Any) -> dict[str, Any]:
     operation: dict[str, Any] = {
-        "operationId": one.name or re.sub(r"\W+", "_", f"{one.method.lower()} {one.path}").strip("_"),
-        "summary": one.summary,
+        "operationId": endpoint.name or re.sub(r"\W+", "_", f"{endpoint.method.lower()} {endpoint.path}").strip("_"),
+        "summary": endpoint.summary,
         "parameters": [
-            *({"name": name, "in": "path", "required": True, "schema": PARAMETER} for name in one.parameters),
-            *_query_parameters(one.query),
+            *({"name": name, "in": "path", "required": True, "schema": PARAMETER} for name in endpoint.parameters),
+            *_query_parameters(endpoint.query),
         ],
-        "responses": {str(one.status): _answer(one, named), **_problems(one)},
-        "security": [] if one.needs is None else [{"token": []}, {"session": [], "page": []}],
+        "responses": {str(endpoint.status): _answer(endpoint, named), **_problems(endpoint)},
+        "security": [] if endpoint.needs is None else [{"token": []}, {"session": [], "page": []}],
     }
-    if one.needs is not None:
-        operation["x-needs"] = one.needs
-    if one.body is not None:
-        schema = named[(one.body, "validation")]
-        required = bool(one.body.model_json_schema().get("required"))
+    if endpoint.needs is not None:
+        operation["x-needs"] = endpoint.needs
+    if endpoint.body is not None:
+        schema = named[(endpoint.body, "validation")]
+        required = bool(endpoint.body.model_json_schema().get("required"))
         operation["requestBody"] = {"required": required, "content": {"application/json": {"schema": schema}}}
     return operation
 
 
-def _answer(one: Endpoint, named: Any) -> dict[str, Any]:
-    if one.media != "application/json":
-        return {"description": one.summary, "content": {one.media: {"schema": {"type": "string"}}}}
-    if _is_document(one.answer):
-        schema = named[(one.answer, "serialization")]
-        return {"description": one.summary, "content": {"application/json": {"schema": schema}}}
-    if one.answer is None:
-        return {"description": one.summary}
-    return {"description": one.summary, "content": {"application/json": {"schema": {"type": "object"}}}}
+def _answer(endpoint: Endpoint, named: Any) -> dict[str, Any]:
+    if endpoint.media != "application/json":
+        return {"description": endpoint.summary, "content": {endpoint.media: {"schema": {"type": "string"}}}}
+    if _is_document(endpoint.answer):
+        schema = named[(endpoint.answer, "serialization")]
+        return {"description": endpoint.summary, "content": {"application/json": {"schema": schema}}}
+    if endpoint.answer is None:
+        return {"description": endpoint.summary}
+    return {"description": endpoint.summary, "content": {"application/json": {"schema": {"type": "object"}}}}
 
 
-def _problems(one: Endpoint) -> dict[str, Any]:
+def _problems(endpoint: Endpoint) -> dict[str, Any]:
     """The problems that an endpoint may answer with."""
     content = {"content": {MEDIA_TYPE: {"schema": PROBLEM}}}
-    found = {status: {"description": text, **content} for status, text in PROBLEMS.items()}
-    if one.path == "/health":
-        found["503"] = {
+    problems = {status: {"description": text, **content} for status, text in PROBLEMS.items()}
+    if endpoint.path == "/health":
+        problems["503"] = {
             "description": "The store does not answer.",
             "content": {"application/json": {"schema": {"$ref": REF.format(model="Health")}}},
         }
-    if one.path.endswith("/move"):
-        found["202"] = {
+    if endpoint.path.endswith("/move"):
+        problems["202"] = {
             "description": "The device has not handed the run back yet; the move goes on.",
             "content": {"application/json": {"schema": {"$ref": REF.format(model="Run")}}},
         }
-    return found
+    return problems
 
 
 def _query_parameters(query: type[BaseModel]) -> list[dict[str, Any]]:
@@ -119,14 +119,16 @@ def _query_parameters(query: type[BaseModel]) -> list[dict[str, Any]]:
         return []
     schema = query.model_json_schema(mode="validation")
     required = schema.get("required", ())
-    found = []
-    for name, given in schema["properties"].items():
+    parameters = []
+    for name, property_schema in schema["properties"].items():
         # a parameter that is absent is never null
-        shown = {key: value for key, value in given.items() if key not in ("anyOf", "default", "title")}
-        alternatives = [one for one in given.get("anyOf", ()) if one.get("type") != "null"]
+        shown = {key: value for key, value in property_schema.items() if key not in ("anyOf", "default", "title")}
+        alternatives = [
+            alternative for alternative in property_schema.get("anyOf", ()) if alternative.get("type") != "null"
+        ]
         merged = {**(alternatives[0] if alternatives else {}), **shown}
-        found.append({"name": name, "in": "query", "required": name in required, "schema": merged})
-    return found
+        parameters.append({"name": name, "in": "query", "required": name in required, "schema": merged})
+    return parameters
 
 
 def _is_document(answer: Any) -> bool:

@@ -52,27 +52,30 @@ def page_files() -> Mapping[str, PageFile]:
 
 
 def _listed(folder: Traversable, prefix: str) -> Iterator[tuple[str, PageFile]]:
-    for one in folder.iterdir():
-        media_type = next((kind for ending, kind in MEDIA_TYPES.items() if one.name.endswith(ending)), None)
-        if one.is_dir():
-            yield from _listed(one, f"{prefix}{one.name}/")
+    for entry in folder.iterdir():
+        media_type = next((kind for ending, kind in MEDIA_TYPES.items() if entry.name.endswith(ending)), None)
+        if entry.is_dir():
+            yield from _listed(entry, f"{prefix}{entry.name}/")
         elif media_type is not None:
-            content = one.read_bytes()
-            yield f"{prefix}{one.name}", PageFile(content, media_type, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
+            content = entry.read_bytes()
+            yield (
+                f"{prefix}{entry.name}",
+                PageFile(content, media_type, f'"{hashlib.sha256(content).hexdigest()[:32]}"'),
+            )
 
 
 def page_routes() -> list[BaseRoute]:
     """The routes of the page. Anybody may load it: it holds no data, and asks the API as the person at the browser."""
-    found = page_files()
+    files_by_name = page_files()
 
     async def entry(request: Request) -> Response:
-        return _response(request, found[ENTRY])
+        return _response(request, files_by_name[ENTRY])
 
     async def file(request: Request) -> Response:
-        one = found.get(request.path_params["name"])
-        if one is None:
+        page_file = files_by_name.get(request.path_params["name"])
+        if page_file is None:
             raise HTTPException(404)
-        return _response(request, one)
+        return _response(request, page_file)
 
     return [Route("/", entry, methods=["GET"]), Route("/page/{name:path}", file, methods=["GET"])]
 

@@ -38,14 +38,14 @@ class PlanFeed:
         """Read the journal until this is cancelled, or the plan is gone."""
         try:
             while True:
-                found: list[PlanEvent] = []
+                events: list[PlanEvent] = []
                 with contextlib.suppress(StoreUnavailable):  # it comes back
-                    found = await self._follower.read()
-                if found:
-                    await self.buffer.add([(one.position, _encoded(one)) for one in found])
-                    if found[-1].kind == "gone":
+                    events = await self._follower.read()
+                if events:
+                    await self.buffer.add([(event.position, _encoded(event)) for event in events])
+                    if events[-1].kind == "gone":
                         return await self.buffer.end()
-                await asyncio.sleep(0.0 if len(found) >= EVENTS_PER_READ else LOOK_INTERVAL)
+                await asyncio.sleep(0.0 if len(events) >= EVENTS_PER_READ else LOOK_INTERVAL)
         except Exception as error:  # else its streams would be silent for ever
             await self.buffer.end(error)
 

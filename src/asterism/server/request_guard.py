@@ -152,12 +152,12 @@ class Gate:
     async def caller(self, request: Request) -> Credential:
         """Who makes a request. Raises RequestRefused with 401."""
         if "authorization" in request.headers:
-            found = await self._find(request, bearer_token(request))
-            if found.kind != TOKEN:
+            credential = await self._find(request, bearer_token(request))
+            if credential.kind != TOKEN:
                 raise RequestRefused(
                     401, "the session of a browser is no token: create one with: asterism token create"
                 )
-            return found
+            return credential
         caller = await self._find(request, request.cookies.get(self.cookie, ""))
         self._check_page_key(request, caller)
         return caller
@@ -178,13 +178,13 @@ class Gate:
         self._edits.add(caller.id)
 
     async def _find(self, request: Request, token: str) -> Credential:
-        found = await self.credentials.find(token) if token else None
-        if found is None:
+        credential = await self.credentials.find(token) if token else None
+        if credential is None:
             if not token:
                 raise RequestRefused(401, "a token is needed: create one with: asterism token create")
             self._count_failure(request)
             raise RequestRefused(401, "this token is unknown, expired or revoked")
-        return found
+        return credential
 
     async def redeem_login(self, request: Request, code: str, kind: str) -> NewToken:
         """Exchange a one-time code for a session or a token. Raises LoginRefused, and RequestRefused if the address of

@@ -82,7 +82,7 @@ class IssueObserver:
     def note_forced(self, series: Iterable[Series]) -> None:
         """Replace what is known about the forced issues of these series. An issue that several series force belongs to
         the first of them by name."""
-        states = {one.name: one for one in series}
+        states = {state.name: state for state in series}
         others = {number: name for number, name in self.forced.items() if name not in states}
         forced = {item: name for name in sorted(states, reverse=True) for item in states[name].forced}
         self.forced = others | {item: name for item, name in forced.items() if isinstance(item, int)}

@@ -114,10 +114,10 @@ class SyncService(SyncContext):
         self.observer.note_forced(Series.salvaged(snapshot.text, other) for other, snapshot in seen.items())
         self.observer.forced[issue] = name
         nothing = Snapshot(None, None)
-        one = SeriesSync(self, name, IssueSurvey({}, ()), seen.get(name, nothing), nothing)
-        if one.report.state.active == issue:
-            await one.assign()
-        return one.report.state
+        series_sync = SeriesSync(self, name, IssueSurvey({}, ()), seen.get(name, nothing), nothing)
+        if series_sync.report.state.active == issue:
+            await series_sync.assign()
+        return series_sync.report.state
 
     async def series_of(self, issue: int) -> str | None:
         """The series that an issue belongs to by its title or labels, whatever its state."""

@@ -132,7 +132,7 @@ def _series_of_issue(payload: Mapping[str, Any], matcher: SeriesMatcher) -> froz
     if isinstance(label, Mapping) and payload.get("action") == "labeled":
         others = [other for other in labels if not has_label({"labels": [other]}, str(label.get("name")))]
         forms.append({**issue, "labels": others})
-    return frozenset(found.series for form in forms if (found := matcher.match(form)) is not None)
+    return frozenset(member.series for form in forms if (member := matcher.match(form)) is not None)
 
 
 # -- the endpoint -----------------------------------------------------------------------------------------------------
