@@ -313,7 +313,7 @@ TOKENS = (
     ),
     Row("token revoke {token} --reason lost", "Revoked {token} of ci.", tokens, token_state, ["ci revoked"]),
     Row("token revoke nothing", "no token has the id 'nothing'", tokens, code=64),
-    Row("token login --scope observe --url https://host.example", "https://host.example/login?code=", tokens),
+    Row("token login --scope observe --server https://host.example", "https://host.example/login?code=", tokens),
 )
 LAB = ([("lab-1", ["gpu"])], ["ann invited device 'lab-1': new"])
 INVITE = "device invite --name lab-1 --can gpu --server https://host:7400"

@@ -372,7 +372,7 @@ def scenes(scene: HostileFleet) -> dict[str, list[Case]]:
         "login": [case(NAME, json=False)],
         "logout": [case(NAME)],
         "whoami": [case("--store", NAME, quiet="a store is not named")],
-        "token login": [case("--for", NAME, "--url", NAME), case("--scope", NAME)],
+        "token login": [case("--for", NAME, "--server", NAME), case("--scope", NAME)],
         "runs create": [
             case("work", "--input", json.dumps({NAME: NAME}), quiet="ids alone"),
             case(NAME),

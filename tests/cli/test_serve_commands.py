@@ -41,7 +41,7 @@ def test_a_wrong_scope_names_the_scopes(tmp_path: Path) -> None:
 def test_a_login_link_has_a_code_that_the_store_does_not_have(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.ok("token", "create", "--scope", "observe", "--for", "ci")
-    link = scene.ok("token", "login", "--url", "https://host.example/").strip()
+    link = scene.ok("token", "login", "--server", "https://host.example/").strip()
     assert link.startswith("https://host.example/login?code=")
     assert link.partition("=")[2].encode() not in scene.file.read_bytes()
 
@@ -106,7 +106,7 @@ async def test_the_link_is_printed_unless_the_output_is_a_log(
     printed = capsys.readouterr()
     assert (("/login?code=" in printed.out), codes) == (login, int(login))
     assert "/login?code=" not in printed.err
-    assert printed.err.endswith("asterism token login --url http://127.0.0.1:7420\n")
+    assert printed.err.endswith("asterism token login --server http://127.0.0.1:7420\n")
 
 
 async def test_the_addresses_of_webhook_and_peers_are_printed(

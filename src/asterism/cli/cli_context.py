@@ -244,6 +244,10 @@ def out_of_reach(error: Exception) -> str:
     return f"The {what} cannot be reached: {error}"
 
 
+DEFAULT_SERVER = "http://127.0.0.1:7400"
+"""Where `asterism serve` listens."""
+
+
 def server_of(store: str | None) -> str | None:
     """The address of the server that ``--store`` names; None if it names a store. Raises UnusableSecret."""
     if store is None or store.lower().startswith(("sqlite:", "postgresql:", "postgres:", "memory:")):

@@ -9,6 +9,7 @@ import click
 
 from asterism.base.text import clean
 from asterism.cli.cli_context import (
+    DEFAULT_SERVER,
     Answer,
     CommandGroup,
     fleet_options,
@@ -26,9 +27,6 @@ from asterism.cli.option_types import Function, capability_option, duration_opti
 
 if TYPE_CHECKING:
     from asterism.api.system import System
-
-
-DEFAULT_SERVER = "http://127.0.0.1:7400"
 
 
 @click.group(cls=CommandGroup)

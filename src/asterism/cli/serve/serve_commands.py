@@ -9,6 +9,7 @@ import click
 
 from asterism.base.text import clean
 from asterism.cli.cli_context import (
+    DEFAULT_SERVER,
     SectionedCommand,
     fleet_options,
     options,
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from asterism.fleet.fleet import Fleet
 
 
-DEFAULT_LISTEN = "127.0.0.1:7400"
 _HOST_NAME = re.compile(r"[0-9A-Za-z.-]{1,253}|\[?[0-9A-Fa-f:]{2,39}\]?")
 
 
@@ -37,7 +37,13 @@ def host_names(context: click.Context, parameter: click.Parameter, names: tuple[
 
 
 listen_options = options(
-    click.option("--listen", metavar="HOST:PORT", default=DEFAULT_LISTEN, show_default=True, help="Listen here."),
+    click.option(
+        "--listen",
+        metavar="HOST:PORT",
+        default=DEFAULT_SERVER.removeprefix("http://"),
+        show_default=True,
+        help="Listen here.",
+    ),
     click.option("--tls-cert", type=click.Path(), metavar="FILE", help="TLS certificate (PEM)."),
     click.option("--tls-key", type=click.Path(), metavar="FILE", help="Key of the certificate (PEM)."),
     click.option("--behind-proxy", is_flag=True, help="A proxy in front of this server does TLS."),

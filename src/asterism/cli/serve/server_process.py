@@ -24,10 +24,9 @@ from asterism.base.http_limits import raise_descriptor_limit
 from asterism.base.listen_address import CannotServe, ListenAddress
 from asterism.base.operating_system import stop_signals
 from asterism.base.startup import install_hint, tune_gc
-from asterism.cli.cli_context import note, print_json, same_system
+from asterism.cli.cli_context import DEFAULT_SERVER, note, print_json, same_system
 from asterism.cli.interrupts import work_until_interrupted
 from asterism.cli.series.series_webhook_commands import WebhookSettings, open_webhook
-from asterism.cli.serve.serve_commands import DEFAULT_LISTEN
 from asterism.cli.user_files import find_device_policy
 from asterism.core.errors import AsterismError
 from asterism.durable.durable_orchestrator import DurableOrchestrator
@@ -120,7 +119,7 @@ async def announce(
     if as_json:
         print_json({"url": url, "login": link, "store": fleet.store.url, **also})
         return
-    address = "" if url == f"http://{DEFAULT_LISTEN}" else f" --url {url}"
+    address = "" if url == DEFAULT_SERVER else f" --server {url}"
     another = f"asterism token login{address}{same_system(fleet.store.url)}"
     if link is None:
         note(f"Serving {url}. For a link that logs a browser in: {another}")

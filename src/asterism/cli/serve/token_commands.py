@@ -8,6 +8,7 @@ import click
 
 from asterism.base.text import clean
 from asterism.cli.cli_context import (
+    DEFAULT_SERVER,
     Answer,
     CommandGroup,
     format_time,
@@ -86,18 +87,14 @@ async def revoke(system: System, identity: str, reason: str) -> Answer:
 @token.command()
 @click.option("--scope", "scopes", multiple=True, default=("admin",), metavar="SCOPE", help="As for `token create`.")
 @click.option("--for", "name", metavar="NAME", help="Who logs in.  [default: you]")
-@click.option(
-    "--url",
-    metavar="URL",
-    help="Address of the server.  [default: that of --store, or http://127.0.0.1:7400]",
-)
+@click.option("--server", metavar="URL", help=f"Address of the server; default: that of --store, or {DEFAULT_SERVER}.")
 @reason_option()
 @on_system()
 async def login(
-    system: System, scopes: tuple[str, ...], name: str | None, url: str | None, reason: str, store: str | None
+    system: System, scopes: tuple[str, ...], name: str | None, server: str | None, reason: str, store: str | None
 ) -> Answer:
     """Print a link that logs one browser in, once, within 10 minutes."""
-    address = url or server_of(store) or "http://127.0.0.1:7400"
+    address = server or server_of(store) or DEFAULT_SERVER
     code = (await system.create_login(list(scopes), name, reason)).code
     link = f"{address.rstrip('/')}/login?code={code}"
     return Answer({"url": link}, link)
