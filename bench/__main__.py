@@ -30,6 +30,8 @@ from bench.runs import latency as runs_latency
 from bench.runs import page as runs_page
 from bench.series import calls, contending
 from bench.series import page as series_page
+from bench.time_limit import LIMIT as TIME_LIMIT
+from bench.time_limit import time_limit
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -73,6 +75,7 @@ WEB_PAGE: dict[str, Callable[[], str]] = {
     "page-browser": lambda: web_page.browser_text(web_page.watch()),
 }
 SERVER: dict[str, Callable[[], str]] = {
+    "server-plan": http_api.plan_section,
     "server-streams": http_api.streams,
     "server-edits": http_api.edits_per_second,
     "server-memory": http_api.memory,
@@ -125,8 +128,11 @@ def main(chosen: list[str]) -> int:
 
 
 def _measured(name: str) -> str:
+    """The section of a part. A part that took too long, or that did not do what it was to do, raises: there is no
+    page then."""
     print(f"measuring: {name}", file=sys.stderr, flush=True)
-    section = PARTS[name]()
+    with time_limit(name, TIME_LIMIT):
+        section = PARTS[name]()
     print(section, flush=True)
     return section
 

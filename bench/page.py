@@ -22,7 +22,13 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def met(value: float, bar: float) -> str:
+    """Whether a value is at most the bar."""
     return "met" if value <= bar else "**missed**"
+
+
+def reached(value: float, bar: float) -> str:
+    """Whether a value is at least the bar."""
+    return "met" if value >= bar else "**missed**"
 
 
 def time_text(seconds: float) -> str:

@@ -3,8 +3,8 @@ missed."""
 
 from asterism.durable import compaction
 from bench.durable import resume, speed, work
-from bench.page import met, table, time_text
-from bench.runs.page import rate, reached
+from bench.page import met, reached, table, time_text
+from bench.runs.page import rate
 
 HEAD = """# Benchmarks of durable constellations
 

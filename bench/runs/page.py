@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from bench.page import table, time_text
+from bench.page import met, reached, table, time_text
 from bench.runs import creation, latency, queues, scale, sqlite
 
 HEAD = """# Benchmarks of runs
@@ -10,10 +10,6 @@ HEAD = """# Benchmarks of runs
 Written by `make bench ARGS=runs`; every figure on this page was measured in one run, side by side. Times vary from
 machine to machine and from hour to hour: read the ratios. All jobs do nothing, so the figures show the overhead only.
 """
-
-
-def reached(value: float, bar: float) -> str:
-    return "met" if value >= bar else "**missed**"
 
 
 def rate(value: float) -> str:
@@ -169,7 +165,7 @@ cost divided by that of the fleet: 1 is linear, and the bar is {scale.TOLERANCE:
     rows = []
     for name, what in scale.WHAT.items():
         grown = scale.growth(costs, what)
-        verdict = "met" if grown <= scale.TOLERANCE else "**missed**"
+        verdict = met(grown, scale.TOLERANCE)
         rows.append((name, *(time_text(what(cost)) for cost in costs), f"{grown:.2f}", verdict))
     beats = [f"{cost.devices / cost.beats:,.0f}" for cost in (first, last)]
     return text + table(head, rows) + f"\nThat is {' and '.join(beats)} heartbeats per second.\n"
