@@ -87,8 +87,8 @@ class Checkout:
         """Compile the bytecode, whatever PYTHONDONTWRITEBYTECODE says; write a plan file; fill the store."""
         names = ("asterism", "click", "rich", "yaml", "pydantic", "pydantic_core", "httpx")
         places = f"import {', '.join(names)}; print({', '.join(f'{name}.__path__[0]' for name in names)}, sep='\\n')"
-        found = subprocess.run([self.python, "-c", places], capture_output=True, text=True, check=True)
-        subprocess.run([self.python, "-m", "compileall", "-qq", *found.stdout.splitlines()], check=True)
+        printed = subprocess.run([self.python, "-c", places], capture_output=True, text=True, check=True)
+        subprocess.run([self.python, "-m", "compileall", "-qq", *printed.stdout.splitlines()], check=True)
         plan = ["asterism: 1", "id: nightly", "tasks:"]
         for number in range(TASKS):
             after = f", after: [task-{number - 1}]" if number else ""
@@ -111,10 +111,10 @@ class Checkout:
     def server(self) -> Iterator[dict[str, str]]:
         """A server of the store; yields the environment in which commands reach it."""
         create = [self.program, "token", "create", "--scope", "admin", "--for", "bench"]
-        terms: Any = {"cwd": self.folder, "env": self.environment, "text": True}
-        token = subprocess.run(create, capture_output=True, check=True, **terms).stdout.strip()
+        options: Any = {"cwd": self.folder, "env": self.environment, "text": True}
+        token = subprocess.run(create, capture_output=True, check=True, **options).stdout.strip()
         serve = [self.program, "serve", "--listen", "127.0.0.1:0", "--no-login", "--json"]
-        with subprocess.Popen(serve, stdout=subprocess.PIPE, **terms) as process:
+        with subprocess.Popen(serve, stdout=subprocess.PIPE, **options) as process:
             assert process.stdout is not None
             url = json.loads(process.stdout.readline())["url"]
             try:
@@ -135,11 +135,11 @@ def measure(rounds: int = ROUNDS, before: Path | None = None) -> list[Start]:
         times: dict[tuple[int, str], list[float]] = {(n, name): [] for n in range(len(checkouts)) for name in COMMANDS}
         for number in range(rounds):
             base.append(processor_time([sys.executable, *BASE], folder, checkouts[0].environment))
-            for (which, name), found in times.items():
+            for (which, name), durations in times.items():
                 words = [word.replace("{round}", str(number)) for word in COMMANDS[name][1]]
-                found.append(checkouts[which].command(words))
+                durations.append(checkouts[which].command(words))
         remote = measure_remote(rounds, checkouts[0])
-    least = {place: min(found) for place, found in times.items()}
+    least = {place: min(durations) for place, durations in times.items()}
     local = [Start(name, bar, min(base), least[0, name], least.get((1, name))) for name, (bar, _) in COMMANDS.items()]
     return [*local, *remote]
 
@@ -172,18 +172,18 @@ def processor_time(words: Sequence[str], folder: Path, environment: Mapping[str,
     return used.ru_utime + used.ru_stime
 
 
-def page(found: Sequence[Start]) -> str:
+def page(starts: Sequence[Start]) -> str:
     """The table of all commands."""
     text = f"""## Start of the command line
 
 Processor time (user and system) of whole commands on a SQLite store with {RUNS} runs, beside
-`python -c "{BASE[1]}"`, which takes {time_text(found[0].base)}; at a server, beside one request of httpx, which takes
-{time_text(found[-1].base)}. The least of processes that were started by turns, with compiled bytecode.
+`python -c "{BASE[1]}"`, which takes {time_text(starts[0].base)}; at a server, beside one request of httpx, which takes
+{time_text(starts[-1].base)}. The least of processes that were started by turns, with compiled bytecode.
 
 """
-    earlier = any(start.before is not None for start in found)
+    earlier = any(start.before is not None for start in starts)
     rows = []
-    for start in found:
+    for start in starts:
         old = (_against_base(start.before, start.base),) if start.before is not None else ()
         rows.append((start.name, *old, _against_base(start.seconds, start.base), f"{start.bar:g}×", _bar(start)))
     head = ("command", *(("before",) if earlier else ()), "time", "bar", "")
@@ -204,10 +204,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"how often to start each command ({ROUNDS})")
     parser.add_argument("--before", type=Path, metavar="PATH", help="a checkout of an older commit, with a .venv")
-    given = parser.parse_args(arguments)
-    found = measure(given.rounds, given.before)
-    print(page(found))
-    return 0 if all(start.ratio <= start.bar for start in found) else 1
+    options = parser.parse_args(arguments)
+    starts = measure(options.rounds, options.before)
+    print(page(starts))
+    return 0 if all(start.ratio <= start.bar for start in starts) else 1
 
 
 if __name__ == "__main__":

@@ -48,9 +48,9 @@ def versus(shape: str, graph: Graph, repeats: int) -> Versus:
     pairs = []
     for _ in range(repeats):
         gc.collect()
-        one = bare.run(graph)
+        bare_sample = bare.run(graph)
         gc.collect()
-        pairs.append((asterism_peer.run(graph), one))
+        pairs.append((asterism_peer.run(graph), bare_sample))
     ours = Sample(len(graph), min(p[0].wall for p in pairs), min(p[0].cpu for p in pairs))
     theirs = Sample(len(graph), min(p[1].wall for p in pairs), min(p[1].cpu for p in pairs))
     return Versus(shape, len(graph), ours, theirs)

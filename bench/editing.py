@@ -104,7 +104,7 @@ def _ten(plan: Constellation, at: int, turn: int) -> EditBatch:
 
 
 def growth() -> list[Growth]:
-    found = []
+    rows = []
     for what, measure in (("empty answers", with_empty_answers), ("a task added per end", with_growth)):
         costs = []
         for size, repeats in zip(SIZES, (9, 2), strict=True):
@@ -113,6 +113,6 @@ def growth() -> list[Growth]:
                 gc.collect()
                 samples.append(measure(size).cpu_per_task)
             costs.append(min(samples))
-        found.append(Growth(what, *costs))
-    found.append(Growth("an edit of ten operations", *(ten_operations(size) for size in SIZES)))
-    return found
+        rows.append(Growth(what, *costs))
+    rows.append(Growth("an edit of ten operations", *(ten_operations(size) for size in SIZES)))
+    return rows

@@ -359,7 +359,7 @@ class Edits:
     the plan runs."""
 
     library: float
-    one: float
+    single: float
     at_once: int
     several: float
     running: float
@@ -374,14 +374,14 @@ async def measure_edits(sizes: Sizes) -> Edits:
             await edit_plan(server.fleet, "library", edits.EditBatch(added_after_first(number), "bench"))
         library = sizes.edits / (time.perf_counter() - began)
         await check_edits(server.fleet, "library", sizes.edits)
-        one = await edit_with_clients(server, "one", 1, sizes.edits)
+        single = await edit_with_clients(server, "one", 1, sizes.edits)
         several = await edit_with_clients(server, "several", sizes.at_once, sizes.edits)
         async with server.clients(1) as [client]:
             await client.resume_plan("running")
             before = await running_plan(client, "running")
             running = await edit_with_clients(server, "running", sizes.at_once, sizes.edits)
             check_same_owner(before, await client.show_plan("running", tasks=False))
-    return Edits(library, one, sizes.at_once, several, running)
+    return Edits(library, single, sizes.at_once, several, running)
 
 
 async def running_plan(client: AsyncClient, name: str) -> Plan:
@@ -573,7 +573,7 @@ def edits_per_second(sizes: Sizes = FULL) -> str:
 
     rows = (
         row("the library, on the same store, no process runs the plan", rates.library),
-        row("the API, one client, no process runs the plan", rates.one, BAR_ONE),
+        row("the API, one client, no process runs the plan", rates.single, BAR_ONE),
         row(f"{many}, no process runs the plan", rates.several),
         row(f"{many}, a plan that the server runs", rates.running, BAR_RUNNING),
     )

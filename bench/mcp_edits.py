@@ -77,13 +77,13 @@ def change(number: int) -> list[dict[str, Any]]:
 
 
 def measure(sizes: Sizes = FULL) -> list[Rate]:
-    found: dict[tuple[str, int], float] = {}
+    best: dict[tuple[str, int], float] = {}
     for _ in range(sizes.rounds):
         for way in (_library, _http_api, _mcp_stdio, _mcp_http):
             for rate in asyncio.run(way(sizes)):
                 key = rate.way, rate.callers
-                found[key] = max(found.get(key, 0.0), rate.per_second)
-    return [Rate(way, callers, per_second) for (way, callers), per_second in found.items()]
+                best[key] = max(best.get(key, 0.0), rate.per_second)
+    return [Rate(way, callers, per_second) for (way, callers), per_second in best.items()]
 
 
 async def _rate(way: str, clients: Sequence[Edit], callers: int, seconds: float) -> Rate:
@@ -147,7 +147,7 @@ async def _library(sizes: Sizes) -> list[Rate]:
 async def _http_api(sizes: Sizes) -> list[Rate]:
     async with _served() as (fleet, service), contextlib.AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(AsyncClient(service.url, await _token(fleet))) for _ in range(2)]
-        return await _rates(HTTP_API, [partial(one.edit_plan, "bench") for one in clients], sizes.seconds)
+        return await _rates(HTTP_API, [partial(client.edit_plan, "bench") for client in clients], sizes.seconds)
 
 
 async def _mcp_http(sizes: Sizes) -> list[Rate]:
@@ -158,7 +158,7 @@ async def _mcp_http(sizes: Sizes) -> list[Rate]:
             http = await stack.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=60.0))
             transport = streamable_http_client(f"{service.url}/mcp", http_client=http)
             clients.append(await stack.enter_async_context(Client(transport)))
-        return await _rates("MCP, streamable HTTP", [partial(_edit, one) for one in clients], sizes.seconds)
+        return await _rates("MCP, streamable HTTP", [partial(_edit, client) for client in clients], sizes.seconds)
 
 
 async def _mcp_stdio(sizes: Sizes) -> list[Rate]:
@@ -168,11 +168,11 @@ async def _mcp_stdio(sizes: Sizes) -> list[Rate]:
         with (Path(folder) / "log").open("w") as log:
             first = StdioServerParameters(command=sys.executable, args=[*words, "--local", "1"])
             other = StdioServerParameters(command=sys.executable, args=words)
-            async with Client(_stdio(first, log)) as one, await Fleet.open(url) as fleet:
-                await one.call_tool("submit_plan", {"text": plan_file()})
+            async with Client(_stdio(first, log)) as client, await Fleet.open(url) as fleet:
+                await client.call_tool("submit_plan", {"text": plan_file()})
                 await _running(fleet)
                 async with Client(_stdio(other, log)) as two:
-                    return await _rates("MCP, stdio", [partial(_edit, one), partial(_edit, two)], sizes.seconds)
+                    return await _rates("MCP, stdio", [partial(_edit, client), partial(_edit, two)], sizes.seconds)
 
 
 def _stdio(parameters: StdioServerParameters, log: Any) -> Any:
@@ -190,16 +190,16 @@ async def _edit(client: Client, edits: list[dict[str, Any]]) -> None:
 # -- the page ----------------------------------------------------------------------------------------------------------
 
 
-def page(found: Sequence[Rate], sizes: Sizes = FULL) -> str:
-    per_second = {(one.way, one.callers): one.per_second for one in found}
+def page(rates: Sequence[Rate], sizes: Sizes = FULL) -> str:
+    per_second = {(rate.way, rate.callers): rate.per_second for rate in rates}
 
-    def ratio(one: Rate, other: str) -> str:
-        return f"{one.per_second / per_second[other, one.callers]:.0%}"
+    def ratio(rate: Rate, other: str) -> str:
+        return f"{rate.per_second / per_second[other, rate.callers]:.0%}"
 
     rows = [
-        f"| {one.way} | {one.callers} | {one.per_second:,.0f} | {1000 / one.per_second * one.callers:.1f} ms "
-        f"| {ratio(one, LIBRARY)} | {ratio(one, HTTP_API)} |"
-        for one in found
+        f"| {rate.way} | {rate.callers} | {rate.per_second:,.0f} | {1000 / rate.per_second * rate.callers:.1f} ms "
+        f"| {ratio(rate, LIBRARY)} | {ratio(rate, HTTP_API)} |"
+        for rate in rates
     ]
     return "\n".join(
         [

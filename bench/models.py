@@ -130,7 +130,7 @@ class ScriptedCaller(ModelCaller):
         self.calls += 1
         await asyncio.sleep(self.seconds)
         bill.cost = EditorCost(name, 1, 1_000, 20, None, self.seconds)
-        edits = [edit for line, found in self.answers.items() if line in question.text for edit in found]
+        edits = [edit for line, answer in self.answers.items() if line in question.text for edit in answer]
         arguments = json.dumps({"edits": edits, "reason": ""})
         return ModelAnswer("", (ToolCall(str(self.calls), "answer", arguments),), False, name)
 
@@ -166,7 +166,7 @@ def edited(graph: Graph, policy: str, ask: Any = "all", latency: float = LATENCY
 
 def calls_by_filter() -> dict[str, tuple[int, int]]:
     """Calls of the model, and ends that cost none, by filter, in a release that the model repairs."""
-    found = {}
+    calls = {}
     for name, ask in FILTERS.items():
         caller = ScriptedCaller(LATENCY, ANSWERS)
         editor = ModelEditor("bench:scripted", caller=caller, ask=ask)
@@ -175,8 +175,8 @@ def calls_by_filter() -> dict[str, tuple[int, int]]:
         assert [result[task].status for task in ("retest", "publish")] == ["completed"] * 2, result.state
         asked = editor.edit_on
         assert isinstance(asked, EditFilter)
-        found[name] = (caller.calls, asked.avoided)
-    return found
+        calls[name] = (caller.calls, asked.avoided)
+    return calls
 
 
 # -- wave by wave ------------------------------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ def waves_of(graph: Graph) -> list[list[str]]:
     """The tasks level by level: each wave needs only earlier ones."""
     levels: dict[str, int] = {}
     for task, (_, after) in graph.items():
-        levels[task] = 1 + max((levels[one] for one in after), default=-1)
+        levels[task] = 1 + max((levels[earlier] for earlier in after), default=-1)
     return [[task for task in graph if levels[task] == level] for level in range(max(levels.values()) + 1)]
 
 
@@ -270,11 +270,11 @@ def virtual_seconds(main: Callable[[], Any]) -> float | None:
 
 def makespans(graph: Graph) -> dict[str, float | None]:
     """Seconds by engine."""
-    found: dict[str, float | None] = {f"asterism, {policy}": edited(graph, policy) for policy in POLICIES}
-    found["asterism, scoped, asked about failures only"] = edited(graph, "scoped", "failure")
-    found["langgraph, wave by wave"] = virtual_seconds(lambda: langgraph_run(graph))
-    found["pydantic_graph, wave by wave"] = virtual_seconds(lambda: pydantic_graph_run(graph))
-    return found
+    seconds: dict[str, float | None] = {f"asterism, {policy}": edited(graph, policy) for policy in POLICIES}
+    seconds["asterism, scoped, asked about failures only"] = edited(graph, "scoped", "failure")
+    seconds["langgraph, wave by wave"] = virtual_seconds(lambda: langgraph_run(graph))
+    seconds["pydantic_graph, wave by wave"] = virtual_seconds(lambda: pydantic_graph_run(graph))
+    return seconds
 
 
 # -- the page ----------------------------------------------------------------------------------------------------------
@@ -288,7 +288,12 @@ figures are exact.
 
 def prompts_text(tokens: dict[int, int]) -> str:
     growth = tokens[SIZES[-1]] / tokens[SIZES[0]]
-    row = ["tokens", *(f"{one:,}" for one in tokens.values()), f"{growth:.3f}", "met" if growth <= GROWTH else "missed"]
+    row = [
+        "tokens",
+        *(f"{size:,}" for size in tokens.values()),
+        f"{growth:.3f}",
+        "met" if growth <= GROWTH else "missed",
+    ]
     return f"""## Tokens of a request
 
 A request about one failed task with three tasks below it: instructions, tools, and the prompt with the end of the
@@ -312,9 +317,9 @@ a call. Each row ends with everything published.
 
 
 def makespan_text(timeline: dict[str, float | None], release: dict[str, float | None]) -> str:
-    best = [min(one for one in found.values() if one is not None) for found in (timeline, release)]
+    best = [min(time for time in times.values() if time is not None) for times in (timeline, release)]
     rows = [
-        [engine, *(_seconds(found[engine], least) for found, least in zip((timeline, release), best, strict=True))]
+        [engine, *(_seconds(times[engine], least) for times, least in zip((timeline, release), best, strict=True))]
         for engine in timeline
     ]
     return f"""## Makespan with a slow model

@@ -90,8 +90,8 @@ Building the plan is not counted: it costs {time_text(built.cpu_per_task)} per t
     )
 
 
-def against_peers(found: list[cost.PeerCost]) -> str:
-    ours = next(peer for peer in found if peer.name == "asterism")
+def against_peers(costs: list[cost.PeerCost]) -> str:
+    ours = next(peer for peer in costs if peer.name == "asterism")
     text = """## Beside other engines
 
 The same graphs of tasks that do nothing, each engine in a process of its own, in its fastest configuration;
@@ -100,7 +100,7 @@ wall time per task, with the multiple of Asterism's time in brackets. Only Aster
 """
     shapes = list(cost.SMALL)
     rows = []
-    for peer in found:
+    for peer in costs:
         cells = [
             f"{time_text(peer.samples[shape].wall_per_task)} ({_factor(peer, ours, shape)})" if peer.samples else "–"
             for shape in shapes
@@ -154,11 +154,11 @@ beside the figures that the origin of this design states.
     return text + table(head, body) + note
 
 
-def weight(found: float) -> str:
+def weight(size: float) -> str:
     return f"""## Memory
 
-A pending independent task in a plan of {memory.SIZE:,}, the plan alone: **{found:,.0f} bytes** (bar {memory.BAR:,.0f}:
-{met(found, memory.BAR)}).
+A pending independent task in a plan of {memory.SIZE:,}, the plan alone: **{size:,.0f} bytes** (bar {memory.BAR:,.0f}:
+{met(size, memory.BAR)}).
 """
 
 

@@ -94,5 +94,5 @@ beside {plain} plain tasks of about 3.5 s, on {devices} devices.
 """
 
 
-def page(found: Inversion) -> str:
-    return PAGE.format(found, plans=PLANS, chain=CHAIN, plain=PLAIN, devices=DEVICES)
+def page(inversion: Inversion) -> str:
+    return PAGE.format(inversion, plans=PLANS, chain=CHAIN, plain=PLAIN, devices=DEVICES)

@@ -99,17 +99,17 @@ def edits() -> tuple[float, list[EditCost]]:
 def _cost(
     what: str, before: PlanLayout, shape: Shape, edit: Callable[[Shape, random.Random], Shape], chance: random.Random
 ) -> EditCost:
-    found = EditCost(what, [], 0, [])
+    cost = EditCost(what, [], 0, [])
     needless = 0
     for _ in range(EDITS):
         edited = edit(shape, chance)
         began = time.process_time()
         after = updated(before, *edited)
-        found.seconds.append(time.process_time() - began)
+        cost.seconds.append(time.process_time() - began)
         gone = moved(before, after)
-        found.moved.append(len(gone))
+        cost.moved.append(len(gone))
         needless += sum(before.places[task].layer == after.places[task].layer for task in gone)
-    return EditCost(what, found.moved, needless, found.seconds)
+    return EditCost(what, cost.moved, needless, cost.seconds)
 
 
 def layout_text(whole: float, costs: list[EditCost]) -> str:
@@ -166,7 +166,7 @@ def _watch(count: int, drawn: str) -> Watched:
     plan = Constellation("large")
     for number in range(count):
         layer, place = divmod(number, WIDTH)
-        after = [f"t{(layer - 1) * WIDTH + one % WIDTH}" for one in (place, place + 1)] if layer else []
+        after = [f"t{(layer - 1) * WIDTH + neighbour % WIDTH}" for neighbour in (place, place + 1)] if layer else []
         plan.add(Task(f"t{number}", shell="true"), after=after)
     scene = PlanScene(plan)
     with served(scene) as url, sync_playwright() as playwright:
@@ -197,8 +197,8 @@ def _watch(count: int, drawn: str) -> Watched:
 
 def _computed(session: Any) -> float:
     """The processor seconds of the page's main thread so far."""
-    found = {one["name"]: one["value"] for one in session.send("Performance.getMetrics")["metrics"]}
-    return float(found["TaskDuration"])
+    metrics = {metric["name"]: metric["value"] for metric in session.send("Performance.getMetrics")["metrics"]}
+    return float(metrics["TaskDuration"])
 
 
 def _change(scene: Any, count: int) -> None:
@@ -214,17 +214,17 @@ def _change(scene: Any, count: int) -> None:
         time.sleep(SECONDS / ticks)
 
 
-def browser_text(found: list[Watched]) -> str:
+def browser_text(watched: list[Watched]) -> str:
     rows = [
         (
-            f"{one.tasks:,}",
-            one.drawn,
-            time_text(one.first_view),
-            f"{one.frames:.0f}",
-            time_text(one.longest),
-            f"{one.busy:.0%}",
+            f"{view.tasks:,}",
+            view.drawn,
+            time_text(view.first_view),
+            f"{view.frames:.0f}",
+            time_text(view.longest),
+            f"{view.busy:.0%}",
         )
-        for one in found
+        for view in watched
     ]
     return f"""## In the browser
 

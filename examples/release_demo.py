@@ -63,8 +63,8 @@ def release(shop: Workshop) -> Constellation:
     def python(*words: str) -> tuple[str, ...]:
         return (sys.executable, *words)
 
-    def add(name: str, description: str, after: Any = None, **terms: Any) -> None:
-        plan.add(Task(name, description=description, **terms), after)
+    def add(name: str, description: str, after: Any = None, **options: Any) -> None:
+        plan.add(Task(name, description=description, **options), after)
 
     add("generate", "write the library", call=shop.generate)
     add("find-typesetter", "look for the PDF program", call=shop.find_typesetter)

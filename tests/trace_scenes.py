@@ -32,7 +32,7 @@ class Spans:
     def named(self, name: str) -> list[ReadableSpan]:
         return [span for span in self.all() if span.name == name]
 
-    def one(self, name: str) -> ReadableSpan:
+    def only(self, name: str) -> ReadableSpan:
         [span] = self.named(name)
         return span
 

@@ -21,30 +21,30 @@ DESCRIPTION = "Print how many functions and files of Asterism each way through t
 BASELINE = Path(__file__).with_name("baseline.json")
 
 
-def table(found: list[Traced]) -> str:
+def table(traces: list[Traced]) -> str:
     """Markdown, with the figures of the baseline first."""
     baseline = json.loads(BASELINE.read_text(encoding="utf-8"))
     lines = [
         f"| way | functions at {baseline['commit']} | files | functions now | files | functions saved |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",
     ]
-    for one in found:
-        before, now = baseline["ways"][one.way.name], len(one.functions)
+    for path in traces:
+        before, now = baseline["ways"][path.way.name], len(path.functions)
         saved = f"{1 - now / before['functions']:.0%}"
         lines.append(
-            f"| {one.way.meaning} | {before['functions']} | {before['files']} | {now} | {len(one.files)} | {saved} |"
+            f"| {path.way.meaning} | {before['functions']} | {before['files']} | {now} | {len(path.files)} | {saved} |"
         )
     return "\n".join(lines)
 
 
-def document(found: list[Traced]) -> dict[str, object]:
+def document(traces: list[Traced]) -> dict[str, object]:
     return {
-        one.way.name: {
-            "functions": len(one.functions),
-            "files": len(one.files),
-            "names": sorted(map(str, one.functions)),
+        path.way.name: {
+            "functions": len(path.functions),
+            "files": len(path.files),
+            "names": sorted(map(str, path.functions)),
         }
-        for one in found
+        for path in traces
     }
 
 
@@ -53,17 +53,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("ways", nargs="*", metavar="WAY", help=f"one of {', '.join(WAYS)}; all if none is named")
     parser.add_argument("--tree", choices=WAYS, metavar="WAY", help="print the calls of this way, indented")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures and every function to this file")
-    given = parser.parse_args(arguments)
-    unknown = [name for name in given.ways if name not in WAYS]
+    options = parser.parse_args(arguments)
+    unknown = [name for name in options.ways if name not in WAYS]
     if unknown:
         parser.error(f"no such way: {', '.join(unknown)}; the ways are {', '.join(WAYS)}")
-    if given.tree is not None:
-        print(trace(WAYS[given.tree]).tree)
+    if options.tree is not None:
+        print(trace(WAYS[options.tree]).tree)
         return 0
-    found = [trace(WAYS[name]) for name in given.ways or WAYS]
-    print(table(found))
-    if given.json is not None:
-        given.json.write_text(json.dumps(document(found), indent=1) + "\n", encoding="utf-8")
+    traces = [trace(WAYS[name]) for name in options.ways or WAYS]
+    print(table(traces))
+    if options.json is not None:
+        options.json.write_text(json.dumps(document(traces), indent=1) + "\n", encoding="utf-8")
     return 0
 
 

@@ -148,5 +148,5 @@ def _property_lines(file: str) -> frozenset[int]:
         node.decorator_list[0].lineno
         for node in ast.walk(ast.parse(Path(file).read_text(encoding="utf-8")))
         if isinstance(node, ast.FunctionDef)
-        and any(isinstance(one, ast.Name) and one.id in PROPERTIES for one in node.decorator_list)
+        and any(isinstance(decorator, ast.Name) and decorator.id in PROPERTIES for decorator in node.decorator_list)
     )

@@ -75,20 +75,20 @@ def measure(checkout: Path, part: str, scale: float) -> Sample:
     )
     if done.returncode:
         raise RuntimeError(f"{part} in {checkout} exits with {done.returncode}:\n{done.stderr[-4000:]}")
-    found = json.loads(done.stdout.splitlines()[-1])
-    if not Path(found["package"]).is_relative_to(checkout.resolve()):
-        raise RuntimeError(f"{python} imports Asterism from {found['package']}, which is not in {checkout}")
-    return Sample(found["tasks"], found["wall"], found["cpu"])
+    measured = json.loads(done.stdout.splitlines()[-1])
+    if not Path(measured["package"]).is_relative_to(checkout.resolve()):
+        raise RuntimeError(f"{python} imports Asterism from {measured['package']}, which is not in {checkout}")
+    return Sample(measured["tasks"], measured["wall"], measured["cpu"])
 
 
 def compare(before: Path, after: Path, parts: Sequence[str], rounds: int, scale: float) -> list[Part]:
-    found: dict[str, tuple[list[Sample], list[Sample]]] = {part: ([], []) for part in parts}
+    samples_of: dict[str, tuple[list[Sample], list[Sample]]] = {part: ([], []) for part in parts}
     for number in range(rounds):
         for part in parts:
             print(f"round {number + 1} of {rounds}: {part}", file=sys.stderr, flush=True)
             for which in (0, 1) if number % 2 == 0 else (1, 0):
-                found[part][which].append(measure((before, after)[which], part, scale))
-    return [Part(part, *samples) for part, samples in found.items()]
+                samples_of[part][which].append(measure((before, after)[which], part, scale))
+    return [Part(part, *samples) for part, samples in samples_of.items()]
 
 
 def page(parts: Sequence[Part]) -> str:
@@ -115,17 +115,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies the size of all work (1)")
     parser.add_argument("--part", action="append", choices=PARTS, help="only this part; may be repeated")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample to this file")
-    given = parser.parse_args(arguments)
-    parts = compare(given.before, given.after, given.part or list(PARTS), given.rounds, given.scale)
+    options = parser.parse_args(arguments)
+    parts = compare(options.before, options.after, options.part or list(PARTS), options.rounds, options.scale)
     print(page(parts))
-    if given.json is not None:
+    if options.json is not None:
         samples = {part.name: {"before": _data(part.before), "after": _data(part.after)} for part in parts}
-        given.json.write_text(json.dumps(samples, indent=1) + "\n", encoding="utf-8")
+        options.json.write_text(json.dumps(samples, indent=1) + "\n", encoding="utf-8")
     return 0
 
 
 def _data(samples: Sequence[Sample]) -> list[dict[str, float]]:
-    return [{"tasks": one.tasks, "wall": one.wall, "cpu": one.cpu} for one in samples]
+    return [{"tasks": sample.tasks, "wall": sample.wall, "cpu": sample.cpu} for sample in samples]
 
 
 if __name__ == "__main__":

@@ -13,87 +13,87 @@ machine to machine and from hour to hour: read the ratios. All tasks do nothing,
 """
 
 
-def beside_others(found: speed.Comparison) -> str:
+def beside_others(comparison: speed.Comparison) -> str:
     text = f"""## Durable tasks per second
 
 The same graphs on SQLite files on the same disk, each engine in a process of its own, in its own recommended way of
 durable steps: tasks that wait for nothing (*wide*), one after the other (*chain*), and layers of {work.WIDTH} in which
 each task waits for three of the layer before (*layered*). Slow engines get fewer tasks; the time per task
-counts. The best of {_rounds(found)} alternating rounds. In brackets: how many times as fast Asterism is. A figure
+counts. The best of {_rounds(comparison)} alternating rounds. In brackets: how many times as fast Asterism is. A figure
 is listed only if each task left a record in the database of its engine.
 
 """
     head = ["engine", "version"]
     for shape in speed.SHAPES:
         head += [shape, "tasks"]
-    text += table(head, (_row(name, found) for name in found.speeds)) + "\n"
-    text += table(("bar", "found", ""), _bars(found)) + "\n"
-    for one in found.speeds.values():
-        text += f"- {one.name}: {one.settings}\n"
-    if found.missing:
-        text += f"- not installed, and so left out: {', '.join(found.missing)}\n"
+    text += table(head, (_row(name, comparison) for name in comparison.speeds)) + "\n"
+    text += table(("bar", "found", ""), _bars(comparison)) + "\n"
+    for peer in comparison.speeds.values():
+        text += f"- {peer.name}: {peer.settings}\n"
+    if comparison.missing:
+        text += f"- not installed, and so left out: {', '.join(comparison.missing)}\n"
     return text
 
 
-def _rounds(found: speed.Comparison) -> int:
-    return max(len(samples) for one in found.speeds.values() for samples in one.samples.values())
+def _rounds(comparison: speed.Comparison) -> int:
+    return max(len(samples) for peer in comparison.speeds.values() for samples in peer.samples.values())
 
 
-def _row(name: str, found: speed.Comparison) -> list[str]:
-    one = found.speeds[name]
-    cells = [one.name, one.version]
+def _row(name: str, comparison: speed.Comparison) -> list[str]:
+    peer = comparison.speeds[name]
+    cells = [peer.name, peer.version]
     for shape in speed.SHAPES:
-        factor = "" if name == "asterism" else f" ({_factor(found, name, shape):.1f}×)"
-        cells += [rate(one.rate(shape)) + factor, f"{one.tasks(shape):,}"]
+        factor = "" if name == "asterism" else f" ({_factor(comparison, name, shape):.1f}×)"
+        cells += [rate(peer.rate(shape)) + factor, f"{peer.tasks(shape):,}"]
     return cells
 
 
-def _factor(found: speed.Comparison, name: str, shape: str) -> float:
+def _factor(comparison: speed.Comparison, name: str, shape: str) -> float:
     """How many times as quick we are."""
-    return found.speeds["asterism"].rate(shape) / found.speeds[name].rate(shape)
+    return comparison.speeds["asterism"].rate(shape) / comparison.speeds[name].rate(shape)
 
 
-def _bars(found: speed.Comparison) -> list[tuple[str, str, str]]:
+def _bars(comparison: speed.Comparison) -> list[tuple[str, str, str]]:
     rows = []
     for name in ("dbos", "dbos_sync"):
-        if name not in found.speeds:
+        if name not in comparison.speeds:
             continue
         for shape in speed.SHAPES:
-            factor = _factor(found, name, shape)
-            what = f"{shape}: at least {speed.BAR_DBOS:g} times {found.speeds[name].name}"
+            factor = _factor(comparison, name, shape)
+            what = f"{shape}: at least {speed.BAR_DBOS:g} times {comparison.speeds[name].name}"
             rows.append((what, f"{factor:.1f}×", reached(factor, speed.BAR_DBOS)))
-    if found.others:
+    if comparison.others:
         for shape in speed.SHAPES:
-            next_one = max(found.others, key=lambda name: found.speeds[name].rate(shape))
-            factor = _factor(found, next_one, shape)
-            words = f"{factor:.1f} times {found.speeds[next_one].name}, the next"
+            next_one = max(comparison.others, key=lambda name: comparison.speeds[name].rate(shape))
+            factor = _factor(comparison, next_one, shape)
+            words = f"{factor:.1f} times {comparison.speeds[next_one].name}, the next"
             rows.append((f"{shape}: ahead of every other durable engine", words, reached(factor, 1.0)))
-    if "raw" in found.speeds:
-        slower = 1 / _factor(found, "raw", "chain")
+    if "raw" in comparison.speeds:
+        slower = 1 / _factor(comparison, "raw", "chain")
         what = f"chain: raw commits at most {speed.BAR_RAW:g} times as quick"
         rows.append((what, f"{slower:.2f}×", met(slower, speed.BAR_RAW)))
-    wide = found.speeds["asterism"].rate("wide")
+    wide = comparison.speeds["asterism"].rate("wide")
     rows.append((f"wide: at least {rate(speed.BAR_WIDE)}", rate(wide), reached(wide, speed.BAR_WIDE)))
     return rows
 
 
-def taken_up(found: resume.Resumed) -> str:
-    before, after, short = found.weight, found.compaction.weight, found.compaction
-    due = max(compaction.LONG_JOURNAL, compaction.STEPS_PER_TASK * found.tasks)
+def taken_up(resumed: resume.Resumed) -> str:
+    before, after, short = resumed.weight, resumed.compaction.weight, resumed.compaction
+    due = max(compaction.LONG_JOURNAL, compaction.STEPS_PER_TASK * resumed.tasks)
     text = f"""## Recovery after a crash
 
-A layered plan of {found.tasks:,} tasks whose process was killed (`SIGKILL`) when half of them had ended. Its journal
-says that {found.done:,} have: a snapshot of the initial plan, and {found.steps:,} steps since. No task
+A layered plan of {resumed.tasks:,} tasks whose process was killed (`SIGKILL`) when half of them had ended. Its journal
+says that {resumed.done:,} have: a snapshot of the initial plan, and {resumed.steps:,} steps since. No task
 that had ended was executed again.
 
 """
     text += table(
         ("what", "takes"),
         (
-            ("reading the plan", time_text(found.read)),
-            ("from the call until this process owns the plan and continues it", time_text(found.owned)),
-            ("from the call until the first task begins", time_text(found.begun)),
-            ("from the call until the rest is done", time_text(found.rest)),
+            ("reading the plan", time_text(resumed.read)),
+            ("from the call until this process owns the plan and continues it", time_text(resumed.owned)),
+            ("from the call until the first task begins", time_text(resumed.begun)),
+            ("from the call until the rest is done", time_text(resumed.rest)),
         ),
     )
     text += """
@@ -106,12 +106,12 @@ The size of the journal in the database, before and after compaction:
             ("records", f"{before.records:,}", f"{after.records:,}"),
             (
                 "snapshot, per task of the plan",
-                _bytes(before.snapshot, found.tasks),
-                _bytes(after.snapshot, found.tasks),
+                _bytes(before.snapshot, resumed.tasks),
+                _bytes(after.snapshot, resumed.tasks),
             ),
-            ("steps, per completed task", _bytes(before.steps, found.done), _bytes(after.steps, found.done)),
-            ("the whole file, with the runs, per task of the plan", _bytes(before.file, found.tasks), ""),
-            ("reading it", time_text(found.read), time_text(short.read)),
+            ("steps, per completed task", _bytes(before.steps, resumed.done), _bytes(after.steps, resumed.done)),
+            ("the whole file, with the runs, per task of the plan", _bytes(before.file, resumed.tasks), ""),
+            ("reading it", time_text(resumed.read), time_text(short.read)),
         ),
     )
     return (

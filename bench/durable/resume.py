@@ -99,9 +99,9 @@ def measure(tasks: int = TASKS, rounds: int = ROUNDS) -> Resumed:
         rest = rounded(_until_the_end, 1)
         compactions = rounded(_shortened)
     best = Compaction(
-        min(one.whole for one in compactions),
-        min(one.still for one in compactions),
-        min(one.read for one in compactions),
+        min(sample.whole for sample in compactions),
+        min(sample.still for sample in compactions),
+        min(sample.read for sample in compactions),
         compactions[0].weight,
     )
     return Resumed(tasks, len(done(kept)), kept.steps, min(reads), owned, begun, rest[0], weight, best)
@@ -142,8 +142,8 @@ async def _on_copy(left: Path, what: Callable[[Fleet], Awaitable[Value]]) -> Val
             gc.collect()
             return await what(fleet)
     finally:
-        for one in left.parent.glob("copy.db*"):
-            one.unlink()
+        for file in left.parent.glob("copy.db*"):
+            file.unlink()
 
 
 # -- what is measured --------------------------------------------------------------------------------------------------
@@ -233,8 +233,8 @@ async def _shortened(fleet: Fleet) -> Compaction:
             whole = time.perf_counter() - began
     finally:
         compaction.LONG_JOURNAL, compaction.STEPS_PER_TASK = limits
-    found, _ = await journal_store.read_head(fleet.store, half.NAME)
-    if found.first <= before:
+    head, _ = await journal_store.read_head(fleet.store, half.NAME)
+    if head.first <= before:
         raise AssertionError("the journal was not shortened")
     read = await _read(fleet)
     return Compaction(whole, watch.longest, read, weigh(Path(fleet.store.url.removeprefix("sqlite:///"))))

@@ -73,7 +73,8 @@ def compare(peers: Sequence[str] = tuple(PEERS), rounds: int = ROUNDS, tasks: in
     for _ in range(rounds):
         for name, speed in speeds.items():
             limit = load(name).LIMIT
-            for shape, sample in zip(SHAPES, measure(name, [tasks or limit[one] for one in SHAPES]), strict=True):
+            sizes = [tasks or limit[shape] for shape in SHAPES]
+            for shape, sample in zip(SHAPES, measure(name, sizes), strict=True):
                 speed.samples[shape].append(sample)
     return Comparison(speeds, [name for name in peers if name not in speeds])
 

@@ -54,7 +54,7 @@ async def asterism(url: str, jobs: int) -> tuple[float, float]:
     async with await Fleet.open(url) as fleet:
         flow = await fleet.workflows.add(Workflow("nothing", call=NOTHING))
         began, cpu = time.perf_counter(), time.process_time()
-        await fleet.create_many(flow, ({"number": one} for one in range(jobs)))
+        await fleet.create_many(flow, ({"number": job} for job in range(jobs)))
         return time.perf_counter() - began, time.process_time() - cpu
 
 
@@ -81,22 +81,22 @@ QUEUES: dict[str, Create] = {"asterism": asterism, "pgqueuer": pgqueuer}
 
 
 def compare(rounds: int = 5, jobs: int = JOBS) -> list[Creation]:
-    found = [Creation(name, jobs) for name in QUEUES if find_spec(name) is not None]
+    creations = [Creation(name, jobs) for name in QUEUES if find_spec(name) is not None]
     with server() as running:
         for _ in range(rounds):
-            for one in found:
-                measure(running, one)
-    return found
+            for creation in creations:
+                measure(running, creation)
+    return creations
 
 
-def measure(running: Server, one: Creation) -> None:
+def measure(running: Server, creation: Creation) -> None:
     """One more round of a queue."""
     with database(running) as url, loop.runner() as runner:
         before = _processor_time(running)
-        seconds, client = runner.run(QUEUES[one.name](url, one.jobs))
-        one.seconds.append(seconds)
-        one.client.append(client)
-        one.server.append(_processor_time(running) - before)
+        seconds, client = runner.run(QUEUES[creation.name](url, creation.jobs))
+        creation.seconds.append(seconds)
+        creation.client.append(client)
+        creation.server.append(_processor_time(running) - before)
 
 
 def _processor_time(running: Server) -> float:

@@ -74,7 +74,7 @@ async def _round(folder: Path, sizes: Sizes, *, through_gateway: bool) -> float:
                 assert device.stdout is not None
                 assert await asyncio.to_thread(device.stdout.readline) == b"joined\n"
             began = time.perf_counter()
-            runs = await fleet.create_many(flow, ({"number": one} for one in range(sizes.runs)))
+            runs = await fleet.create_many(flow, ({"number": job} for job in range(sizes.runs)))
             for run in reversed(runs):  # one look finds most of them ended
                 await fleet.wait(run.id)
             return sizes.runs / (time.perf_counter() - began)

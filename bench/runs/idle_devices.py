@@ -76,12 +76,12 @@ async def _measure(folder: Path, sizes: Sizes) -> Measured:
 
 async def _watch(fleet: Fleet, server: int, empty: float, sizes: Sizes) -> Measured:
     began, used = time.perf_counter(), _processor(server)
-    first = {one.id: one.beat_at for one in await fleet.store.sessions()}
+    first = {session.id: session.beat_at for session in await fleet.store.sessions()}
     await asyncio.sleep(sizes.seconds)
     took, used = time.perf_counter() - began, _processor(server) - used
     now = fleet.store.clock()
-    sessions = [one for one in await fleet.store.sessions() if one.slots and one.reachable(now)]
-    beats = sum(one.beat_at != first.get(one.id) for one in sessions)
+    sessions = [session for session in await fleet.store.sessions() if session.slots and session.reachable(now)]
+    beats = sum(session.beat_at != first.get(session.id) for session in sessions)
     return Measured(sizes.devices, took, used / took, _memory(server) - empty, beats, sizes.devices - len(sessions))
 
 

@@ -84,7 +84,7 @@ def device(url: str, name: str = "other") -> Iterator[None]:
 async def measure(store: str, url: str, samples: int = SAMPLES) -> Latency:
     """One run at a time, each created when the one before has ended."""
     chance = random.Random(1)
-    found: list[tuple[float, float, float, float]] = []
+    latencies: list[tuple[float, float, float, float]] = []
     async with await Fleet.open(url) as fleet:
         flow = await fleet.workflows.add(Workflow("moment", call=MOMENT))
         for number in range(WARM_UP + samples):
@@ -97,9 +97,9 @@ async def measure(store: str, url: str, samples: int = SAMPLES) -> Latency:
             assert ended.error is None, ended.error
             assert ended.output >= began, "the clocks of two processes differ here"
             if number >= WARM_UP:
-                found.append((created - began, ended.output - began, known - began, known - ended.output))
+                latencies.append((created - began, ended.output - began, known - began, known - ended.output))
             await asyncio.sleep(chance.uniform(0.0, LONGEST_PAUSE))
-    return Latency(store, samples, *(Spread.of(column) for column in zip(*found, strict=True)))
+    return Latency(store, samples, *(Spread.of(column) for column in zip(*latencies, strict=True)))
 
 
 def sqlite(samples: int = SAMPLES) -> Latency:

@@ -185,30 +185,30 @@ async def time_plans(where: str, system: System, number: int, rounds: int) -> li
 async def _sqlite(runs: int, plans: int, rounds: int) -> list[ListTime]:
     with tempfile.TemporaryDirectory() as folder:
         async with sqlite_runs(Path(folder), runs) as store:
-            found = await time_runs("SQLite", store, runs, rounds)
+            times = await time_runs("SQLite", store, runs, rounds)
         async with LocalSystem(Fleet(await SqliteStore.open(Path(folder) / "plans.db"))) as system:
             await insert_plans(system.fleet.store, plans)
-            found += await time_plans("SQLite", system, plans, rounds)
+            times += await time_plans("SQLite", system, plans, rounds)
     async with serving() as running, running.clients(1) as [client]:
         await insert_plans(running.fleet.store, plans)
-        return found + await time_plans("HTTP, SQLite", client, plans, rounds)
+        return times + await time_plans("HTTP, SQLite", client, plans, rounds)
 
 
 async def _postgres(url: str, runs: int, plans: int, rounds: int) -> list[ListTime]:
     async with postgres_runs(url, runs) as store:
-        found = await time_runs("PostgreSQL", store, runs, rounds)
+        times = await time_runs("PostgreSQL", store, runs, rounds)
     async with LocalSystem(Fleet(await PostgresStore.open(url))) as system:
         await insert_plans(system.fleet.store, plans)
-        return found + await time_plans("PostgreSQL", system, plans, rounds)
+        return times + await time_plans("PostgreSQL", system, plans, rounds)
 
 
 def measure(runs: int = RUNS, plans: int = PLANS, rounds: int = 3) -> list[ListTime]:
-    found = asyncio.run(_sqlite(runs, plans, rounds))
+    times = asyncio.run(_sqlite(runs, plans, rounds))
     with server() as running, database(running) as url:
-        return found + asyncio.run(_postgres(url, runs, plans, rounds))
+        return times + asyncio.run(_postgres(url, runs, plans, rounds))
 
 
-def page(found: list[ListTime]) -> str:
+def page(times: list[ListTime]) -> str:
     text = f"""## Lists of a large store
 
 A part of `runs list` at {RUNS:,} runs, and a page of `plan list` at {PLANS:,} plans, of {PAGE} items each. A part of a
@@ -226,6 +226,6 @@ list of runs looks at a bounded number of runs; a command reads part after part 
             time_text(item.whole),
             "met" if item.longest <= BAR else "**missed**",
         )
-        for item in found
+        for item in times
     ]
     return text + table(("store", "list", "items", "longest part", "parts", "together", "bar"), rows)

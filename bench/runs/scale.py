@@ -80,13 +80,13 @@ def growth(costs: Sequence[Cost], what: Callable[[Cost], float]) -> float:
 
 def measure(sizes: Sequence[int] = SIZES, repeats: int = 3, rounds: int = 2) -> list[Cost]:
     """Turn by turn, so that a slow moment of the machine hits all; the least of each counts."""
-    found: dict[int, list[Cost]] = {devices: [] for devices in sizes}
+    costs_of: dict[int, list[Cost]] = {devices: [] for devices in sizes}
     with server() as running:
         for _ in range(rounds):
             for devices in sizes:
                 with database(running) as url:
-                    found[devices].append(asyncio.run(at_size(url, devices, repeats)))
-    return [Cost(*map(min, zip(*map(astuple, costs), strict=True))) for costs in found.values()]
+                    costs_of[devices].append(asyncio.run(at_size(url, devices, repeats)))
+    return [Cost(*map(min, zip(*map(astuple, costs), strict=True))) for costs in costs_of.values()]
 
 
 async def at_size(url: str, devices: int, repeats: int) -> Cost:
@@ -102,9 +102,9 @@ async def at_size(url: str, devices: int, repeats: int) -> Cost:
         lost = await scene.count("losses")
         await scene.make_room()
         giving = await best(monitor.run_pass, 1)
-        given = await scene.count("given")
+        assigned = await scene.count("given")
         creating = await best(scene.create, repeats) / CREATED
-    return Cost(devices, devices * RUNS_PER_DEVICE, beats, idle, losing, lost, giving, given, creating)
+    return Cost(devices, devices * RUNS_PER_DEVICE, beats, idle, losing, lost, giving, assigned, creating)
 
 
 async def best(action: Callable[[], Awaitable[object]], repeats: int) -> float:

@@ -164,10 +164,10 @@ async def with_device(store: Store, slots: int, measure: Callable[[Fleet, Workfl
         flow = await fleet.workflows.add(Workflow("nothing", call=NOTHING))
         await one_run(fleet, flow)
         tune_gc()  # as `asterism device join` does
-        found = await measure(fleet, flow)
+        measured = await measure(fleet, flow)
         agent.drain()
         await living
-        return found
+        return measured
 
 
 async def one_run(fleet: Fleet, flow: Workflow) -> None:
@@ -217,7 +217,7 @@ async def creation(path: Path, number: int) -> tuple[float, float]:
     """Runs that are created per second, and the same by processor time."""
     async with Fleet(await SqliteStore.open(path)) as fleet:
         flow = await fleet.workflows.add(Workflow("nothing", call=NOTHING))
-        inputs = [{"number": one} for one in range(number)]
+        inputs = [{"number": job} for job in range(number)]
         began, cpu = time.perf_counter(), time.process_time()
         await fleet.create_many(flow, inputs)
         return number / (time.perf_counter() - began), number / (time.process_time() - cpu)
@@ -230,7 +230,7 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
 
 def measure(sizes: Sizes = FULL) -> Measured:
     """Turn by turn, so that a slow moment of the machine hits all; the best of each counts."""
-    found: list[tuple[float, ...]] = []
+    samples: list[tuple[float, ...]] = []
     with scratch() as folder:
         for turn in range(sizes.rounds):
             commits, rows = raw(folder / f"raw-{turn}.db", sizes)
@@ -240,7 +240,7 @@ def measure(sizes: Sizes = FULL) -> Measured:
                 _in_file(folder / f"many-{turn}.db", IN_FLIGHT, lambda f, w: together(f, w, sizes.in_flight, IN_FLIGHT))
             )
             created = _run(creation(folder / f"created-{turn}.db", sizes.created))
-            found.append((commits, rows, records, alone, many, *created))
+            samples.append((commits, rows, records, alone, many, *created))
         writes = _run(writes_per_run(folder / "writes.db"))
-    commits, rows, records, alone, many, *rates = (max(column) for column in zip(*found, strict=True))
+    commits, rows, records, alone, many, *rates = (max(column) for column in zip(*samples, strict=True))
     return Measured(commits, rows, records, alone, many, writes, *rates)

@@ -20,9 +20,9 @@ class Calls:
 
 
 def measure() -> list[Calls]:
-    found = {}
+    figures = {}
     with tempfile.TemporaryDirectory() as folder:
         for cache in (None, Path(folder) / "cache.json"):
             with GitHubServer(scenes.world_of()) as server:
-                found[cache is not None] = cycles.figures(server, cache)
-    return [Calls(kind, *found[False][kind], *found[True][kind]) for kind in found[False]]
+                figures[cache is not None] = cycles.figures(server, cache)
+    return [Calls(kind, *figures[False][kind], *figures[True][kind]) for kind in figures[False]]

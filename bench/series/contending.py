@@ -120,10 +120,10 @@ PLACES: dict[str, Place] = {
 
 
 def measure(contenders: int = CONTENDERS, alone: int = 100, names: list[str] | None = None) -> list[Measured]:
-    found = [_in_memory(contenders, alone)]
+    measured = [_in_memory(contenders, alone)]
     for name in PLACES if names is None else names:
-        found.append(_on(name, PLACES[name], contenders, alone))
-    return found
+        measured.append(_on(name, PLACES[name], contenders, alone))
+    return measured
 
 
 def _in_memory(contenders: int, alone: int) -> Measured:
@@ -131,9 +131,9 @@ def _in_memory(contenders: int, alone: int) -> Measured:
         register, began = StoreRegister(MemoryStore()), time.perf_counter()
         retry = RetryOptions(tries=tries, deadline=None)
         asked = (claim(register, NAME, Claim(number + 1), retry=retry) for number in range(contenders))
-        found = await asyncio.gather(*asked, return_exceptions=True)
-        told = sum(isinstance(one, Contended) for one in found)
-        return time.perf_counter() - began, sum(getattr(one, "tries", 0) for one in found), told
+        outcomes = await asyncio.gather(*asked, return_exceptions=True)
+        told = sum(isinstance(outcome, Contended) for outcome in outcomes)
+        return time.perf_counter() - began, sum(getattr(outcome, "tries", 0) for outcome in outcomes), told
 
     rate = asyncio.run(_one_after_the_other(StoreRegister(MemoryStore()), alone))
     last, tries, _ = asyncio.run(all_of_them(0))
@@ -162,8 +162,8 @@ def _on(name: str, place: Place, contenders: int, alone: int) -> Measured:
                 commands = [[*words, "--issue", str(issue + 1)] for issue in range(contenders)]
                 ended[tries] = all_at_once(commands, inside, **where.environment)
     _one_winner(ended[0], contenders)
-    told = sum(one.code == 76 for one in ended[5])
-    last, told_last = (max(one.after for one in ended[tries]) for tries in (0, 5))
+    told = sum(process.code == 76 for process in ended[5])
+    last, told_last = (max(process.after for process in ended[tries]) for tries in (0, 5))
     return Measured(name, rate, contenders, last, _tries(ended[0]), told, told_last)
 
 
@@ -178,11 +178,11 @@ async def _one_after_the_other(register: SeriesRegister, number: int) -> float:
 
 def _one_winner(ended: list[Ended], contenders: int) -> None:
     """What was measured has to be right, or it is no figure."""
-    codes = sorted(one.code for one in ended)
+    codes = sorted(process.code for process in ended)
     if codes != [0] + [75] * (contenders - 1):
-        wrong = next((one for one in ended if one.code not in (0, 75)), None)
+        wrong = next((process for process in ended if process.code not in (0, 75)), None)
         raise AssertionError(f"not one winner and all others queued: {codes}, {wrong}")
 
 
 def _tries(ended: list[Ended]) -> int:
-    return sum(int(json.loads(one.out)["tries"]) for one in ended)
+    return sum(int(json.loads(process.out)["tries"]) for process in ended)

@@ -15,8 +15,8 @@ def rate(value: float) -> str:
     return f"{value:,.0f}/s" if value >= 20 else f"{value:.1f}/s"
 
 
-def claims(found: list[contending.Measured]) -> str:
-    number = found[0].contenders
+def claims(places: list[contending.Measured]) -> str:
+    number = places[0].contenders
     text = f"""## Claims at the same moment
 
 *Alone* is one client that claims one issue after the other on one connection, without other clients. The other columns
@@ -32,13 +32,13 @@ queued, or there would be no figure here. A late try is followed by a pause of {
         ("register", "alone", "last answer", "claims", "tries per claim"),
         (
             (
-                one.name,
-                rate(one.alone),
-                time_text(one.last),
-                rate(one.rate),
-                f"{one.tries / one.contenders:.1f}",
+                place.name,
+                rate(place.alone),
+                time_text(place.last),
+                rate(place.rate),
+                f"{place.tries / place.contenders:.1f}",
             )
-            for one in found
+            for place in places
         ),
     )
     text += """
@@ -49,17 +49,17 @@ The same with `--tries 5`, after which a client reports contention (exit code 76
 """
     text += table(
         ("register", "claimed or queued", "contended", "last answer"),
-        ((one.name, str(number - one.told), str(one.told), time_text(one.told_last)) for one in found),
+        ((place.name, str(number - place.told), str(place.told), time_text(place.told_last)) for place in places),
     )
-    on_git = [one for one in found if "file" in one.name]
+    on_git = [place for place in places if "file" in place.name]
     bars = [
-        (f"{number} on `file://` within {contending.BAR:g} s", time_text(one.last), met(one.last, contending.BAR))
-        for one in on_git
+        (f"{number} on `file://` within {contending.BAR:g} s", time_text(place.last), met(place.last, contending.BAR))
+        for place in on_git
     ]
     return text + ("\n" + table(("bar", "found", ""), bars) if bars else "")
 
 
-def requests(found: list[calls.Calls]) -> str:
+def requests(kinds: list[calls.Calls]) -> str:
     text = """## Requests of a sync
 
 One `asterism series sync` by a new process, on a repository with one series: the number of requests it makes,
@@ -71,7 +71,7 @@ does not count.
     return text + table(
         ("cycle", "requests", "counted", "with `--cache`", "counted"),
         (
-            (one.kind, str(one.requests), str(one.counted), str(one.cached_requests), str(one.cached_counted))
-            for one in found
+            (kind.kind, str(kind.requests), str(kind.counted), str(kind.cached_requests), str(kind.cached_counted))
+            for kind in kinds
         ),
     )

@@ -32,11 +32,11 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> Spans:
 async def test_the_runs_of_a_plan_are_in_its_trace(stage: Stage, spans: Spans) -> None:
     await stage.orchestrator().run(chain("a", "b"))
     runs = await stage.store.find(Query())
-    assert [run.traceparent for run in runs] == [traceparent(spans.one(f"task {name}")) for name in "ab"]
+    assert [run.traceparent for run in runs] == [traceparent(spans.only(f"task {name}")) for name in "ab"]
     for name, executed in zip("ab", spans.named("run plan:nightly"), strict=True):
-        assert parent(executed) == ids(spans.one(f"task {name}"))[1]  # the device continues the trace
+        assert parent(executed) == ids(spans.only(f"task {name}"))[1]  # the device continues the trace
     assert len({ids(span)[0] for span in spans.all()}) == 1
-    assert (await stage.load()).head.traceparent == traceparent(spans.one("plan nightly"))
+    assert (await stage.load()).head.traceparent == traceparent(spans.only("plan nightly"))
 
 
 @pytest.mark.virtual_time
@@ -49,7 +49,7 @@ async def test_the_next_owner_continues_the_trace(stage: Stage, spans: Spans) ->
     before, after = spans.named("plan nightly")
     assert ids(after)[0] == ids(before)[0]
     assert parent(after) == ids(before)[1]
-    assert ids(spans.one("task b"))[0] == ids(before)[0]
+    assert ids(spans.only("task b"))[0] == ids(before)[0]
 
 
 @pytest.mark.virtual_time
@@ -96,7 +96,7 @@ async def test_a_device_without_a_tracer_hands_the_span_of_the_creator_on() -> N
 
 async def test_a_device_with_a_tracer_makes_a_span_of_its_own(spans: Spans) -> None:
     value = await executed(made(traceparent=SPAN), Workflow("w", argv=PRINT))
-    own = spans.one("run w")
+    own = spans.only("run w")
     assert value.strip() == traceparent(own)
     assert f"{ids(own)[0]:032x}" in SPAN
     assert f"{parent(own):016x}" in SPAN

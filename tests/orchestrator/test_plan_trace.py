@@ -59,18 +59,18 @@ def test_a_plan_is_one_trace_and_tasks_link_to_their_dependencies(spans: Spans) 
     plan.add(Task("b", call=after(2)))
     plan.add(Task("c", call=after(3)), after=["a", "b"])
     orchestrate(plan)
-    root = spans.one("plan nightly")
+    root = spans.only("plan nightly")
     assert spans.names() == ["plan nightly", "task a", "task b", "task c"]
     assert {ids(span)[0] for span in spans.all()} == {ids(root)[0]}
     assert root.parent is None
-    assert all(parent(spans.one(f"task {name}")) == ids(root)[1] for name in "abc")
-    assert {link.context.span_id for link in spans.one("task c").links} == {
-        ids(spans.one("task a"))[1],
-        ids(spans.one("task b"))[1],
+    assert all(parent(spans.only(f"task {name}")) == ids(root)[1] for name in "abc")
+    assert {link.context.span_id for link in spans.only("task c").links} == {
+        ids(spans.only("task a"))[1],
+        ids(spans.only("task b"))[1],
     }
-    assert (seconds(root), seconds(spans.one("task c"))) == (5, 3)  # by the clock of the plan
+    assert (seconds(root), seconds(spans.only("task c"))) == (5, 3)  # by the clock of the plan
     assert attributes(root)["asterism.plan.state"] == "completed"
-    assert attributes(spans.one("task c")) == {
+    assert attributes(spans.only("task c")) == {
         "asterism.plan": "nightly",
         "asterism.task": "c",
         "asterism.attempt": 1,
@@ -86,7 +86,7 @@ def test_each_attempt_is_a_span_and_a_failure_is_an_error(spans: Spans) -> None:
     assert all(span.status.status_code is StatusCode.ERROR for span in attempts)
     assert "it broke" in str(attempts[0].status.description)
     assert [[link.context.span_id for link in span.links] for span in attempts] == [[], [ids(attempts[0])[1]]]
-    assert spans.one("plan plan").status.status_code is StatusCode.ERROR
+    assert spans.only("plan plan").status.status_code is StatusCode.ERROR
 
 
 def test_cycles_editor_calls_and_holds_have_spans_with_the_names_of_models(spans: Spans) -> None:
@@ -99,8 +99,8 @@ def test_cycles_editor_calls_and_holds_have_spans_with_the_names_of_models(spans
     assert attributes(call)["gen_ai.usage.output_tokens"] == 10
     assert "gen_ai.request.seed" not in attributes(call)
     assert attributes(cycle)["asterism.cycle.outcome"] == "empty"
-    assert [link.context.span_id for link in cycle.links] == [ids(spans.one("task a"))[1]]
-    assert seconds(spans.one("hold b")) == 2
+    assert [link.context.span_id for link in cycle.links] == [ids(spans.only("task a"))[1]]
+    assert seconds(spans.only("hold b")) == 2
 
 
 def test_names_attributes_and_values_of_spans_are_few_however_large_the_plan(spans: Spans) -> None:
@@ -128,8 +128,8 @@ def test_names_attributes_and_values_of_spans_are_few_however_large_the_plan(spa
         assert len(span.status.description or "") <= trace_context.LONGEST_ERROR
         for value in attributes(span).values():
             assert not isinstance(value, tuple) or len(value) <= MOST_LISTED
-    assert len(spans.one("task last").links) == MOST_LISTED
-    assert spans.one("task last").status.description is not None
+    assert len(spans.only("task last").links) == MOST_LISTED
+    assert spans.only("task last").status.description is not None
     assert max(len(attributes(span)["asterism.cycle.tasks"]) for span in spans.named("edit cycle")) == MOST_LISTED
 
 
@@ -156,8 +156,8 @@ async def test_the_work_gets_its_span_as_context_variable_and_header(spans: Span
         Task("command", argv=[sys.executable, "-c", "import os; print(os.environ['TRACEPARENT'])"]),
     )
     result = await Orchestrator(devices=[LocalDevice("here")]).run(plan)
-    assert seen["function"] == traceparent(spans.one("task function"))
-    assert result["command"].value.strip() == traceparent(spans.one("task command"))
+    assert seen["function"] == traceparent(spans.only("task function"))
+    assert result["command"].value.strip() == traceparent(spans.only("task command"))
     with spans.tracer.start_as_current_span("request") as span:
         assert span_headers({"a": "b"}) == {"traceparent": trace_context.traceparent_of(span.get_span_context())}
         assert span_headers({"Traceparent": "mine"}) == {}
@@ -166,7 +166,7 @@ async def test_the_work_gets_its_span_as_context_variable_and_header(spans: Span
 def test_a_plan_inside_a_span_belongs_to_its_trace(spans: Spans) -> None:
     with spans.tracer.start_as_current_span("release"):
         orchestrate(independent(Task("a", call=after(1))))
-    assert parent(spans.one("plan plan")) == ids(spans.one("release"))[1]
+    assert parent(spans.only("plan plan")) == ids(spans.only("release"))[1]
 
 
 def test_secrets_are_masked_in_the_error_of_a_span(spans: Spans, monkeypatch: pytest.MonkeyPatch) -> None:

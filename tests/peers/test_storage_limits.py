@@ -313,23 +313,25 @@ TOO_MUCH: dict[str, Run] = {
     ),
     "times": LINE.changed(not_before=float(MAX_NUMBER) + 10.0, waiting_since=float(MAX_NUMBER)),
     "devices": LINE.changed(
-        avoid=tuple(f"d{one}" for one in range(MAX_ENTRIES + 1)),
-        declined={f"d{one}": "no" for one in range(MAX_ENTRIES + 1)},
+        avoid=tuple(f"d{number}" for number in range(MAX_ENTRIES + 1)),
+        declined={f"d{number}": "no" for number in range(MAX_ENTRIES + 1)},
     ),
     "assignments beside": LINE.changed(
-        previous=tuple(Assignment("d", 1, float(one), 2.0, "timeout", "z") for one in range(MAX_ENTRIES + 1))
+        previous=tuple(Assignment("d", 1, float(number), 2.0, "timeout", "z") for number in range(MAX_ENTRIES + 1))
     ),
     "a detail": LINE.changed(previous=(Assignment("d", 1, 1.0, 2.0, "timeout", "y" * (LONGEST_TEXT + 1)),)),
     "details": LINE.changed(
         status=REASSIGNING,
         epoch=45,
-        previous=tuple(Assignment("d", one, 1.0, 2.0, "timeout", "y" * 95_000) for one in range(1, 46)),
+        previous=tuple(Assignment("d", number, 1.0, 2.0, "timeout", "y" * 95_000) for number in range(1, 46)),
     ),
     "results": LINE.changed(superseded=(Superseded("d", 1, 1.0, "y" * 4_200_000),)),
-    "many results": LINE.changed(superseded=tuple(Superseded("d", 1, float(one)) for one in range(MAX_ENTRIES + 1))),
+    "many results": LINE.changed(
+        superseded=tuple(Superseded("d", 1, float(number)) for number in range(MAX_ENTRIES + 1))
+    ),
     "everything": LINE.changed(
         story=(*noise(15, "y" * 90_000), *LINE.story, *noise(60, "y" * 90_000)),
-        scores={"y" * 400 + str(one): 1.0 for one in range(3_000)},
+        scores={"y" * 400 + str(number): 1.0 for number in range(3_000)},
     ),
     "what is written longer than it is": LINE.changed(story=(*LINE.story, *noise(30, "\N{BEER MUG}" * 90_000))),
 }

@@ -57,7 +57,7 @@ def installed(name: str) -> bool:
         return False
 
 
-def recorded(found: int, tasks: int, what: str) -> None:
+def recorded(count: int, tasks: int, what: str) -> None:
     """Raise unless every task left a record."""
-    if found < tasks:
-        raise AssertionError(f"{found} {what} for {tasks} tasks: not every task was recorded")
+    if count < tasks:
+        raise AssertionError(f"{count} {what} for {tasks} tasks: not every task was recorded")

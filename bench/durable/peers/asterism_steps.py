@@ -61,8 +61,8 @@ def session(folder: Path) -> Iterator[Measure]:
         sample = _run(path, graph)
         check(graph, trace)
         with closing(connect(path)) as connection:
-            found = connection.execute("SELECT count(*) FROM runs WHERE status = 'completed'").fetchone()[0]
-        recorded(found, len(graph), "completed runs")
+            completed = connection.execute("SELECT count(*) FROM runs WHERE status = 'completed'").fetchone()[0]
+        recorded(completed, len(graph), "completed runs")
         return sample
 
     yield measure

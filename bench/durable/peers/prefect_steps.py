@@ -79,7 +79,7 @@ def _measure(graph: Graph, results: Path) -> Sample:
 
 
 def _results(folder: Path) -> int:
-    return sum(1 for one in folder.iterdir() if one.is_file()) if folder.exists() else 0
+    return sum(1 for path in folder.iterdir() if path.is_file()) if folder.exists() else 0
 
 
 @contextmanager

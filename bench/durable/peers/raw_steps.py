@@ -56,9 +56,9 @@ def session(folder: Path) -> Iterator[Measure]:
             with loop.runner() as runner:
                 runner.get_loop()
                 sample = timed(len(graph), lambda: runner.run(_all(connection, len(graph))))
-            found = connection.execute("SELECT count(*) FROM steps WHERE status = 'completed'").fetchone()[0]
+            completed = connection.execute("SELECT count(*) FROM steps WHERE status = 'completed'").fetchone()[0]
         check(graph, trace)
-        recorded(found, len(graph), "rows")
+        recorded(completed, len(graph), "rows")
         return sample
 
     yield measure

@@ -59,7 +59,7 @@ async def create(fleet: Fleet, flow: Workflow, number: int) -> None:
     left = iter(range(number))
 
     async def creator() -> None:
-        for one in left:
-            await fleet.create(flow, {"number": one})
+        for job in left:
+            await fleet.create(flow, {"number": job})
 
     await asyncio.gather(*(creator() for _ in range(min(AT_ONCE, number))))

@@ -74,7 +74,7 @@ class Ended:
 
 async def create(fleet: Fleet, number: int) -> None:
     flow = await fleet.workflows.add(Workflow("nothing", call=NOTHING))
-    await fleet.create_many(flow, ({"number": one} for one in range(number)))
+    await fleet.create_many(flow, ({"number": job} for job in range(number)))
 
 
 async def until(event: asyncio.Event, living: Sequence[asyncio.Task[None]]) -> None:

@@ -38,7 +38,7 @@ async def work(url: str, jobs: int, batch: int, workers: int) -> Timing:
         await app.schema_manager.apply_schema_async()
         began = time.perf_counter()
         for first in range(0, jobs, AT_ONCE):
-            await nothing.batch_defer_async(*({"number": one} for one in range(first, min(jobs, first + AT_ONCE))))
+            await nothing.batch_defer_async(*({"number": job} for job in range(first, min(jobs, first + AT_ONCE))))
         created, cpu = time.perf_counter(), time.process_time()
         options = {"concurrency": batch, "wait": False, "install_signal_handlers": False, "listen_notify": False}
         await asyncio.gather(*(app.run_worker_async(**options) for _ in range(workers)))

@@ -18,7 +18,7 @@ from tests.base.cel.cel_child import NAMES, Child, child
 
 BOMBS = {
     "nested macros": nested(9),
-    "nested macros over data": "".join(f"result.items.all({one}, " for one in "abcd") + "d >= 0" + ")" * 4,
+    "nested macros over data": "".join(f"result.items.all({name}, " for name in "abcd") + "d >= 0" + ")" * 4,
     "doubled text": doubled(),
     "doubled text of data": doubled("status"),
     "doubled list": doubled("[status]"),
