@@ -156,8 +156,8 @@ class AttemptLog:
 
     def chunks(self) -> list[LogChunk]:
         """All that is kept: the head and the tail."""
-        found = [LogChunk(1, tuple(self._head))] if self._head else []
-        return [*found, LogChunk(self._tail_first, tuple(self._tail))] if self._tail else found
+        chunks = [LogChunk(1, tuple(self._head))] if self._head else []
+        return [*chunks, LogChunk(self._tail_first, tuple(self._tail))] if self._tail else chunks
 
     @property
     def _tail_first(self) -> int:

@@ -29,17 +29,17 @@ def always_skipped(order: Sequence[str], edges: Edges, any_joins: frozenset[str]
     are the tasks with ``join: any``."""
     conditions = _Conditions()
     for targets in edges.values():
-        for source, terms in targets.items():
-            conditions.add(source, terms)
+        for source, condition in targets.items():
+            conditions.add(source, condition)
     if not conditions.exclude_each_other():
         return
     needs: dict[str, int] = {}  # the conditions that have to hold for a task to start, as bits
     skipped: set[str] = set()
     for task in order:
         paths = {
-            source: 0 if terms[0] == "always" else needs[source] | conditions.bit(source, terms)
-            for source, terms in edges[task].items()
-            if source not in skipped or terms[0] == "always"
+            source: 0 if condition[0] == "always" else needs[source] | conditions.bit(source, condition)
+            for source, condition in edges[task].items()
+            if source not in skipped or condition[0] == "always"
         }
         if task in any_joins:
             needs[task] = _common(paths.values())
@@ -47,9 +47,9 @@ def always_skipped(order: Sequence[str], edges: Edges, any_joins: frozenset[str]
         needs[task] = _all(paths.values())
         if len(paths) < len(edges[task]):
             skipped.add(task)  # the task above it is reported
-        elif len(paths) > 1 and (found := conditions.contradiction(needs[task])) is not None:
+        elif len(paths) > 1 and (contradiction := conditions.contradiction(needs[task])) is not None:
             skipped.add(task)
-            yield task, _explanation(task, paths, conditions, found)
+            yield task, _explanation(task, paths, conditions, contradiction)
 
 
 _NO_CONDITION = (("completion", None), ("teardown", None))
@@ -60,9 +60,11 @@ def skipped_cleanups(edges: Edges) -> Iterator[tuple[str, str]]:
     for task, sources in edges.items():
         if any(on not in ("completion", "always") for on, _ in sources.values()):
             continue  # it is to be skipped if that does not hold
-        for source, terms in sources.items():
-            above = next((one for one, (on, _) in edges[source].items() if on not in ("always", "teardown")), None)
-            if terms == ("completion", None) and above is not None:
+        for source, condition in sources.items():
+            above = next(
+                (parent for parent, (on, _) in edges[source].items() if on not in ("always", "teardown")), None
+            )
+            if condition == ("completion", None) and above is not None:
                 yield (
                     task,
                     f"runs when {source!r} has completed or failed, but not if {source!r} never starts, for example "
@@ -71,20 +73,20 @@ def skipped_cleanups(edges: Edges) -> Iterator[tuple[str, str]]:
                 break
 
 
-def _explanation(task: str, paths: Mapping[str, int], conditions: _Conditions, found: Sequence[int]) -> str:
+def _explanation(task: str, paths: Mapping[str, int], conditions: _Conditions, numbers: Sequence[int]) -> str:
     names, texts = list(paths), []
-    for number in sorted(found, key=lambda number: [bits >> number & 1 for bits in paths.values()], reverse=True):
+    for number in sorted(numbers, key=lambda number: [bits >> number & 1 for bits in paths.values()], reverse=True):
         via = next(name for name in names if paths[name] >> number & 1)
-        source, terms = conditions.known[number]
-        texts.append(f"{(task if via == source else via)!r} needs {_description(source, terms)}")
+        source, condition = conditions.known[number]
+        texts.append(f"{(task if via == source else via)!r} needs {_description(source, condition)}")
     return (
         f"is always skipped: {texts[0]}, {texts[1]}, and both never hold together; "
         "to start it after the branch that runs, add join: any"
     )
 
 
-def _description(source: str, terms: Terms) -> str:
-    on, when = terms
+def _description(source: str, condition: Terms) -> str:
+    on, when = condition
     if when is not None:
         return f"{when!r} to hold for {source!r}"
     return f"{source!r} to {'fail' if on == 'failure' else 'succeed'}"
@@ -112,34 +114,34 @@ class _Conditions:
     numbers: dict[tuple[str, Terms], int] = field(default_factory=dict)
     excluded: dict[int, int] = field(default_factory=dict)  # number -> bits
 
-    def add(self, source: str, terms: Terms) -> None:
-        if (source, terms) not in self.numbers and terms not in _NO_CONDITION and terms[0] != "always":
-            self.numbers[source, terms] = len(self.known)
-            self.known.append((source, terms))
+    def add(self, source: str, condition: Terms) -> None:
+        if (source, condition) not in self.numbers and condition not in _NO_CONDITION and condition[0] != "always":
+            self.numbers[source, condition] = len(self.known)
+            self.known.append((source, condition))
 
     def exclude_each_other(self) -> bool:
         """Find the conditions that exclude each other, and forget all others. Returns whether there are any."""
         by_source: dict[str, list[Terms]] = {}
-        for source, terms in self.known:
-            by_source.setdefault(source, []).append(terms)
+        for source, condition in self.known:
+            by_source.setdefault(source, []).append(condition)
         pairs = [
             ((source, a), (source, b))
-            for source, terms in by_source.items()
-            if 1 < len(terms) <= MAX_CONDITIONS
-            for index, a in enumerate(terms)
-            for b in terms[index + 1 :]
+            for source, conditions in by_source.items()
+            if 1 < len(conditions) <= MAX_CONDITIONS
+            for index, a in enumerate(conditions)
+            for b in conditions[index + 1 :]
             if _exclude(a, b)
         ]
-        self.known = list(dict.fromkeys(one for pair in pairs for one in pair))
-        self.numbers = {one: number for number, one in enumerate(self.known)}
+        self.known = list(dict.fromkeys(known for pair in pairs for known in pair))
+        self.numbers = {known: number for number, known in enumerate(self.known)}
         for a, b in pairs:
-            for one, other in ((a, b), (b, a)):
-                number = self.numbers[one]
+            for known, other in ((a, b), (b, a)):
+                number = self.numbers[known]
                 self.excluded[number] = self.excluded.get(number, 0) | 1 << self.numbers[other]
         return 0 < len(self.known) <= MAX_CONDITIONS
 
-    def bit(self, source: str, terms: Terms) -> int:
-        number = self.numbers.get((source, terms))
+    def bit(self, source: str, condition: Terms) -> int:
+        number = self.numbers.get((source, condition))
         return 0 if number is None else 1 << number
 
     def contradiction(self, bits: int) -> tuple[int, int] | None:

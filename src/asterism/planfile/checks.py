@@ -85,10 +85,10 @@ class TaskChecks:
             yield from self._agent(self.task.agent)
 
     def _actions(self) -> Iterator[Finding]:
-        given = [action for action in ACTIONS if getattr(self.task, action) is not None]
-        if len(given) > 1:
-            yield (given[1],), f"has {' and '.join(given)}; a task has one action", False
-        if not given and not any(get_close_matches(key, ACTIONS) for key in self.faulty):
+        actions = [action for action in ACTIONS if getattr(self.task, action) is not None]
+        if len(actions) > 1:
+            yield (actions[1],), f"has {' and '.join(actions)}; a task has one action", False
+        if not actions and not any(get_close_matches(key, ACTIONS) for key in self.faulty):
             yield (), f"has no action; give it one of {', '.join(ACTIONS)}", False
 
     def _dependencies(self) -> Iterator[Finding]:
@@ -218,10 +218,10 @@ class TaskChecks:
         except (Exception, SystemExit) as error:  # importing runs foreign code, which may raise anything
             yield ("call",), f"{path!r} cannot be imported: {type(error).__name__}: {error}", False
             return
-        given = {*(self.task.inputs or ()), *self.sources, "results", *signature.optional}
+        filled = {*(self.task.inputs or ()), *self.sources, "results", *signature.optional}
         if not {"inputs", "after"} & set(self.faulty):
             for name in signature.names:
-                if name not in given:
+                if name not in filled:
                     yield ("call",), f"no input or dependency fills the parameter {name!r} of {path!r}", False
         if not signature.everything:
             for name in self.task.inputs or ():

@@ -23,7 +23,7 @@ TRUE = Literal(True)
 def never_both(text: str, other: str) -> bool:
     """Whether two expressions never hold for the same values."""
     return any(
-        one[0] == another[0] and _disjoint(one[1:], another[1:]) for one in _facts(text) for another in _facts(other)
+        fact[0] == another[0] and _disjoint(fact[1:], another[1:]) for fact in _facts(text) for another in _facts(other)
     )
 
 

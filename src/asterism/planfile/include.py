@@ -83,7 +83,7 @@ class _IncludeReader:
         if not _is_plan(text, data):
             why = f" ({mistakes[0].text})" if mistakes else ""
             return f"includes {name!r}, which is not a plan file: it has no line 'asterism: 1'{why}"
-        self.mistakes.extend(Mistake(one.line, one.text, one.warning, place) for one in more)
+        self.mistakes.extend(Mistake(mistake.line, mistake.text, mistake.warning, place) for mistake in more)
         if isinstance(data, YamlMapping):
             self.add(PlanSource(data, place), place, (*chain, place))
         return None
@@ -149,10 +149,10 @@ def _is_plan(text: str, data: object) -> bool:
 
 def _included(data: YamlMapping) -> Iterator[tuple[int, str]]:
     """The files that ``include`` names, with the line of each. What has another shape is reported with the head."""
-    given = data.get("include")
-    if isinstance(given, str) and given:
-        yield line_of(data, ("include",)), given
-    elif isinstance(given, list):
-        for index, name in enumerate(given):
+    include = data.get("include")
+    if isinstance(include, str) and include:
+        yield line_of(data, ("include",)), include
+    elif isinstance(include, list):
+        for index, name in enumerate(include):
             if isinstance(name, str) and name:
                 yield line_of(data, ("include", index)), name

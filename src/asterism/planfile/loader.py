@@ -89,10 +89,10 @@ Params = Mapping[str, Any] | GivenParameters
 def load(path: str, *, params: Params = NOTHING, only: Collection[str] = (), fleet: bool = False) -> PlanFile:
     """The plan in a file. ``params`` are values of its parameters; with ``only`` the plan has these tasks and what they
     need; ``fleet`` as for ``check``. Raises BadPlan with every mistake, and OSError if the file cannot be read."""
-    found, mistakes = check(path, params=params, only=only, fleet=fleet)
-    if found is None:
+    plan_file, mistakes = check(path, params=params, only=only, fleet=fleet)
+    if plan_file is None:
         raise BadPlan(path, mistakes)
-    return found
+    return plan_file
 
 
 def check(
@@ -111,8 +111,8 @@ def check(
     if mistakes:
         return None, mistakes
     places = (str(Path.cwd()), str(Path(path).resolve().parent))  # a run imports modules from there
-    terms: dict[str, Any] = {"imports": imports, "places": places, "params": params, "only": only, "fleet": fleet}
-    return examine(text, PurePath(path).stem, path=path, **terms)
+    options: dict[str, Any] = {"imports": imports, "places": places, "params": params, "only": only, "fleet": fleet}
+    return examine(text, PurePath(path).stem, path=path, **options)
 
 
 def examine(
@@ -135,10 +135,10 @@ def examine(
             return None, mistakes or [Mistake(1, "the file is empty; a plan has 'asterism: 1' and 'tasks'")]
         if not isinstance(data, YamlMapping):
             return None, [*mistakes, Mistake(1, "a plan must be a mapping with the keys asterism and tasks")]
-        given = params if isinstance(params, GivenParameters) else GivenParameters(params)
-        reader = _PlanReader(path or name, read_sources(data, path, mistakes, texts=texts), given, mistakes)
-        found = reader.plan_file(name, PlanTerms(imports, places, tuple(only), fleet))
-        return found, in_order(reader.mistakes)
+        parameters = params if isinstance(params, GivenParameters) else GivenParameters(params)
+        reader = _PlanReader(path or name, read_sources(data, path, mistakes, texts=texts), parameters, mistakes)
+        plan_file = reader.plan_file(name, PlanTerms(imports, places, tuple(only), fleet))
+        return plan_file, in_order(reader.mistakes)
 
 
 def in_order(mistakes: Iterable[Mistake]) -> list[Mistake]:
@@ -178,9 +178,9 @@ class RawTask(NamedTuple):
 
 class _PlanReader:
     def __init__(
-        self, path: str, sources: Sequence[PlanSource], given: GivenParameters, mistakes: list[Mistake]
+        self, path: str, sources: Sequence[PlanSource], parameters: GivenParameters, mistakes: list[Mistake]
     ) -> None:
-        self.path, self.sources, self.given, self.mistakes = path, sources, given, mistakes
+        self.path, self.sources, self.parameters, self.mistakes = path, sources, parameters, mistakes
         self.raw: dict[str, RawTask] = {}
 
     def blame(self, task_id: str, path: tuple[Part, ...], text: str, warning: bool = False) -> None:
@@ -189,7 +189,7 @@ class _PlanReader:
         line = line_of(raw.value, path) if path and path[0] in getattr(raw.value, "lines", ()) else raw.line
         self.mistakes.append(Mistake(line, f"task {task_id!r}: {text}", warning, raw.file))
 
-    def plan_file(self, name: str, terms: PlanTerms) -> PlanFile | None:
+    def plan_file(self, name: str, options: PlanTerms) -> PlanFile | None:
         heads = [self._head(source) for source in self.sources]
         declared: dict[str, Declaration] = {}
         for (head, _), source in zip(heads, self.sources, strict=True):  # the declaration of the including file counts
@@ -199,12 +199,12 @@ class _PlanReader:
             self.mistakes.append(Mistake(1, "the plan has no tasks"))
         mentioned = dict.fromkeys(name for source in self.sources for name in _keys(source.data.get("params")))
         line = line_of(self.sources[0].data, ("params",))
-        params = resolve(declared, self.given, line, self.mistakes, named=mentioned.keys())
+        params = resolve(declared, self.parameters, line, self.mistakes, named=mentioned.keys())
         devices = _devices([head for head, _ in heads])
-        unknown = terms.fleet or any("devices" in faulty for _, faulty in heads)
-        known = None if unknown else {one.id: one.can for one in devices}
-        context = PlanContext(self.raw.keys(), known, terms.imports, terms.places, tuple({**declared, **mentioned}))
-        plan = self._plan(heads[0][0].id or name, context, {"params": params}, terms.only)
+        unknown = options.fleet or any("devices" in faulty for _, faulty in heads)
+        known = None if unknown else {device.id: device.can for device in devices}
+        context = PlanContext(self.raw.keys(), known, options.imports, options.places, tuple({**declared, **mentioned}))
+        plan = self._plan(heads[0][0].id or name, context, {"params": params}, options.only)
         if plan is None or not all(mistake.warning for mistake in self.mistakes):
             return None
         plan.tags = tuple(dict.fromkeys(heads[0][0].tags or ()))
@@ -237,7 +237,7 @@ class _PlanReader:
         for task_id in order if needed is None else filter(needed.__contains__, order):
             sources = parents[task_id]
             if needed is not None:
-                sources = {source: terms for source, terms in sources.items() if source in needed}
+                sources = {source: condition for source, condition in sources.items() if source in needed}
             self._add(plan, task_id, tasks[task_id], sources, scope)
         return plan
 
@@ -357,12 +357,12 @@ def _validate(
     return valid_part(model, value, problems, least), faulty
 
 
-def with_defaults(value: YamlMapping, given: YamlMapping, defaults: models.Defaults) -> YamlMapping:
-    """A task with the defaults of its file, as they are ``given``, for the keys that it does not have. ``env`` is
+def with_defaults(value: YamlMapping, raw_defaults: YamlMapping, defaults: models.Defaults) -> YamlMapping:
+    """A task with the defaults of its file, as the file has them, for the keys that it does not have. ``env`` is
     merged variable by variable. Every key keeps its line."""
     merged = YamlMapping(value.line)
-    for key in (key for key in given if key in defaults.model_fields_set):
-        merged[key], merged.lines[key] = given[key], given.lines[key]
+    for key in (key for key in raw_defaults if key in defaults.model_fields_set):
+        merged[key], merged.lines[key] = raw_defaults[key], raw_defaults.lines[key]
     for key, own in value.items():
         if key == "env" and isinstance(own, YamlMapping) and isinstance(merged.get("env"), YamlMapping):
             variables = YamlMapping(own.line)
@@ -375,7 +375,7 @@ def with_defaults(value: YamlMapping, given: YamlMapping, defaults: models.Defau
 
 def _core_task(task_id: str, task: models.Task, raw: Any) -> Task:
     wanted = task.wanted
-    given = {key: plain_json(raw[key]) for key in ("http", "inputs", "env", "agent") if raw.get(key)}
+    mappings = {key: plain_json(raw[key]) for key in ("http", "inputs", "env", "agent") if raw.get(key)}
     skipping = task.skip_if_unchanged
     return Task(
         task_id,
@@ -397,7 +397,7 @@ def _core_task(task_id: str, task: models.Task, raw: Any) -> Task:
         effects=frozenset(task.effects or ()),
         join=task.join,
         skip_if_unchanged=None if skipping is None else skipping.model_dump(exclude_none=True),
-        **given,
+        **mappings,
     )
 
 
@@ -433,16 +433,16 @@ def task_order(parents: Parents) -> list[str] | None:
             children.setdefault(source, []).append(name)
     free = [number for number, count in enumerate(open_parents) if not count]
     heapify(free)
-    found = []
+    order = []
     while free:
         name = names[heappop(free)]
-        found.append(name)
+        order.append(name)
         for child in children.get(name, ()):
             number = position[child]
             open_parents[number] -= 1
             if not open_parents[number]:
                 heappush(free, number)
-    return found if len(found) == len(names) else None
+    return order if len(order) == len(names) else None
 
 
 def cycles(parents: Parents) -> Iterator[tuple[str, str, list[str]]]:

@@ -283,8 +283,8 @@ class Task(Shape):
             for index, source in enumerate(self.after):
                 yield source, "success", None, ("after", index)
         elif self.after is not None:
-            for source, terms in self.after.items():
-                on, when = (terms, None) if isinstance(terms, str) else (terms.on, terms.when)
+            for source, condition in self.after.items():
+                on, when = (condition, None) if isinstance(condition, str) else (condition.on, condition.when)
                 yield source, on, when, ("after", source)
         for source in self.handled_tasks():
             yield source, "failure", None, ("handles",)
@@ -295,8 +295,8 @@ class Task(Shape):
 
     def handles_failure_of(self, source: str) -> bool:
         """Whether ``handles`` or ``handled`` says so."""
-        terms = self.after.get(source) if isinstance(self.after, dict) else None
-        return source in self.handled_tasks() or (isinstance(terms, Terms) and terms.handled)
+        condition = self.after.get(source) if isinstance(self.after, dict) else None
+        return source in self.handled_tasks() or (isinstance(condition, Terms) and condition.handled)
 
 
 def _parameter_kind(value: Any) -> str | None:

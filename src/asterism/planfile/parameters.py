@@ -85,31 +85,35 @@ class Declaration:
 
 def declarations(head: models.Head, data: YamlMapping, file: str, mistakes: list[Mistake]) -> dict[str, Declaration]:
     """The parameters that a file declares."""
-    found = {}
-    for name, given in (head.params or {}).items():
+    declared = {}
+    for name, parameter in (head.params or {}).items():
         line = line_of(data, ("params", name))
         if is_reserved(name):
             word = name.isascii() and name.isidentifier()
             why = "has a meaning to shells and programs" if word else "may contain only letters, digits and _"
             mistakes.append(Mistake(line, f"parameter {name!r}: the name {why}; choose another one", file=file))
             continue
-        one = _declaration(name, given, file, line)
-        found[name] = one
-        for what, value in [("the default", one.default)] * (not one.required) + [
-            ("a choice", choice) for choice in one.choices or ()
+        declaration = _declaration(name, parameter, file, line)
+        declared[name] = declaration
+        for what, value in [("the default", declaration.default)] * (not declaration.required) + [
+            ("a choice", choice) for choice in declaration.choices or ()
         ]:
-            allowed = one if what == "the default" else Declaration(name, one.type, "", None, None, True, file, line)
+            allowed = (
+                declaration
+                if what == "the default"
+                else Declaration(name, declaration.type, "", None, None, True, file, line)
+            )
             if (problem := allowed.problem(value)) is not None:
-                mistakes.append(one.mistake(f"{what} {problem}"))
-    return found
+                mistakes.append(declaration.mistake(f"{what} {problem}"))
+    return declared
 
 
-def _declaration(name: str, given: Any, file: str, line: int) -> Declaration:
-    if not isinstance(given, models.Parameter):
-        given = models.Parameter(default=given)
-    required = "default" not in given.model_fields_set
-    kind = given.type or ("text" if required else _type_of(given.default))
-    return Declaration(name, kind, given.description, given.choices, given.default, required, file, line)
+def _declaration(name: str, parameter: Any, file: str, line: int) -> Declaration:
+    if not isinstance(parameter, models.Parameter):
+        parameter = models.Parameter(default=parameter)
+    required = "default" not in parameter.model_fields_set
+    kind = parameter.type or ("text" if required else _type_of(parameter.default))
+    return Declaration(name, kind, parameter.description, parameter.choices, parameter.default, required, file, line)
 
 
 def _type_of(value: Any) -> str:
@@ -127,7 +131,7 @@ def _type_of(value: Any) -> str:
 
 def resolve(
     declared: Mapping[str, Declaration],
-    given: GivenParameters,
+    parameters: GivenParameters,
     line: int,
     mistakes: list[Mistake],
     *,
@@ -135,29 +139,29 @@ def resolve(
 ) -> dict[str, Any]:
     """The value of each parameter, as JSON. ``line`` is that of ``params`` in the plan file. ``named`` are all names
     in it: a value of a parameter whose declaration has a mistake is not one more mistake."""
-    from_file, file_lines = _values_in_file(given.file, mistakes)
-    for name in [*given.texts, *given.values]:
+    from_file, file_lines = _values_in_file(parameters.file, mistakes)
+    for name in [*parameters.texts, *parameters.values]:
         if name not in declared and name not in named:
             mistakes.append(Mistake(line, unknown_parameter(name, declared)))
     for name in from_file:
         if name not in declared and name not in named:
-            mistakes.append(Mistake(file_lines[name], unknown_parameter(name, declared), file=given.file or ""))
+            mistakes.append(Mistake(file_lines[name], unknown_parameter(name, declared), file=parameters.file or ""))
     values = {}
-    for name, one in declared.items():
-        value, source = _value(one, given, from_file)
-        problem = one.problem(value) if source else None
-        if problem is not None and source == given.file:
+    for name, declaration in declared.items():
+        value, source = _value(declaration, parameters, from_file)
+        problem = declaration.problem(value) if source else None
+        if problem is not None and source == parameters.file:
             mistakes.append(Mistake(file_lines[name], f"parameter {name!r}: {problem}", file=source))
         elif problem is not None:
-            mistakes.append(one.mistake(f"{problem} (given by {source})"))
-        if problem is not None or (not source and one.required):
-            value = one.stand_in
-        if not source and one.required and given.required:
-            mistakes.append(one.mistake(f"a value is required; give one with --set {name}=VALUE"))
+            mistakes.append(declaration.mistake(f"{problem} (given by {source})"))
+        if problem is not None or (not source and declaration.required):
+            value = declaration.stand_in
+        if not source and declaration.required and parameters.required:
+            mistakes.append(declaration.mistake(f"a value is required; give one with --set {name}=VALUE"))
         try:
             values[name] = plain_json(value, f"parameter {name!r}")
         except NotJson as error:
-            mistakes.append(one.mistake(str(error)))
+            mistakes.append(declaration.mistake(str(error)))
     return values
 
 
@@ -166,19 +170,19 @@ def unknown_parameter(name: str, declared: Mapping[str, Any]) -> str:
     return f"there is no parameter {name!r}{suggestion(name, list(declared)) or known}"
 
 
-def _value(one: Declaration, given: GivenParameters, from_file: Mapping[str, Any]) -> tuple[Any, str]:
+def _value(declaration: Declaration, parameters: GivenParameters, from_file: Mapping[str, Any]) -> tuple[Any, str]:
     """The value of a parameter, and where it comes from; no origin for the default."""
-    name = one.name
-    if name in given.texts:
-        return _converted(given.texts[name], one.type), f"--set {name}={given.texts[name]}"
-    if name in given.values:
-        return given.values[name], "the caller"
+    name = declaration.name
+    if name in parameters.texts:
+        return _converted(parameters.texts[name], declaration.type), f"--set {name}={parameters.texts[name]}"
+    if name in parameters.values:
+        return parameters.values[name], "the caller"
     if name in from_file:
-        return from_file[name], str(given.file)
+        return from_file[name], str(parameters.file)
     variable = VARIABLE_PREFIX + name
     if variable in os.environ:
-        return _converted(os.environ[variable], one.type), f"the environment variable {variable}"
-    return one.default, ""
+        return _converted(os.environ[variable], declaration.type), f"the environment variable {variable}"
+    return declaration.default, ""
 
 
 def _converted(text: str, kind: str) -> Any:
@@ -196,13 +200,13 @@ def _values_in_file(path: str | None, mistakes: list[Mistake]) -> tuple[dict[str
     if path is None:
         return {}, {}
     try:
-        text, found = read_text(path)
-        data, more = (None, []) if found else parse_yaml(text)
+        text, file_mistakes = read_text(path)
+        data, more = (None, []) if file_mistakes else parse_yaml(text)
     except OSError as error:
         mistakes.append(Mistake(1, f"the file of parameters cannot be read: {error.strerror}", file=path))
         return {}, {}
-    found = [*found, *more]
-    if not found and data is not None and not isinstance(data, YamlMapping):
-        found = [Mistake(1, "a file of parameters must be a mapping of names to values")]
-    mistakes.extend(Mistake(one.line, one.text, one.warning, path) for one in found)
+    file_mistakes = [*file_mistakes, *more]
+    if not file_mistakes and data is not None and not isinstance(data, YamlMapping):
+        file_mistakes = [Mistake(1, "a file of parameters must be a mapping of names to values")]
+    mistakes.extend(Mistake(mistake.line, mistake.text, mistake.warning, path) for mistake in file_mistakes)
     return (dict(data), data.lines) if isinstance(data, YamlMapping) else ({}, {})

@@ -236,9 +236,9 @@ class _Reader:
         elif first == "set" and ("allexport" in words or any(re.match(r"-\w*a", word) for word in words[1:])):
             self._exports_all = True
         elif (script := _inner_line(words)) is not None:
-            given = {match[1] for word in words[: words.index(script)] if (match := _ASSIGNMENT.match(word))}
+            prefixed = {match[1] for word in words[: words.index(script)] if (match := _ASSIGNMENT.match(word))}
             exported = self._set if self._exports_all else self._exported
-            inner = _Reader(script, frozenset({*exported, *given, *command.assigned}))
+            inner = _Reader(script, frozenset({*exported, *prefixed, *command.assigned}))
             inner.commands()
             if not self._ends:
                 self._used.update(dict.fromkeys(inner.unset()))
@@ -441,8 +441,8 @@ def _arithmetic_end(text: str, start: int) -> int | None:
 
 def _position(text: str, letter: str, start: int) -> int:
     """Where a letter is next; the end of the text if it is nowhere."""
-    found = text.find(letter, start)
-    return len(text) if found < 0 else found
+    position = text.find(letter, start)
+    return len(text) if position < 0 else position
 
 
 # -- shell variables ---------------------------------------------------------------------------------------------------
@@ -467,19 +467,19 @@ def unset_variables(
             yield f'a shell line takes inputs as variables: write "${name}" instead of {{{name}}}'
     if "$" not in line:
         return
-    given = {*(task.inputs or ()), *(task.env or ()), *names}
+    passed = {*(task.inputs or ()), *(task.env or ()), *names}
     for variable in read_variables(line):
         name, prefix = _input_name(variable)
-        if name in given or variable.removeprefix(VARIABLE_PREFIX) in given:
+        if name in passed or variable.removeprefix(VARIABLE_PREFIX) in passed:
             continue
         if not prefix and (variable in os.environ or is_reserved(variable)):
             continue
-        known = next((one for one in (name, name.replace("_", "-")) if one in tasks), None)
+        known = next((spelling for spelling in (name, name.replace("_", "-")) if spelling in tasks), None)
         if known is not None:
             yield _unpassed(variable, name, known, known in sources)
             continue
-        near = get_close_matches(name, [*given, *sources], 1, CLOSE) if len(name) >= SHORTEST else []
-        if near and near[0] in given:
+        near = get_close_matches(name, [*passed, *sources], 1, CLOSE) if len(name) >= SHORTEST else []
+        if near and near[0] in passed:
             yield f"the line uses ${variable}, which nothing sets; did you mean ${prefix}{near[0]}?"
         elif near:
             name = near[0].replace("-", "_")

@@ -61,11 +61,11 @@ def _keys(parent: tuple[Part, ...], model: type[BaseModel]) -> list[str]:
         ("params",): models.Parameter,
         ("defaults",): models.Defaults,
     }
-    found = inner.get(parent if parent[:1] == ("http",) else parent[:1])
-    if found is None:
+    inner_model = inner.get(parent if parent[:1] == ("http",) else parent[:1])
+    if inner_model is None:
         return ["secret", "from", "select"]
-    keys = [field.alias or name for name, field in found.model_fields.items()]
-    return [*keys, "tasks"] if found is models.Head else keys
+    keys = [field.alias or name for name, field in inner_model.model_fields.items()]
+    return [*keys, "tasks"] if inner_model is models.Head else keys
 
 
 def _expected(kind: str, error: Any, path: tuple[Part, ...]) -> str:

@@ -51,10 +51,10 @@ def load_workflows(path: str) -> list[Workflow]:
 def parse_workflows(text: str, name: str = "workflow") -> list[Workflow]:
     """``load_workflows``, for a text."""
     data, mistakes = parse_yaml(text)
-    found = _File(data, mistakes).workflows()
+    workflows = _File(data, mistakes).workflows()
     if mistakes:
         raise BadWorkflowFile(name, mistakes)
-    return found
+    return workflows
 
 
 class _File:
@@ -73,8 +73,8 @@ class _File:
             if "name" not in self.data:
                 self.blame((), "the key 'name' is missing; to define several workflows, use the key 'workflows'")
                 return []
-            given = {key: value for key, value in self.data.items() if key != "name"}
-            return self._workflow((), self.data["name"], given)
+            fields = {key: value for key, value in self.data.items() if key != "name"}
+            return self._workflow((), self.data["name"], fields)
         for key in self.data:
             if key != "workflows":
                 self.blame((key,), f"unknown key {key!r} beside 'workflows'")
@@ -82,21 +82,21 @@ class _File:
         if not isinstance(several, YamlMapping) or not several:
             self.blame(("workflows",), "workflows must be a mapping of names to workflows, and not empty")
             return []
-        return [flow for name, given in several.items() for flow in self._workflow(("workflows", name), name, given)]
+        return [flow for name, fields in several.items() for flow in self._workflow(("workflows", name), name, fields)]
 
-    def _workflow(self, path: tuple[str, ...], name: Any, given: Any) -> list[Workflow]:
+    def _workflow(self, path: tuple[str, ...], name: Any, fields: Any) -> list[Workflow]:
         """A list with the workflow, or an empty one after a mistake."""
-        if not isinstance(given, dict):
+        if not isinstance(fields, dict):
             self.blame(path, f"workflow {name!r} must be a mapping")
             return []
         before = len(self.mistakes)
-        terms = {key: self._value(path, key, value) for key, value in given.items()}
-        known = {key: value for key, value in terms.items() if key in KEYS}
+        values = {key: self._value(path, key, value) for key, value in fields.items()}
+        known = {key: value for key, value in values.items() if key in KEYS}
         try:
             flow = Workflow.from_json({"name": name, **known})
         except InvalidWorkflow as error:
             for problem in error.problems:
-                place = (*path, problem.field) if problem.field in given else path
+                place = (*path, problem.field) if problem.field in fields else path
                 self.blame(place, f"workflow {name!r}: {problem.text}")
             if not error.problems:
                 self.blame(path, str(error))
@@ -114,7 +114,7 @@ class _File:
                 self.blame((*path, key), f"{key}: {error}")
                 return DEFAULTS[key]
         elif key in ("needs", "wants") and isinstance(value, list):
-            for word in (one for one in value if isinstance(one, str) and "," in one):
+            for word in (capability for capability in value if isinstance(capability, str) and "," in capability):
                 parts = ", ".join(part.strip() for part in word.split(",") if part.strip())
                 self.blame((*path, key), f"{key}: a capability contains no comma; write [{parts}] instead of {word!r}")
         elif key == "http" and isinstance(value, dict) and isinstance(value.get("url"), str):

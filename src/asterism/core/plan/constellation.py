@@ -219,7 +219,7 @@ class Constellation(Graph):
     def _pair_problem(self, node: Node) -> str | None:
         """Why a task, or the one that it tears down, cannot be what it is."""
         pair = [node] if node.setup is None else [node, node.setup]
-        return next((problem for one in pair for problem in pair_problems(one)), None)
+        return next((problem for member in pair for problem in pair_problems(member)), None)
 
     def connect(
         self, source: str, target: str, on: str = "success", when: str | None = None, *, handled: bool = False
@@ -275,8 +275,8 @@ class Constellation(Graph):
                 check(batch)
             collapsed = collapse(self, chosen)
             if collapsed:  # after the edits of the caller, whose violations name them by their position
-                given = batch or EditBatch((), "retry", "the list of a group is made again")
-                batch = replace(given, edits=(*given.edits, *collapsed))
+                base_batch = batch or EditBatch((), "retry", "the list of a group is made again")
+                batch = replace(base_batch, edits=(*base_batch.edits, *collapsed))
             if batch is not None:
                 self.apply(batch, now)
         except BaseException:
@@ -409,7 +409,7 @@ def collapse(graph: Graph, again: Collection[str]) -> list[Edit]:
         foreach = graph.nodes[task_id].task.foreach
         if foreach is None or "of" not in foreach or foreach.get("from") not in chosen:
             continue
-        elements = [graph.nodes[one] for one in foreach["of"] if one in graph.nodes]
+        elements = [graph.nodes[element_id] for element_id in foreach["of"] if element_id in graph.nodes]
         if all(_belongs_to(element, task_id) for element in elements):
             for element in elements:
                 edits += [RemoveDependency(element.id, task_id), RemoveTask(element.id)]

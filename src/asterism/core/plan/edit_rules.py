@@ -311,7 +311,7 @@ def scope_violations(
         return [Violation(None, "scope", f"no scope of the plan is for the editor {editor!r}: it may change nothing")]
     added = sum(map(_growth, tried.changes))
     size = _planned_size(graph) if added and any(scope.size is not None for scope in own) else 0
-    found = []
+    violations = []
     written = _written(editor, tried, graph)
     for index, edit in enumerate(batch.edits):
         if type(edit) not in EDITS.values():
@@ -320,8 +320,8 @@ def scope_violations(
         problems = [next(_problems(scope, edit.op, changes, added, size, written), None) for scope in own]
         if None not in problems:
             why = "; or ".join(dict.fromkeys(str(problem) for problem in problems))
-            found.append(Violation(index, "scope", f"{edit} is outside the scope of the editor {editor!r}: {why}"))
-    return found
+            violations.append(Violation(index, "scope", f"{edit} is outside the scope of the editor {editor!r}: {why}"))
+    return violations
 
 
 def _problems(

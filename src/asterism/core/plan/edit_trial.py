@@ -171,7 +171,8 @@ def touched_tasks(batch: EditBatch, graph: Graph, tried: Trial | None = None) ->
     tried = trial(graph, batch) if tried is None else tried
     named = [edit for edit in batch.edits if not isinstance(edit, AddTask)]
     ids = [task_id for edit in named for task_id in (*_subjects(edit), *(node.id for node in _implied(edit, graph)))]
-    nodes = (graph.nodes.get(task_id) for task_id in dict.fromkeys([*ids, *(one.task_id for one in tried.changes)]))
+    ids += [change.task_id for change in tried.changes]
+    nodes = (graph.nodes.get(task_id) for task_id in dict.fromkeys(ids))
     return tuple(node.id for node in nodes if node is not None and (node.status is PENDING or node.provisional))
 
 
@@ -186,11 +187,11 @@ def _implied(edit: Edit, graph: Graph) -> list[Node]:
     node = graph.nodes.get(edit.task_id) if isinstance(edit, RemoveTask) else None
     if node is None:
         return []
-    found: dict[Node, None] = dict.fromkeys(node.children.values())
+    below: dict[Node, None] = dict.fromkeys(node.children.values())
     if isinstance(edit, RemoveTask) and edit.dependents == "remove":
-        stack = list(found)
+        stack = list(below)
         while stack:
-            new = [child for child in stack.pop().children.values() if child not in found]
-            found.update(dict.fromkeys(new))
+            new = [child for child in stack.pop().children.values() if child not in below]
+            below.update(dict.fromkeys(new))
             stack += new
-    return list(found)
+    return list(below)

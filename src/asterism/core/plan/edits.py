@@ -114,8 +114,8 @@ class _DependencyTerms:
 
     def __str__(self) -> str:
         handled = ", handled" if self.handled else ""
-        terms = f" on {self.on}{handled}" + (f" when {self.when}" if self.when else "")
-        return f"{self.op.replace('_', ' ')} {self.source!r} -> {self.target!r}{terms}"
+        condition = f" on {self.on}{handled}" + (f" when {self.when}" if self.when else "")
+        return f"{self.op.replace('_', ' ')} {self.source!r} -> {self.target!r}{condition}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,12 +51,12 @@ def why(
     ``placement`` is the reason that the orchestrator gives (devices, pauses). It counts if the plan itself lets the
     task start. ``edits`` wait for approval: one that changes the task always counts, any of them if the task cannot
     start as the plan is."""
-    found = _reasons(graph, lock, node, placement, now, edits)
+    explanation = _reasons(graph, lock, node, placement, now, edits)
     source = None if node.status in TERMINAL else lender(node)
     if source is None:
-        return found
+        return explanation
     text = f"it counts with the priority {node.urgency.name.lower()} of {source.id!r}, which waits for it"
-    return replace(found, holders=(*found.holders, Holder("priority", source.id, text)))
+    return replace(explanation, holders=(*explanation.holders, Holder("priority", source.id, text)))
 
 
 def _reasons(
@@ -70,15 +70,15 @@ def _reasons(
     if node.status is PENDING:
         unmet = _dependencies(graph, node)
         # an editor that reviews the end of an unmet dependency can still change the task
-        unmet += tuple(_review(graph, lock, one.name, now) for one in unmet if graph.nodes[one.name].unsettled)
+        unmet += tuple(_review(graph, lock, holder.name, now) for holder in unmet if graph.nodes[holder.name].unsettled)
         if unmet:
-            unmet += _waiting_editors(lock, node, now, {one.name for one in unmet if one.kind == "cycle"})
+            unmet += _waiting_editors(lock, node, now, {holder.name for holder in unmet if holder.kind == "cycle"})
         if unmet and placement is not None and placement.kind == "approval":
             unmet += (placement,)
-        stuck = any(one.kind == "dependency" and graph.nodes[one.name].status in TERMINAL for one in unmet)
+        stuck = any(holder.kind == "dependency" and graph.nodes[holder.name].status in TERMINAL for holder in unmet)
         waiting = tuple(approval_holder(edit, node.id) for edit in edits if stuck or node.id in edit.tasks)
         holders = unmet or _reviews(graph, lock, node, now) or (() if waiting and not placement else _placed(placement))
-        holders += tuple(one for one in waiting if one not in holders)
+        holders += tuple(holder for holder in waiting if holder not in holders)
         if placement is not None and placement.kind == "pause" and placement not in holders:
             holders += (placement,)  # it keeps the task from its start, whatever else does
         return Why(node.id, "waiting" if node.open else "pending", holders)

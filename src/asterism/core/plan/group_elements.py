@@ -22,10 +22,10 @@ UNBOUNDED = 10**9
 
 def work_of(task: Task) -> Iterator[Task]:
     """What a task executes: itself, and the elements of a group, level by level."""
-    found: Task | None = task
-    while found is not None:
-        yield found
-        found = _element_of(found)
+    current: Task | None = task
+    while current is not None:
+        yield current
+        current = _element_of(current)
 
 
 def _element_of(group: Task) -> Task | None:

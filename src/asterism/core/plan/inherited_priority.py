@@ -37,14 +37,14 @@ def raised_by(graph: Graph, dependency: Dependency) -> list[tuple[str, Priority]
     source, target = graph.nodes.get(dependency.source), graph.nodes.get(dependency.target)
     if source is None or target is None or dependency.on == "failure" or target.status in TERMINAL:
         return []
-    found: dict[str, None] = {}
+    raised: dict[str, None] = {}
     stack = [source]
     while stack:
         node = stack.pop()
-        if node.urgency < target.urgency and node.status not in TERMINAL and node.id not in found:
-            found[node.id] = None
+        if node.urgency < target.urgency and node.status not in TERMINAL and node.id not in raised:
+            raised[node.id] = None
             stack += [graph.nodes[name] for name, edge in node.parents.items() if edge.on != "failure"]
-    return [(name, target.urgency) for name in found]
+    return [(name, target.urgency) for name in raised]
 
 
 def unlinked(graph: Graph, source: Node, target: Node, dependency: Dependency) -> None:
@@ -88,7 +88,7 @@ def lender(node: Node) -> Node | None:
     """The task from which a node has its urgency; None if it is its own."""
     source = node
     while source.urgency > source.task.priority:
-        source = min((one for one in _waiting(source) if one.urgency == node.urgency), key=attrgetter("number"))
+        source = min((child for child in _waiting(source) if child.urgency == node.urgency), key=attrgetter("number"))
     return None if source is node else source
 
 

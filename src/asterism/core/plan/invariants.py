@@ -114,16 +114,16 @@ def _between(graph: Graph, setup: Node) -> set[Node]:
     outer = [other for other in graph.setups if other is setup or setup in descendants(other)]
     afterwards = [teardown for other in outer for teardown in teardowns_of(other)]
     excluded = {*afterwards, *descendants(*afterwards)}
-    found: set[Node] = set()
+    between: set[Node] = set()
     stack = [setup]
     while stack:
         parent = stack.pop()
         for child in parent.children.values():
             by_order_only = child.setup is not None and child.setup is not parent
-            if child not in found and child not in excluded and not by_order_only:
-                found.add(child)
+            if child not in between and child not in excluded and not by_order_only:
+                between.add(child)
                 stack.append(child)
-    return found
+    return between
 
 
 def _verify_progress(node: Node) -> None:

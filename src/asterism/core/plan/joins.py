@@ -138,12 +138,12 @@ def _renew_over(node: Node) -> list[Node]:
     if over is node.over:
         return []
     node.over = over
-    found: list[Node] = []
+    teardowns: list[Node] = []
     for setup in node.scope.inside:
         setup.below += -1 if over else 1
         if setup.below == (not over):
-            found += teardowns_of(setup)
-    return found
+            teardowns += teardowns_of(setup)
+    return teardowns
 
 
 def ended(graph: Graph, node: Node) -> None:

@@ -58,8 +58,8 @@ class AttemptTimes(NamedTuple):
 
 def read_seconds(why: str) -> tuple[float, float] | None:
     """How long an attempt waited and ran, from its entry in the story; None if it never began."""
-    found = _TEXT.search(why)
-    return None if found is None else (float(found[1]), float(found[2]))
+    match = _TEXT.search(why)
+    return None if match is None else (float(match[1]), float(match[2]))
 
 
 class Scope(NamedTuple):

@@ -111,7 +111,7 @@ def time_at_rest(graph: Graph) -> float:
 
 def opened_at(graph: Graph) -> float | None:
     """When a plan began, or was last reopened."""
-    reopened = (one.at for one in reversed(graph.story()) if one.task is None and one.what == "reopened")
+    reopened = (entry.at for entry in reversed(graph.story()) if entry.task is None and entry.what == "reopened")
     return next(reopened, graph.started_at)
 
 

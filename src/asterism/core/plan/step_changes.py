@@ -76,7 +76,7 @@ def replay_step(plan: RecordedConstellation, lock: AssignmentLock, step: Step) -
         replay(plan, lock, [step])
     finally:
         plan.on_applied = None
-    changes = [_edit_change(plan, one) for one in edited if one.batch.edits]
+    changes = [_edit_change(plan, applied) for applied in edited if applied.batch.edits]
     if kind in ("open", "stuck") and lock.opened > opened:
         changes.append(_cycle_change(lock.cycles[lock.opened], "opened", plan.last_at, step[1]))
     elif cycle is not None and kind == "rejected":
@@ -91,20 +91,20 @@ def replay_step(plan: RecordedConstellation, lock: AssignmentLock, step: Step) -
 
 def _story_changes(plan: RecordedConstellation, first: int, edited: bool) -> list[Change]:
     """The entries of the story since then as changes: the last of each task, and those of the plan."""
-    found: dict[str | int, Change] = {}
+    changes: dict[str | int, Change] = {}
     for index, (at, what, task, why) in enumerate(plan._story[first:]):
         if edited and what in IN_DIFF:
             continue
         if task is None and what in APPROVAL_NOTES:
-            found[index] = Change("approval", at, {"what": what, "why": why, "approval": _approval_number(why)})
+            changes[index] = Change("approval", at, {"what": what, "why": why, "approval": _approval_number(why)})
         elif task is None:
-            found[index] = Change("plan", at, {"what": what, "why": why, "state": str(plan.state)})
+            changes[index] = Change("plan", at, {"what": what, "why": why, "state": str(plan.state)})
         elif task in plan.nodes:
-            found.pop(task, None)
-            found[task] = _task_change(plan.nodes[task], at, str(what), why)
+            changes.pop(task, None)
+            changes[task] = _task_change(plan.nodes[task], at, str(what), why)
         else:  # a note about a task that was removed
-            found[index] = Change("plan", at, {"what": what, "why": why, "state": str(plan.state), "task": task})
-    return list(found.values())
+            changes[index] = Change("plan", at, {"what": what, "why": why, "state": str(plan.state), "task": task})
+    return list(changes.values())
 
 
 def _approval_number(why: str) -> int | None:

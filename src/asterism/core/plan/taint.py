@@ -95,16 +95,16 @@ def taint_reasons(graph: Graph, batch: EditBatch, tried: Trial) -> tuple[str, ..
 
 def _copies(graph: Graph, tried: Trial) -> Mapping[str, Node]:
     """The copies of failed tasks that a batch adds, each with the original; one of each."""
-    found: dict[str, Node] = {}
+    originals: dict[str, Node] = {}
     for change in tried.changes:
         task = change.after
         name = _COPY.fullmatch(change.task_id) if change.kind == ADDED else None
         original = graph.nodes.get(name[1]) if name is not None else None
-        if task is None or original is None or original.status is not FAILED or original in found.values():
+        if task is None or original is None or original.status is not FAILED or original in originals.values():
             continue
         if _is_copy(original.task, task):
-            found[task.id] = original
-    return found
+            originals[task.id] = original
+    return originals
 
 
 def _is_copy(original: Task, task: Task) -> bool:

@@ -341,7 +341,7 @@ def _agent_problems(agent: Mapping[str, Any], inputs: Any) -> list[FieldProblem]
 
 def _names_files(spec: Mapping[str, Any]) -> bool:
     lists = [spec.get("outputs"), spec.get("inputs", [])]
-    texts = all(isinstance(one, list | tuple) and all(isinstance(path, str) for path in one) for one in lists)
+    texts = all(isinstance(paths, list | tuple) and all(isinstance(path, str) for path in paths) for paths in lists)
     shared = spec.get("shared", "-")
     named = isinstance(shared, str) and bool(shared)
     return texts and named and bool(spec["outputs"]) and set(spec) <= {"inputs", "outputs", "shared"}
@@ -349,7 +349,7 @@ def _names_files(spec: Mapping[str, Any]) -> bool:
 
 def _is_group(foreach: Mapping[str, Any]) -> bool:
     if "of" in foreach:
-        return isinstance(foreach["of"], list | tuple) and all(isinstance(one, str) for one in foreach["of"])
+        return isinstance(foreach["of"], list | tuple) and all(isinstance(task_id, str) for task_id in foreach["of"])
     return isinstance(foreach.get("from"), str) and isinstance(foreach.get("template"), Mapping)
 
 
@@ -443,15 +443,15 @@ def dependencies_of(target: str, after: After) -> list[Dependency]:
             raise InvalidTask(f"after= takes ids of tasks, not {after!r}")
         return [Dependency(source, target) for source in dict.fromkeys(sources)]
     dependencies = []
-    for source, terms in after.items():
-        if isinstance(terms, str):
-            dependencies.append(Dependency(source, target, terms))
-        elif isinstance(terms, Mapping) and set(terms) <= {"on", "when", "handled"}:
-            on, handled = terms.get("on", "success"), terms.get("handled", False)
-            dependencies.append(Dependency(source, target, on, terms.get("when"), handled))
+    for source, condition in after.items():
+        if isinstance(condition, str):
+            dependencies.append(Dependency(source, target, condition))
+        elif isinstance(condition, Mapping) and set(condition) <= {"on", "when", "handled"}:
+            on, handled = condition.get("on", "success"), condition.get("handled", False)
+            dependencies.append(Dependency(source, target, on, condition.get("when"), handled))
         else:
             raise InvalidTask(
-                f"after={{{source!r}: …}} takes an outcome or {{'on': …, 'when': …, 'handled': …}}, not {terms!r}"
+                f"after={{{source!r}: …}} takes an outcome or {{'on': …, 'when': …, 'handled': …}}, not {condition!r}"
             )
     return dependencies
 

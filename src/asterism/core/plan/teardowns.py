@@ -115,18 +115,18 @@ def update(graph: Graph) -> list[Node]:
     unscoped, graph.unscoped = graph.unscoped, {}
     for node, deep in unscoped.items():
         pending.add([node, *(descendants(node) if deep else ())])
-    while (found := pending.pop()) is not None:
-        scope = _scope(graph, found) if graph.nodes.get(found.id) is found else NO_SCOPE
-        before = found.scope
+    while (current := pending.pop()) is not None:
+        scope = _scope(graph, current) if graph.nodes.get(current.id) is current else NO_SCOPE
+        before = current.scope
         if scope == before:
             continue
-        found.scope = scope
-        if not found.over:
+        current.scope = scope
+        if not current.over:
             for setup in scope.inside ^ before.inside:
                 setup.below += 1 if setup in scope.inside else -1
                 changed[setup] = None
         # the scopes inside of a set-up depend on what is above the set-up
-        pending.add(descendants(found) if found.teardowns else found.children.values())
+        pending.add(descendants(current) if current.teardowns else current.children.values())
     return [teardown for setup in changed for teardown in teardowns_of(setup)]
 
 

@@ -92,9 +92,13 @@ class Breaker:
 
     def contradicted_by(self, device: str, completions: Iterable[Completion]) -> Completion | None:
         """The completion of a workflow that fails here, by another device, since it began to fail."""
-        for one in completions:
-            if one.device != device and one.workflow in self.failing and one.ended_at > self.failing_since:
-                return one
+        for completion in completions:
+            if (
+                completion.device != device
+                and completion.workflow in self.failing
+                and completion.ended_at > self.failing_since
+            ):
+                return completion
         return None
 
     # -- events --------------------------------------------------------------------------------------------------------

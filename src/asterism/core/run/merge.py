@@ -200,7 +200,9 @@ def _by_time(run: Run) -> Rank:
 def _by_origin(run: Run) -> Rank:
     """Assignment by assignment, from the first. A history that continues where another ends is greater."""
     keeps = _times_kept(run)
-    grants = [(-one.assigned_at, one.device, keeps[one.epoch]) for one in own_assignments(run)]
+    grants = [
+        (-assignment.assigned_at, assignment.device, keeps[assignment.epoch]) for assignment in own_assignments(run)
+    ]
     if run.status in OWNED:
         grants.append((-(run.assigned_at or 0.0), run.device or "", keeps[run.epoch]))
     return (("origin", tuple(grants)), ("free", run.status not in OWNED), *_by_end(run))
@@ -221,7 +223,7 @@ def was_taken_away(mine: Run, theirs: Run) -> bool:
     lost."""
     if mine.grant is None or theirs.epoch < mine.epoch:
         return False
-    ended = next((one for one in own_assignments(theirs) if one.epoch == mine.epoch), None)
+    ended = next((assignment for assignment in own_assignments(theirs) if assignment.epoch == mine.epoch), None)
     own = (mine.device, mine.assigned_at, "timeout")
     return ended is not None and (ended.device, ended.assigned_at, ended.reason) == own
 
@@ -282,10 +284,10 @@ def _side_entries(known: Iterable[T], own: Iterable[T], key: Callable[[T], Any])
     return tuple(items[item_key] for item_key in sorted(items))
 
 
-def _assignment_key(one: Assignment) -> tuple[Any, ...]:
+def _assignment_key(entry: Assignment) -> tuple[Any, ...]:
     # without the score, one of two entries that differ in it would be kept by the order of the arguments
-    score = (one.score is not None, one.score or 0.0)
-    return (one.epoch, one.assigned_at, one.device, one.ended_at, one.reason, one.detail, score)
+    score = (entry.score is not None, entry.score or 0.0)
+    return (entry.epoch, entry.assigned_at, entry.device, entry.ended_at, entry.reason, entry.detail, score)
 
 
 def _entry_key(entry: Entry) -> tuple[Any, ...]:

@@ -23,8 +23,8 @@ class Outcome(NamedTuple):
 
 def outcomes(run: Run) -> Iterator[Outcome]:
     """How the assignments of a run ended, in their order. The one under way is not among them."""
-    for one in run.previous:
-        yield Outcome(one.device, one.reason, one.score)
+    for assignment in run.previous:
+        yield Outcome(assignment.device, assignment.reason, assignment.score)
     if run.status is COMPLETED:
         device = str(run.device)
         yield Outcome(device, str(COMPLETED), run.scores.get(device))
@@ -32,9 +32,9 @@ def outcomes(run: Run) -> Iterator[Outcome]:
 
 def declines(run: Run) -> Iterator[str]:
     """The device of each decline: of an assignment, and of an offer that a device did not take."""
-    for one in run.previous:
-        if one.reason == DECLINED:
-            yield one.device
+    for assignment in run.previous:
+        if assignment.reason == DECLINED:
+            yield assignment.device
     for entry in run.story:
         if entry.what == DECLINED:
             yield entry.why.removeprefix("by ").partition(": ")[0]
@@ -56,7 +56,9 @@ def waiting_time(run: Run) -> float | None:
     if begun is None:
         return None
     ended = run.ended_at if run.ended_at is not None else inf
-    tried = sum(one.ended_at - one.assigned_at for one in run.previous if one.ended_at < ended)
+    tried = sum(
+        assignment.ended_at - assignment.assigned_at for assignment in run.previous if assignment.ended_at < ended
+    )
     return max(0.0, begun - run.created_at - tried)
 
 

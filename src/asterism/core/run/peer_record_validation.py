@@ -101,29 +101,35 @@ def _mapping(valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return problems_in
 
 
-def _entry(one: Any) -> bool:
-    return isinstance(one, Entry) and _time(one.at) and _text(one.what) and one.task is None and _text(one.why)
-
-
-def _assignment(one: Any) -> bool:
+def _entry(entry: Any) -> bool:
     return (
-        isinstance(one, Assignment)
-        and _name(one.device)
-        and _count(one.epoch)
-        and _time(one.assigned_at)
-        and _time(one.ended_at)
-        and one.reason in REASONS
-        and _text(one.detail)
-        and (one.score is None or _time(one.score))
+        isinstance(entry, Entry) and _time(entry.at) and _text(entry.what) and entry.task is None and _text(entry.why)
     )
 
 
-def _superseded(one: Any) -> bool:
-    return isinstance(one, Superseded) and _name(one.device) and _count(one.epoch) and _time(one.ended_at)
+def _assignment(assignment: Any) -> bool:
+    return (
+        isinstance(assignment, Assignment)
+        and _name(assignment.device)
+        and _count(assignment.epoch)
+        and _time(assignment.assigned_at)
+        and _time(assignment.ended_at)
+        and assignment.reason in REASONS
+        and _text(assignment.detail)
+        and (assignment.score is None or _time(assignment.score))
+    )
 
 
-def _progress(one: Any) -> bool:
-    return isinstance(one, Progress) and _number(one.step) and (one.total is None or _number(one.total))
+def _superseded(result: Any) -> bool:
+    return isinstance(result, Superseded) and _name(result.device) and _count(result.epoch) and _time(result.ended_at)
+
+
+def _progress(progress: Any) -> bool:
+    return (
+        isinstance(progress, Progress)
+        and _number(progress.step)
+        and (progress.total is None or _number(progress.total))
+    )
 
 
 def _traceparent(value: Any) -> bool:

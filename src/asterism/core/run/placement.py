@@ -364,5 +364,5 @@ def _best_scores(scores: Mapping[str, float], chosen: str | None = None) -> Mapp
     """The best scores, and that of the chosen device: a strategy may not choose by score."""
     shown: Iterable[tuple[str, float]] = scores.items()
     if len(scores) > MAX_SCORES:
-        shown = heapq.nsmallest(MAX_SCORES, shown, key=lambda one: (one[0] != chosen, -one[1]))
-    return {name: round(one, 2) for name, one in shown}
+        shown = heapq.nsmallest(MAX_SCORES, shown, key=lambda pair: (pair[0] != chosen, -pair[1]))
+    return {name: round(score, 2) for name, score in shown}

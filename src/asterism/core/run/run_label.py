@@ -27,9 +27,9 @@ class InvalidTemplate(AsterismError):
 class UnknownField(AsterismError):
     """A template names a field that an input does not have. ``field`` is its name."""
 
-    def __init__(self, template: str, field: str, given: Sequence[str]) -> None:
+    def __init__(self, template: str, field: str, names: Sequence[str]) -> None:
         self.template, self.field = template, field
-        has = f"it has {', '.join(given[:10])}{' and more' if len(given) > 10 else ''}" if given else "it has no fields"
+        has = f"it has {', '.join(names[:10])}{' and more' if len(names) > 10 else ''}" if names else "it has no fields"
         super().__init__(f"{template!r} names {{{field}}}, but the input has no such field: {has}")
 
 
@@ -51,15 +51,15 @@ class TextTemplate:
             self._parts.append((before, path))
         self.fields = tuple(".".join(path) for _, path in self._parts if path is not None)
 
-    def fill(self, given: Mapping[str, Any]) -> str:
+    def fill(self, values: Mapping[str, Any]) -> str:
         """The text for one input. Raises UnknownField."""
-        return "".join([before if path is None else before + self._value(given, path) for before, path in self._parts])
+        return "".join([before if path is None else before + self._value(values, path) for before, path in self._parts])
 
-    def _value(self, given: Mapping[str, Any], path: tuple[str, ...]) -> str:
-        value: Any = given
+    def _value(self, values: Mapping[str, Any], path: tuple[str, ...]) -> str:
+        value: Any = values
         for name in path:
             if not isinstance(value, Mapping) or name not in value:
-                raise UnknownField(self.text, ".".join(path), list(given))
+                raise UnknownField(self.text, ".".join(path), list(values))
             value = value[name]
         return value_text(value)
 
@@ -89,14 +89,14 @@ def tidy_label(text: str) -> str | None:
     return text or None
 
 
-def shown_label(run: Run, given: Any = None) -> str:
-    """The label of a run; else the name of its task in a plan; else the values of its input, or of ``given`` in place
-    of it, such as an input with its secrets masked. Empty if there is nothing."""
+def shown_label(run: Run, run_input: Any = None) -> str:
+    """The label of a run; else the name of its task in a plan; else the values of its input, or of ``run_input`` in
+    place of it, such as an input with its secrets masked. Empty if there is nothing."""
     if run.label is not None:
         return run.label
     if (task := task_name(run)) is not None:
         return task
-    value = run.input if given is None else given
+    value = run.input if run_input is None else run_input
     if not isinstance(value, Mapping) or "$blob" in value:
         return ""
     plain = [value_text(item) for item in value.values() if not isinstance(item, Mapping | list)]

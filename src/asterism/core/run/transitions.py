@@ -61,7 +61,7 @@ FORGOTTEN = "forgotten"
 def create(
     run_id: str,
     workflow: Workflow,
-    given: Any,
+    run_input: Any,
     *,
     by: str,
     now: float,
@@ -86,7 +86,7 @@ def create(
             "version": workflow.version,
             "created_at": now,
             "created_by": by,
-            "input": given,
+            "input": run_input,
             "key": key,
             "series": series,
             "priority": workflow.priority if priority is None else priority,
@@ -221,7 +221,10 @@ def offer_again(
     if still == run.avoid:
         return run
     tried = [device for device in run.avoid if device not in still]
-    last = {one.device: f"{one.device} ({one.reason}): {one.detail}" for one in run.previous}
+    last = {
+        assignment.device: f"{assignment.device} ({assignment.reason}): {assignment.detail}"
+        for assignment in run.previous
+    }
     last |= {device: f"{device} (declined): {why}" for device, why in run.declined.items()}
     said = truncate("; ".join(last.get(device, device) for device in tried))
     rounds = run.rounds + 1 if run.declined and not resting else run.rounds
@@ -428,7 +431,8 @@ def move(
     # a person may insist on a device that declined it before
     if to.device in run.avoid:
         declined = {device: why for device, why in run.declined.items() if device != to.device}
-        run = run.changed(avoid=tuple(one for one in run.avoid if one != to.device), declined=declined or NOTHING)
+        avoid = tuple(device for device in run.avoid if device != to.device)
+        run = run.changed(avoid=avoid, declined=declined or NOTHING)
     return assign(run, to, workflow, by=by, now=now, scores=scores, within=within, why=f"moved by {by}")
 
 

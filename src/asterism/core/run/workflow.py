@@ -90,7 +90,7 @@ class Workflow:
         """The delay before the next attempt, after ``tries`` attempts: it doubles."""
         return retry_delay(tries, self.backoff, self.backoff_most) if tries else 0.0
 
-    def task(self, run_id: str, given: Mapping[str, Any]) -> Task:
+    def task(self, run_id: str, inputs: Mapping[str, Any]) -> Task:
         """The task that a device executes for one run."""
         return Task(
             run_id,
@@ -98,7 +98,7 @@ class Workflow:
             argv=self.argv,
             shell=self.shell,
             http=self.http,
-            inputs=given,
+            inputs=inputs,
             env=self.env,
             cwd=self.cwd,
             agent=self.agent,

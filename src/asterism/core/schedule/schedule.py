@@ -162,12 +162,12 @@ def _problems(schedule: Schedule) -> list[str | None]:
 
 
 def _either(schedule: Schedule, first: str, second: str) -> str | None:
-    given = [name for name in (first, second) if getattr(schedule, name) is not None]
-    if len(given) != 1:
-        return f"give either {first} or {second}{', not both' if given else ''}"
-    value = getattr(schedule, given[0])
-    if given[0] != "every" and (not isinstance(value, str) or not value.strip() or not value.isprintable()):
-        return f"{given[0]} must be a text of printable characters, not {safe_repr(value)}"
+    chosen = [name for name in (first, second) if getattr(schedule, name) is not None]
+    if len(chosen) != 1:
+        return f"give either {first} or {second}{', not both' if chosen else ''}"
+    value = getattr(schedule, chosen[0])
+    if chosen[0] != "every" and (not isinstance(value, str) or not value.strip() or not value.isprintable()):
+        return f"{chosen[0]} must be a text of printable characters, not {safe_repr(value)}"
     return None
 
 

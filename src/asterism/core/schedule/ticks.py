@@ -191,7 +191,7 @@ def with_work(schedule: Schedule, open_work: Sequence[str], new: str, replaced: 
 
 def history_of(data: object) -> list[TickEntry]:
     """The entries of a history, oldest first, from JSON."""
-    return [TickEntry(*one) for one in data] if isinstance(data, list) else []
+    return [TickEntry(*values) for values in data] if isinstance(data, list) else []
 
 
 def with_entries(data: object, entries: Sequence[TickEntry]) -> list[list[Any]]:

@@ -108,7 +108,7 @@ class Series:
         """Append the items that are not in the series. They are pairs (item, micro number) and go in the
         order of their micro numbers."""
         known = {self.active, *self.queue}
-        ordered = [item for item, micro in sorted(items, key=lambda one: _order(one[0], one[1]))]
+        ordered = [item for item, micro in sorted(items, key=lambda pair: _order(pair[0], pair[1]))]
         new = tuple(item for item in dict.fromkeys(ordered) if item not in known)
         return self._changed(now, queue=(*self.queue, *new)) if new else self
 
@@ -176,9 +176,11 @@ class Series:
         """Rebuild the series from the live items: exactly those, queued in the order of their micro numbers. A live
         active item stays active. If there is none, the first assigned item becomes active, unless the series is
         paused."""
-        ordered = sorted({one.item: one for one in live}.values(), key=lambda one: _order(one.item, one.micro))
-        items = [one.item for one in ordered]
-        assigned = [one.item for one in ordered if one.assigned and self.paused is None]
+        ordered = sorted(
+            {entry.item: entry for entry in live}.values(), key=lambda entry: _order(entry.item, entry.micro)
+        )
+        items = [entry.item for entry in ordered]
+        assigned = [entry.item for entry in ordered if entry.assigned and self.paused is None]
         active = self.active if self.active in items else next(iter(assigned), None)
         queue = tuple(item for item in items if item != active)
         if (active, queue) == (self.active, self.queue):
