@@ -70,16 +70,16 @@ class Scene:
 
     # -- the command line --------------------------------------------------------------------------------------------
 
-    def run(self, *words: str, given: str | bytes | None = None, **env: str) -> Result:
+    def run(self, *words: str, stdin: str | bytes | None = None, **env: str) -> Result:
         """A command in this process; whatever it says, it is no traceback."""
-        result = CliRunner().invoke(commands, words, input=given, env={**self.env, **env})
+        result = CliRunner().invoke(commands, words, input=stdin, env={**self.env, **env})
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
         assert "Traceback" not in result.output
         return result
 
-    def ok(self, *words: str, **terms: Any) -> str:
+    def ok(self, *words: str, **options: Any) -> str:
         """What a command that went well printed on standard output."""
-        result = self.run(*words, **terms)
+        result = self.run(*words, **options)
         assert result.exit_code == 0, result.output
         return result.stdout
 
@@ -132,17 +132,17 @@ class Scene:
         self.ask(nothing)
         return self
 
-    def workflow(self, name: str = "work", **terms: Any) -> Workflow:
-        terms = terms or {"argv": ("true",)}
-        return self.ask(lambda fleet: fleet.workflows.add(Workflow(name, **terms)))
+    def workflow(self, name: str = "work", **fields: Any) -> Workflow:
+        fields = fields or {"argv": ("true",)}
+        return self.ask(lambda fleet: fleet.workflows.add(Workflow(name, **fields)))
 
-    def create(self, name: str = "work", given: dict[str, Any] | None = None, **terms: Any) -> Run:
-        return self.ask(lambda fleet: fleet.create(name, given, **terms))
+    def create(self, name: str = "work", run_input: dict[str, Any] | None = None, **options: Any) -> Run:
+        return self.ask(lambda fleet: fleet.create(name, run_input, **options))
 
-    def device(self, name: str, **terms: Any) -> Session:
+    def device(self, name: str, **fields: Any) -> Session:
         """A device that has joined and does nothing by itself."""
 
-        return self.ask(lambda fleet: enter_device(fleet, name, **terms))
+        return self.ask(lambda fleet: enter_device(fleet, name, **fields))
 
     def step(self, run: Run | str, *steps: Callable[[Run, Workflow, float], Run]) -> Run:
         """What devices and coordinators do to a run, written as it is."""
@@ -160,8 +160,8 @@ def document_of(run: Run) -> documents.Run:
     return asyncio.run(describe())
 
 
-async def enter_device(fleet: Fleet, name: str, **terms: Any) -> Session:
-    session = Session(f"session-{name}", name, fleet.store.clock(), **{"host": "there", **terms})
+async def enter_device(fleet: Fleet, name: str, **fields: Any) -> Session:
+    session = Session(f"session-{name}", name, fleet.store.clock(), **{"host": "there", **fields})
     await fleet.store.commit([PutSession(session, None)])
     return session
 
@@ -229,12 +229,12 @@ def a_few(scene: Scene) -> list[Run]:
     return scene.ask(create)
 
 
-async def create_later(fleet: Fleet, workflow: str, **terms: Any) -> Run:
+async def create_later(fleet: Fleet, workflow: str, **options: Any) -> Run:
     """A run after all others in lists: an id begins with its millisecond, so runs of one millisecond have no order."""
     millisecond = int(fleet.store.clock() * 1000)
     while int(fleet.store.clock() * 1000) <= millisecond:
         pass  # it is over in a millisecond
-    return await fleet.create(workflow, **terms)
+    return await fleet.create(workflow, **options)
 
 
 # -- processes ---------------------------------------------------------------------------------------------------------

@@ -82,9 +82,9 @@ class Scene:
     def __init__(self, hearer: Hearer, url: str, clock: list[float], connections: Connections) -> None:
         self.hearer, self.url, self.clock, self.connections = hearer, url, clock, connections
 
-    async def invitation(self, name: str = "laptop", **terms: Any) -> str:
+    async def invitation(self, name: str = "laptop", **options: Any) -> str:
         store = self.hearer.fleet.store
-        return (await invite(store, name, url=self.url, own_name="kitchen", **terms)).token
+        return (await invite(store, name, url=self.url, own_name="kitchen", **options)).token
 
     async def token(self, name: str = "laptop") -> str:
         """The secret of a new peer, whose store is ``store of NAME``."""
@@ -101,8 +101,8 @@ class Scene:
 
     def client(self, token: str = "") -> httpx.AsyncClient:
         headers = {"authorization": f"Bearer {token}"} if token else {}
-        terms: dict[str, Any] = {"verify": trusting(), "headers": headers, "trust_env": False, "timeout": PATIENCE}
-        return httpx.AsyncClient(base_url=self.url, **terms)
+        options: dict[str, Any] = {"verify": trusting(), "headers": headers, "trust_env": False, "timeout": PATIENCE}
+        return httpx.AsyncClient(base_url=self.url, **options)
 
 
 @asynccontextmanager

@@ -55,10 +55,10 @@ class ServerThread:
 
         return asyncio.run_coroutine_threadsafe(answer(), self._loop).result(30)
 
-    def token(self, *scopes: str, **terms: Any) -> str:
+    def token(self, *scopes: str, **options: Any) -> str:
         async def create(service: HttpService) -> str:
             credentials = Credentials(service.state.fleet.store)
-            return (await credentials.create("ann", scopes or ["admin"], by="test", **terms)).token
+            return (await credentials.create("ann", scopes or ["admin"], by="test", **options)).token
 
         return self.ask(create)
 

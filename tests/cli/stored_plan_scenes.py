@@ -24,8 +24,8 @@ def keeping(scene: Scene, name: str = "nightly", build: str = "echo 1") -> Scene
         plan.add(Task("build", shell=build))
         plan.add(Task("test", shell="echo 2"), after="build")
         plan.state = ConstellationState.READY
-        terms = {"policy": "scoped", "max_cycles": 4, "edit_timeout": 600.0}
-        await insert(fleet.store, plan, RecordedLock(plan, **terms), terms)
+        lock_options = {"policy": "scoped", "max_cycles": 4, "edit_timeout": 600.0}
+        await insert(fleet.store, plan, RecordedLock(plan, **lock_options), lock_options)
 
     scene.ask(make)
     return scene
@@ -37,10 +37,10 @@ def owned(scene: Scene, name: str = "nightly") -> None:
     async def own(fleet: Fleet) -> None:
         now = fleet.store.clock()
         session = Session("session-other", f"{name}@elsewhere", now, host="elsewhere", beat_at=now, slots=1)
-        found = await fleet.store.register(head_key(name))
-        assert found is not None
-        head = {**found.value, "owner": session.id, "device": session.device, "epoch": 1, "state": "executing"}
-        await fleet.store.commit([PutSession(session, None), PutRegister(head_key(name), head, found.revision)])
+        register = await fleet.store.register(head_key(name))
+        assert register is not None
+        head = {**register.value, "owner": session.id, "device": session.device, "epoch": 1, "state": "executing"}
+        await fleet.store.commit([PutSession(session, None), PutRegister(head_key(name), head, register.revision)])
 
     scene.ask(own)
 

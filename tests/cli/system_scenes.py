@@ -161,7 +161,7 @@ class Row:
         others = threading.Thread(target=self.meanwhile, args=(scene, names)) if self.meanwhile is not None else None
         if others is not None:
             others.start()
-        result = scene.run(*words, given=self.stdin)
+        result = scene.run(*words, stdin=self.stdin)
         if others is not None:
             others.join()
         assert result.exit_code == self.code, result.output

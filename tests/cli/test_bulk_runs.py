@@ -53,9 +53,9 @@ def test_a_file_of_json_lines_makes_a_run_of_each(scene: Scene) -> None:
 
 
 def test_plain_lines_are_the_value_of_one_input(scene: Scene) -> None:
-    given = "a.mp4\r\n\n{b}.mp4\nc d.mp4"
+    stdin = "a.mp4\r\n\n{b}.mp4\nc d.mp4"
     asked = ("--each", "-", "--as", "file", "--input", '{"rate": 25, "file": "x"}', "--key", "{file}")
-    scene.ok("runs", "create", "transcode", *asked, given=given)
+    scene.ok("runs", "create", "transcode", *asked, stdin=stdin)
     assert [(run.input, run.key) for run in runs_in(scene)] == [
         ({"rate": 25, "file": name}, name) for name in ("a.mp4", "{b}.mp4", "c d.mp4")
     ]
@@ -64,7 +64,7 @@ def test_plain_lines_are_the_value_of_one_input(scene: Scene) -> None:
 def test_as_json_each_run_is_an_object_on_a_line(scene: Scene) -> None:
     asked = ("--each", "-", "--label", "{n}", "--key", "{file}", "--json")
     told = [
-        json.loads(line) for line in scene.ok("runs", "create", "transcode", *asked, given=lines_of(2)).splitlines()
+        json.loads(line) for line in scene.ok("runs", "create", "transcode", *asked, stdin=lines_of(2)).splitlines()
     ]
     assert told == [
         {"id": run.id, "label": str(number), "key": f"v{number}.mp4"} for number, run in enumerate(runs_in(scene))
@@ -113,7 +113,7 @@ def test_a_line_that_cannot_be_used_is_named_and_nothing_is_created(
 
 
 def test_bytes_that_are_no_text_are_named_too(scene: Scene) -> None:
-    result = scene.run("runs", "create", "transcode", "--each", "-", "--as", "file", given=b"a\n\xff\n")
+    result = scene.run("runs", "create", "transcode", "--each", "-", "--as", "file", stdin=b"a\n\xff\n")
     assert "standard input, line 2: it is not text in UTF-8. Nothing was created" in result.stderr
 
 
@@ -174,14 +174,14 @@ def test_a_creation_whose_lines_have_changed_is_refused_or_begun_anew(scene: Sce
     ],
 )
 def test_mistakes_are_explained(scene: Scene, words: tuple[str, ...], why: str) -> None:
-    result = scene.run("runs", "create", *words, given="")
+    result = scene.run("runs", "create", *words, stdin="")
     assert result.exit_code != 0
     assert why in result.stderr
     assert runs_in(scene) == []
 
 
 def test_no_lines_are_no_error(scene: Scene) -> None:
-    result = scene.run("runs", "create", "transcode", "--each", "-", given="\n\n")
+    result = scene.run("runs", "create", "transcode", "--each", "-", stdin="\n\n")
     assert (result.exit_code, result.stdout) == (0, "")
     assert "standard input has no lines, so no run was created." in result.stderr
 
@@ -189,7 +189,7 @@ def test_no_lines_are_no_error(scene: Scene) -> None:
 def test_a_workflow_may_come_from_a_file(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     path = written(scene, "workflows:\n  copy:\n    argv: [cp, '{file}', x]\n", "flows.yaml")
-    scene.ok("runs", "create", "--file", path, "--each", "-", "--as", "file", given="a\nb\n")
+    scene.ok("runs", "create", "--file", path, "--each", "-", "--as", "file", stdin="a\nb\n")
     assert [run.workflow for run in runs_in(scene)] == ["copy", "copy"]
 
 
@@ -223,7 +223,7 @@ def kill_often(scene: Scene, kills: int) -> None:
             process.kill()
     before = len(runs_in(scene))
     assert before % 1000 == 0, "a batch is written wholly or not at all"
-    result = scene.run(*words, given="".join(lines))
+    result = scene.run(*words, stdin="".join(lines))
     assert result.exit_code == 0, result.output
     assert Counter(run.label for run in runs_in(scene)) == Counter(f"v{number}.mp4" for number in range(len(lines)))
     assert len(result.stdout.split()) == len(lines) - before

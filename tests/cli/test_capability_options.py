@@ -13,9 +13,9 @@ from tests.process_scenes import ended
 @pytest.mark.parametrize("words", [["gpu,ffmpeg", "big"], ["gpu", "ffmpeg", "big"], [" gpu , ffmpeg,big,gpu"]])
 def test_capabilities_are_named_one_by_one_or_with_commas(tmp_path: Path, words: list[str]) -> None:
     scene = Scene(tmp_path)
-    needs = [word for one in words for word in ("--needs", one)]
+    needs = [word for names in words for word in ("--needs", names)]
     assert scene.json("workflow", "add", "work", "--shell", "echo 1", *needs)["needs"] == ["big", "ffmpeg", "gpu"]
-    can = [word for one in words for word in ("--can", one)]
+    can = [word for names in words for word in ("--can", names)]
     run_id = scene.json("runs", "create", "work")["id"]
     with scene.process("device", "join", "laptop", *can) as process:
         assert scene.run("runs", "wait", run_id).exit_code == 0

@@ -165,11 +165,11 @@ def test_no_other_address_does(tmp_path: Path) -> None:
 
 
 def test_advice_about_extras_names_no_package_of_an_index() -> None:
-    given = re.compile(r"pip install\s+(?!'\.\[)|asterism\[[a-z]")
-    found = [
+    indexed_package = re.compile(r"pip install\s+(?!'\.\[)|asterism\[[a-z]")
+    places = [
         f"{path.relative_to(SOURCES)}:{number}"
         for path in SOURCES.rglob("*.py")
         for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
-        if given.search(line)
+        if indexed_package.search(line)
     ]
-    assert found == []
+    assert places == []

@@ -40,9 +40,9 @@ DEVICE_FIELDS = {
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Scene:
-    found = Scene(tmp_path)
-    found.workflow()
-    return found
+    new_scene = Scene(tmp_path)
+    new_scene.workflow()
+    return new_scene
 
 
 def elect(scene: Scene, name: str) -> None:
@@ -61,7 +61,7 @@ def elect(scene: Scene, name: str) -> None:
 
 def change(scene: Scene, name: str, **changes: object) -> None:
     async def write(fleet: Fleet) -> None:
-        [session] = [one for one in await fleet.store.sessions() if one.device == name]
+        [session] = [candidate for candidate in await fleet.store.sessions() if candidate.device == name]
         await fleet.store.commit([PutSession(session.changed(**changes), session.revision)])
 
     scene.ask(write)
@@ -75,18 +75,18 @@ def test_a_device_is_listed_with_the_peer_through_which_it_is_known(scene: Scene
     assert titles[:3] == ["DEVICE", "STATE", "PEER"]
     assert cooker[:3] == ["cooker", "ready", "kitchen"]
     assert "kitchen" not in laptop
-    assert [one["peer"] for one in scene.json("device", "list")] == ["kitchen", None]
+    assert [device["peer"] for device in scene.json("device", "list")] == ["kitchen", None]
 
 
 def test_the_process_of_a_plan_vanishes_when_it_has_left(scene: Scene, tmp_path: Path) -> None:
     scene.device("laptop@den", profile={"plan": "nightly"})
-    assert [one["name"] for one in scene.json("device", "list")] == ["laptop@den"]
+    assert [device["name"] for device in scene.json("device", "list")] == ["laptop@den"]
     change(scene, "laptop@den", state=ENDED)
     scene.device("laptop")
     change(scene, "laptop", state=ENDED)
-    assert [(one["name"], one["state"]) for one in scene.json("device", "list")] == [("laptop", "left")]
+    assert [(device["name"], device["state"]) for device in scene.json("device", "list")] == [("laptop", "left")]
     scene.ok("run", write(tmp_path, "tasks: {a: {shell: 'true'}}"), "--store", scene.url, "--id", "evening")
-    assert [one["name"] for one in scene.json("device", "list")] == ["laptop"]
+    assert [device["name"] for device in scene.json("device", "list")] == ["laptop"]
     assert scene.ok("plan", "list").count("evening") == 1
 
 
@@ -138,7 +138,7 @@ def test_a_device_that_rests_is_shown_as_resting_and_not_chosen(scene: Scene) ->
     assert words in scene.ok("device", "scores", "hard")
     result = scene.run("runs", "create", "hard")
     assert "It waits: laptop is resting: it would hand it back because 'battery < 0.2' holds." in result.stderr
-    assert [one["kind"] for one in scene.json("runs", "why", result.stdout.strip())["reasons"]] == ["resting"]
+    assert [reason["kind"] for reason in scene.json("runs", "why", result.stdout.strip())["reasons"]] == ["resting"]
 
 
 def test_as_json_a_device_has_the_names_that_programs_count_on(scene: Scene) -> None:
@@ -185,24 +185,24 @@ def test_scores_are_shown_in_their_parts_and_add_up_to_what_selection_uses(scene
         **{"workflow": "hard", "version": 1, "strategy": "score"},
         **{"run": None, "assignment": None},
     }
-    found = {one["device"]: one for one in told["devices"]}
-    assert list(found) == ["big", "full", "plain", "quiet"]
-    assert found["big"]["parts"] == pytest.approx(
+    scores = {device["device"]: device for device in told["devices"]}
+    assert list(scores) == ["big", "full", "plain", "quiet"]
+    assert scores["big"]["parts"] == pytest.approx(
         {"load": 40.0, "connection": 27.0, "rank": 13.33, "capability": 10.0}, abs=0.01
     )
-    assert found["big"]["score"] == pytest.approx(90.33, abs=0.01)
-    assert (found["big"]["chosen"], found["big"]["candidate"], found["big"]["why"]) == (True, True, None)
-    assert (found["full"]["parts"]["load"], found["full"]["why"]) == (0.0, "no free slot")
-    assert (found["plain"]["candidate"], found["plain"]["why"]) == (False, "it lacks gpu")
-    assert found["quiet"]["why"].startswith("no heartbeat for ")
+    assert scores["big"]["score"] == pytest.approx(90.33, abs=0.01)
+    assert (scores["big"]["chosen"], scores["big"]["candidate"], scores["big"]["why"]) == (True, True, None)
+    assert (scores["full"]["parts"]["load"], scores["full"]["why"]) == (0.0, "no free slot")
+    assert (scores["plain"]["candidate"], scores["plain"]["why"]) == (False, "it lacks gpu")
+    assert scores["quiet"]["why"].startswith("no heartbeat for ")
 
     async def same(fleet: Fleet) -> None:
         flow = await fleet.workflows.latest("hard")
         placer = await fleet.placer(fresh=True)
-        for one in await device_scores(fleet, flow):
-            if one.parts is not None:
-                candidate = candidate_of(placer.sessions[one.device], placer.now, placer.ranks[one.device])
-                assert one.score == round(score(candidate, (None, flow.needs), placer.weights), 2)
+        for rating in await device_scores(fleet, flow):
+            if rating.parts is not None:
+                candidate = candidate_of(placer.sessions[rating.device], placer.now, placer.ranks[rating.device])
+                assert rating.score == round(score(candidate, (None, flow.needs), placer.weights), 2)
 
     scene.ask(same)
     text = scene.ok("device", "scores", "hard").splitlines()

@@ -114,7 +114,7 @@ def test_children_do_not_outlive_a_run_that_is_killed(tmp_path: Path) -> None:
         f"tasks:\n  a: {{{OBEDIENT.format(pids=pipes[0])}}}\n  b: {{{STUBBORN.format(pids=pipes[1])}}}\n",
     )
     with started("run", path) as process:
-        pids = [pid for one in pipes for pid in pids_in(one)]
+        pids = [pid for path_of_pids in pipes for pid in pids_in(path_of_pids)]
         process.kill()
         process.wait(PATIENCE)
         assert gone(pids)

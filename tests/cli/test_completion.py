@@ -208,7 +208,11 @@ def arguments(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[
             if isinstance(command, click.Group):
                 yield from arguments(command, (*path, name))
             elif command is not None:
-                yield from ((" ".join((*path, name)), one) for one in command.params if isinstance(one, click.Argument))
+                yield from (
+                    (" ".join((*path, name)), parameter)
+                    for parameter in command.params
+                    if isinstance(parameter, click.Argument)
+                )
 
 
 def test_every_argument_that_names_something_is_completed() -> None:

@@ -70,7 +70,7 @@ def test_a_decline_is_not_an_attempt(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_table_counts_attempts_and_not_declines() -> None:
-    assert [attempts_of(one(new())) for one in (lambda run: run, taken, begun, declined, failed)] == [0, 1, 1, 0, 1]
+    assert [attempts_of(step(new())) for step in (lambda run: run, taken, begun, declined, failed)] == [0, 1, 1, 0, 1]
     assert note_on(document_of(begun(declined(new()))), 1.0) == ""
     assert note_on(document_of(begun(failed(declined(new())))), 1.0) == "attempt 2"
     assert note_on(document_of(taken(failed(failed(new())))), 1.0) == "attempt 3"

@@ -287,14 +287,14 @@ def test_bulk_creation_over_http_continues_and_creates_no_run_twice(tmp_path: Pa
         workflow(scene)
         lines = [f"v{number}.mp4" for number in range(1500)]
         words = ("runs", "create", "transcode", "--each", "-", "--as", "file")
-        stopped = scene.run(*words, given="\n".join([*lines[:1200], "\0" * 5_000_000]))
+        stopped = scene.run(*words, stdin="\n".join([*lines[:1200], "\0" * 5_000_000]))
         assert stopped.exit_code == 64
         assert "line 1,201: the request has 30,000" in stopped.stderr
         assert len(all_runs(scene)) == 1200
         assert scene.server is not None
         scene.server.stop()
         scene.server.start()
-        resumed = scene.run(*words, given="\n".join(lines))
+        resumed = scene.run(*words, stdin="\n".join(lines))
         assert "300 runs created.\n1,200 runs had been created before the last command stopped." in resumed.stderr
         assert sorted(run.input["file"] for run in all_runs(scene)) == sorted(lines)
         assert scene.ask(lambda fleet: fleet.store.registers("bulk/")) == []
@@ -317,8 +317,8 @@ def test_a_lost_answer_creates_no_run_twice(done: bool, tmp_path: Path, monkeypa
             return await call(self, operation, request)
 
         monkeypatch.setattr(AsyncClient, "call", lose)
-        given = "a\nb\nc"
-        result = scene.run("runs", "create", "transcode", "--each", "-", "--as", "file", given=given)
+        stdin = "a\nb\nc"
+        result = scene.run("runs", "create", "transcode", "--each", "-", "--as", "file", stdin=stdin)
         assert result.exit_code == 0, result.output
         assert "The server cannot be reached: the cable was cut; trying again\n" in result.stderr
         assert ("The answer about lines 1 to 3 was lost. Their runs exist" in result.stderr) is done

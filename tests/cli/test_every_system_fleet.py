@@ -113,12 +113,12 @@ State = Callable[[SystemScene, Names], Any]
 
 def changed(scene: SystemScene, names: Names) -> Any:
     """The reasons of changes that have no story."""
-    return [one["message"] for one in notice_list(scene) if one["kind"] == "changed"]
+    return [notice["message"] for notice in notice_list(scene) if notice["kind"] == "changed"]
 
 
 def notice_list(scene: SystemScene) -> Any:
     async def read(fleet: Fleet) -> list[dict[str, Any]]:
-        return [{"kind": one.kind, "message": one.message} for _, one in await fleet.store.notices()]
+        return [{"kind": notice.kind, "message": notice.message} for _, notice in await fleet.store.notices()]
 
     return scene.ask(read)
 
@@ -140,8 +140,8 @@ def workflows(scene: SystemScene, names: Names) -> Any:
 
 def schedule(name: str, *fields: str) -> State:
     async def read(fleet: Fleet) -> list[Any]:
-        found = {one.name: one for one in await fleet.schedules.all()}
-        return [getattr(found[name], field) for field in fields] if name in found else []
+        by_name = {stored_schedule.name: stored_schedule for stored_schedule in await fleet.schedules.all()}
+        return [getattr(by_name[name], field) for field in fields] if name in by_name else []
 
     return lambda scene, names: scene.ask(read)
 
@@ -157,15 +157,19 @@ def codes(scene: SystemScene, names: Names) -> Any:
     """For whom codes were made, and why."""
 
     async def read(fleet: Fleet) -> list[Any]:
-        return [(one.value["name"], one.value["can"]) for one in await fleet.store.registers(CODES)]
+        return [(register.value["name"], register.value["can"]) for register in await fleet.store.registers(CODES)]
 
     return scene.ask(read), changed(scene, names)
 
 
 def token_state(scene: SystemScene, names: Names) -> Any:
     async def read(fleet: Fleet) -> list[str]:
-        found = await Credentials(fleet.store).all()
-        return [f"{one.name} {one.state(fleet.store.clock())}" for one in found if one.name != "ann"]
+        credentials = await Credentials(fleet.store).all()
+        return [
+            f"{credential.name} {credential.state(fleet.store.clock())}"
+            for credential in credentials
+            if credential.name != "ann"
+        ]
 
     return scene.ask(read)
 

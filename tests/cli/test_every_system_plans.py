@@ -70,8 +70,8 @@ def ruled(scene: SystemScene) -> Names:
     async def rule(fleet: Fleet) -> None:
         head = await fleet.store.register("plan/nightly")
         assert head is not None
-        terms = {**head.value["terms"], **RULES}
-        await fleet.store.commit([PutRegister(head.key, {**head.value, "terms": terms}, head.revision)])
+        head_terms = {**head.value["terms"], **RULES}
+        await fleet.store.commit([PutRegister(head.key, {**head.value, "terms": head_terms}, head.revision)])
 
     scene.ask(rule)
     return {}

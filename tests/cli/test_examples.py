@@ -62,7 +62,7 @@ def test_the_demonstration_reaches_its_end_and_writes_its_report(tmp_path: Path)
 def maintain(question: Question) -> Reply:
     """A model that does what the goal of the demonstration says."""
     goal = question.text.partition("# What happened")[0]
-    mend, test = (ast.literal_eval(found) for found in re.findall(r"\[[^]]*\]", goal)[-2:])
+    mend, test = (ast.literal_eval(words) for words in re.findall(r"\[[^]]*\]", goal)[-2:])
     home = re.findall(r"PYTHONPATH=(\S+),", goal)[-1]
     changes: list[dict[str, Any]] = []
     if "task 'test-numbers' failed" in question.text:
@@ -96,7 +96,9 @@ def test_a_model_edits_the_demonstration(tmp_path: Path) -> None:
     assert f"Editor               {calls} call" in done.stdout
     assert "As expected" in done.stdout
     page = (tmp_path / "asterism-report.html").read_text("utf-8")
-    assert "a-key-that-nobody-may-see" not in page + done.stdout + "".join(one.text for one in server.questions)
+    assert "a-key-that-nobody-may-see" not in page + done.stdout + "".join(
+        question.text for question in server.questions
+    )
 
 
 @pytest.mark.long

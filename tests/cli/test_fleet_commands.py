@@ -80,6 +80,6 @@ async def test_a_setting_of_a_later_version_neither_keeps_ours_from_being_change
     async with Fleet(MemoryStore()) as fleet:
         await fleet.store.commit([PutRegister(settings.KEY, {"keep": 60.0, "from_the_future": 1}, None)])
         assert (await fleet.configure(hold=5.0)).hold == 5.0
-        found = await fleet.store.register(settings.KEY)
-        assert found is not None
-        assert (found.value["keep"], found.value["hold"], found.value["from_the_future"]) == (60.0, 5.0, 1)
+        register = await fleet.store.register(settings.KEY)
+        assert register is not None
+        assert (register.value["keep"], register.value["hold"], register.value["from_the_future"]) == (60.0, 5.0, 1)

@@ -25,9 +25,9 @@ def test_metrics_are_printed_as_text_and_as_json(tmp_path: Path) -> None:
     scene = keeping(Scene(tmp_path).made())
     scene.workflow()
     scene.create()
-    found = read(scene.ok("fleet", "metrics"))
-    assert found["asterism_window_runs"].samples["", ()] == 1
-    assert found["asterism_plan_edits"].samples["", (("plan", "nightly"), ("answer", "accepted"))] == 0
+    families = read(scene.ok("fleet", "metrics"))
+    assert families["asterism_window_runs"].samples["", ()] == 1
+    assert families["asterism_plan_edits"].samples["", (("plan", "nightly"), ("answer", "accepted"))] == 0
     names = {family["name"]: family["samples"] for family in scene.json("fleet", "metrics", "--window", "1m")}
     assert names["asterism_window_seconds"] == [{"labels": {}, "value": 60.0}]
 

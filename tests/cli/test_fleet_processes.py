@@ -43,7 +43,7 @@ def sleeper(scene: Scene, name: str = "nap", *options: str) -> Path:
 def test_a_fleet_works_from_the_first_command_to_the_last(scene: Scene) -> None:
     (scene.folder / "a.mp4").write_text("pictures")
     scene.ok("workflow", "add", "transcode", "--argv", "cp {file} {out}", "--needs", "gpu")
-    given = json.dumps({"file": "a.mp4", "out": "a.webm"})
+    run_input = json.dumps({"file": "a.mp4", "out": "a.webm"})
     with scene.process("device", "join", "kitchen-pc", "--can", "gpu", "--slots", "2") as kitchen:
         joining = heard(kitchen, "joined as kitchen-pc")
         assert any(
@@ -51,14 +51,14 @@ def test_a_fleet_works_from_the_first_command_to_the_last(scene: Scene) -> None:
         )
         with scene.process("device", "join", "laptop") as laptop:
             heard(laptop, "joined as laptop")
-            result = scene.run("runs", "create", "transcode", "--input", given, "--wait")
+            result = scene.run("runs", "create", "transcode", "--input", run_input, "--wait")
             assert result.exit_code == 0, result.output
             run_id, end = result.stdout.splitlines()
             assert end.startswith(f"{run_id[-8:]} completed on kitchen-pc after ")
             assert (scene.folder / "a.webm").read_text() == "pictures"
             told = heard(kitchen, "finished run")
             assert [line.split("  ", 1)[1] for line in told[:1]] == [f"started run {run_id[-8:]} (transcode)\n"]
-            states = {one["name"]: one["state"] for one in scene.json("device", "list")}
+            states = {device["name"]: device["state"] for device in scene.json("device", "list")}
             assert states == {"kitchen-pc": "ready", "laptop": "ready"}
             for process in (kitchen, laptop):
                 process.send_signal(signal.SIGINT)
@@ -66,7 +66,7 @@ def test_a_fleet_works_from_the_first_command_to_the_last(scene: Scene) -> None:
                 code, output, errors = ended(process)
                 assert (code, output) == (0, "")
                 assert errors.splitlines()[-1].endswith("  left")
-    assert {one["state"] for one in scene.json("device", "list")} == {"left"}
+    assert {device["state"] for device in scene.json("device", "list")} == {"left"}
 
 
 def test_a_run_goes_to_the_device_on_the_machine_where_it_is_created(scene: Scene) -> None:
@@ -80,7 +80,7 @@ def test_a_run_goes_to_the_device_on_the_machine_where_it_is_created(scene: Scen
         result = scene.run("runs", "create", "work")
         assert re.search(r"It is assigned to laptop, score [0-9.]+, on this machine\.", result.stderr), result.stderr
         told = scene.json("runs", "show", result.stdout.strip())
-        [why] = [one["why"] for one in told["story"] if one["what"] == "assigning to other"]
+        [why] = [entry["why"] for entry in told["story"] if entry["what"] == "assigning to other"]
         assert re.fullmatch(
             r"laptop, score [0-9.]+ of 2, preferred, since it is on the machine where the run was created", why
         )
@@ -90,7 +90,9 @@ def test_a_run_goes_to_the_device_on_the_machine_where_it_is_created(scene: Scen
         assert scene.json("runs", "create", "preferring")["device"] == "server", "nor what the workflow prefers"
         laptop.kill()
         ended(laptop)
-    assert {one["name"]: one["state"] for one in scene.json("device", "list")}["laptop"] == "ready", "as far as known"
+    assert {device["name"]: device["state"] for device in scene.json("device", "list")}["laptop"] == "ready", (
+        "as far as known"
+    )
     assert scene.json("runs", "create", "work")["device"] == "server"
 
 
@@ -103,7 +105,7 @@ def test_what_a_policy_refuses_is_never_granted(scene: Scene) -> None:
         heard(laptop, "declined: ")
         told = scene.json("runs", "show", run_id)
         assert (told["epoch"], told["previous_assignments"]) == (0, [])
-        assert [one["what"] for one in told["story"]][:2] == ["created", "declined"]
+        assert [entry["what"] for entry in told["story"]][:2] == ["created", "declined"]
         assert "does not allow the command 'shred'" in told["declined"].get("laptop", told["story"][1]["why"])
 
 
@@ -116,7 +118,7 @@ def test_a_run_that_fails_says_so_where_it_is_waited_for(scene: Scene) -> None:
         assert "failed on laptop after" in result.stdout
         assert result.stdout.endswith(": CommandFailed: the command exited with 3: no luck\n")
         assert scene.json("runs", "create", "bad", "--wait", code=1)["status"] == "failed"
-        [line] = [one for one in heard(laptop, "failed run") if "failed run" in one]
+        [line] = [text for text in heard(laptop, "failed run") if "failed run" in text]
         assert "the command exited with 3: no luck" in line
 
 
@@ -150,7 +152,7 @@ def test_as_json_a_device_tells_its_life_in_objects(scene: Scene) -> None:
         heard(laptop, "joined as laptop")
         run_id = scene.json("runs", "create", "work", "--wait")["id"]
         told = [json.loads(line) for line in heard(laptop, "finished run")]
-        assert [(one["run"], one["workflow"], one["level"]) for one in told] == 2 * [(run_id, "work", "info")]
+        assert [(event["run"], event["workflow"], event["level"]) for event in told] == 2 * [(run_id, "work", "info")]
         laptop.terminate()
         code, output, _ = ended(laptop)
     assert code == 0
@@ -199,7 +201,7 @@ def test_a_second_signal_hands_back_at_once(scene: Scene) -> None:
     assert f"stopped run {run_id[-8:]} (nap)" in errors
     told = scene.json("runs", "show", run_id)
     assert told["status"] == "reassigning"
-    assert [(one["reason"], one["detail"]) for one in told["previous_assignments"]] == [
+    assert [(assignment["reason"], assignment["detail"]) for assignment in told["previous_assignments"]] == [
         ("released", "the device is leaving")
     ]
     assert told["losses"] == told["failures"] == 0
@@ -328,12 +330,12 @@ def test_the_run_of_a_device_that_is_killed_is_taken_over_by_another(scene: Scen
     place = sleeper(scene, "nap", *MORTAL, "--prefers", "name == 'one'", "--backoff", "0")
     with scene.process("device", "join", "two", *WATCHFUL) as two:
         heard(two, "joined as two")
-        with scene.process("device", "join", "one", *MORTAL, "--every", "0.2") as one:
-            heard(one, "joined as one")
+        with scene.process("device", "join", "one", *MORTAL, "--every", "0.2") as killed:
+            heard(killed, "joined as one")
             run_id = scene.json("runs", "create", "nap")["id"]
             pids = pids_in(place)
-            heard(one, "started run")
-            one.kill()
+            heard(killed, "started run")
+            killed.kill()
             assert gone(pids)
         again = pids_in(place)
         heard(two, f"started run {run_id[-8:]} (nap), attempt 2")
@@ -349,15 +351,15 @@ def test_a_monitor_watches_over_devices_that_do_not(scene: Scene) -> None:
     place = sleeper(scene, "nap", *MORTAL, "--losses", "0")
     with (
         scene.process("monitor", "watcher", "--every", "0.2", *QUICK) as monitor,
-        scene.process("device", "join", "one", *QUICK, "--no-monitor") as one,
+        scene.process("device", "join", "one", *QUICK, "--no-monitor") as device_process,
     ):
         heard(monitor, "joined as watcher")
-        heard(one, "joined as one")
+        heard(device_process, "joined as one")
         run_id = scene.json("runs", "create", "nap")["id"]
         pids_in(place)
         told = {device["name"]: device for device in scene.json("device", "list")}
         assert (told["watcher"]["state"], told["watcher"]["slots"]) == ("watching", 0)
-        one.kill()
+        device_process.kill()
         result = scene.run("runs", "wait", run_id)
         assert result.exit_code == 1
         assert "lost 1 times, the last time because one was not heard of" in result.stdout
@@ -436,10 +438,10 @@ def test_the_policy_of_a_device_is_what_it_goes_by(scene: Scene) -> None:
 
 def test_the_environment_of_a_device_is_not_shown(scene: Scene) -> None:
     scene.ok("workflow", "add", "leak", "--shell", 'echo "$word"; echo "$word" >&2; exit 1', "--env", "A=1")
-    given = json.dumps({"word": {"secret": "TOKEN"}})
+    run_input = json.dumps({"word": {"secret": "TOKEN"}})
     with scene.process("device", "join", "laptop", TOKEN="hunter2") as laptop:
         heard(laptop, "joined as laptop")
-        told = scene.json("runs", "create", "leak", "--input", given, "--wait", code=1)
+        told = scene.json("runs", "create", "leak", "--input", run_input, "--wait", code=1)
         assert "[secret]" in told["error"]
         assert "hunter2" not in json.dumps(told)
         laptop.terminate()

@@ -68,13 +68,13 @@ async def pictures(stage: Stage, tasks: int, *times: float) -> list[list[str]]:
     )
     stage.spawn(orchestrator.run(plan))
     await stage.until(lambda: hasattr(orchestrator, "progress"))
-    found = []
+    drawn = []
     for time in times:
         while stage.now() < time:
             orchestrator.picture()
             await asyncio.sleep(0.25)
-        found.append(orchestrator.picture())
-    return found
+        drawn.append(orchestrator.picture())
+    return drawn
 
 
 def test_what_is_executed_and_what_waits_for_a_device_and_the_newest_output() -> None:

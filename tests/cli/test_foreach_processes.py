@@ -48,12 +48,12 @@ def test_a_group_survives_the_sudden_death_of_its_process(scene: Scene, seeds: r
             code, output, errors = ended(process)
         assert code == 0, errors
         told = json.loads(output)
-        assert told["tasks"]["it"]["value"] == [f"{one} done" for one in NAMES]
+        assert told["tasks"]["it"]["value"] == [f"{element} done" for element in NAMES]
         assert told["version"] == 1
         done = log.read_text().split()
         assert sorted(set(done)) == NAMES
-        for one in NAMES:
-            assert done.count(one) == 1 or f"it[{one}] completed" not in "".join(heard)
+        for element in NAMES:
+            assert done.count(element) == 1 or f"it[{element}] completed" not in "".join(heard)
 
 
 def test_parameters_and_targets_on_the_command_line(scene: Scene) -> None:
@@ -64,7 +64,10 @@ def test_parameters_and_targets_on_the_command_line(scene: Scene) -> None:
     )
     (scene.folder / "values.json").write_text('{"n": 2, "day": "tuesday"}')
     told = scene.json("run", path, "--set", "day=monday", "--params", "values.json", "--only", "b")
-    assert {name: one["value"] for name, one in told["tasks"].items()} == {"a": "monday 2", "b": "monday"}
+    assert {name: task_result["value"] for name, task_result in told["tasks"].items()} == {
+        "a": "monday 2",
+        "b": "monday",
+    }
     refused = asterism("run", path, "--set", "dya=1")
     assert refused.exit_code == 64
     assert refused.stderr.splitlines() == [

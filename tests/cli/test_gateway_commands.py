@@ -36,10 +36,10 @@ def test_an_invitation_as_json(scene: Scene, tmp_path: Path) -> None:
         "--tls-cert",
         str(tmp_path / "cert.pem"),
     )
-    found = scene.json("device", "invite", *words)
-    assert (found["can"], found["name"], found["seconds"]) == (["gpu", "tpu"], "lab-*", 600.0)
-    assert re.fullmatch("[0-9a-f]{64}", found["fingerprint"])
-    assert found["command"].endswith(f"--code {found['code']} --fingerprint {found['fingerprint']}")
+    invitation = scene.json("device", "invite", *words)
+    assert (invitation["can"], invitation["name"], invitation["seconds"]) == (["gpu", "tpu"], "lab-*", 600.0)
+    assert re.fullmatch("[0-9a-f]{64}", invitation["fingerprint"])
+    assert invitation["command"].endswith(f"--code {invitation['code']} --fingerprint {invitation['fingerprint']}")
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,8 @@ FLEET = (
 
 def leaves(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
     if isinstance(command, click.Group):
-        for inner, one in command.commands.items():
-            yield from leaves(f"{name} {inner}", one)
+        for inner, subcommand in command.commands.items():
+            yield from leaves(f"{name} {inner}", subcommand)
     else:
         yield name, command
 

@@ -115,16 +115,16 @@ def acts(told: bytes, *, live: bool = False, lines: bool = False) -> list[str]:
         text = told.decode("utf-8")
     except UnicodeDecodeError as error:
         return [f"not UTF-8: {error}"]
-    found = [f"a style of others: {FOREIGN_STYLE}"] if FOREIGN_STYLE in "".join(STYLE.findall(text)) else []
+    problems = [f"a style of others: {FOREIGN_STYLE}"] if FOREIGN_STYLE in "".join(STYLE.findall(text)) else []
     text = STYLE.sub("", text)
     if live:
         text = LIVE.sub("", text)
     for at, character in enumerate(text):
         if not character.isprintable() and character not in "\n\u200c\u200d":
-            found.append(f"{character!r} in {text[max(0, at - 40) : at + 40]!r}")
+            problems.append(f"{character!r} in {text[max(0, at - 40) : at + 40]!r}")
     if not lines:
-        found += [f"a forged line: {line!r}" for line in text.split("\n") if line.startswith("FORGED")]
-    return [one[:200] for one in found[:3]]
+        problems += [f"a forged line: {line!r}" for line in text.split("\n") if line.startswith("FORGED")]
+    return [problem[:200] for problem in problems[:3]]
 
 
 # -- a fleet in which every text is hostile ------------------------------------------------------------------------
@@ -166,7 +166,7 @@ class HostileFleet(Scene):
         self.env["HOSTILE_TEXT"] = NAME
         self.plan = self.file_of("plan.yaml", {**PLAN})
         self.mistakes = [
-            self.file_of(f"mistake{number}.yaml", {"asterism": 1, **one}) for number, one in enumerate(MISTAKES)
+            self.file_of(f"mistake{number}.yaml", {"asterism": 1, **mistake}) for number, mistake in enumerate(MISTAKES)
         ]
         self.plans = Scene(place / "plans")  # a store of its own for constellations: here nobody else takes tasks
         self.plans.folder.mkdir()
@@ -181,8 +181,8 @@ class HostileFleet(Scene):
     def _fill(self) -> dict[str, Run]:
         self.workflow("work", argv=("echo", NAME), description=NAME, env={"A": NAME})
         self.workflow("need", shell=NAME, needs=frozenset({NAME}), requires="false")
-        given = {NAME: NAME}
-        make = partial(self.create, "work", given)
+        run_input = {NAME: NAME}
+        make = partial(self.create, "work", run_input)
         runs = {name: make() for name in ("completed", "failed", "running", "waiting", "paused", "cancel")}
         runs["completed"] = self.step(runs["completed"], taken_by("box"), started, completed(NAME))
         runs["failed"] = self.step(runs["failed"], taken_by("box"), started, failed(NAME))
@@ -190,7 +190,7 @@ class HostileFleet(Scene):
         for name in ("box", LEGIBLE):
             self.device(name, host=LEGIBLE, can=frozenset({NAME}), profile={"os": NAME, NAME: NAME}, slots=3)
         runs["assigned"] = make()
-        runs["needy"] = self.create("need", given)
+        runs["needy"] = self.create("need", run_input)
         self.ask(lambda fleet: fleet.pause(runs["paused"].id, NAME))
         keeping(self.plans, "nightly", f"printf '%s' '{NAME}' >&2; exit 1")
         keeping(self.plans, "failed", f"printf '%s' '{NAME}' >&2; exit 1")
@@ -204,7 +204,7 @@ class HostileFleet(Scene):
         self.plans.run("plan", "pause", "paused", "--reason", NAME)
         self.plans.run("plan", "edit", "weekly", "--add", json.dumps({"id": "more", "shell": "true"}), "--reason", NAME)
         self.run("fleet", "set", "--notify-command", NAME)
-        self.run("schedule", "add", "daily", "--every", "1d", "--workflow", "work", "--input", json.dumps(given))
+        self.run("schedule", "add", "daily", "--every", "1d", "--workflow", "work", "--input", json.dumps(run_input))
         self.run("schedule", "pause", "daily", "--reason", NAME)
         self.run("token", "create", "--scope", "observe", "--for", "ci")
         for issue in ("1", "2", "3"):
@@ -228,13 +228,13 @@ class Case:
     data: bool = False  # it has lines of its own, which somebody asked for
 
 
-def case(*words: str, **terms: Any) -> Case:
-    return Case(words, **terms)
+def case(*words: str, **options: Any) -> Case:
+    return Case(words, **options)
 
 
 def scenes(scene: HostileFleet) -> dict[str, list[Case]]:
     """What is asked of every command; ``--json`` is added where there is one."""
-    run = {name: one.id for name, one in scene.runs.items()}
+    run = {name: stored.id for name, stored in scene.runs.items()}
     store, memory = ("--store", scene.plans.url), ("--store", "memory:")
     backup = str(scene.folder / f"{FILE}backup")
     by = ("--by", NAME)
@@ -380,7 +380,7 @@ def scenes(scene: HostileFleet) -> dict[str, list[Case]]:
             case("--file", NAME),
         ],
         "runs list": [case(), case("--workflow", NAME, quiet="there are none")],
-        "runs show": [*(case(one) for one in run.values()), case(NAME)],
+        "runs show": [*(case(run_id) for run_id in run.values()), case(NAME)],
         "runs watch": [case(until=MARK, live=True, json=False)],
         "runs wait": [case(run["completed"], run["failed"]), case(NAME)],
         "runs output": [case(run["completed"], data=True), case(run["failed"]), case(NAME)],
@@ -407,7 +407,7 @@ def scenes(scene: HostileFleet) -> dict[str, list[Case]]:
         "runs retry": [case(run["failed"], quiet="ids alone"), case(NAME)],
         "runs cancel": [case(run["cancel"], quiet="ids alone"), case(NAME)],
         "runs prune": [case("--older-than", NAME), case(quiet="numbers alone")],
-        "runs why": [*(case(one, quiet="not all have a text to tell") for one in run.values()), case(NAME)],
+        "runs why": [*(case(run_id, quiet="not all have a text to tell") for run_id in run.values()), case(NAME)],
         "monitor": [case("watcher", until="watch", json=False, quiet="a plain name"), case(NAME)],
         "peer invite": [case(NAME), case("kitchen", "--url", NAME)],
         "peer accept": [case(NAME, quiet="it may hold a token")],
@@ -474,17 +474,17 @@ WITH_JSON = [name for name, command in COMMANDS.items() if any("--json" in optio
 def test_no_command_lets_text_act_on_the_terminal(name: str, words: list[str], fleet: HostileFleet) -> None:
     """In the order of the command line, in one store: what they change is theirs to change."""
     wrong = []
-    for one in scenes(fleet).get(name, []):
-        if words and not one.json:
+    for hostile_case in scenes(fleet).get(name, []):
+        if words and not hostile_case.json:
             continue
-        called = [*name.split(), *words, *one.words]
-        told, code = in_terminal(fleet.plans if name in OF_PLANS else fleet, called, one.until)
-        problems = acts(told, live=one.live, lines=one.data)
+        called = [*name.split(), *words, *hostile_case.words]
+        told, code = in_terminal(fleet.plans if name in OF_PLANS else fleet, called, hostile_case.until)
+        problems = acts(told, live=hostile_case.live, lines=hostile_case.data)
         if b"Traceback" in told or code == 70:
             problems.append("a traceback")
         if code == -signal.SIGKILL:
             problems.append("it did not end")
-        if MARK.encode() not in told and not one.quiet and not words:
+        if MARK.encode() not in told and not hostile_case.quiet and not words:
             problems.append("nothing hostile was shown: is the scene any good?")
         if problems:
             shown = [repr(word)[:60] for word in called]

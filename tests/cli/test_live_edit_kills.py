@@ -108,5 +108,5 @@ def test_no_edit_is_lost_or_applied_twice(scene: Scene) -> None:
 
 
 def unanswered(scene: Scene) -> list[str]:
-    found = scene.ask(lambda fleet: fleet.store.registers(requests_prefix("nightly")))
-    return [one.key for one in found if "answer" not in one.value]
+    requests = scene.ask(lambda fleet: fleet.store.registers(requests_prefix("nightly")))
+    return [request.key for request in requests if "answer" not in request.value]

@@ -57,12 +57,12 @@ def test_the_log_of_a_run_with_its_attempts_and_its_gap(scene: Scene) -> None:
     timed = scene.ok("runs", "logs", run.id, "--attempt", "1", "--times").splitlines()
     assert timed[2].endswith(" stderr trouble")
     documents = [json.loads(line) for line in scene.ok("runs", "logs", run.id, "--json").splitlines()]
-    assert [(one["attempt"], one["stream"], one["text"]) for one in documents][2:5] == [
+    assert [(document["attempt"], document["stream"], document["text"]) for document in documents][2:5] == [
         (1, "stderr", "trouble"),
         (2, "stdout", "again"),
         (2, "gap", "… 999 lines left out …"),
     ]
-    assert {one["run"] for one in documents} == {run.id}
+    assert {document["run"] for document in documents} == {run.id}
     nothing = scene.run("runs", "logs", run.id, "--attempt", "3")
     assert (nothing.exit_code, nothing.stdout) == (0, "")
     assert "has printed nothing in attempt 3." in nothing.stderr
@@ -150,7 +150,11 @@ def test_the_logs_of_a_plan_in_a_store(scene: Scene) -> None:
     load = scene.ok("plan", "logs", "nightly", "load", "--attempt", "2").splitlines()
     assert sorted(load) == ["loading", "no such table"]
     documents = [json.loads(line) for line in scene.ok("plan", "logs", "nightly", "--json", "-f").splitlines()]
-    assert {(one["task"], one["attempt"]) for one in documents} == {("load", 1), ("load", 2), ("report", 1)}
+    assert {(document["task"], document["attempt"]) for document in documents} == {
+        ("load", 1),
+        ("load", 2),
+        ("report", 1),
+    }
     never = scene.run("plan", "logs", "nightly", "never")
     assert "Task 'never' of plan 'nightly' has printed nothing; it has not started" in never.stderr
     unknown = scene.run("plan", "logs", "nightly", "other")

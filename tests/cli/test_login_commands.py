@@ -35,7 +35,7 @@ def server(scene: Scene) -> Iterator[ServerThread]:
 
 def test_a_code_logs_in_once(scene: Scene, server: ServerThread) -> None:
     code = server.code("operate")
-    done = scene.run("login", server.url, "--name", "lab", given=f"{server.url}/login?code={code}\n")
+    done = scene.run("login", server.url, "--name", "lab", stdin=f"{server.url}/login?code={code}\n")
     assert done.exit_code == 0, done.output
     assert done.stdout.startswith(f"Logged in to {server.url} as ann. Use it with: --store lab")
     assert "It allows operate until 20" in done.stderr
@@ -46,7 +46,7 @@ def test_a_code_logs_in_once(scene: Scene, server: ServerThread) -> None:
         assert scene.ok("whoami", "--store", store).splitlines()[:2] == [f"ann at {server.url}", "  may      operate"]
     shown = scene.json("whoami", "--store", "lab")
     assert (shown["server"], shown["name"], shown["scopes"]) == (server.url, "ann", ["operate"])
-    again = scene.run("login", server.url, given=f"{code}\n")
+    again = scene.run("login", server.url, stdin=f"{code}\n")
     assert again.exit_code == 64
     assert "this code was used or has expired; get a new one with: asterism token login" in again.stderr
     assert json.loads(kept.read_text()).keys() == {"lab"}
@@ -54,8 +54,8 @@ def test_a_code_logs_in_once(scene: Scene, server: ServerThread) -> None:
 
 def test_wrong_codes_are_limited_as_those_of_browsers(scene: Scene, server: ServerThread) -> None:
     for _ in range(10):
-        assert scene.run("login", server.url, given="wrong\n").exit_code == 64
-    late = scene.run("login", server.url, given=f"{server.code()}\n")
+        assert scene.run("login", server.url, stdin="wrong\n").exit_code == 64
+    late = scene.run("login", server.url, stdin=f"{server.code()}\n")
     assert late.exit_code == 69
     assert "too many wrong login codes" in late.stderr
     assert ServerLogins(scene.folder / "config" / "asterism" / "servers.json").all() == []
@@ -63,15 +63,15 @@ def test_wrong_codes_are_limited_as_those_of_browsers(scene: Scene, server: Serv
 
 def test_a_token_from_standard_input_is_checked_and_kept(scene: Scene, server: ServerThread) -> None:
     token = server.token("observe")
-    made = scene.run("login", server.url, "--token", "-", "--json", given=f"{token}\n")
+    made = scene.run("login", server.url, "--token", "-", "--json", stdin=f"{token}\n")
     assert json.loads(made.stdout) | {"expires_at": 0} == {
         **{"server": "127-0-0-1", "url": server.url, "name": "ann", "scopes": ["observe"], "expires_at": 0}
     }
     assert token not in made.output
-    wrong = scene.run("login", server.url, "--token", "-", "--name", "b", given="ast_wrong\n")
+    wrong = scene.run("login", server.url, "--token", "-", "--name", "b", stdin="ast_wrong\n")
     assert wrong.exit_code == 64
     assert "this token is unknown, expired or revoked" in wrong.stderr
-    assert scene.run("login", server.url, "--token", "-", given="").exit_code == 64
+    assert scene.run("login", server.url, "--token", "-", stdin="").exit_code == 64
     refused = scene.run("runs", "create", "echo", ASTERISM_STORE="127-0-0-1")
     assert refused.exit_code == 64
     assert "this needs the scope operate" in refused.stderr
@@ -81,7 +81,7 @@ def test_a_token_from_standard_input_is_checked_and_kept(scene: Scene, server: S
 
 def test_logout_revokes_the_token(scene: Scene, server: ServerThread) -> None:
     assert "You are logged in to no server" in scene.run("logout").stderr
-    assert scene.run("login", server.url, "--name", "a", given=server.code()).exit_code == 0
+    assert scene.run("login", server.url, "--name", "a", stdin=server.code()).exit_code == 0
     [login] = ServerLogins(scene.folder / "config" / "asterism" / "servers.json").all()
 
     async def active(service: HttpService) -> bool:
@@ -100,7 +100,7 @@ def test_logout_revokes_the_token(scene: Scene, server: ServerThread) -> None:
 
 def test_logout_forgets_the_token_of_a_server_that_is_away(scene: Scene) -> None:
     with server_thread(scene.url) as server:
-        assert scene.run("login", server.url, "--name", "a", given=server.code()).exit_code == 0
+        assert scene.run("login", server.url, "--name", "a", stdin=server.code()).exit_code == 0
     done = scene.run("logout", "a")
     assert done.exit_code == 0
     assert "forgotten here but not revoked" in done.stderr
@@ -108,7 +108,7 @@ def test_logout_forgets_the_token_of_a_server_that_is_away(scene: Scene) -> None
 
 
 def test_a_file_that_others_can_read_is_not_used(scene: Scene, server: ServerThread) -> None:
-    assert scene.run("login", server.url, "--name", "a", given=server.code()).exit_code == 0
+    assert scene.run("login", server.url, "--name", "a", stdin=server.code()).exit_code == 0
     (scene.folder / "config" / "asterism" / "servers.json").chmod(0o644)
     refused = scene.run("runs", "list", ASTERISM_STORE="a")
     assert refused.exit_code == 64
@@ -119,11 +119,11 @@ def test_a_private_authority_is_trusted_only_if_it_is_named(scene: Scene, tmp_pa
     pem = certificate(tmp_path)
     with server_thread(scene.url, pem) as server:
         assert server.url.startswith("https://")
-        strange = scene.run("login", server.url, given=server.code())
+        strange = scene.run("login", server.url, stdin=server.code())
         assert strange.exit_code == 69
         assert "is not trusted (self-signed certificate): if it is of a private certificate authority" in strange.stderr
         assert f"asterism login {server.url} --ca FILE" in strange.stderr
-        assert scene.run("login", server.url, "--name", "a", "--ca", str(pem), given=server.code()).exit_code == 0
+        assert scene.run("login", server.url, "--name", "a", "--ca", str(pem), stdin=server.code()).exit_code == 0
         assert scene.ok("runs", "create", "echo", ASTERISM_STORE="a")
         pem.rename(tmp_path / "elsewhere.pem")
         moved = scene.run("runs", "list", ASTERISM_STORE="a")

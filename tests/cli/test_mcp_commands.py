@@ -50,33 +50,33 @@ async def test_two_clients_of_two_processes_plan_watch_and_edit(tmp_path: Path) 
     scene = Scene(tmp_path)
     with (tmp_path / "log").open("w+") as log:
         async with (
-            Client(server(scene, log, "--local", "2", "--by", "ann")) as one,
-            Client(server(scene, log, *BOB), mode="legacy") as two,
+            Client(server(scene, log, "--local", "2", "--by", "ann")) as ann,
+            Client(server(scene, log, *BOB), mode="legacy") as bob,
         ):
-            done = await call(one, "submit_plan", text=PLAN, follow=True)
+            done = await call(ann, "submit_plan", text=PLAN, follow=True)
             assert (done["ended"], done["counts"]) == (True, {"completed": 2})
-            lines = (await call(one, "read_task_logs", plan="nightly", task="a"))["items"]
+            lines = (await call(ann, "read_task_logs", plan="nightly", task="a"))["items"]
             assert [line["text"] for line in lines] == ["hello"]
             add = {"op": "add_task", "task": {"id": "c", "shell": "true"}}
-            assert (await call(two, "edit_plan", plan="nightly", edits=[add], reason="more"))["version"] == 1
+            assert (await call(bob, "edit_plan", plan="nightly", edits=[add], reason="more"))["version"] == 1
             with pytest.raises(Refused, match="this needs the scope operate"):
-                await call(two, "cancel_plan", plan="nightly")
-            changes = await call(one, "read_changes", plan="nightly", since_version=0)
-            assert [one["author"] for one in changes["items"] if one["kind"] == "edit"] == ["bob"]
-            await edit_at_once(one, two)
+                await call(bob, "cancel_plan", plan="nightly")
+            changes = await call(ann, "read_changes", plan="nightly", since_version=0)
+            assert [change["author"] for change in changes["items"] if change["kind"] == "edit"] == ["bob"]
+            await edit_at_once(ann, bob)
         log.seek(0)
         assert "Traceback" not in log.read()
 
 
-async def edit_at_once(one: Client, two: Client) -> None:
+async def edit_at_once(ann: Client, bob: Client) -> None:
     """Two batches for one version: one is applied, the other one learns why not. Both clients have the scope of an
     editor, also the one that may do everything."""
-    await call(one, "submit_plan", text=HELD_PLAN, scopes=["edits=update_task"])
+    await call(ann, "submit_plan", text=HELD_PLAN, scopes=["edits=update_task"])
     batches = [[{"op": "update_task", "task_id": "b", "changes": {"timeout": seconds}}] for seconds in (60, 90)]
     answers = await asyncio.gather(
         *(
             call(client, "edit_plan", plan="weekly", edits=batch, base_version=0)
-            for client, batch in zip((one, two), batches, strict=True)
+            for client, batch in zip((ann, bob), batches, strict=True)
         ),
         return_exceptions=True,
     )
@@ -84,7 +84,7 @@ async def edit_at_once(one: Client, two: Client) -> None:
     [applied] = [answer for answer in answers if isinstance(answer, dict)]
     assert applied["version"] == 1
     assert [violation["rule"] for violation in refused.problem["violations"]] == ["stale"]
-    for client in (one, two):
+    for client in (ann, bob):
         with pytest.raises(Refused) as rejected:
             await call(client, "edit_plan", plan="weekly", edits=[{"op": "remove_task", "task_id": "b"}])
         assert [violation["rule"] for violation in rejected.value.problem["violations"]] == ["scope"]

@@ -85,7 +85,7 @@ def test_a_model_repairs_a_plan_and_the_plan_is_repeated_from_its_cassette(scene
     again = scene.run(*words, "--replay", "pipeline", "--id", "again")
     assert again.exit_code == 0, again.output
     copied, recorded = (scene.json("plan", "exchanges", name) for name in ("again", "pipeline"))
-    assert [one["question"] for one in copied] == [one["question"] for one in recorded]
+    assert [exchange["question"] for exchange in copied] == [exchange["question"] for exchange in recorded]
 
 
 def test_a_command_that_is_advised_keeps_the_editor(scene: Scene) -> None:
@@ -98,7 +98,7 @@ def test_a_command_that_is_advised_keeps_the_editor(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("parameters", "words"),
     [
         ({}, []),
         ({"editor": None, "models": ()}, []),
@@ -106,9 +106,9 @@ def test_a_command_that_is_advised_keeps_the_editor(scene: Scene) -> None:
         ({"editor": "model", "models": (), "replay": "old"}, ["--editor", "model", "--replay", "old"]),
     ],
 )
-def test_the_options_of_an_editor_as_words(given: dict[str, object], words: list[str]) -> None:
+def test_the_options_of_an_editor_as_words(parameters: dict[str, object], words: list[str]) -> None:
     with click.Context(click.Command("run")) as context:
-        context.params = given
+        context.params = parameters
         assert editor_words() == words
         assert _stopped(Mock(store=Mock(url="memory:")), "nightly").endswith(
             shlex.join(["asterism", "resume", "nightly", "--store", "memory:", *words])

@@ -143,7 +143,7 @@ def check(scene: Scene, steps: int, asked: int) -> None:
     assert account.spent.calls >= asked >= len(exchanges)
     assert account.spent.tokens >= asked * sum(TOKENS)
     assert account.spent.tasks == steps
-    assert len({(one.about, one.question) for one in exchanges}) == len(exchanges) == steps
+    assert len({(exchange.about, exchange.question) for exchange in exchanges}) == len(exchanges) == steps
     plan = scene.ask(lambda fleet: load(fleet.store, "chain")).plan
     edits = [entry.why for entry in plan.story() if entry.what == "edited" and entry.task is None]
     assert len(edits) == plan.version == steps
@@ -155,7 +155,9 @@ def replay(scene: Scene) -> None:
     words = ("run", "plan.yaml", "--editor", "model", "--store", scene.url, "--concurrency", "1")
     scene.ok(*words, "--replay", "chain", "--id", "again")
     again, first = (scene.json("plan", "exchanges", name) for name in ("again", "chain"))
-    assert [(one["question"], one["answer"]) for one in again] == [(one["question"], one["answer"]) for one in first]
+    assert [(exchange["question"], exchange["answer"]) for exchange in again] == [
+        (exchange["question"], exchange["answer"]) for exchange in first
+    ]
     shapes = [
         [edge.to_json() for edge in scene.ask(lambda fleet, name=name: load(fleet.store, name)).plan.dependencies]
         for name in ("again", "chain")

@@ -54,10 +54,10 @@ def approve_all(scene: Scene, process: Any) -> list[str]:
     decided: list[str] = []
 
     def step() -> bool:
-        found = scene.run("plan", "approvals", "logs", "--json")  # an error, until the plan is in the store
-        for one in json.loads(found.stdout) if found.exit_code == 0 else []:
-            decided.extend(edit["op"] for edit in one["batch"]["edits"])
-            scene.ok("plan", "approve", "logs", str(one["id"]))
+        listed = scene.run("plan", "approvals", "logs", "--json")  # an error, until the plan is in the store
+        for approval in json.loads(listed.stdout) if listed.exit_code == 0 else []:
+            decided.extend(edit["op"] for edit in approval["batch"]["edits"])
+            scene.ok("plan", "approve", "logs", str(approval["id"]))
         return process.poll() is not None
 
     soon(step)

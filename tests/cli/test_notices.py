@@ -42,8 +42,8 @@ def test_notices_are_listed_with_the_latest_last(tmp_path: Path) -> None:
         ["failed", "number", "2"],
     ]
     assert "\x1b" not in "".join(lines), "a notice does not act on the terminal"
-    assert [one["message"][:8] for one in scene.json("notice", "list", "--limit", "1")] == ["number 2"]
-    assert [one["kind"] for one in scene.json("notice", "list", "--kind", "late")] == ["late"]
+    assert [notice["message"][:8] for notice in scene.json("notice", "list", "--limit", "1")] == ["number 2"]
+    assert [notice["kind"] for notice in scene.json("notice", "list", "--kind", "late")] == ["late"]
     assert len(scene.json("notice", "list", "--since", "10m")) == 2
     assert len(scene.json("notice", "list", "--limit", "0")) == 3
     assert set(scene.json("notice", "list")[0]) == {"number", "at", "kind", "message", "run", "device"}
@@ -54,7 +54,7 @@ def test_notices_of_one_run(tmp_path: Path) -> None:
     scene.workflow()
     run = scene.create()
     scene.ask(lambda fleet: fleet.store.commit([Notice(1.0, "failed", "it failed", run.id)]))
-    assert [one["run"] for one in scene.json("notice", "list", "--run", run.id)] == [run.id]
+    assert [notice["run"] for notice in scene.json("notice", "list", "--run", run.id)] == [run.id]
     result = scene.run("notice", "list", "--run", "0000")
     assert result.exit_code == 64
     assert "no run has '0000' in its id" in result.stderr
@@ -84,12 +84,12 @@ async def test_every_notice_is_printed_once_and_an_outage_is_survived(
     monkeypatch.setattr(cli_context, "RECONNECT", (0.001, 0.001))
     async with Fleet(MemoryStore()) as fleet:
         await fleet.store.commit([Notice(1.0, "old", "before")])
-        found, last = await read_notices(LocalSystem(fleet), 0)
-        assert [one.message for one in found] == ["before"]
+        first, last = await read_notices(LocalSystem(fleet), 0)
+        assert [notice.message for notice in first] == ["before"]
         following = asyncio.create_task(follow_notices(LocalSystem(fleet), last, as_json=False))
         notices, told = fleet.store.notices, asyncio.Event()
 
-        async def unavailable(**terms: object) -> list[tuple[int, Notice]]:
+        async def unavailable(**filters: object) -> list[tuple[int, Notice]]:
             told.set()
             raise StoreUnavailable("the server restarts")
 

@@ -77,8 +77,8 @@ def doomed(scene: Scene, point: tuple[Any, ...], *words: str) -> Iterator[subpro
 
 def is_finished(laptop: Scene, kitchen: Scene, line: str) -> None:
     """Check that they are peers, the laptop has a secret of its own, and the invitation is worthless."""
-    assert [one["state"] for one in laptop.json("peer", "list")] == ["met"]
-    assert [one["state"] for one in kitchen.json("peer", "list")] == ["met"]
+    assert [peer["state"] for peer in laptop.json("peer", "list")] == ["met"]
+    assert [peer["state"] for peer in kitchen.json("peer", "list")] == ["met"]
     secrets = json.loads((laptop.folder / "fleet.db-peers.json").read_text())
     assert isinstance(secrets["kitchen"], str)
     assert secrets["kitchen"] != parse_invitation(line).token
@@ -95,7 +95,7 @@ def test_a_killed_guest_continues_its_acceptance(house: House, call: int, when: 
         line = invitation(kitchen, "laptop", url, "--as", "kitchen")
         with doomed(laptop, ("tokens", "put", call, when), "peer", "accept", line) as process:
             assert process.wait(PATIENCE) == -signal.SIGKILL
-        laptop.ok("peer", "accept", "-", given=line)
+        laptop.ok("peer", "accept", "-", stdin=line)
         is_finished(laptop, kitchen, line)
         laptop.ok("peer", "sync", "kitchen")
 
@@ -146,8 +146,8 @@ def test_an_invitation_is_read_from_standard_input(house: House) -> None:
     laptop, kitchen = house.laptop, house.kitchen
     with serving(kitchen) as url:
         line = kitchen.ok("peer", "invite", "laptop", "--as", "kitchen", "--url", url)
-        assert "kitchen is now a peer" in laptop.run("peer", "accept", "-", given=line).stderr
-    refused(laptop.run("peer", "accept", "-", given="no"), "this is not an invitation")
+        assert "kitchen is now a peer" in laptop.run("peer", "accept", "-", stdin=line).stderr
+    refused(laptop.run("peer", "accept", "-", stdin="no"), "this is not an invitation")
 
 
 # -- silent connections ------------------------------------------------------------------------------------------------

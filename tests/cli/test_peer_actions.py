@@ -56,9 +56,9 @@ def test_refusals_that_were_reported_before_are_not_repeated() -> None:
 
 
 def test_long_reasons_are_broken_between_words() -> None:
-    found = lines(SyncResult(lost=("a " * 50,)), width=40)
-    assert all(len(line) <= 40 for line in found[1:])
-    assert len(found) == 4
+    broken = lines(SyncResult(lost=("a " * 50,)), width=40)
+    assert all(len(line) <= 40 for line in broken[1:])
+    assert len(broken) == 4
 
 
 @pytest.mark.parametrize(
@@ -115,11 +115,11 @@ async def test_peers_in_every_state(tmp_path: Path) -> None:
         await peers.add("met", store="abcdefghij")
         await peers.record_contact("met", 7201.0)
         await invite(store, "invited", url="https://here", own_name="me", valid_for=60)
-        found = await peer_statuses(fleet)
-        assert {one.peer.name: one.state for one in found} == {
+        statuses = await peer_statuses(fleet)
+        assert {status.peer.name: status.state for status in statuses} == {
             name: name for name in ("accepted", "expired", "invited", "met", "silent")
         }
-        table = [" ".join(str(line).split()) for line in peers_table(found, clock[0], None)]
+        table = [" ".join(str(line).split()) for line in peers_table(statuses, clock[0], None)]
         assert table[:2] == ["PEER STATE HEARD STORE ADDRESS NOTE", "accepted accepted never https://here:7420"]
         assert table[2] == "expired expired never invite it again"
         assert table[3] == "invited invited never the invitation expires in 60 s"

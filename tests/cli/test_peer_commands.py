@@ -88,7 +88,7 @@ def test_an_unused_invitation_can_be_replaced(kitchen: Scene) -> None:
     first, second = invitation(kitchen, "laptop", URL), invitation(kitchen, "laptop", URL)
     assert first != second
     assert parse_invitation(first).fingerprint == parse_invitation(second).fingerprint
-    assert [one["name"] for one in kitchen.json("peer", "list")] == ["laptop"]
+    assert [peer["name"] for peer in kitchen.json("peer", "list")] == ["laptop"]
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def test_two_stores_become_peers_and_sync_their_runs(house: House) -> None:
         told = laptop.json("peer", "accept", invitation(kitchen, "laptop", url), "--name", "kitchen")
         assert (told["peer"], told["sent"], told["taken"], told["refused"], told["lost"]) == ("kitchen", 1, 2, 0, [])
         for scene in (laptop, kitchen):
-            assert {one["id"] for one in scene.json("runs", "list")} == {*here, there}
+            assert {run["id"] for run in scene.json("runs", "list")} == {*here, there}
         assert kitchen.json("runs", "show", there)["input"] == {"to": "ann"}
         again = laptop.ok("peer", "sync", str(laptop.file), url)
         assert again == "Synced with kitchen: 0 records sent, 0 records received.\n"
@@ -101,8 +101,8 @@ def test_blobs_are_synced(house: House) -> None:
     run = laptop.create("count", {"text": text})
     with serving(kitchen) as url:
         befriend(kitchen, "laptop", laptop, url, "kitchen")
-        found = kitchen.ask(lambda fleet: _input(fleet, run.id))
-    assert found == {"text": text}
+        run_input = kitchen.ask(lambda fleet: _input(fleet, run.id))
+    assert run_input == {"text": text}
 
 
 async def _input(fleet: Any, run_id: str) -> Any:
@@ -167,9 +167,9 @@ def test_a_sync_that_is_cut_off_anywhere_continues(house: House) -> None:
         line.left = 1 << 40
         assert laptop.run("peer", "sync", "kitchen").exit_code == 0
         assert laptop.ok("peer", "sync", "kitchen") == "Synced with kitchen: 0 records sent, 0 records received.\n"
-    found = [scene.json("runs", "list", "--limit", "0") for scene in (laptop, kitchen)]
-    assert len(found[0]) == len(found[1]) == 1400
-    assert [one["id"] for one in found[0]] == [one["id"] for one in found[1]]
+    lists = [scene.json("runs", "list", "--limit", "0") for scene in (laptop, kitchen)]
+    assert len(lists[0]) == len(lists[1]) == 1400
+    assert [run["id"] for run in lists[0]] == [run["id"] for run in lists[1]]
 
 
 async def _many(fleet: Fleet, name: str) -> None:
@@ -243,10 +243,10 @@ def test_after_a_partition_a_run_has_one_owner_and_the_loser_stops(house: House)
         for scene in (laptop, kitchen):
             assert owner(scene.json("runs", "show", run_id)) == ("processing", "cooker", 2)
         notices = laptop.json("runs", "show", run_id)["notices"]
-        assert [(one["kind"], one["device"]) for one in notices if one["kind"] == "conflict"] == [
+        assert [(notice["kind"], notice["device"]) for notice in notices if notice["kind"] == "conflict"] == [
             ("conflict", "writer")
         ]
-        assert lost in [one["message"] for one in notices]
+        assert lost in [notice["message"] for notice in notices]
         heard(writer, f"stopped run {run_id[-8:]}")
         # the loser's user keeps the work
         kept = laptop.json("peer", "keep", run_id[-8:])
@@ -334,8 +334,8 @@ def test_invalid_requests_do_not_harm_a_server(house: House) -> None:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         secret = new_secret()
         headers = {"authorization": f"Bearer {secret}"}
-        terms: dict[str, Any] = {"verify": context, "headers": headers, "trust_env": False, "timeout": PATIENCE}
-        with httpx.Client(base_url=url, **terms) as client:
+        options: dict[str, Any] = {"verify": context, "headers": headers, "trust_env": False, "timeout": PATIENCE}
+        with httpx.Client(base_url=url, **options) as client:
             redeeming = {"authorization": f"Bearer {wanted.token}"}
             answer = client.post("/v1/accept", json={"secret_sha256": secret_hash(secret)}, headers=redeeming)
             assert answer.status_code == 200
@@ -405,7 +405,7 @@ def test_the_runs_of_a_removed_peer_are_listed_and_run_only_when_they_are_adopte
     assert "asterism peer remove laptop --adopt" in told.stderr
     listed = kitchen.run("runs", "list")
     assert "Held because peer laptop was removed: " in listed.stderr
-    assert [one["held_for"] for one in kitchen.json("runs", "list")] == ["laptop"]
+    assert [document["held_for"] for document in kitchen.json("runs", "list")] == ["laptop"]
     assert "asterism peer remove laptop --adopt" in kitchen.ok("runs", "why", run.id)
     with kitchen.process("device", "join", "cooker", *WATCHFUL) as cooker:
         heard(cooker, "joined as cooker")
@@ -423,8 +423,8 @@ def test_a_claimed_run_of_a_removed_peer_never_starts(house: House, tmp_path: Pa
     laptop.workflow("write", shell=f"touch {done}")
     kitchen.workflow("wait", shell=f"cat {gate}")
     kitchen.workflow("cook", shell="echo soup")
-    terms = ("--slots", "1", "--backlog", "3", "--listen", "127.0.0.1:0", *WATCHFUL)
-    with kitchen.process("device", "join", "cooker", *terms) as cooker:
+    options = ("--slots", "1", "--backlog", "3", "--listen", "127.0.0.1:0", *WATCHFUL)
+    with kitchen.process("device", "join", "cooker", *options) as cooker:
         url = address_of(cooker)
         heard(cooker, "joined as cooker")
         befriend(kitchen, "laptop", laptop, url, "kitchen")

@@ -38,8 +38,8 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
     async def rule(fleet: Fleet) -> None:
         head = await fleet.store.register("plan/nightly")
         assert head is not None
-        terms = {**head.value["terms"], **RULES}
-        await fleet.store.commit([PutRegister(head.key, {**head.value, "terms": terms}, head.revision)])
+        head_terms = {**head.value["terms"], **RULES}
+        await fleet.store.commit([PutRegister(head.key, {**head.value, "terms": head_terms}, head.revision)])
 
     scene.ask(rule)
     return scene
@@ -178,7 +178,9 @@ def test_no_approval_is_lost_or_applied_twice(scene: Scene) -> None:
             done = scene.ask(both)
             assert not isinstance(done, BaseException) or isinstance(done, AsterismError), done
         epoch = scene.ask(lambda fleet: read_head(fleet.store, "nightly"))[0].epoch
-        edits = {one.id: one.state for one in scene.ask(lambda fleet: list_approvals(fleet.store, "nightly"))}
+        edits = {
+            approval.id: approval.state for approval in scene.ask(lambda fleet: list_approvals(fleet.store, "nightly"))
+        }
         applied = f"deploy-{number}" in scene.ask(lambda fleet: load(fleet.store, "nightly")).plan
         assert (edits[number] == "approved") == applied == (not isinstance(done, BaseException))
     plan = scene.ask(lambda fleet: load(fleet.store, "nightly")).plan

@@ -87,7 +87,7 @@ def test_one_whose_snapshot_is_no_snapshot_is_a_finding_and_no_accident(scene: S
     scene.ask(spoil)
     [problem] = scene.json("store", "check", code=64)["problems"]
     assert problem.startswith("plan broken cannot be read: the journal of plan 'broken' is damaged: ")
-    assert [one["name"] for one in scene.json("plan", "list")] == ["nightly", "broken"]
+    assert [plan["name"] for plan in scene.json("plan", "list")] == ["nightly", "broken"]
 
 
 def test_one_of_a_later_version_keeps_no_other_from_going_on(scene: Scene) -> None:
@@ -115,9 +115,9 @@ def test_a_store_that_is_away_and_a_constellation_that_was_just_forgotten_are_no
             return await registers(prefix)
 
         async def forgotten(prefix: str) -> list[Register]:
-            found = await registers(prefix)
-            await fleet.store.commit([PutRegister(one.key, None, one.revision) for one in found])
-            return found
+            removed = await registers(prefix)
+            await fleet.store.commit([PutRegister(register.key, None, register.revision) for register in removed])
+            return removed
 
         monkeypatch.setattr(fleet.store, "registers", busy)
         with pytest.raises(StoreBusy):
@@ -170,7 +170,7 @@ def test_why_names_what_holds_a_task(scene: Scene) -> None:
     ]
     told = scene.json("plan", "why", "nightly", "test")
     assert (told["name"], told["task"], told["status"], told["run"]) == ("nightly", "test", "waiting", None)
-    assert [(one["kind"], one["name"]) for one in told["reasons"]] == [("dependency", "build")]
+    assert [(reason["kind"], reason["name"]) for reason in told["reasons"]] == [("dependency", "build")]
     scene.ok("plan", "pause", "nightly", "--reason", "lunch")
     assert "the plan is paused by ann: lunch" in scene.ok("plan", "why", "nightly", "build")
     scene.run("resume", "nightly")
@@ -221,7 +221,7 @@ def test_a_plan_that_nobody_runs_says_so_since_when_and_how_to_resume_it(scene: 
     owned(scene)
 
     async def silent_for_long(fleet: Fleet) -> None:
-        [session] = [one for one in await fleet.store.sessions() if one.id == "session-other"]
+        [session] = [candidate for candidate in await fleet.store.sessions() if candidate.id == "session-other"]
         await fleet.store.commit([PutSession(session.changed(state=ENDED), session.revision)])
 
     scene.ask(silent_for_long)
@@ -273,7 +273,7 @@ def test_a_rejected_edit_names_every_violation_and_changes_nothing(scene: Scene)
     assert first == "the edit was rejected for 3 reasons:"
     assert [line[:9] for line in reasons] == ["  - edit "] * 3
     told = scene.json(*words, code=1)
-    assert {one["rule"] for one in told["violations"]} == {"unknown_task", "duplicate_task", "dependents"}
+    assert {violation["rule"] for violation in told["violations"]} == {"unknown_task", "duplicate_task", "dependents"}
     assert {**scene.json("plan", "show", "nightly"), "now": 0} == before
 
 
@@ -281,7 +281,7 @@ def test_a_batch_comes_from_a_file_or_from_the_standard_input(scene: Scene) -> N
     batch = {"edits": [{"op": "update_task", "task_id": "test", "changes": {"shell": "echo 5"}}], "base_version": 0}
     (scene.folder / "batch.json").write_text(json.dumps(batch))
     assert "update task 'test': shell" in keeping(scene).ok("plan", "edit", "nightly", "--edits", "batch.json")
-    stale = scene.run("plan", "edit", "nightly", "--edits", "-", given=json.dumps(batch))
+    stale = scene.run("plan", "edit", "nightly", "--edits", "-", stdin=json.dumps(batch))
     assert stale.exit_code == 1
     assert "[stale]" in stale.stderr
     assert scene.json("resume", "nightly")["tasks"]["test"]["value"] == "5"
@@ -306,7 +306,7 @@ def test_a_batch_comes_from_a_file_or_from_the_standard_input(scene: Scene) -> N
     ],
 )
 def test_an_edit_that_makes_no_sense_is_refused(scene: Scene, words: list[str], message: str) -> None:
-    result = keeping(scene).run("plan", "edit", "nightly", *words, given="edits:")
+    result = keeping(scene).run("plan", "edit", "nightly", *words, stdin="edits:")
     assert (result.exit_code, result.stdout) == (64, "")
     assert message in " ".join(result.stderr.split())
 
@@ -447,7 +447,7 @@ def test_a_taken_name_is_reported_with_the_differences(scene: Scene) -> None:
     other = scene.run(*words)
     assert "has changed since its start: lint new; test gone; build changed." in other.stderr
     assert scene.run(*words, "--id", "weekly").exit_code == 0
-    assert [one["name"] for one in scene.json("plan", "list")] == ["nightly", "weekly"]
+    assert [plan["name"] for plan in scene.json("plan", "list")] == ["nightly", "weekly"]
 
 
 def test_a_plan_whose_start_is_compacted_is_not_compared(scene: Scene) -> None:

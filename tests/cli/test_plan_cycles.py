@@ -61,7 +61,7 @@ def test_a_person_lists_claims_and_answers(scene: Scene) -> None:
         assert done.splitlines()[0] == "remove task 'test'"
         assert done.splitlines()[-1] == "Cycle 1 is closed."
         assert owner.wait(PATIENCE) == 0
-    assert [one["author"] for one in scene.json("plan", "history", "nightly")["items"]] == ["", "bob"]
+    assert [version["author"] for version in scene.json("plan", "history", "nightly")["items"]] == ["", "bob"]
 
 
 @pytest.mark.slow

@@ -53,10 +53,12 @@ def test_a_check_for_programs_is_one_document(tmp_path: Path) -> None:
     path = write(tmp_path, BAD.replace("make]", "make], device: moon"))
     result = asterism("check", "--json", path)
     assert (result.exit_code, result.stderr) == (64, "")
-    found = json.loads(result.stdout)
-    assert (found["valid"], found["tasks"], found["dependencies"]) == (False, None, None)
-    assert [(one["file"], one["line"], one["warning"]) for one in found["mistakes"]] == [(path, 4, False)] * 2
-    assert [one["text"].partition(":")[0] for one in found["warnings"]] == ["task 'build'"]
+    findings = json.loads(result.stdout)
+    assert (findings["valid"], findings["tasks"], findings["dependencies"]) == (False, None, None)
+    assert [(mistake["file"], mistake["line"], mistake["warning"]) for mistake in findings["mistakes"]] == [
+        (path, 4, False)
+    ] * 2
+    assert [mistake["text"].partition(":")[0] for mistake in findings["warnings"]] == ["task 'build'"]
 
     result = asterism("check", "--json", str(tmp_path / "none.yaml"))
     assert (result.exit_code, result.stdout) == (64, "")

@@ -41,11 +41,11 @@ def test_versions_and_rejected_edits_in_the_order_of_time(scene: Scene) -> None:
 
 
 def test_the_same_as_json(scene: Scene) -> None:
-    found = scene.json("plan", "history", "nightly")
-    assert [one["version"] for one in found["items"]] == [0, 1, 2]
-    assert found["items"][1]["diff"]["added"] == ["mail"]
-    assert found["items"][2]["undoes"] == 1
-    assert [one["violations"][0]["rule"] for one in found["rejected"]] == ["dependents"]
+    history = scene.json("plan", "history", "nightly")
+    assert [edit["version"] for edit in history["items"]] == [0, 1, 2]
+    assert history["items"][1]["diff"]["added"] == ["mail"]
+    assert history["items"][2]["undoes"] == 1
+    assert [edit["violations"][0]["rule"] for edit in history["rejected"]] == ["dependents"]
 
 
 def test_a_version_is_drawn_as_it_was(scene: Scene) -> None:

@@ -40,8 +40,8 @@ def drawn(progress: Progress, now: float, width: int = 100, height: int = 24) ->
 class Scene:
     """A run that takes pictures of itself, from inside its tasks and its editor."""
 
-    def __init__(self, plan: Constellation, devices: Sequence[LocalDevice], **terms: Any) -> None:
-        self.plan, self.orchestrator = plan, Orchestrator(devices, **terms)
+    def __init__(self, plan: Constellation, devices: Sequence[LocalDevice], **options: Any) -> None:
+        self.plan, self.orchestrator = plan, Orchestrator(devices, **options)
         self.progress = Progress(self.orchestrator, plan, PlanMask(plan))
         self.pictures: list[list[str]] = []
 
@@ -81,10 +81,10 @@ def two_branches(look: Callable[[], Any]) -> Constellation:
     """`one` and `two` begin, `both` waits for the two; `one` ends only after `look`."""
     plan = Constellation("release")
 
-    async def one() -> None:
+    async def look_first() -> None:
         await look()
 
-    plan.add(Task("one", call=one))
+    plan.add(Task("one", call=look_first))
     plan.add(Task("two", call=nothing))
     plan.add(Task("both", call=nothing), ["one", "two"])
     plan.add(Task("moon", call=nothing, needs=["rocket"]))

@@ -167,7 +167,7 @@ def test_a_task_that_an_edit_cancels_at_rest_is_stopped_where_it_runs(scene: Sce
             process.send_signal(signal.SIGINT)
             assert ended(process)[0] == 130
         batch = {"edits": [{"op": "cancel_task", "task_id": "two", "reason": "not tonight"}]}
-        told = scene.run("plan", "edit", "nightly", "--edits", "-", given=json.dumps(batch))
+        told = scene.run("plan", "edit", "nightly", "--edits", "-", stdin=json.dumps(batch))
         assert told.stdout.splitlines() == [
             "cancel task 'two'",
             "stop task 'two'",

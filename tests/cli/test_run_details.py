@@ -70,7 +70,7 @@ def test_the_time_of_the_work_and_the_waiting_time_are_shown_apart(run: Run, wai
 
 
 @pytest.mark.parametrize(
-    ("terms", "words"),
+    ("fields", "words"),
     [
         ({"status": FAILED, "error": "CommandFailed: the command exited with 3"}, "the command exited with 3"),
         ({"status": FAILED, "error": "ValueError: no such month"}, "ValueError: no such month"),
@@ -78,5 +78,5 @@ def test_the_time_of_the_work_and_the_waiting_time_are_shown_apart(run: Run, wai
         ({"status": REASSIGNING, "declined": {"attic": "there is no oven"}}, "attic declined: there is no oven"),
     ],
 )
-def test_a_note_in_the_list_says_what_the_status_does_not(terms: dict[str, Any], words: str) -> None:
-    assert note_on(document_of(replace(Run("r1", "work", 1, 0.0, "ann"), **terms)), 5.0) == words
+def test_a_note_in_the_list_says_what_the_status_does_not(fields: dict[str, Any], words: str) -> None:
+    assert note_on(document_of(replace(Run("r1", "work", 1, 0.0, "ann"), **fields)), 5.0) == words

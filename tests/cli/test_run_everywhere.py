@@ -75,7 +75,7 @@ def plans(scene: SystemScene, names: Names) -> Any:
     return [(re.sub(r"\d{8}-\d{4}", "START", head.name), head.state, head.file) for head in heads(scene)]
 
 
-def terms(scene: SystemScene, names: Names) -> Any:
+def stored_options(scene: SystemScene, names: Names) -> Any:
     [head] = heads(scene)
     kept = ("policy", "edit_timeout", "no_device_timeout", "strategy")
     approvals, scopes = head.terms["approvals"], head.terms["scopes"]
@@ -124,7 +124,7 @@ ROWS = (
         f"run {{plan}} {OPTIONS} --plain",
         "ended: completed",
         files,
-        terms,
+        stored_options,
         [
             *("global", 420.0, 540.0, "round_robin"),
             *([{"edits": ["remove_task"]}], 7200.0, [{"edits": ["cancel_task"]}], {"word": "moin"}),
@@ -304,8 +304,8 @@ def test_a_lost_answer_submits_one_plan(tmp_path: Path, monkeypatch: pytest.Monk
     lost: list[httpx.Request] = []
     send = httpx.AsyncClient.send
 
-    async def lose(self: httpx.AsyncClient, request: httpx.Request, **terms: Any) -> httpx.Response:
-        answer = await send(self, request, **terms)
+    async def lose(self: httpx.AsyncClient, request: httpx.Request, **options: Any) -> httpx.Response:
+        answer = await send(self, request, **options)
         if request.method == "POST" and not lost:
             lost.append(request)
             raise httpx.ReadError("the cable was cut")

@@ -32,10 +32,10 @@ from tests.cli.command_scenes import (
 def test_a_run_is_shown_with_its_story(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.workflow(argv=("true",), retries=1, backoff=0)
-    run = scene.create(given={"n": 1}, priority=5)
+    run = scene.create(run_input={"n": 1}, priority=5)
     scene.device("laptop")
     scene.step(run, assigned_to("laptop"))
-    scene.step(run, lambda one, flow, now: _declined(one, now))
+    scene.step(run, lambda current, flow, now: _declined(current, now))
     run = scene.step(run, taken_by("laptop"), started, failed("the disk is full"), taken_by("laptop"), started)
     text = scene.ok("runs", "show", run.id[-6:])
     for words in (
@@ -55,8 +55,8 @@ def test_a_run_is_shown_with_its_story(tmp_path: Path) -> None:
         assert words in text, text
     told = scene.json("runs", "show", run.id)
     assert set(told) == RUN_FIELDS | {"now", "tail", "more_output", "notices", "why", "advice"}
-    assert [one["reason"] for one in told["previous_assignments"]] == ["declined", "failed"]
-    assert [one["kind"] for one in told["why"]] == ["running"]
+    assert [assignment["reason"] for assignment in told["previous_assignments"]] == ["declined", "failed"]
+    assert [reason["kind"] for reason in told["why"]] == ["running"]
 
 
 def _declined(run: Run, now: float) -> Run:
@@ -99,13 +99,13 @@ def beginning_of(runs: list[Run]) -> str:
 def test_a_run_is_meant_by_any_part_of_its_id_that_no_other_has(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.workflow()
-    one, other = scene.create(), scene.create()
-    part = beginning_of([one, other])
-    assert scene.json("runs", "show", one.id[len(part) :].upper())["id"] == one.id
+    first, other = scene.create(), scene.create()
+    part = beginning_of([first, other])
+    assert scene.json("runs", "show", first.id[len(part) :].upper())["id"] == first.id
     result = scene.run("runs", "show", part)
     assert (result.exit_code, result.stdout) == (64, "")
     assert f"Error: several runs have '{part}' in their ids; give more letters:" in result.stderr
-    for run in (one, other):
+    for run in (first, other):
         assert f"  {run.id}  work  created" in result.stderr
     result = scene.run("runs", "show", "zzzz")
     assert "no run has 'zzzz' in its id" in result.stderr
@@ -199,8 +199,8 @@ def test_cancelled_runs_are_found_behind_any_number_of_failed_ones(
     scene.ok("runs", "cancel", *(run.id for run in cancelled))
     for _ in range(5):
         scene.step(scene.create(), taken_by("laptop"), started, failed("no luck"))
-    found = [run["id"] for run in scene.json("runs", "list", "--status", "cancelled", "--limit", "2")]
-    assert found == [cancelled[1].id, cancelled[2].id]
+    listed = [run["id"] for run in scene.json("runs", "list", "--status", "cancelled", "--limit", "2")]
+    assert listed == [cancelled[1].id, cancelled[2].id]
     assert "--limit 0" in scene.run("runs", "list", "--status", "cancelled", "--limit", "2").stderr
     assert len(scene.json("runs", "list", "--status", "cancelled", "--limit", "0")) == 3
 

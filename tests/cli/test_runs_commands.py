@@ -83,7 +83,7 @@ def test_a_key_that_was_used_names_the_run_of_that_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("run_input", "words"),
     [
         ('{"file": ', "the value cannot be used: it is not JSON: Expecting value, line 1, column 10"),
         ("[1, 2]", "is a list, not a JSON object"),
@@ -92,10 +92,10 @@ def test_a_key_that_was_used_names_the_run_of_that_time(tmp_path: Path) -> None:
         ('{"out": 1}', "workflow 'work' needs file: give --input '{\"file\": …}'"),
     ],
 )
-def test_an_input_that_cannot_be_right_creates_nothing(tmp_path: Path, given: str, words: str) -> None:
+def test_an_input_that_cannot_be_right_creates_nothing(tmp_path: Path, run_input: str, words: str) -> None:
     scene = Scene(tmp_path)
     scene.workflow(argv=("cp", "{file}", "{out}", "{{x}}"))
-    result = scene.run("runs", "create", "work", "--input", given)
+    result = scene.run("runs", "create", "work", "--input", run_input)
     assert (result.exit_code, result.stdout) == (64, "")
     assert words in result.stderr
     assert scene.json("runs", "list") == []
@@ -111,15 +111,15 @@ def test_an_address_that_asks_for_inputs_gets_them(tmp_path: Path) -> None:
 def test_the_input_may_come_from_the_standard_input(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.workflow()
-    scene.ok("runs", "create", "work", "--input", "-", given='{"n": "é"}')
+    scene.ok("runs", "create", "work", "--input", "-", stdin='{"n": "é"}')
     assert [run["input"] for run in scene.json("runs", "list")] == [{"n": "é"}]
 
 
 def test_an_input_of_ten_megabytes_is_kept_apart_and_comes_back_whole(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.workflow()
-    given = {"text": "x" * 10_000_000}
-    (tmp_path / "large.json").write_text(json.dumps(given))
+    run_input = {"text": "x" * 10_000_000}
+    (tmp_path / "large.json").write_text(json.dumps(run_input))
     told = scene.json("runs", "create", "work", "--input", f"@{tmp_path / 'large.json'}")
     assert told["input"] == {"$blob": told["input"]["$blob"], "size": 10_000_011}
     assert "input    9.537 MiB, stored apart" in scene.ok("runs", "show", told["id"])
@@ -127,7 +127,7 @@ def test_an_input_of_ten_megabytes_is_kept_apart_and_comes_back_whole(tmp_path: 
     async def fetched(fleet: Fleet) -> object:
         return await fleet.blobs.fetch((await fleet.run(told["id"])).input)
 
-    assert scene.ask(fetched) == given
+    assert scene.ask(fetched) == run_input
 
 
 def test_an_input_beyond_what_the_fleet_keeps_is_refused(tmp_path: Path) -> None:
@@ -241,9 +241,9 @@ def test_as_json_a_run_has_the_names_that_programs_count_on(tmp_path: Path) -> N
 def test_as_json_an_assignment_and_a_claim_say_when_they_run_out(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.workflow()
-    one, other = scene.create(), scene.create()
-    scene.step(one, assigned_to("laptop"))
-    scene.step(other, taken_by("laptop"))
+    assigned, claimed = scene.create(), scene.create()
+    scene.step(assigned, assigned_to("laptop"))
+    scene.step(claimed, taken_by("laptop"))
     first, second = scene.json("runs", "list")
     assert first["assignment_expires_at"] == pytest.approx(first["assigned_at"] + 30)
     assert second["claim_expires_at"] == pytest.approx(second["claimed_at"] + 60)
@@ -259,9 +259,9 @@ def test_a_workflow_that_cannot_be_read_hides_no_run(tmp_path: Path) -> None:
 
     async def write(fleet: Fleet) -> None:
         key = f"{VERSIONS}later@1"
-        found = await fleet.store.register(key)
-        assert found is not None
-        await fleet.store.commit([PutRegister(key, {**found.value, "invented_later": 3}, found.revision)])
+        register = await fleet.store.register(key)
+        assert register is not None
+        await fleet.store.commit([PutRegister(key, {**register.value, "invented_later": 3}, register.revision)])
 
     scene.ask(write)
     assert {run["id"] for run in scene.json("runs", "list")} == {run.id for run in runs}

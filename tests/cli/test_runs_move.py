@@ -16,10 +16,10 @@ def test_a_run_is_moved_and_said_to_be(tmp_path: Path) -> None:
     assert run.device == "kitchen"
     scene.device("desk")
     assert scene.ok("runs", "move", run.id, "--to", "desk") == f"{short(run.id)} is assigned to desk\n"
-    found = scene.json("runs", "show", run.id)
-    assert (found["device"], found["epoch"], found["assigned_by"]) == ("desk", 2, "ann")
-    assert found["previous_assignments"][0]["detail"] == "moved to desk by ann"
-    assert found["previous_assignments"][0]["score"] == run.scores["kitchen"]
+    shown = scene.json("runs", "show", run.id)
+    assert (shown["device"], shown["epoch"], shown["assigned_by"]) == ("desk", 2, "ann")
+    assert shown["previous_assignments"][0]["detail"] == "moved to desk by ann"
+    assert shown["previous_assignments"][0]["score"] == run.scores["kitchen"]
     assert scene.ok("runs", "move", run.id, "--to", "desk") == f"{short(run.id)} is unchanged: assigned\n"
     [moved] = scene.json("runs", "move", run.id, "--to", "kitchen")
     assert (moved["device"], moved["epoch"]) == ("kitchen", 3)

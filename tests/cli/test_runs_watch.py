@@ -120,7 +120,7 @@ def test_a_look_finds_what_a_device_that_has_gone_still_owns(tmp_path: Path) -> 
     scene.workflow()
     run = scene.step(scene.create(), taken_by("nobody"), started)
     view = scene.ask(lambda fleet: LocalSystem(fleet).call(FleetOperations.show_fleet, ShowFleet(10)))
-    assert [one.id for one in view.owned] == [run.id]
+    assert [owned.id for owned in view.owned] == [run.id]
     assert " gone" in "\n".join(drawn(scene))
 
 
@@ -130,10 +130,10 @@ def test_a_look_tells_the_end_of_what_was_there_before_however_old_it_is(tmp_pat
     first, second = scene.create(), scene.create()
     for run in (second, first):
         scene.step(run, taken_by("a"), started, completed(1))
-    found = scene.ask(lambda fleet: take_snapshot(fleet, 1))
-    assert [run.id for run in found.ended] == [second.id]
-    found = scene.ask(lambda fleet: take_snapshot(fleet, 1, [first.id, "unknown"]))
-    assert [run.id for run in found.ended] == [first.id, second.id]
+    snapshot = scene.ask(lambda fleet: take_snapshot(fleet, 1))
+    assert [run.id for run in snapshot.ended] == [second.id]
+    snapshot = scene.ask(lambda fleet: take_snapshot(fleet, 1, [first.id, "unknown"]))
+    assert [run.id for run in snapshot.ended] == [first.id, second.id]
 
 
 def test_without_a_terminal_everything_that_happens_is_a_line(tmp_path: Path) -> None:

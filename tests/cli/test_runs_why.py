@@ -35,9 +35,9 @@ def kinds(scene: Scene, run: Run) -> list[tuple[str, str]]:
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Scene:
-    found = Scene(tmp_path)
-    found.workflow()
-    return found
+    new_scene = Scene(tmp_path)
+    new_scene.workflow()
+    return new_scene
 
 
 # -- runs without an owner ---------------------------------------------------------------------------------------------
@@ -143,9 +143,9 @@ def second_of_a_series(scene: Scene, state: dict[str, Any] | None) -> Run:
     second = scene.create(series="s")
 
     async def spoil(fleet: Fleet) -> None:
-        found = await fleet.store.register("series/s")
-        assert found is not None
-        await fleet.store.commit([PutRegister("series/s", state, found.revision)])
+        register = await fleet.store.register("series/s")
+        assert register is not None
+        await fleet.store.commit([PutRegister("series/s", state, register.revision)])
 
     scene.ask(spoil)
     return second

@@ -48,9 +48,9 @@ def test_next_times_are_in_the_time_zone(scene: Scene) -> None:
     lines = scene.ok("schedule", "next", "nightly", "-n", "3").splitlines()
     assert len(lines) == 3
     assert all(line[11:23] == "03:00:00 CET" or line[11:24] == "03:00:00 CEST" for line in lines)
-    found = scene.json("schedule", "next", "nightly")
-    assert len(found) == 5
-    assert found[1]["at"] - found[0]["at"] in (82_800, 86_400, 90_000)
+    ticks = scene.json("schedule", "next", "nightly")
+    assert len(ticks) == 5
+    assert ticks[1]["at"] - ticks[0]["at"] in (82_800, 86_400, 90_000)
 
 
 def test_pause_and_resume(scene: Scene) -> None:
@@ -75,7 +75,7 @@ def test_run_and_history(scene: Scene) -> None:
     again = scene.run("schedule", "run", "nightly")
     assert (again.exit_code, again.stderr) == (1, f"Nothing was created: {run_id} has not ended.\n")
     entries = scene.json("schedule", "history", "nightly")
-    assert [(one["outcome"], one["tick"], one["what"]) for one in entries] == [
+    assert [(entry["outcome"], entry["tick"], entry["what"]) for entry in entries] == [
         ("created", None, run_id),
         ("skipped", None, None),
     ]
@@ -110,8 +110,8 @@ def test_a_schedule_can_be_changed(scene: Scene) -> None:
     assert "there is a schedule 'nightly' already" in again
     assert "; change it with --replace" in again
     scene.ok("schedule", "add", "nightly", "--every", "5m", "--workflow", "work", "--overlap", "queue", "--replace")
-    found = scene.json("schedule", "show", "nightly")
-    assert (found["every"], found["cron"], found["overlap"]) == (300, None, "queue")
+    schedule = scene.json("schedule", "show", "nightly")
+    assert (schedule["every"], schedule["cron"], schedule["overlap"]) == (300, None, "queue")
 
 
 def test_secrets_in_the_input_are_not_shown(scene: Scene) -> None:
@@ -175,7 +175,7 @@ def test_a_schedule_of_a_plan_file(scene: Scene, tmp_path: Path) -> None:
     assert scene.ok("schedule", "show", "etl", "--plan-file") == PLAN
     name = scene.ok("schedule", "run", "etl").strip()
     assert name.startswith("etl-")
-    assert [one["name"] for one in scene.json("plan", "list")] == [name]
+    assert [plan["name"] for plan in scene.json("plan", "list")] == [name]
     assert f"no process runs {name}. Start one with: asterism monitor" in scene.ok("schedule", "show", "etl")
     assert name in scene.ok("schedule", "history", "etl")
     assert scene.json("schedule", "list")[0]["plan"] == "etl"

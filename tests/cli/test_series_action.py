@@ -34,8 +34,8 @@ def server():
 
 
 def action() -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load((ACTION / "action.yml").read_text("utf-8"))
-    return found
+    form: dict[str, Any] = yaml.safe_load((ACTION / "action.yml").read_text("utf-8"))
+    return form
 
 
 def runner_of(folder: Path, **more: str) -> dict[str, str]:
@@ -55,14 +55,14 @@ def runner_of(folder: Path, **more: str) -> dict[str, str]:
 
 
 def run_action(
-    server: Any, folder: Path, around: dict[str, str] | None = None, **given: str
+    server: Any, folder: Path, around: dict[str, str] | None = None, **chosen_inputs: str
 ) -> tuple[int, dict[str, str], str]:
     """What a runner does with a composite action: inputs with their defaults, ``if``, ``env``, ``run``, and the outputs
     that the step wrote. Returns how it ended, the outputs of the action, and what was printed."""
     form = action()
-    inputs = {name: str(one.get("default", "")) for name, one in form["inputs"].items()}
+    inputs = {name: str(declared.get("default", "")) for name, declared in form["inputs"].items()}
     inputs |= {"repository": "acme/rocket", "metrics": str(folder / "m.json"), "python": sys.executable}
-    inputs |= {name.replace("_", "-"): value for name, value in given.items()}
+    inputs |= {name.replace("_", "-"): value for name, value in chosen_inputs.items()}
     output = folder / "output"
     output.touch()
     runner = runner_of(folder, GITHUB_API_URL=server.url, **(around or {}))
@@ -82,8 +82,8 @@ def run_action(
             break
     written = dict(line.split("=", 1) for line in output.read_text().splitlines())
     names = {
-        name: re.fullmatch(r"\$\{\{ steps\.sync\.outputs\.(\w+) \}\}", one["value"])
-        for name, one in form["outputs"].items()
+        name: re.fullmatch(r"\$\{\{ steps\.sync\.outputs\.(\w+) \}\}", declared["value"])
+        for name, declared in form["outputs"].items()
     }
     return code, {name: written.get(match[1], "") for name, match in names.items() if match}, said
 
@@ -99,12 +99,12 @@ def chosen(condition: str, inputs: dict[str, str]) -> bool:
     return inputs[match[1]] == match[2]
 
 
-def given(server: Any, **more: str) -> dict[str, str]:
+def inputs_of(server: Any, **more: str) -> dict[str, str]:
     return {"token": scenes.environ(server)["GITHUB_TOKEN"], "assign": "robot", **more}
 
 
 def test_the_issue_whose_turn_it_is_is_claimed(server, tmp_path):
-    code, outputs, said = run_action(server, tmp_path, **given(server, issue="1"))
+    code, outputs, said = run_action(server, tmp_path, **inputs_of(server, issue="1"))
     assert (code, outputs) == (0, {"status": "claimed", "active": "1", "position": "0", "series": "RFC-093"}), said
     assert scenes.assigned(server) == [1]
     assert (tmp_path / "m.json").exists()
@@ -112,29 +112,29 @@ def test_the_issue_whose_turn_it_is_is_claimed(server, tmp_path):
 
 @pytest.mark.long
 def test_one_that_waits_is_queued_and_the_step_succeeds(server, tmp_path):
-    code, outputs, _ = run_action(server, tmp_path, **given(server, issue="3"))
+    code, outputs, _ = run_action(server, tmp_path, **inputs_of(server, issue="3"))
     assert (code, outputs) == (0, {"status": "queued", "active": "1", "position": "2", "series": "RFC-093"})
 
 
 def test_without_an_issue_everything_is_brought_in_step(server, tmp_path):
-    code, outputs, _ = run_action(server, tmp_path, **given(server, mode="announce"))
+    code, outputs, _ = run_action(server, tmp_path, **inputs_of(server, mode="announce"))
     assert (code, outputs) == (0, {"status": "synced", "active": "", "position": "", "series": ""})
     assert scenes.assigned(server) == [1]
 
 
 @pytest.mark.long
 def test_who_only_observes_is_never_told_that_it_is_claimed(server, tmp_path):
-    code, outputs, _ = run_action(server, tmp_path, **given(server, issue="1", mode="observe"))
+    code, outputs, _ = run_action(server, tmp_path, **inputs_of(server, issue="1", mode="observe"))
     assert (code, outputs) == (0, {"status": "observed", "active": "1", "position": "0", "series": "RFC-093"})
     (tmp_path / "output").unlink()
-    code, outputs, _ = run_action(server, tmp_path, **given(server, mode="observe"))
+    code, outputs, _ = run_action(server, tmp_path, **inputs_of(server, mode="observe"))
     assert (code, outputs["status"]) == (0, "observed")
 
 
 @pytest.mark.long
 def test_an_issue_of_no_series_does_not_fail_the_step(server, tmp_path):
     number = server.call(lambda world: world.add_issue("a question")).number
-    code, outputs, _ = run_action(server, tmp_path, **given(server, issue=str(number)))
+    code, outputs, _ = run_action(server, tmp_path, **inputs_of(server, issue=str(number)))
     assert (code, outputs) == (0, {"status": "none", "active": "", "position": "", "series": ""})
 
 
@@ -153,18 +153,18 @@ def test_who_is_never_first_is_contended(server, tmp_path, fails, expected):
     program = tmp_path / "python"
     program.write_text(CONTENDED.replace("PYTHON", sys.executable))
     program.chmod(0o755)
-    terms = given(server, issue="1", fail_when_contended=fails, python=str(program))
-    code, outputs, said = run_action(server, tmp_path, **terms)
+    inputs = inputs_of(server, issue="1", fail_when_contended=fails, python=str(program))
+    code, outputs, said = run_action(server, tmp_path, **inputs)
     assert (code, outputs["status"]) == (expected, "contended")
     assert "::warning::" in said
 
 
 @pytest.mark.long
 def test_what_goes_wrong_fails_the_step_with_its_code(server, tmp_path):
-    code, outputs, said = run_action(server, tmp_path, **given(server, token="wrong"))
+    code, outputs, said = run_action(server, tmp_path, **inputs_of(server, token="wrong"))
     assert (code, outputs["status"]) == (69, "")
     assert "::error::" in said
-    code, _, said = run_action(server, tmp_path, **given(server, assign="nobody-there"))
+    code, _, said = run_action(server, tmp_path, **inputs_of(server, assign="nobody-there"))
     assert code == 64
     assert scenes.environ(server)["GITHUB_TOKEN"] not in said
 
@@ -172,25 +172,25 @@ def test_what_goes_wrong_fails_the_step_with_its_code(server, tmp_path):
 def test_what_a_stranger_writes_into_an_input_is_never_run(server, tmp_path):
     mark = tmp_path / "mark"
     evil = f'1"; touch {mark}; echo "$(touch {mark})`touch {mark}`'
-    code, outputs, _ = run_action(server, tmp_path, **given(server, issue=evil))
+    code, outputs, _ = run_action(server, tmp_path, **inputs_of(server, issue=evil))
     assert code != 0
     assert (mark.exists(), outputs["status"]) == (False, "")
 
 
 @pytest.mark.long
 def test_what_stands_on_the_issues_can_be_chosen(server, tmp_path):
-    terms = given(server, active_label="in work", queued_label="waits", respect_unassign="true")
-    assert run_action(server, tmp_path, **terms)[0] == 0
+    inputs = inputs_of(server, active_label="in work", queued_label="waits", respect_unassign="true")
+    assert run_action(server, tmp_path, **inputs)[0] == 0
     labels = server.call(lambda world: {number: world.issue(number).labels for number in (1, 2, 3)})
     assert labels == {1: ["in work"], 2: ["waits"], 3: ["waits"]}
     server.call(lambda world: world.unassign(1, "robot", by="ada"))
-    assert run_action(server, tmp_path, **terms)[0] == 0
+    assert run_action(server, tmp_path, **inputs)[0] == 0
     assert scenes.assigned(server) == []
 
 
 @pytest.mark.long
 def test_the_figures_are_where_the_workspace_is(server, tmp_path):
-    assert run_action(server, tmp_path, **given(server, metrics="figures.json"))[0] == 0
+    assert run_action(server, tmp_path, **inputs_of(server, metrics="figures.json"))[0] == 0
     assert json.loads((tmp_path / "workspace" / "figures.json").read_text())["assigned"] == 1
 
 
@@ -242,7 +242,7 @@ def test_the_traps_of_the_workspace_work(hostile, tmp_path):
 
 
 def test_nothing_of_the_workspace_runs_in_a_sync(server, tmp_path, hostile):
-    code, outputs, said = run_action(server, tmp_path, around=hostile, **given(server, issue="1"))
+    code, outputs, said = run_action(server, tmp_path, around=hostile, **inputs_of(server, issue="1"))
     assert (code, outputs["status"]) == (0, "claimed"), said
     assert not Path(hostile["MARK"]).exists(), Path(hostile["MARK"]).read_text()
 
@@ -255,7 +255,7 @@ def test_the_token_is_in_the_environment_of_one_command(server, tmp_path):
     program.chmod(0o755)
     token = scenes.environ(server)["GITHUB_TOKEN"]
     around = {"SECRET": f"TOKEN={token}", "GH_TOKEN": token, "GITHUB_TOKEN": token}
-    code, _, said = run_action(server, tmp_path, around=around, **given(server, python=str(program)))
+    code, _, said = run_action(server, tmp_path, around=around, **inputs_of(server, python=str(program)))
     assert code == 0, said
     sync, outputs = [line.split() for line in noted.read_text().splitlines()]
     # SECRET itself is the one that is found in either
@@ -325,8 +325,8 @@ def test_a_package_without_a_hash_is_not_installed(tmp_path):
 def pinned(name: str) -> dict[str, tuple[str, list[str]]]:
     """The packages of a file of pins: version and hashes."""
     text = (ROOT / "requirements" / name).read_text("utf-8")
-    found = re.findall(r"(?m)^([\w.-]+)(?:\[[\w, -]+\])?==([^ ;\\\n]+)([^\n]*\n(?:    --hash[^\n]*\n)*)", text)
-    return {name.lower(): (version, re.findall(r"--hash=sha256:[0-9a-f]{64}", rest)) for name, version, rest in found}
+    pins = re.findall(r"(?m)^([\w.-]+)(?:\[[\w, -]+\])?==([^ ;\\\n]+)([^\n]*\n(?:    --hash[^\n]*\n)*)", text)
+    return {name.lower(): (version, re.findall(r"--hash=sha256:[0-9a-f]{64}", rest)) for name, version, rest in pins}
 
 
 def test_all_that_the_action_installs_is_pinned_by_its_hash_as_it_is_tested():
@@ -341,7 +341,11 @@ def test_all_that_the_action_installs_is_pinned_by_its_hash_as_it_is_tested():
             wanted = Requirement(line)
             if wanted.marker is not None and not wanted.marker.evaluate({"extra": extra}):
                 continue
-            more = [(wanted.name, one) for one in ("", *wanted.extras) if (wanted.name, one) not in needed]
+            more = [
+                (wanted.name, wanted_extra)
+                for wanted_extra in ("", *wanted.extras)
+                if (wanted.name, wanted_extra) not in needed
+            ]
             needed |= set(more)
             todo += more
     assert {re.sub(r"[-_.]+", "-", name).lower() for name, _ in needed} - {"asterism"} <= set(pins)
@@ -351,9 +355,9 @@ def test_every_action_that_is_named_anywhere_is_pinned_by_its_commit():
     folders = (ROOT / ".github", ROOT / "examples", ROOT / "docs", ROOT / "README.md")
     files = [file for folder in folders for file in ([folder] if folder.is_file() else folder.rglob("*"))]
     texts = [file.read_text("utf-8") for file in files if file.suffix in (".md", ".yml", ".yaml")]
-    used = [one for text in texts for one in re.findall(r"(?m)^\s*(?:- )?uses:\s*(\S+)", text)]
+    used = [named for text in texts for named in re.findall(r"(?m)^\s*(?:- )?uses:\s*(\S+)", text)]
     assert len(used) >= 4
-    assert [one for one in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", one)] == []
+    assert [named for named in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", named)] == []
 
 
 def test_the_example_workflow_uses_the_action_as_it_is():
@@ -373,6 +377,6 @@ def test_the_example_workflow_uses_the_action_as_it_is():
     assert len(uses) == 2
     for step in uses:
         assert set(step["with"]) <= set(known["inputs"])
-        assert {name for name, one in known["inputs"].items() if one.get("required")} <= set(step["with"])
+        assert {name for name, declared in known["inputs"].items() if declared.get("required")} <= set(step["with"])
     text = (ROOT / "examples" / "github" / "series.yml").read_text("utf-8")
     assert set(re.findall(r"steps\.series\.outputs\.(\w+)", text)) <= set(known["outputs"])

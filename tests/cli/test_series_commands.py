@@ -31,8 +31,8 @@ class Remote(Scene):
         bare_repository(self.remote)
         self.place: tuple[str, ...] = ("--remote", f"file://{self.remote}")
 
-    def do(self, *words: str, code: int = 0, **terms: Any) -> Result:
-        result = self.run("series", *words, *self.place, **terms)
+    def do(self, *words: str, code: int = 0, **options: Any) -> Result:
+        result = self.run("series", *words, *self.place, **options)
         assert result.exit_code == code, result.output
         return result
 
@@ -203,7 +203,7 @@ def test_all_series_stand_in_a_table(scene: Remote) -> None:
     assert [line.split()[:2] for line in lines] == [["RFC-093", "#1"], ["RFC-094", "#7"]]
     assert lines[0].split()[-1] == "#2"
     assert lines[1].endswith("paused by ann: freeze")
-    assert [one["series"] for one in scene.told("status")["series"]] == ["RFC-093", "RFC-094"]
+    assert [row["series"] for row in scene.told("status")["series"]] == ["RFC-093", "RFC-094"]
 
 
 def test_where_there_is_no_series_that_is_said(remote: Remote) -> None:
@@ -232,7 +232,7 @@ def test_the_history_tells_who_did_what(any_scene: Remote) -> None:
     any_scene.said("claim", NAME, "--issue", "2", "--by", "bob", code=EXIT_QUEUED)
     any_scene.said("release", NAME, "--issue", "1", "--by", "carl")
     told = any_scene.told("history", NAME)
-    messages = [one["message"] for one in told["changes"]]
+    messages = [change["message"] for change in told["changes"]]
     assert messages == ["release #1 by carl", "queue #2 by bob", "claim #1 by ann"]
     assert told["changes"][0]["state"]["active_issue"] == 2
     assert len(any_scene.said("history", NAME, "--limit", "2").splitlines()) == 3

@@ -62,7 +62,7 @@ def imported(folder: Path, words: Sequence[str], env: dict[str, str]) -> set[str
 def scene(tmp_path: Path) -> Scene:
     scene = Scene(tmp_path)
     scene.workflow(shell="echo {text}")
-    scene.create(given={"text": "hello"})
+    scene.create(run_input={"text": "hello"})
     (tmp_path / "flow.yaml").write_text("name: other\nshell: echo\n")
     (tmp_path / "plan.yaml").write_text("asterism: 1\ntasks:\n  a: {argv: [echo], timeout: 5m}\n")
     scene.ok("run", str(tmp_path / "plan.yaml"), "--store", scene.url, "--plain")
@@ -108,7 +108,7 @@ def test_a_command_that_fails_is_no_measurement(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_short_commands_keep_their_bars() -> None:
-    found = cli_start.measure(rounds=3)
-    if any(start.ratio > start.bar for start in found):  # the machine is busy: measure for longer before judging
-        found = cli_start.measure(rounds=12)
-    assert [start for start in found if start.ratio > start.bar] == []
+    starts = cli_start.measure(rounds=3)
+    if any(start.ratio > start.bar for start in starts):  # the machine is busy: measure for longer before judging
+        starts = cli_start.measure(rounds=12)
+    assert [start for start in starts if start.ratio > start.bar] == []

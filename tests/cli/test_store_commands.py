@@ -35,8 +35,8 @@ COMMANDS = [
 def filled(folder: Path) -> Scene:
     scene = Scene(folder)
     scene.workflow()
-    runs = [scene.create(given={"n": number}, series="s" if number else None) for number in range(3)]
-    scene.create(given={"text": "x" * 100_000})
+    runs = [scene.create(run_input={"n": number}, series="s" if number else None) for number in range(3)]
+    scene.create(run_input={"text": "x" * 100_000})
     scene.device("laptop")
     scene.step(runs[0], taken_by("laptop"), started, completed("done"))
     return scene
@@ -57,7 +57,9 @@ def test_a_restore_revives_no_token_and_makes_a_new_secret(tmp_path: Path) -> No
         return tokens, secret
 
     tokens, secret = asyncio.run(backed_up())
-    assert not any(hidden in file.read_text() for hidden in (secret.hex(), *(one.credential.sha256 for one in tokens)))
+    assert not any(
+        hidden in file.read_text() for hidden in (secret.hex(), *(token.credential.sha256 for token in tokens))
+    )
     (tmp_path / "new").mkdir()
     scene = Scene(tmp_path / "new")
     restored = scene.run("store", "restore", str(file))
@@ -65,7 +67,7 @@ def test_a_restore_revives_no_token_and_makes_a_new_secret(tmp_path: Path) -> No
 
     async def looked() -> None:
         store = await SqliteStore.open(scene.file)
-        assert [await Credentials(store).find(one.token) for one in tokens] == [None, None]
+        assert [await Credentials(store).find(token.token) for token in tokens] == [None, None]
         assert (await DeviceCredentials.open(store))._secret != secret
         device = await find_device(store, "lab-1")
         assert device is not None

@@ -165,9 +165,9 @@ def shift_a_page(file: Path, chance: random.Random) -> None:
 
 
 def swap_two_pages(file: Path, chance: random.Random) -> None:
-    one, other = _page(file, chance), _page(file, chance)
-    first, second = _read(file, one), _read(file, other)
-    _overwrite(file, one, second)
+    page, other = _page(file, chance), _page(file, chance)
+    first, second = _read(file, page), _read(file, other)
+    _overwrite(file, page, second)
     _overwrite(file, other, first)
 
 
@@ -276,7 +276,7 @@ def test_no_command_hides_a_damage(
 
     def run(*words: str) -> tuple[int, str]:
         no_hang()
-        result = scene.run(*words, given="")
+        result = scene.run(*words, stdin="")
         assert result.exit_code in (0, 1, 2, 64, 65, 69), (damage, words, result.output)
         assert result.exit_code == 0 or result.output, (damage, words)
         return result.exit_code, result.stdout
@@ -289,11 +289,11 @@ def test_no_command_hides_a_damage(
     checked, _ = run("store", "check")
     assert checked in (0, 64)
     assert checked == 64 or damage not in OF_THE_LOG
-    found = [{run["id"] for run in json.loads(listed[1])}] if listed[0] == 0 else []
+    listings = [{run["id"] for run in json.loads(listed[1])}] if listed[0] == 0 else []
     if backup[0] == 0:
         lines = map(json.loads, (tmp_path / "backup").read_text().splitlines())
-        found.append({line["run"][0] for line in lines if "run" in line})
-    for ids in found:
+        listings.append({line["run"][0] for line in lines if "run" in line})
+    for ids in listings:
         assert there <= ids or checked == 64, (
             f"{damage.__name__}: {len(there - ids)} runs are missing, and nobody says so"
         )
@@ -335,9 +335,9 @@ def test_an_index_from_before_a_power_cut_is_not_believed(tmp_path: Path) -> Non
     died = subprocess.run(child, capture_output=True, text=True, timeout=PATIENCE)
     assert died.returncode == -signal.SIGKILL, died.stderr
     shutil.copy(tmp_path / "old-index", index_of(scene.file))
-    found = scene.ask(lambda fleet: fleet.store.register("x"))
-    assert found is not None
-    assert found.value["number"] == int(died.stdout)
+    register = scene.ask(lambda fleet: fleet.store.register("x"))
+    assert register is not None
+    assert register.value["number"] == int(died.stdout)
 
 
 def test_without_the_check_of_the_log_commits_are_lost_in_silence(

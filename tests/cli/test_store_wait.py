@@ -78,5 +78,5 @@ async def test_an_error_that_no_time_mends_is_not_waited_for(monkeypatch: pytest
 
 @pytest.mark.parametrize("command", [serve, join, monitor], ids=["serve", "device join", "monitor"])
 def test_the_commands_that_stay_have_the_option(command: click.Command) -> None:
-    [option] = [one for one in command.params if one.name == "store_wait"]
+    [option] = [parameter for parameter in command.params if parameter.name == "store_wait"]
     assert option.default == "60s"

@@ -77,8 +77,8 @@ async def ask(scene: SystemScene, work: Callable[[Fleet], Awaitable[Any]]) -> An
 
 async def create(scene: SystemScene, workflow: str, label: str | None = None) -> str:
     async def make(fleet: Fleet) -> str:
-        given = {"seconds": 1} if workflow == "nap" else {}
-        return (await fleet.create(await fleet.workflows.latest(workflow), given, label=label)).id
+        run_input = {"seconds": 1} if workflow == "nap" else {}
+        return (await fleet.create(await fleet.workflows.latest(workflow), run_input, label=label)).id
 
     return str(await ask(scene, make))
 

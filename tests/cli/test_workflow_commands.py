@@ -43,7 +43,7 @@ def test_a_workflow_is_added_listed_and_shown(tmp_path: Path) -> None:
 
 def test_every_option_has_its_field(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
-    given = {
+    option_values = {
         "--requires": "'gpu' in can",
         "--prefers": "load < 0.5",
         "--wants": "gpu, tape",
@@ -64,7 +64,7 @@ def test_every_option_has_its_field(tmp_path: Path) -> None:
         "--cwd": "/srv",
         "--description": "tidy up",
     }
-    words = [word for pair in given.items() for word in pair]
+    words = [word for pair in option_values.items() for word in pair]
     told = scene.json(
         "workflow", "add", "tidy", "--shell", "rm -rf x", "--orchestration", "--preemptible", "--env", "A=b=c", *words
     )

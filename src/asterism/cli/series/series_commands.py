@@ -77,7 +77,7 @@ def claim(
         raise click.UsageError("--assign needs --github, the repository of the issue.")
     if force and options.github is None and options.remote is None:
         raise click.UsageError("--force has no effect on a series in a store, which knows no titles.")
-    request = ClaimSeries(name, issue, lease, renew, **options.terms)
+    request = ClaimSeries(name, issue, lease, renew, **options.request_fields)
     left: dict[str, str] = {}
 
     async def use(place: SeriesPlace) -> int:
@@ -223,7 +223,7 @@ def release(name: str, issue: int, no_promote: bool, **option_values: Any) -> in
     from asterism.api.series_operations import ReleaseSeries
 
     options = SeriesOptions.of(option_values)
-    request = ReleaseSeries(name, issue, not no_promote, **options.terms)
+    request = ReleaseSeries(name, issue, not no_promote, **options.request_fields)
 
     async def use(place: SeriesPlace) -> int:
         outcome = outcome_of(await place.change(request))
@@ -262,7 +262,7 @@ def promote(name: str, **option_values: Any) -> int:
             return f"nothing to promote: #{after.active} is active in {name}"
         return f"nothing to promote: {name} is {f'paused {after.paused}' if after.paused else 'empty'}"
 
-    return run_change(options, PromoteSeries(name, **options.terms), describe)
+    return run_change(options, PromoteSeries(name, **options.request_fields), describe)
 
 
 @series.command()
@@ -283,7 +283,7 @@ def pause(name: str, **option_values: Any) -> int:
         stays = f"; #{active} stays active" if active is not None else ""
         return f"{options.verb('paused', 'pause')} {name}{stays} (revision {outcome.after.revision})"
 
-    return run_change(options, PauseSeries(name, **options.terms), describe)
+    return run_change(options, PauseSeries(name, **options.request_fields), describe)
 
 
 @series.command(short_help="End a pause, and promote the first issue of the queue.")
@@ -300,7 +300,7 @@ def resume(name: str, **option_values: Any) -> int:
             return f"{name} is not paused"
         return f"{options.verb('resumed', 'resume')} {name}; {active_now(outcome, options)}"
 
-    return run_change(options, ResumeSeries(name, **options.terms), describe)
+    return run_change(options, ResumeSeries(name, **options.request_fields), describe)
 
 
 @series.command()
@@ -321,7 +321,7 @@ def front(name: str, issue: int, **option_values: Any) -> int:
             return f"{verb} #{issue} to the head of the queue of {name} (revision {outcome.after.revision})"
         return f"#{issue} is {'active in' if outcome.after.active == issue else 'at the head of the queue of'} {name}"
 
-    return run_change(options, FrontSeries(name, issue, **options.terms), describe)
+    return run_change(options, FrontSeries(name, issue, **options.request_fields), describe)
 
 
 @series.command()
@@ -370,7 +370,7 @@ def rebuild(
         refuse_options(why, "pattern", "label_pattern", "label", "assignee")
     if empty and (issues or active is not None):
         raise click.UsageError("--empty excludes --issue and --active.")
-    request = RebuildSeries(name, list(issues), active, **options.terms)
+    request = RebuildSeries(name, list(issues), active, **options.request_fields)
 
     async def make(register: Any) -> Any:
         """What rebuilds on GitHub, which knows the open issues and the last revision."""

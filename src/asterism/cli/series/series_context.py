@@ -83,7 +83,7 @@ class SeriesOptions:
         return RetryOptions.limited(self.tries, self.deadline)
 
     @property
-    def terms(self) -> dict[str, Any]:
+    def request_fields(self) -> dict[str, Any]:
         """What every request of a change has."""
         return {"reason": self.reason, "dry_run": self.dry_run, "tries": self.tries, "deadline": self.deadline}
 
