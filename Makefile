@@ -6,6 +6,7 @@ SEEDS ?= 200
 FIRST ?= 0
 SECONDS ?= 60
 RUNS ?= 5000
+KILLS ?= 50
 WORKERS ?= 4
 SEED ?= $(shell date +%s)
 ARGS ?=
@@ -17,7 +18,7 @@ export PYTHONDONTWRITEBYTECODE =
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-changed test-long lint types races sim chaos bench bench-env series-million coverage chromium github-schema acp-examples modules reference repin clean
+.PHONY: help demo test test-changed test-long lint types races sim chaos failover bench bench-env series-million coverage chromium github-schema acp-examples modules reference repin clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -61,6 +62,9 @@ sim: .venv/.test ## Simulate fleets under faults: make sim SEEDS=10000 FIRST=0
 chaos: .venv/.test ## A fleet of real processes under fire, on both stores: make chaos SECONDS=60 RUNS=5000
 	.venv/bin/python -m tests.chaos --engine sqlite --seconds $(SECONDS) --runs $(RUNS)
 	.venv/bin/python -m tests.chaos --engine postgres --seconds $(SECONDS) --runs $(RUNS)
+
+failover: .venv/.test ## A fleet on two PostgreSQL servers whose primary is killed again and again: make failover KILLS=50
+	.venv/bin/python -m tests.chaos.failover_fire --kills $(KILLS)
 
 series-million: .venv/.test ## A million claims of series at once in the pure machine, and a million simulated
 	ASTERISM_SERIES_CLAIMS=1000000 .venv/bin/python -m pytest tests/core/series/test_series_machine.py -k one_wins

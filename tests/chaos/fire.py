@@ -125,13 +125,16 @@ class Fire:
                 await asyncio.sleep(0.7 * self.seconds * 50 / self.runs)
         return made
 
+    def names(self) -> list[str]:
+        """The processes of the fleet."""
+        return [f"device-{number}" for number in range(DEVICES)] + [f"monitor-{number}" for number in range(MONITORS)]
+
     async def play(self) -> tuple[list[str], list[Run]]:
         """Returns the acknowledged runs, and the runs of the store at the end."""
-        names = [f"device-{number}" for number in range(DEVICES)] + [f"monitor-{number}" for number in range(MONITORS)]
         try:
             async with await Fleet.open(self.store, by="chaos") as fleet:
                 await fleet.configure(hold=2.0)
-                for name in names:
+                for name in self.names():
                     self.start(name)
                 made, _ = await asyncio.gather(self.feed(fleet), self.burn())
                 await self._until_done(fleet, made)

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.chaos.failover_fire import FailoverFire
 from tests.chaos.fire import STRIKES, Fire, problems
 from tests.chaos.gateway_fire import GatewayFire
 from tests.chaos.plan import PlanFire
+from tests.store.postgres_cluster import Cluster
 
 either = pytest.mark.parametrize("short", [True, pytest.param(False, marks=pytest.mark.long)])
 
@@ -30,6 +32,18 @@ def test_a_fleet_on_sqlite_keeps_every_promise_under_fire(tmp_path: Path) -> Non
 @pytest.mark.long
 def test_a_fleet_on_postgresql_keeps_every_promise_under_fire(tmp_path: Path, postgres_url: str) -> None:
     burns_well(postgres_url, tmp_path)
+
+
+@pytest.mark.slow
+@either
+def test_a_fleet_outlives_the_primary_of_its_database(tmp_path: Path, short: bool) -> None:
+    """The primary is killed, its standby promoted, and the killed server comes back as a standby. No process of the
+    fleet is started again."""
+    with Cluster() as cluster:
+        fire = FailoverFire(cluster.url(), tmp_path, 0, 0.0, kills=2 if short else 8, cluster=cluster)
+        _, runs = asyncio.run(fire.play())
+        assert fire.faults(runs) == []
+        assert fire.killed == fire.kills
 
 
 def outlives_everybody(fire: PlanFire) -> None:

@@ -220,6 +220,23 @@ class Server(RunningServer):
         """Promote a standby. Return when it takes writes."""
         self.tool("pg_ctl", "-D", str(self._data), "promote", "-w", "-t", str(int(PATIENCE)))
 
+    def follow(self, primary: Server) -> None:
+        """Start this server, which does not run, as a standby of another of the same history. What it has and the other
+        lacks is dropped."""
+        own = (self._data / "postgresql.conf").read_bytes()
+        source = f"host={primary.folder} user=postgres dbname=postgres"
+        until = time.monotonic() + PATIENCE
+        while True:
+            try:
+                self.tool("pg_rewind", "-D", str(self._data), "--source-server", source, "-R", "--no-sync")
+                break
+            except NoServer as error:  # the children of a killed server have not ended yet
+                if "in use" not in str(error) or time.monotonic() > until:
+                    raise
+                time.sleep(0.01)
+        (self._data / "postgresql.conf").write_bytes(own)  # that of the other came with its files
+        self.start()
+
     def log(self) -> str:
         with contextlib.suppress(OSError):
             return (self._folder / "log").read_text("utf-8", "replace")

@@ -1,52 +1,52 @@
-"""Failover: a server is killed during commits, its standby is promoted, and the same store continues."""
+"""Failover: a server is killed during commits, its standby is promoted, and the same store continues. A standby that
+lagged behind is noticed, and commits that wait for one do not wait forever."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+import os
+import signal
 from collections.abc import Iterator
 
 import pytest
 
 from asterism.store.postgres import PostgresStore
+from asterism.store.postgres.history import CommitHistory
 from asterism.store.protocol import PutRun, Query
-from asterism.store.store_errors import StoreReadOnly, StoreUnavailable
-from asterism.testing.store_conformance.sample_records import a_run, added
-from tests.store.postgres_fixtures import opened
-from tests.store.postgres_server import Server
+from asterism.store.store_errors import StoreCorrupt, StoreError, StoreReadOnly, StoreUnavailable
+from asterism.testing.store_conformance.sample_records import a_run, a_session, added, ids, joined, offer, taking
+from tests.store.postgres_cluster import Cluster
+from tests.store.postgres_fixtures import looking, opened
+
+KITCHEN = a_session()
 
 
 @pytest.fixture(scope="module")
-def pair() -> Iterator[tuple[Server, Server]]:
-    """A server, and a synchronous standby."""
-    with Server() as primary, Server(standby_of=primary) as standby:
-        primary.sql("ALTER SYSTEM SET synchronous_standby_names = '*'")
-        primary.sql("SELECT pg_reload_conf()")
-        while primary.sql("SELECT sync_state FROM pg_stat_replication").strip() != "sync":
-            pass
-        yield primary, standby
+def shared_cluster() -> Iterator[Cluster]:
+    with Cluster() as cluster:
+        yield cluster
 
 
-def _url(*servers: Server) -> str:
-    return f"postgresql://postgres@/postgres?host={','.join(str(server.folder) for server in servers)}"
+@pytest.fixture
+def cluster(shared_cluster: Cluster) -> Cluster:
+    """A primary with a synchronous standby. Each test leaves both as it found them."""
+    return shared_cluster
 
 
-async def test_a_store_is_not_opened_on_a_standby(pair: tuple[Server, Server]) -> None:
-    primary, standby = pair
-    async with opened(_url(primary)) as store:
+async def test_a_store_is_not_opened_on_a_standby(cluster: Cluster) -> None:
+    primary, standby = cluster.primary, cluster.standby
+    async with opened(primary.url()) as store:
         await added(store, a_run(1))
     with pytest.raises(StoreReadOnly, match="the server is a standby"):
-        await PostgresStore.open(_url(standby))
+        await PostgresStore.open(standby.url())
     with pytest.raises(StoreReadOnly, match="the server is a standby"):
-        await PostgresStore.open(_url(standby) + "&target_session_attrs=any")
+        await PostgresStore.open(standby.url(target_session_attrs="any"))
 
 
-async def test_a_failover_in_the_middle_of_commits_loses_nothing_that_was_acknowledged(
-    pair: tuple[Server, Server],
-) -> None:
-    primary, standby = pair
-    # the standby is named first: it is tried, and passed over
-    async with opened(_url(standby, primary), schema="failover") as store:
+async def test_a_failover_in_the_middle_of_commits_loses_nothing_that_was_acknowledged(cluster: Cluster) -> None:
+    async with opened(cluster.url(target_session_attrs="read-write"), schema="failover") as store:
         acknowledged: set[str] = set()
         enough = asyncio.Event()
 
@@ -63,15 +63,200 @@ async def test_a_failover_in_the_middle_of_commits_loses_nothing_that_was_acknow
 
         writers = [asyncio.create_task(write(writer)) for writer in range(4)]
         await enough.wait()
-        await asyncio.to_thread(primary.kill)
+        await asyncio.to_thread(cluster.primary.kill)
         await asyncio.gather(*writers)
         with pytest.raises(StoreUnavailable):  # the standby does not take writes yet
             await store.commit([PutRun(a_run("between"), None)])
         with pytest.raises(StoreUnavailable):
-            await PostgresStore.open(_url(primary, standby))
-        await asyncio.to_thread(standby.promote)
+            await PostgresStore.open(cluster.url())
+        cluster.primary, cluster.standby = cluster.standby, cluster.primary
+        await asyncio.to_thread(cluster.primary.promote)
+        await asyncio.to_thread(cluster.come_back)
         await store.commit([PutRun(a_run("after"), None)])
         found = {run.id for run in await store.find(Query())}
         assert acknowledged <= found
         assert len(found - acknowledged) <= 5
         assert await store.check() == []
+
+
+# -- a standby that lagged behind --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lagging() -> Iterator[Cluster]:
+    with Cluster(synchronous=False) as cluster:
+        yield cluster
+
+
+async def _write_while_cut(cluster: Cluster, store: PostgresStore) -> None:
+    """A run that the standby gets, one that it does not get, and the claim of both."""
+    await joined(store, KITCHEN)
+    await added(store, a_run(1))
+    position = cluster.primary.sql("SELECT pg_current_wal_lsn()").strip()
+    while cluster.standby.sql(f"SELECT pg_last_wal_replay_lsn() >= '{position}'").strip() != "t":
+        pass
+    await asyncio.to_thread(cluster.cut)
+    await added(store, a_run(2))
+    assert len(await store.take(offer(limit=2), taking(KITCHEN))) == 2
+
+
+async def test_a_standby_that_lagged_behind_is_noticed_and_not_believed(lagging: Cluster) -> None:
+    async with opened(lagging.url()) as store, opened(lagging.url()) as reader:
+        await _write_while_cut(lagging, store)
+        await asyncio.to_thread(lagging.fail_over)
+        async with opened(lagging.url()) as other:  # others go on, and use the same transaction ids again
+            for number in range(10, 30):
+                await added(other, a_run(number))
+        with contextlib.suppress(StoreError):  # it may not know yet that its connection is lost
+            await store.run("r0001")
+        for attempt in (
+            lambda: store.commit([PutRun(a_run(3), None)]),
+            lambda: store.take(offer(), taking(KITCHEN)),
+            lambda: store.heartbeat(KITCHEN.id, {}, ()),
+            lambda: store.run("r0001"),
+        ):
+            with pytest.raises(StoreCorrupt, match=r"2 of the last 4 commits .* are missing; restore .* or restart"):
+                await attempt()
+        assert ids(await reader.find(Query(limit=2))) == ["r0001", "r0010"]  # it saw nothing of what is lost
+        [(_, notice)] = await reader.notices()
+        assert (notice.kind, "older copy" in notice.message) == ("restored", True)
+        async with opened(lagging.url()) as again:  # a process that starts anew
+            await added(again, a_run(3))
+
+
+async def test_without_the_comparison_a_lagging_standby_would_be_believed(
+    lagging: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CommitHistory, "acknowledged", lambda self, position, transaction: None)
+    async with opened(lagging.url()) as store:
+        await _write_while_cut(lagging, store)
+        await asyncio.to_thread(lagging.fail_over)
+        with contextlib.suppress(StoreUnavailable):
+            await store.run("r0002")
+        assert await store.run("r0002") is None
+
+
+async def test_a_standby_that_had_everything_is_believed(lagging: Cluster) -> None:
+    async with opened(lagging.url()) as store:
+        await joined(store, KITCHEN)
+        for number in range(200):
+            await added(store, a_run(number))
+        await asyncio.to_thread(lagging.primary.stop)  # a clean stop waits for the standby
+        lagging.primary, lagging.standby = lagging.standby, lagging.primary
+        await asyncio.to_thread(lagging.primary.promote)
+        with contextlib.suppress(StoreUnavailable):
+            await store.run("r0001")
+        assert len(await store.take(offer(limit=200), taking(KITCHEN))) == 200
+
+
+async def test_a_missing_commit_record_is_noticed_by_its_transaction(cluster: Cluster) -> None:
+    """The standby has the rows of a commit, but not its end: it was aborted there."""
+    url = cluster.url(schema="aborted")
+    async with opened(url) as store, looking(cluster.primary.url(schema="aborted")) as other:
+        await added(store, a_run(1))
+        transaction = other.transaction()
+        await transaction.start()
+        await other.execute("INSERT INTO registers VALUES ('one', '1', 1)")
+        place = await other.fetchrow("SELECT pg_current_wal_insert_lsn(), pg_current_xact_id()")
+        await transaction.rollback()
+        store._factory.history.acknowledged(*place)
+        await asyncio.to_thread(cluster.primary.stop, "immediate")
+        await asyncio.to_thread(cluster.primary.start)
+        with contextlib.suppress(StoreError):
+            await store.run("r0001")
+        with pytest.raises(StoreCorrupt, match="1 of the last 2 commits"):
+            await store.run("r0001")
+    await asyncio.to_thread(cluster.until_replicated)
+
+
+# -- the line between the two is cut -----------------------------------------------------------------------------------
+
+
+async def _given_up(store: PostgresStore) -> None:
+    """A commit that waits for the standby, with a short limit for this one alone."""
+    usual, store._factory.timeout = store._factory.timeout, 2.0
+    with pytest.raises(StoreUnavailable, match="did not answer in time"):
+        await store.commit([PutRun(a_run(2), None)])
+    store._factory.timeout = usual
+
+
+@pytest.mark.parametrize("fault", ["cut off", "frozen"])
+async def test_a_commit_that_waits_for_the_standby_is_given_up_and_seen_by_nobody(cluster: Cluster, fault: str) -> None:
+    url = cluster.url(schema=fault.replace(" ", "_"))
+    async with opened(url) as store, opened(url) as other:
+        await added(store, a_run(1))
+        receiver = await asyncio.to_thread(cluster.cut if fault == "cut off" else cluster.freeze)
+        try:
+            await _given_up(store)
+            assert ids(await other.find(Query())) == ["r0001"]
+            reading = asyncio.ensure_future(store.find(Query()))  # it would find what may get lost
+            waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+            while cluster.primary.sql(waiting).strip() != "2":  # noqa: ASYNC110 - the server sends no event
+                await asyncio.sleep(0)
+            assert not reading.done()
+        finally:
+            if receiver is None:
+                await asyncio.to_thread(cluster.mend)
+            else:
+                os.kill(receiver, signal.SIGCONT)
+        await reading
+        assert ids(await store.find(Query())) == ["r0001", "r0002"]
+        await added(store, a_run(3))
+
+
+CANCEL = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+"""What an operator may do, and a driver whose time is over: the server commits without the standby, with a warning."""
+
+
+@pytest.mark.parametrize("careful", [True, False], ids=["as it is", "without the empty transaction"])
+async def test_what_was_committed_without_the_standby_is_not_believed(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, careful: bool
+) -> None:
+    if not careful:
+        monkeypatch.setattr(CommitHistory, "in_doubt", False)
+    url = cluster.url(schema=f"cancelled_{careful}".lower())
+    async with opened(url) as store:
+        await added(store, a_run(1))
+        await asyncio.to_thread(cluster.cut)
+        await _given_up(store)
+        cluster.primary.sql(CANCEL)
+        assert cluster.primary.sql(f"SELECT count(*) FROM cancelled_{careful}.runs").strip() == "2"
+        reading = asyncio.ensure_future(store.find(Query()))
+        if careful:
+            while "SyncRep" not in cluster.primary.sql("SELECT wait_event FROM pg_stat_activity"):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        else:
+            assert ids(await reading) == ["r0001", "r0002"]
+        await asyncio.to_thread(cluster.fail_over)
+        await asyncio.to_thread(cluster.come_back)
+        if careful:
+            with pytest.raises(StoreUnavailable):
+                await reading
+        assert ids(await store.find(Query())) == ["r0001"]  # what was read without care is lost
+
+
+async def test_a_commit_whose_wait_for_the_standby_is_cancelled_is_not_acknowledged(cluster: Cluster) -> None:
+    async with opened(cluster.url(schema="cancelled")) as store:
+        await added(store, a_run(1))
+        await asyncio.to_thread(cluster.cut)
+        committing = asyncio.ensure_future(store.commit([PutRun(a_run(2), None)]))
+        while "t" not in cluster.primary.sql(CANCEL):  # noqa: ASYNC110 - the server sends no event
+            await asyncio.sleep(0)
+        with pytest.raises(StoreUnavailable, match="it may not be on the standby"):
+            await committing
+        await asyncio.to_thread(cluster.mend)
+        assert ids(await store.find(Query())) == ["r0001", "r0002"]
+
+
+async def test_a_commit_that_waited_for_the_standby_is_absent_after_a_failover_and_may_be_repeated(
+    cluster: Cluster,
+) -> None:
+    async with opened(cluster.url(schema="repeated")) as store:
+        await added(store, a_run(1))
+        await asyncio.to_thread(cluster.cut)
+        await _given_up(store)
+        await asyncio.to_thread(cluster.fail_over)
+        await asyncio.to_thread(cluster.come_back)
+        assert ids(await store.find(Query())) == ["r0001"]
+        await store.commit([PutRun(a_run(2), None)])
+        assert ids(await store.find(Query())) == ["r0001", "r0002"]

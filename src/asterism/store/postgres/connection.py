@@ -21,9 +21,9 @@ import contextlib
 import logging
 import os
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 import asyncpg
@@ -31,8 +31,9 @@ import asyncpg
 from asterism.base.clock import ServerClock
 from asterism.base.https_session import is_loopback
 from asterism.base.text import masked_url
-from asterism.store.postgres.error_mapping import spoils, translated
-from asterism.store.store_errors import StoreError, StoreMissing, StoreReadOnly, StoreUnavailable
+from asterism.store.postgres.error_mapping import is_collision, spoils, translated
+from asterism.store.postgres.history import CommitHistory
+from asterism.store.store_errors import StoreBusy, StoreError, StoreMissing, StoreReadOnly, StoreUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +51,12 @@ still right when they are full."""
 BROAD = {"plan_cache_mode": "force_custom_plan"}
 """Settings for queries: a plan for each call."""
 
+COLLISION_TRIES = 5
+"""How often to try a transaction that deadlocks with another."""
+
+Result = TypeVar("Result")
+
+_UNLIMITED = contextlib.nullcontext()
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _HOST = re.compile(r"(?:\[([^][]+)\]|([^][:]*))(?::([0-9]*))?")
 _SERVERS = re.compile(r"[a-z0-9+.-]*://([^/?#\s]*)", re.IGNORECASE)
@@ -60,6 +67,7 @@ class Address:
     """``shown`` is the URL without its passwords. ``hosts`` has the arguments of asyncpg's ``connect``, one set for
     each server."""
 
+    url: str
     shown: str
     schema: str
     hosts: tuple[dict[str, Any], ...]
@@ -99,7 +107,7 @@ class Address:
         options |= {"password": unquote(password)} if password else {}
         mode = query.get("sslmode") or os.environ.get("PGSSLMODE")
         _check_certificates(mode, query)
-        return cls(masked_url(url), name, tuple(options | host | _encryption(mode, host) for host in hosts))
+        return cls(url, masked_url(url), name, tuple(options | host | _encryption(mode, host) for host in hosts))
 
 
 def _encryption(mode: str | None, host: Mapping[str, Any]) -> dict[str, str]:
@@ -202,6 +210,7 @@ class Connection(Protocol):
     async def copy_to_table(self, table: str, *, source: Any, columns: Any) -> str: ...
     async def add_listener(self, channel: str, callback: Any) -> None: ...
     def add_termination_listener(self, callback: Any) -> None: ...
+    def add_log_listener(self, callback: Any) -> None: ...
     def get_server_version(self) -> Any: ...
     def is_closed(self) -> bool: ...
     def is_in_transaction(self) -> bool: ...
@@ -217,19 +226,30 @@ class ConnectionFactory:
         self.address = address
         self.timeout = timeout
         self.clock = clock
+        self.history = CommitHistory(address.shown)
         self.opened = False
-        """Whether the store was opened: from then on a server that refuses writes is temporarily unavailable."""
+        """Whether the store was opened: from then on a server that refuses writes, or the login while the password is
+        being changed, is temporarily unavailable."""
+        self._first = 0
+        """The server to try first: the one that took the last connection."""
 
     async def connect(self, settings: Mapping[str, str]) -> Connection:
-        """Open a connection. Raises a StoreError that says for each server why it cannot be used."""
+        """Open a connection, with the password as it is now in its file. Raises a StoreError that says for each server
+        why it cannot be used."""
+        hosts = Address.parse(self.address.url, self.address.schema).hosts
         refusals: list[StoreError] = []
-        for host in self.address.hosts:
+        for number in sorted(range(len(hosts)), key=lambda number: number != self._first):
             try:
-                return await self._connect_to(host, settings)
+                connection = await self._connect_to(hosts[number], settings)
             except (OSError, asyncpg.PostgresError, asyncpg.InternalClientError, asyncpg.InterfaceError) as error:
                 refusal = _refusal(error, self.address.shown)
+                if self.opened and isinstance(error, asyncpg.InvalidAuthorizationSpecificationError):
+                    refusal = StoreUnavailable(str(refusal))
                 log.debug("no connection to a server of the store: %s", refusal)
                 refusals.append(refusal)
+            else:
+                self._first = number
+                return connection
         raise self._verdict(refusals)
 
     async def _connect_to(self, host: dict[str, Any], settings: Mapping[str, str]) -> Connection:
@@ -284,18 +304,32 @@ class ConnectionPool:
         self._settings = settings
         self._room = asyncio.Semaphore(most)
         self._idle: list[tuple[float, Connection]] = []
+        self._unsure: set[Connection] = set()
+        """Connections whose commit may not be on the standby."""
         self._reaper: asyncio.TimerHandle | None = None
         self._closed = False
 
     @contextlib.asynccontextmanager
-    async def borrowed(self) -> AsyncIterator[Connection]:
-        """Lend a connection for the block. Errors of the driver leave the block as StoreErrors."""
+    async def borrowed(self, *, whole: bool = True) -> AsyncIterator[Connection]:
+        """Lend a connection for the block. Errors of the driver leave the block as StoreErrors.
+
+        :param whole: the time limit is for the whole block, not for each statement. See ``limit``.
+        """
+        history = self._factory.history
+        history.refuse_lost()
         async with self._room:
-            connection = self._take_idle() or await self._open()
+            idle = self._take_idle()
+            connection = idle or await self._open()
             try:
-                yield connection
+                if idle is None or history.in_doubt:
+                    await history.verify(connection)
+                with self.limit(connection) if whole else _UNLIMITED:
+                    yield connection
+                if self._unsure:
+                    self._refuse_unsure(connection)
             except Exception as error:
                 if spoils(error):
+                    history.doubt()
                     self._discard(connection)
                     self._close_idle(0.0)  # the others are probably broken too
                 else:
@@ -309,13 +343,43 @@ class ConnectionPool:
                 raise
             self._return(connection)
 
+    @contextlib.contextmanager
+    def limit(self, connection: Connection) -> Iterator[None]:
+        """Give the connection up when the block takes too long. The driver would cancel the statement instead: a commit
+        that waits for a synchronous standby would then be done without it, and others would see what may get lost. The
+        server ends every other statement by its own limits."""
+        timer = asyncio.get_running_loop().call_later(self._factory.timeout, connection.terminate)
+        try:
+            yield
+        except (asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            if connection.is_closed() and asyncio.get_running_loop().time() >= timer.when():
+                raise TimeoutError from error
+            raise
+        finally:
+            timer.cancel()
+
+    async def repeated(self, attempt: Callable[[Connection], Awaitable[Result]], *, whole: bool = True) -> Result:
+        """Return the result of ``attempt``, which is one transaction, and repeated after a deadlock or a serialization
+        failure. ``whole`` is that of ``borrowed``."""
+        tries = 1
+        while True:
+            try:
+                async with self.borrowed(whole=whole) as connection:
+                    return await attempt(connection)
+            except StoreBusy as error:
+                if tries == COLLISION_TRIES or not is_collision(error):
+                    raise
+                tries += 1
+
     async def fetch(self, query: str, *args: Any) -> list[Any]:
-        async with self.borrowed() as connection:
-            return await connection.fetch(query, *args)
+        return await self.repeated(lambda connection: connection.fetch(query, *args))
 
     async def fetchrow(self, query: str, *args: Any) -> Any:
-        async with self.borrowed() as connection:
-            return await connection.fetchrow(query, *args)
+        return await self.repeated(lambda connection: connection.fetchrow(query, *args))
+
+    def acknowledged(self, position: int | None, transaction: int | None) -> None:
+        """Remember a commit that returned: see ``history``."""
+        self._factory.history.acknowledged(position, transaction)
 
     async def _open(self) -> Connection:
         if self._closed:
@@ -324,7 +388,20 @@ class ConnectionPool:
         if self._closed:
             connection.terminate()
             raise StoreUnavailable(f"{self._factory.address.shown}: this store is closed")
+        connection.add_log_listener(self._warned)
         return connection
+
+    def _warned(self, connection: Connection, message: Any) -> None:
+        """The server says that it committed without its standby, since somebody cancelled the wait. It then reports
+        success: the message comes before that."""
+        if message.severity_en == "WARNING" and message.sqlstate == "01000":
+            log.warning("%s: %s", self._factory.address.shown, message)
+            self._unsure.add(connection)
+
+    def _refuse_unsure(self, connection: Connection) -> None:
+        if connection in self._unsure:
+            self._unsure.discard(connection)
+            raise asyncpg.ConnectionFailureError("it may not be on the standby: the wait for that was cancelled")
 
     def _take_idle(self) -> Connection | None:
         while self._idle:

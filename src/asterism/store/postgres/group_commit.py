@@ -16,7 +16,6 @@ The driver could encode the rows, but value by value, which takes longer than al
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,8 +25,8 @@ import asyncpg
 
 from asterism.core.run.run import Run
 from asterism.store.dump_format import blobs_of, blobs_of_values
-from asterism.store.postgres.connection import ConnectionPool
-from asterism.store.postgres.error_mapping import is_about_one, is_collision, own_copy
+from asterism.store.postgres.connection import Connection, ConnectionPool
+from asterism.store.postgres.error_mapping import is_about_one, own_copy
 from asterism.store.postgres.schema import statements
 from asterism.store.postgres.workers import Call, Workers
 from asterism.store.protocol import (
@@ -46,7 +45,7 @@ from asterism.store.protocol import (
 )
 from asterism.store.row_codec import COLUMNS, moving, notice_to_json, session_row, to_text
 from asterism.store.run_groups import SHARED, VARYING, RunGroup, grouped, rows_in, rows_of
-from asterism.store.store_errors import Conflict, StoreBusy, StoreError, StoreUnavailable
+from asterism.store.store_errors import Conflict, StoreError, StoreUnavailable
 from asterism.store.watches import check_distinct_records, topics_of
 
 COPIED_COLUMNS = (*VARYING, *SHARED)
@@ -88,16 +87,10 @@ LARGEST_TEXT = 4_000_000
 FEWEST_COPIED = 100
 """From how many new runs on a commit uses COPY, which needs a few round trips more."""
 
-DEADLOCK_TRIES = 5
-"""How often to try a commit that deadlocks with another."""
-
 NO_PEERS = "only SQLite stores exchange records with peers: all devices can share this store directly"
 """The refusal of a copy of a peer's record."""
 
 _INPUT, _STATE = COLUMNS.index("input"), COLUMNS.index("state")
-
-_NO_TRANSACTION = contextlib.nullcontext()
-"""COPY alone is a transaction."""
 
 Row = tuple[Any, ...]
 
@@ -284,25 +277,23 @@ class Committer(Workers[Job]):
         if first.logs or first.plans:  # such a job is alone
             query = statements()["commit_runs_and_more"]
             arguments = (*arguments, logs_text(first.logs) if first.logs else None, plans_text(first.plans))
-        tries = 1
-        while True:
-            try:
-                done, present, *_ = await self._fetched(query, arguments, first.priorities)
-                return set(done), set(present)
-            except StoreBusy as error:
-                if tries == DEADLOCK_TRIES or not is_collision(error):
-                    raise
-                tries += 1
+        done, present, *place = await self._fetched(query, arguments, first.priorities)
+        self._connections.acknowledged(*place[:2])
+        return set(done), set(present)
 
     async def _fetched(self, query: str, arguments: Sequence[Any], priorities: Sequence[PutPriority]) -> Any:
         """What the query returns. Priorities change in the same transaction: this is rare."""
         if not priorities:
             return await self._connections.fetchrow(query, *arguments)
-        async with self._connections.borrowed() as connection, connection.transaction():
-            row = await connection.fetchrow(query, *arguments)
-            changes = [write.run for write in priorities], [write.priority for write in priorities]
-            await connection.execute(statements()["set_priorities"], *changes)
-            return row
+        changes = [write.run for write in priorities], [write.priority for write in priorities]
+
+        async def attempt(connection: Connection) -> Any:
+            async with connection.transaction():
+                row = await connection.fetchrow(query, *arguments)
+                await connection.execute(statements()["set_priorities"], *changes)
+                return row
+
+        return await self._connections.repeated(attempt)
 
     async def _copied(self, job: Job) -> bool:
         """Write many new runs with COPY, which takes much less time than a statement. Returns False, and nothing
@@ -313,18 +304,22 @@ class Committer(Workers[Job]):
             return False
         async with self._connections.borrowed() as connection:
             try:
-                async with _NO_TRANSACTION if job.others is None else connection.transaction():
+                # a connection that the server has just ended fails here: asyncpg's COPY would leave an error that
+                # nothing retrieves
+                async with connection.transaction():
                     if job.others is not None:
                         more: Row = to_text(job.others), [], [], None, plans_text(job.plans)
                         await connection.fetchrow(statements()["commit_runs_and_more"], True, *more)
-                    else:
-                        # a connection that the server has just ended fails here: asyncpg's COPY would leave an error
-                        # that nothing retrieves
-                        await connection.execute("select 1")
                     # in one piece: if the connection is lost between two, asyncpg leaves the error to nobody
                     await connection.copy_to_table("runs", source=memoryview(lines), columns=COPIED_COLUMNS)
-            except (asyncpg.IntegrityConstraintViolationError, asyncpg.DataError, asyncpg.DeadlockDetectedError):
+                    place = await connection.fetchrow(statements()["place"])
+            except (
+                asyncpg.IntegrityConstraintViolationError,
+                asyncpg.DataError,
+                asyncpg.TransactionRollbackError,  # a deadlock, or a serialization failure
+            ):
                 return False
+        self._connections.acknowledged(*place)
         return True
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from asterism.core.run.run import Run
@@ -127,31 +128,38 @@ class TakeQueue(Workers[_TakeCall]):
     async def _perform(self, calls: list[_TakeCall]) -> None:
         further = calls
         if len(calls) > 1:
-            async with self._connections.borrowed() as connection:
-                await connection.execute("BEGIN")
-                more = await _deal_page(connection, calls)
-                further = [call for call in calls if more and call.wants]
-                for call in further:
-                    call.taken.clear()
-                await _commit(connection, calls)
+            further, place = await self._connections.repeated(partial(self._serve_together, calls))
+            self._connections.acknowledged(*place)
             for call in calls:
                 if call not in further:
                     call.end()
         for call in further:
-            await self._serve_alone(call)
+            # page by page it may take longer than one statement
+            place = await self._connections.repeated(partial(self._serve_alone, call), whole=False)
+            self._connections.acknowledged(*place)
             call.end()
 
-    async def _serve_alone(self, call: _TakeCall) -> None:
-        async with self._connections.borrowed() as connection:
-            await connection.execute("BEGIN")
-            more = await _deal_page(connection, [call])
-            place, page, seen = FIRST, 10, 0
-            while more and call.wants and seen < MOST_RUNS_JUDGED:
-                page = min(LARGEST_PAGE, 2 * page)
-                rows = await _look_further(connection, call, place, page)
-                seen += len(rows)
-                place, more = _end_of(rows)
-            await _commit(connection, [call])
+    async def _serve_together(self, calls: list[_TakeCall], connection: Connection) -> tuple[list[_TakeCall], Row]:
+        """Deal out the head of the queue. Return the calls that have to look further, and the place of the commit."""
+        await connection.execute("BEGIN")
+        more = await _deal_page(connection, calls)
+        further = [call for call in calls if more and call.wants]
+        for call in further:
+            call.taken.clear()
+        return further, await _commit(connection, calls)
+
+    async def _serve_alone(self, call: _TakeCall, connection: Connection) -> Row:
+        """Serve one call, and return the place of the commit."""
+        await connection.execute("BEGIN")
+        more = await _deal_page(connection, [call])
+        place, page, seen = FIRST, 10, 0
+        while more and call.wants and seen < MOST_RUNS_JUDGED:
+            page = min(LARGEST_PAGE, 2 * page)
+            rows = await _look_further(connection, call, place, page)
+            seen += len(rows)
+            place, more = _end_of(rows)
+        with self._connections.limit(connection):
+            return await _commit(connection, [call])
 
 
 async def _deal_page(connection: Connection, calls: list[_TakeCall]) -> bool:
@@ -159,6 +167,8 @@ async def _deal_page(connection: Connection, calls: list[_TakeCall]) -> bool:
     page = min(LARGEST_PAGE, sum(call.request.limit for call in calls))
     rows = await connection.fetch(statements()["offered"], *_terms(calls), page)
     turns = list(calls)
+    for call in calls:
+        call.taken.clear()  # of a try that was rolled back
     for run in _runs(rows):
         for place, call in enumerate(turns):
             if call.wants and call.judge(run):
@@ -214,15 +224,17 @@ def _end_of(rows: Sequence[Any]) -> tuple[_Place, bool]:
     return _Place(-last["priority"], last["created_at"], last["id"]), last["more"]
 
 
-async def _commit(connection: Connection, calls: list[_TakeCall]) -> None:
+async def _commit(connection: Connection, calls: list[_TakeCall]) -> Row:
+    """Commit, and return the place of the commit in the history of the database."""
     for call in calls:
         if call.future.cancelled():  # its caller would never learn what it took
             call.taken.clear()
     changes = sorted(row for call in calls for _, row in call.taken.values())
     if not changes:
         await connection.execute("ROLLBACK")
-        return
-    done = await connection.fetchval(statements()["change_runs"], changes)
+        return None, None
+    done, *place = await connection.fetchrow(statements()["change_runs"], changes)
     await connection.execute("COMMIT")
     for call in calls:
         call.keep(set(done) & call.taken.keys())
+    return tuple(place)

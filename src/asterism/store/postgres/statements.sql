@@ -6,11 +6,12 @@
 -- quick: writing ------------------------------------------------------------------------------------------------------
 
 -- name: commit_runs
-SELECT done, present FROM commit_runs($1, $2, $3, $4)
+-- With the place of the commit in the history of the database, as in the following ones.
+SELECT done, present, {place} FROM commit_runs($1, $2, $3, $4)
 
 -- name: commit_runs_and_more
 -- The logs after the runs: they may be those of new runs. The summaries of plans after their heads.
-SELECT done, present, written, listed
+SELECT done, present, {place}, written, listed
 FROM commit_runs($1, $2, $3, $4), LATERAL (
     SELECT CASE WHEN $5::json IS NOT NULL THEN put_logs($5::json, NULL, NULL) END AS written,
         CASE WHEN $6::json IS NOT NULL THEN put_plans($6::json) END AS listed
@@ -22,7 +23,10 @@ UPDATE runs SET priority = wanted.priority FROM unnest($1::text[], $2::bigint[])
 WHERE runs.id = wanted.id
 
 -- name: change_runs
-SELECT change_runs($1)
+SELECT done, {place} FROM change_runs($1) AS done
+
+-- name: place
+SELECT {place}
 
 -- name: offered
 SELECT {run} FROM lock_offered($1, $2, $3, $4, $5, $6)

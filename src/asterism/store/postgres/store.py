@@ -214,7 +214,7 @@ class PostgresStore(Reads):
         """A transaction that sees one instant, for as long as it takes. Meanwhile the server cannot vacuum newer dead
         rows."""
         async with (
-            self._broad.borrowed() as connection,
+            self._broad.borrowed(whole=False) as connection,
             connection.transaction(isolation="repeatable_read", readonly=True),
         ):
             await connection.execute(

@@ -1,0 +1,116 @@
+"""What this process saw committed, and whether the database still has it.
+
+A failover to a standby that lagged behind drops the last commits of the old server, and nothing in the database says
+so. So each commit returns two numbers: a position in the write-ahead log, which is before its commit record, and its
+transaction id. A connection that is opened later asks the server about the last of them:
+
+* A server of the same history is at or beyond every position.
+* The write-ahead log of a promoted standby has a new timeline, which begins where the standby had got to. A position
+  beyond that is lost. Others may have reused its transaction id since.
+* If the commit record alone is missing, the standby knows the transaction id and nobody reuses it: it counts as
+  aborted.
+
+A server that was promoted and then restarted no longer says where its timeline begins; transaction ids alone decide.
+
+**In doubt.** After a broken connection the outcome of a commit is unknown, and the caller looks. What it finds may be
+on the disk of this server only: a commit that waits for a synchronous standby becomes visible when the wait is
+cancelled. So before the next statement an empty transaction is committed. When that returns, everything before it in
+the write-ahead log is on the standby as well.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import Any
+
+import asyncpg
+
+from asterism.store.protocol import Notice
+from asterism.store.row_codec import notice_to_json, to_text
+from asterism.store.store_errors import StoreCorrupt
+
+log = logging.getLogger(__name__)
+
+REMEMBERED = 64
+"""How many commits are remembered: more than are on their way at the same time."""
+
+VERIFY = """
+SELECT cluster, timeline, ARRAY(
+    SELECT transaction FROM unnest($3::pg_lsn[], $4::xid8[]) AS seen (position, transaction)
+    WHERE position > pg_current_wal_insert_lsn()
+        OR (timeline <> $2 AND position > pg_last_wal_replay_lsn())
+        OR CASE WHEN transaction < pg_snapshot_xmax(pg_current_snapshot())
+            THEN pg_xact_status(transaction) = 'aborted' ELSE true END
+)
+FROM (
+    SELECT (SELECT system_identifier FROM pg_control_system()) AS cluster,
+        left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) AS timeline,
+        CASE WHEN $1 THEN pg_logical_emit_message(true, 'asterism', '') END AS settled
+) AS here
+"""
+
+
+class CommitHistory:
+    """The last commits that were acknowledged to this process. ``shown`` is the address of the store, for messages."""
+
+    def __init__(self, shown: str) -> None:
+        self._shown = shown
+        self._seen: deque[tuple[int, int]] = deque(maxlen=REMEMBERED)
+        self._cluster: int | None = None
+        self._timeline = ""
+        self._doubts = self._settled = 0
+        self._missing = 0
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether a commit has an unknown outcome, and what is read may not be on the standby."""
+        return self._settled < self._doubts
+
+    def doubt(self) -> None:
+        self._doubts += 1
+
+    def acknowledged(self, position: int | None, transaction: int | None) -> None:
+        """Remember a commit that returned. A transaction that wrote nothing has no id."""
+        if position is not None and transaction is not None:
+            self._seen.append((position, transaction))
+
+    def refuse_lost(self) -> None:
+        """Raises StoreCorrupt if acknowledged commits are missing."""
+        if self._missing:
+            advice = "restore the newer copy, or restart this process to continue with what the database has"
+            raise StoreCorrupt(f"{self._shown}: {self._loss}", advice)
+
+    @property
+    def _loss(self) -> str:
+        return (
+            "this store was restored from an older copy, or a standby that lagged behind was promoted: "
+            f"{self._missing} of the last {len(self._seen)} commits of a process are missing"
+        )
+
+    async def _leave_notice(self, connection: Any) -> None:
+        """Leave a notice for people in the database that lacks the commits, if it has a store."""
+        try:
+            at = await connection.fetchval("SELECT now_in_seconds()")
+            rows = [{"at": at, "run": None, "notice": to_text(notice_to_json(Notice(at, "restored", self._loss)))}]
+            await connection.execute("SELECT add_notices($1)", to_text(rows))
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            log.warning("%s: no notice of missing commits was left: %s", self._shown, error)
+
+    async def verify(self, connection: Any) -> None:
+        """Raises StoreCorrupt if the server lacks an acknowledged commit, and errors of the driver."""
+        self.refuse_lost()
+        doubts = self._doubts
+        positions, transactions = [one[0] for one in self._seen], [one[1] for one in self._seen]
+        cluster, timeline, missing = await connection.fetchrow(
+            VERIFY, self.in_doubt, self._timeline, positions, transactions
+        )
+        other = self._cluster not in (None, cluster)
+        if missing or (other and self._seen):
+            self._missing = len(self._seen) if other else len(missing)
+            await self._leave_notice(connection)
+            self.refuse_lost()
+        if self._timeline not in ("", timeline):
+            log.warning("%s: another server has taken over; it has all that this process saw committed", self._shown)
+        self._cluster, self._timeline = cluster, timeline
+        self._settled = max(self._settled, doubts)
