@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from asterism.store.postgres import PostgresStore
-from asterism.store.postgres.history import CommitHistory
+from asterism.store.postgres.commit_history import CommitHistory
 from asterism.store.protocol import PutRun, Query
 from asterism.store.store_errors import StoreCorrupt, StoreError, StoreReadOnly, StoreUnavailable
 from asterism.testing.store_conformance.sample_records import a_run, a_session, added, ids, joined, offer, taking

@@ -31,8 +31,8 @@ import asyncpg
 from asterism.base.clock import ServerClock
 from asterism.base.https_session import is_loopback
 from asterism.base.text import masked_url
+from asterism.store.postgres.commit_history import CommitHistory
 from asterism.store.postgres.error_mapping import is_collision, spoils, translated
-from asterism.store.postgres.history import CommitHistory
 from asterism.store.store_errors import StoreBusy, StoreError, StoreMissing, StoreReadOnly, StoreUnavailable
 
 log = logging.getLogger(__name__)
@@ -378,7 +378,7 @@ class ConnectionPool:
         return await self.repeated(lambda connection: connection.fetchrow(query, *args))
 
     def acknowledged(self, position: int | None, transaction: int | None) -> None:
-        """Remember a commit that returned: see ``history``."""
+        """Remember a commit that returned: see ``commit_history``."""
         self._factory.history.acknowledged(position, transaction)
 
     async def _open(self) -> Connection:
