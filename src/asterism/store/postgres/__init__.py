@@ -3,8 +3,8 @@
 ``store`` is the class ``PostgresStore``, which also checks, dumps and deletes. ``connection`` parses the URL, lends
 connections and estimates the server's clock; ``schema`` applies the migrations and holds the SQL. ``group_commit``
 commits for many callers in few transactions, ``queue`` takes runs, ``reads`` reads and performs heartbeats,
-``notifications`` wakes watches with LISTEN and NOTIFY, ``commit_history`` notices lost commits, ``error_mapping`` turns errors of the server, the driver and the
-network into StoreErrors.
+``notifications`` wakes watches with LISTEN and NOTIFY, ``commit_history`` notices lost commits, ``error_mapping`` turns
+errors of the server, the driver and the network into StoreErrors.
 
 Every connection goes to the server that takes writes: nothing is decided on a replica. No transaction relies on an
 isolation level above READ COMMITTED: each write compares a revision.
