@@ -31,8 +31,8 @@ def test_hunt(seeds):
     ("marks", "every", "selected"),
     [
         ("not long", "1", ["test_hunt[2 seeds]"]),
-        ("long", "1", ["test_long", "test_hunt[11 more seeds]"]),
-        ("long", "2", ["test_long", "test_hunt[6 more seeds]"]),
+        pytest.param("long", "1", ["test_long", "test_hunt[11 more seeds]"], marks=pytest.mark.long),
+        pytest.param("long", "2", ["test_long", "test_hunt[6 more seeds]"], marks=pytest.mark.long),
     ],
 )
 def test_a_hunt_goes_on_in_make_test_long_where_make_test_ends(

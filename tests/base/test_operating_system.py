@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -46,7 +47,12 @@ ALLOWED = {
 """Modules that may use them, and how they make sure that the call is there."""
 
 
+_MENTION = re.compile(rf"\b({'|'.join(sorted(MODULES.union(*CALLS.values())))})\b")
+
+
 def uses(source: str) -> Iterator[str]:
+    if not _MENTION.search(source):  # to parse all of the package takes seconds
+        return
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in MODULES)
@@ -77,7 +83,6 @@ HIDDEN = f"""
 import asyncio, os, signal, sys, time
 asyncio.get_event_loop_policy()
 import multiprocessing, subprocess, tempfile, selectors, socket, sqlite3, concurrent.futures.thread, random, uuid, ssl
-import mcp.server.stdio, textual.app, textual.widgets  # they ask sys.platform which calls there are
 import fcntl as real, types
 for name in {sorted(MODULES - {"posix", "nt"})!r}:
     sys.modules[name] = None
@@ -98,6 +103,9 @@ def refuse(*_): raise NotImplementedError
 asyncio.unix_events._UnixSelectorEventLoop.add_signal_handler = refuse
 asyncio.unix_events._UnixSelectorEventLoop.remove_signal_handler = refuse
 """
+
+LIBRARIES = "import mcp.server.stdio, textual.app, textual.widgets"
+"""They ask sys.platform which calls there are, so they are imported before the calls are hidden."""
 
 IMPORTS = """
 import importlib, pkgutil
@@ -143,7 +151,7 @@ def ended(program: str, *words: str, **env: str) -> str:
 
 @pytest.mark.long
 def test_every_module_can_be_imported_without_them() -> None:
-    assert ended(HIDDEN + IMPORTS) == "[]"
+    assert ended(LIBRARIES + HIDDEN + IMPORTS) == "[]"
 
 
 def test_a_device_executes_and_stops_commands_without_them(tmp_path: Path) -> None:

@@ -106,8 +106,11 @@ def times(run: Run) -> list[float]:
     ]
 
 
-@pytest.mark.parametrize("faked", [WALL, ALL], ids=["wall", "all"])
-@pytest.mark.parametrize("jump", [HOUR, -HOUR])
+BACK = pytest.param(-HOUR, marks=pytest.mark.long)
+
+
+@pytest.mark.parametrize("faked", [pytest.param(WALL, id="wall"), pytest.param(ALL, id="all", marks=pytest.mark.long)])
+@pytest.mark.parametrize("jump", [HOUR, BACK])
 def test_records_of_a_device_are_right_although_its_wall_clock_jumps(
     postgres_url: str, jump: float, faked: str
 ) -> None:
@@ -119,7 +122,7 @@ def test_records_of_a_device_are_right_although_its_wall_clock_jumps(
         assert run.created_at <= (run.started_at or 0.0) <= (run.ended_at or 0.0)
 
 
-@pytest.mark.parametrize("jump", [HOUR, -HOUR])
+@pytest.mark.parametrize("jump", [HOUR, BACK])
 def test_if_it_followed_its_wall_clock_it_would_be_an_hour_off(postgres_url: str, jump: float) -> None:
     found, now = across_a_jump(postgres_url, jump, ablation=FOLLOWS_THE_WALL_CLOCK)
     off = [run for run in found if any(abs(now - time) > RIGHT for time in times(run))]

@@ -32,7 +32,7 @@ def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
         yield
 
 
-@pytest.mark.hunt(few=75, many=600)
+@pytest.mark.hunt(few=25, many=600)
 def test_no_interleaving_breaks_a_promise(seeds: range) -> None:
     for seed in seeds:
         problems = race(seed)
@@ -47,14 +47,14 @@ def test_the_wild_hunt_notices_when_a_task_starts_before_its_last_execution_has_
     assert any("worked on twice" in problem for seed in range(700, 1300) for problem in wild(seed))
 
 
-@pytest.mark.hunt(few=25, many=300)
+@pytest.mark.hunt(few=10, many=300)
 def test_nothing_hangs_or_breaks_when_everything_goes_wrong_at_once(seeds: range) -> None:
     for seed in seeds:
         problems = wild(seed)
         assert not problems, f"python -m tests.races --seed {seed}: {problems}"
 
 
-@pytest.mark.hunt(few=15, many=300)
+@pytest.mark.hunt(few=6, many=300)
 def test_under_global_nothing_starts_while_an_end_is_unreviewed(seeds: range) -> None:
     for seed in seeds:
         problems = hold(seed)

@@ -23,7 +23,7 @@ from asterism.series.register import Change, OutcomeUnknown, RevisionConflict, S
 from asterism.testing.virtual_time import run
 
 NAME = "RFC-093"
-CLAIMS = int(os.environ.get("ASTERISM_SERIES_SIMULATED", "1200"))
+CLAIMS = int(os.environ.get("ASTERISM_SERIES_SIMULATED", "800"))
 """How many claims in all; ``make series-million`` says a million."""
 FIRST = int(os.environ.get("ASTERISM_SERIES_FIRST", "0"))
 """The first seed. Two who simulate a half each begin with different ones."""

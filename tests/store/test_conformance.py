@@ -101,6 +101,14 @@ class TestPostgres(SharedStoreConformance):
         self._shared.add(schema)
         return ProcessOpener("tests.store.store_engines:open_postgres", self._server.url(schema=schema))
 
+    @pytest.mark.long
+    def test_any_sequence_has_the_same_effect_on_the_engine_as_on_the_reference(self) -> None:
+        super().test_any_sequence_has_the_same_effect_on_the_engine_as_on_the_reference()
+
+    @pytest.mark.long
+    def test_runs_with_any_history_are_read_as_they_were_written(self) -> None:
+        super().test_runs_with_any_history_are_read_as_they_were_written()
+
 
 # -- a clock that is set back: only engines that are given a clock can show that ---------------------------------------
 

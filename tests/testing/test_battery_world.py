@@ -24,7 +24,7 @@ def hunt(seeds: range) -> None:
         simulate(seed, world=BatteryWorld)
 
 
-@pytest.mark.hunt(few=4, many=25)
+@pytest.mark.hunt(few=2, many=25)
 def test_no_run_fails_because_devices_rest(seeds: range) -> None:
     hunt(seeds)
 
@@ -43,7 +43,7 @@ def nobody_waits(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("ablation", "first"),
-    [(declines_that_count, 0), (nobody_waits, 18)],
+    [(declines_that_count, 0), (nobody_waits, 19)],
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_a_missing_safeguard_is_noticed(

@@ -18,7 +18,7 @@ ABLATED = 400
 """The number of worlds in which a missing safeguard has to show."""
 
 
-@pytest.mark.hunt(few=4, many=40)
+@pytest.mark.hunt(few=2, many=40)
 def test_no_world_with_a_gateway_breaks_a_promise(seeds: range) -> None:
     hunt(seeds)
 
@@ -53,7 +53,7 @@ def a_result_counts_for_any_epoch(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("ablation", "first"),
-    [(no_fencing, 40), (repeated_steps_are_not_recognised, 125), (a_result_counts_for_any_epoch, 240)],
+    [(no_fencing, 42), (repeated_steps_are_not_recognised, 126), (a_result_counts_for_any_epoch, 242)],
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_a_missing_safeguard_of_the_gateway_is_noticed(

@@ -56,6 +56,10 @@ class TestPostgres(OnAStore):
     def _on_a_server(self, postgres_url: str) -> None:
         self.urls = iter([postgres_url])
 
+    @pytest.mark.long
+    def test_racing_processes_lose_no_claim(self) -> None:  # tests/series/test_concurrent_claims.py has a short one
+        super().test_racing_processes_lose_no_claim()
+
 
 class OnGit(RegisterConformance):
     urls: Iterator[str]

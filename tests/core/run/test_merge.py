@@ -59,7 +59,9 @@ def test_when_all_have_met_there_is_one_record_and_every_loser_is_told(peers: Pe
 
 
 @pytest.mark.parametrize("keep", KEEP_RULES)
-@pytest.mark.parametrize("begin", [new, claimed], ids=["free", "owned"])
+@pytest.mark.parametrize(
+    "begin", [pytest.param(new, id="free"), pytest.param(claimed, id="owned", marks=pytest.mark.long)]
+)
 def test_three_stores_with_up_to_two_steps_each_end_in_one_record_whoever_meets_first(
     begin: Callable[[Run], Run], keep: str
 ) -> None:

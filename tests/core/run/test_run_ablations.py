@@ -241,7 +241,7 @@ PAUSED = "a pause was forgotten|refused, and legal"
         (ask_for_ever, "more rounds than there may be|allowed, and wrong"),
         (count_a_loss_as_a_failure, "wrongly counted|more failures|allowed, and wrong"),
         (punish_declining, "wrongly counted|more failures"),
-        (forget_the_progress, "progress was lost"),
+        pytest.param(forget_the_progress, "progress was lost", marks=pytest.mark.long),
         (forget_the_assignment, "ended and is not told"),
         (forget_the_wish_to_pause, PAUSED),
         pytest.param(forget_the_wish_to_cancel, f"a cancelled run goes on|{PAUSED}", marks=pytest.mark.long),

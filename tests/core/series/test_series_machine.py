@@ -165,7 +165,7 @@ def test_a_document_that_forgets_the_pause_is_noticed(monkeypatch: Patch) -> Non
 
 # -- a million claims --------------------------------------------------------------------------------------------------
 
-CLAIMS = int(os.environ.get("ASTERISM_SERIES_CLAIMS", "20000"))
+CLAIMS = int(os.environ.get("ASTERISM_SERIES_CLAIMS", "5000"))
 """How many claims in all; ``make series-million`` says a million."""
 
 

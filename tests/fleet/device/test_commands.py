@@ -351,6 +351,7 @@ def test_cancelling_twice_does_not_wait_for_the_grace(tmp_path: Path) -> None:
         pytest.param(
             True,
             marks=[
+                pytest.mark.long,
                 pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
                 pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning"),
             ],

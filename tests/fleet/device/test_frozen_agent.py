@@ -11,6 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from asterism.core.run.run import PROCESSING, REASSIGNING, TERMINAL, Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.fleet import Fleet
@@ -112,6 +114,7 @@ def test_a_command_that_the_guard_ended_is_a_loss_of_its_device(tmp_path: Path) 
     assert "the command was killed because the device did not renew the lease" in run.previous[0].detail
 
 
+@pytest.mark.long
 def test_without_the_mark_of_the_guard_it_would_be_a_failure_of_the_work(tmp_path: Path) -> None:
     run = run_of_a_frozen_agent(tmp_path, WITHOUT_MARK)
     assert (run.status, run.failures, run.losses) == ("failed", 1, 0)

@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from asterism.core.run.run import PROCESSING
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.fleet import Fleet
@@ -80,6 +82,7 @@ def test_the_command_of_a_frozen_device_ends_when_its_lease_does(tmp_path: Path)
     assert command_ends(tmp_path, DEVICE, 60.0), "the command went on, long after its device had lost the run"
 
 
+@pytest.mark.long
 def test_without_its_guard_it_would_go_on(tmp_path: Path) -> None:
     forgetful = "from asterism.execution.process_guard import Guard\nGuard.allow = lambda *_: None\n" + DEVICE
     assert not command_ends(tmp_path, forgetful, 1.5 * LEASE)

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from asterism.core.run.run import Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.fleet import Fleet
@@ -113,6 +115,7 @@ def test_a_device_without_descriptors_fails_nothing(tmp_path: Path) -> None:
     check_that_nothing_failed(url, ends(url, "without_descriptors"), "Too many open files")
 
 
+@pytest.mark.long
 def test_a_device_that_can_write_no_file_fails_nothing(postgres_url: str) -> None:
     check_that_nothing_failed(postgres_url, ends(postgres_url, "without_room"), "File too large")
 

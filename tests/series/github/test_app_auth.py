@@ -5,9 +5,11 @@ from __future__ import annotations
 import datetime
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from functools import cache
 from typing import Any
 
 import githubkit.cache.mem_cache as memory
+import jwt
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
@@ -24,6 +26,14 @@ ASKED_FOR_ONE = "/app/installations/7/access_tokens"
 @pytest.fixture(scope="module")
 def key() -> rsa.RSAPrivateKey:
     return rsa.generate_private_key(public_exponent=65537, key_size=2048)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def keys_are_checked_once() -> Iterator[None]:
+    """Each token is signed with a key that was read anew, and to check a key takes 100 ms."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jwt.algorithms, "load_pem_private_key", cache(jwt.algorithms.load_pem_private_key))
+        yield
 
 
 @pytest.fixture

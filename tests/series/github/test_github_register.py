@@ -46,6 +46,10 @@ class TestGitHubRegister(RegisterConformance):
     async def process_opener(self, register: GitHubRegister) -> ProcessOpener:
         return ProcessOpener("tests.series.github.github_opener:open_at", self.servers[-1].url)
 
+    @pytest.mark.long
+    def test_racing_processes_lose_no_claim(self) -> None:
+        super().test_racing_processes_lose_no_claim()
+
 
 async def test_a_lost_reply_to_a_swap_is_not_believed_either_way(server):
     register = opened(server)
@@ -75,11 +79,11 @@ async def test_claims_go_through_while_replies_get_lost(server):
         finally:
             await register.close()
 
-    positions = await asyncio.gather(*(one(issue) for issue in range(1, 16)))
+    positions = await asyncio.gather(*(one(issue) for issue in range(1, 9)))
     assert positions.count(0) >= 1
     [text] = server.call(lambda world: list(world.documents().values()))
     series = Series.from_text(text, NAME)
-    assert sorted([series.active, *series.queue]) == list(range(1, 16))
+    assert sorted([series.active, *series.queue]) == list(range(1, 9))
 
 
 async def test_a_change_that_github_does_not_allow_is_told_and_not_taken_for_a_race(server):

@@ -79,7 +79,7 @@ def open_issues(world: World, series: str) -> tuple[list[int], list[int]]:
     )
 
 
-@pytest.mark.parametrize(("processes", "syncs", "losses"), [(2, 4, 1), pytest.param(5, 5, 5, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("processes", "syncs", "losses"), [(2, 2, 1), pytest.param(5, 5, 5, marks=pytest.mark.long)])
 def test_many_syncs_at_once_never_assign_two_issues_of_a_series(processes, syncs, losses, capsys):
     world = world_of(12)
     for micro in range(1, 5):

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import hashlib
 import json
 import os
@@ -86,6 +87,7 @@ def boot_id(proc: Path = PROC) -> str:
         return ""
 
 
+@functools.cache
 def machine_id() -> str:
     """The id of this machine, if it is known. Two machines may share a name, and containers an id."""
     try:

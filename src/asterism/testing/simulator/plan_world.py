@@ -34,7 +34,7 @@ from asterism.core.run.outcomes import was_executed
 from asterism.core.run.run import Run
 from asterism.durable import admin
 from asterism.durable.durable_orchestrator import DurableOrchestrator
-from asterism.durable.journal_store import StoredConstellation, insert_plan, load
+from asterism.durable.journal_store import StoredConstellation, insert_plan, load, read_head
 from asterism.durable.plan_requests import AnswerLost, edit_plan
 from asterism.durable.plan_retry import reopen_plan
 from asterism.fleet.device.agent import DeviceAgent
@@ -202,8 +202,8 @@ class PlanWorld(FleetWorld):
         troubled = asyncio.create_task(self.trouble())
         while asyncio.get_running_loop().time() < until:
             self._reboot()
-            stored = await load(self.store, PLAN, expressions)
-            if stored.head.ended:
+            head, _ = await read_head(self.store, PLAN)
+            if head.ended:
                 if not await self.reopened() and troubled.done():
                     break
             else:
