@@ -117,7 +117,7 @@ async def test_a_write_that_cannot_be_stored_fails_alone(postgres_url: str) -> N
 async def test_a_value_that_is_not_json_is_refused_before_it_is_queued(postgres_url: str) -> None:
     async with opened(postgres_url) as store:
         groups = Groups(store)
-        run = a_run(1, given={"file": object()})
+        run = a_run(1, input={"file": object()})
         came = await outcomes(store, [PutRun(run, None)], [PutRun(a_run(2), None)])
         assert isinstance(came[0], TypeError)
         assert came[1] is None
@@ -184,7 +184,7 @@ async def test_a_batch_with_several_kinds_of_writes_is_all_or_nothing(postgres_u
         kitchen = a_session()
         await joined(store, kitchen)
         batch = [
-            PutRun(a_run(1, given={"$blob": "f" * 64, "size": 3}), None),
+            PutRun(a_run(1, input={"$blob": "f" * 64, "size": 3}), None),
             PutRegister("series/a", {"active": "r0001"}, None),
             Notice(1.0, "test", "something \0 strange"),
         ]

@@ -63,9 +63,9 @@ async def test_an_unfinished_dump_blocks_nothing(postgres_url: str) -> None:
 
 async def test_a_dump_can_be_loaded_into_another_schema(postgres_url: str, postgres_server: Server) -> None:
     async with opened(postgres_url) as store, opened(postgres_server.url(schema="restored")) as other:
-        await added(store, *(a_run(number, given={"text": "\0 \ud83d ü"}) for number in range(1200)))
+        await added(store, *(a_run(number, input={"text": "\0 \ud83d ü"}) for number in range(1200)))
         blob = await store.put_blob(b"\0" * 100_000)
-        await added(store, a_run("with-blob", given={"$blob": blob, "size": 100_000}))
+        await added(store, a_run("with-blob", input={"$blob": blob, "size": 100_000}))
         lines = [line async for line in store.dump()]
         assert await other.load(lines_of(lines)) == 1201
         assert (await contents(other)).comparable() == (await contents(store)).comparable()
@@ -96,7 +96,7 @@ async def test_damage_is_found(postgres_url: str, damage: str, found: str) -> No
         await joined(store, KITCHEN)
         await added(
             store,
-            a_run(1, given={"$blob": blob, "size": 9}),
+            a_run(1, input={"$blob": blob, "size": 9}),
             held_by(a_run(2), KITCHEN),
             completed(held_by(a_run(3), KITCHEN)),
         )
@@ -132,7 +132,7 @@ async def test_a_blob_that_was_put_a_moment_ago_is_not_pruned(postgres_url: str)
         before = store.clock() - 3600.0
         assert await store.prune(before, 100) == 0
         assert await store.blob(name) == b"something"
-        await added(store, a_run(1, given={"$blob": name, "size": 9}))
+        await added(store, a_run(1, input={"$blob": name, "size": 9}))
         await store.prune(FAR, 100)
         assert await store.blob(name) == b"something"  # a run refers to it
 
@@ -144,7 +144,7 @@ async def test_a_blob_is_pruned_with_the_last_run_that_refers_to_it(postgres_url
         assert await store.put_blob(b"something") == name
         output = {"$blob": name, "size": 9}
         run = started(held_by(a_run(1), KITCHEN))
-        await added(store, run, completed(held_by(a_run(2, given=output), KITCHEN), now=100.0))
+        await added(store, run, completed(held_by(a_run(2, input=output), KITCHEN), now=100.0))
         await store.commit([PutRun(completed(run, output, now=200.0), run.revision)])
         assert await store.prune(150.0, 100) == 1
         assert await store.prune(150.0, 100) == 0

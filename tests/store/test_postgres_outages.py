@@ -73,7 +73,7 @@ async def test_many_new_runs_over_a_connection_that_is_just_ending_leave_no_erro
         for _ in range(20):  # turns of the loop in which the message arrives
             await asyncio.sleep(0)
         more = [PutRegister("one", {}, None)] if beside else []
-        runs = [PutRun(a_run(100 + number, given={"text": "x" * 2000}), None) for number in range(1000)]
+        runs = [PutRun(a_run(100 + number, input={"text": "x" * 2000}), None) for number in range(1000)]
         with pytest.raises(StoreUnavailable):
             await store.commit([*runs, *more])
         await store.commit([*runs, *more])

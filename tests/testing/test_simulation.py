@@ -172,14 +172,14 @@ def test_every_world_is_found_by_its_name() -> None:
     assert [world_named(name) for name in WORLDS] == worlds
     assert replay_line(1, FleetWorld, {}) == f"{COMMAND} --seed 1"
     assert replay_line(1, PlanWorld, {"dies_at": 3, "after": True}) == (
-        f'{COMMAND} --seed 1 --world plans --terms \'{{"dies_at": 3, "after": true}}\''
+        f'{COMMAND} --seed 1 --world plans --arguments \'{{"dies_at": 3, "after": true}}\''
     )
 
 
 def test_an_argument_that_a_shell_cannot_pass_is_named_behind_the_command() -> None:
     line = replay_line(1, PeerWorld, {"make_exchange": print, "runs": 2})
     assert line.endswith("  # without make_exchange, which only a program can pass")
-    assert words_of(line) == ["--seed", "1", "--world", "peers", "--terms", '{"runs": 2}']
+    assert words_of(line) == ["--seed", "1", "--world", "peers", "--arguments", '{"runs": 2}']
 
 
 @pytest.mark.parametrize(
@@ -191,8 +191,8 @@ def test_an_argument_that_a_shell_cannot_pass_is_named_behind_the_command() -> N
             ["--world", "no.such.module:FleetWorld"],
             "use fleet, gateway, batteries, wall-clocks, schedules, moves, plans",
         ),
-        (["--terms", "[]"], "--terms must be a JSON object"),
-        (["--terms", "{"], "Expecting property name"),
+        (["--arguments", "[]"], "--arguments must be a JSON object"),
+        (["--arguments", "{"], "Expecting property name"),
     ],
 )
 def test_invalid_arguments_are_refused(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,8 +28,8 @@ class ProcessOpener(NamedTuple):
 class AsyncTests:
     """Methods ``async def test_…`` of a subclass run in an event loop of their own."""
 
-    def __init_subclass__(cls, **terms: Any) -> None:
-        super().__init_subclass__(**terms)
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
         for name, test in list(vars(cls).items()):
             if name.startswith("test_") and inspect.iscoroutinefunction(test):
                 setattr(cls, name, _synchronous(test))

@@ -108,9 +108,9 @@ async def _refused(attempt: Coroutine[Any, Any, Any], kind: type[Exception]) -> 
     raise AssertionError(f"{kind.__name__} was not raised")
 
 
-def _same(found: object, wanted: object, what: str = "") -> None:
-    if found != wanted:
-        raise AssertionError(f"{what or 'it'} is {found!r}, not {wanted!r}")
+def _same(actual: object, wanted: object, what: str = "") -> None:
+    if actual != wanted:
+        raise AssertionError(f"{what or 'it'} is {actual!r}, not {wanted!r}")
 
 
 class RegisterConformance(AsyncTests):
@@ -216,27 +216,28 @@ class RegisterConformance(AsyncTests):
             await other.read(NAME)
             tokens.append(await register.swap(NAME, tokens[-1], str(number), f"change {number}\n\nin two parts"))
             await _refused(other.swap(NAME, tokens[-2], "lost", "never happened"), RevisionConflict)
-        found = await other.history(NAME, 10)
-        _same([one.text for one in found], ["4", "3", "2", "1", "0"], "the history")
-        _same([one.token for one in found], tokens[::-1], "the tokens")
-        _same(found[0].message, "change 4\n\nin two parts")
-        _same(found[-1].message, "the first")
-        _same(sorted(one.at for one in found), [one.at for one in found][::-1], "the order of the times")
-        _same([one.text for one in await register.history(NAME, 2)], ["4", "3"], "the last two")
+        history = await other.history(NAME, 10)
+        _same([revision.text for revision in history], ["4", "3", "2", "1", "0"], "the history")
+        _same([revision.token for revision in history], tokens[::-1], "the tokens")
+        _same(history[0].message, "change 4\n\nin two parts")
+        _same(history[-1].message, "the first")
+        times = [revision.at for revision in history]
+        _same(sorted(times), times[::-1], "the order of the times")
+        _same([revision.text for revision in await register.history(NAME, 2)], ["4", "3"], "the last two")
 
     # -- concurrent ----------------------------------------------------------------------------------------------------
 
     async def test_one_of_many_concurrent_swaps_succeeds(self, register: SeriesRegister, other: SeriesRegister) -> None:
         token = await register.swap(NAME, None, "zero", "m")
         await other.read(NAME)
-        found = await asyncio.gather(
-            *(one.swap(NAME, token, f"text {place}", "m") for place, one in enumerate((register, other) * 4)),
+        answers = await asyncio.gather(
+            *(client.swap(NAME, token, f"text {place}", "m") for place, client in enumerate((register, other) * 4)),
             return_exceptions=True,
         )
-        won = [(place, one) for place, one in enumerate(found) if isinstance(one, str)]
+        won = [(place, answer) for place, answer in enumerate(answers) if isinstance(answer, str)]
         _same(len(won), 1, "the number of winners")
         # the others got a conflict, or the register was busy
-        lost = [one for one in found if not isinstance(one, str | RevisionConflict | RegisterBusy)]
+        lost = [answer for answer in answers if not isinstance(answer, str | RevisionConflict | RegisterBusy)]
         _same(lost, [], "the errors of the others")
         [(place, token)] = won
         _same(await register.read(NAME), Snapshot(f"text {place}", token))
@@ -253,7 +254,7 @@ class RegisterConformance(AsyncTests):
             )
             for place in range(self.processes)
         ]
-        _same([await one.wait() for one in racing], [0] * self.processes, "the exit codes")
+        _same([await process.wait() for process in racing], [0] * self.processes, "the exit codes")
         series = Series.from_text((await register.read(NAME)).text, NAME)
         claims = sorted(item for item in (series.active, *series.queue) if isinstance(item, int))
         _same(claims, list(range(1, self.processes * each + 1)), "the claims")

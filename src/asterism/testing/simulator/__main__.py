@@ -23,15 +23,15 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, help="play one world, and print its log")
     parser.add_argument("--seconds", type=float, help="stop after this many seconds")
     parser.add_argument("--world", default="fleet", help=f"kind of world: {', '.join(WORLDS)}, or module:Class")
-    parser.add_argument("--terms", default="{}", help="further arguments of the world, as a JSON object")
+    parser.add_argument("--arguments", default="{}", help="further arguments of the world, as a JSON object")
     options = parser.parse_args(words)
     try:
-        world, terms = world_named(options.world), json.loads(options.terms)
-        if not isinstance(terms, dict):
-            raise ValueError(f"--terms must be a JSON object, not {options.terms}")
+        world, arguments = world_named(options.world), json.loads(options.arguments)
+        if not isinstance(arguments, dict):
+            raise ValueError(f"--arguments must be a JSON object, not {options.arguments}")
     except ValueError as error:
         parser.error(str(error))
-    play = partial(_broken, world, terms)
+    play = partial(_broken, world, arguments)
     if options.seed is not None:
         return _one(options.seed, play)
     return _many(options.first, options.seeds, options.seconds, play)
@@ -41,11 +41,11 @@ Play = Callable[[int, list[Any]], str | None]
 """Plays a seed; see ``_broken``."""
 
 
-def _broken(world: type[Any], terms: dict[str, Any], seed: int, seen: list[Any]) -> str | None:
+def _broken(world: type[Any], arguments: dict[str, Any], seed: int, seen: list[Any]) -> str | None:
     """Return the promise that a world broke, with the command that replays it; None if it broke none. ``seen`` receives
     the world."""
     try:
-        simulate(seed, seen, world, **terms)
+        simulate(seed, seen, world, **arguments)
     except Violation as violation:
         return str(violation)
     except Exception as error:

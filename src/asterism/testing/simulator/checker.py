@@ -118,9 +118,7 @@ class Checker:
 
     def _check_times(self, before: Run | None, after: Run) -> None:
         times = [entry.at for entry in own_story(after)]
-        marks = [
-            one for one in (after.assigned_at, after.claimed_at, after.started_at, after.ended_at) if one is not None
-        ]
+        marks = [at for at in (after.assigned_at, after.claimed_at, after.started_at, after.ended_at) if at is not None]
         if times != sorted(times) or marks != sorted(marks):
             self.broken(f"the times of run {after.id} go backwards: {times}, {marks}")
         if self.right_time is not None:

@@ -84,11 +84,11 @@ class World(Generic[AnyLife, AnyChecker]):
         self.ended: list[AnyLife] = []
         self._jobs: list[asyncio.Task[None]] = []
 
-    def agent(self, access: Fleet | DeviceAccess, machine: Machine, host: str, **terms: Any) -> DeviceAgent:
-        """Make the device of a machine, which has its name unless ``terms`` say another one."""
+    def agent(self, access: Fleet | DeviceAccess, machine: Machine, host: str, **options: Any) -> DeviceAgent:
+        """Make the device of a machine, which has its name unless ``options`` say another one."""
         executor = SimExecutor(machine, self.checker, self.chance)
         usual = {"name": machine.name, "executor": executor, "host": SimHost(host), "measure": dict}
-        return DeviceAgent(access, **{**usual, **terms})
+        return DeviceAgent(access, **{**usual, **options})
 
     def crash(self, name: str) -> None:
         life = self.lives.pop(name)
@@ -204,11 +204,11 @@ class FleetWorld(World[FleetLife, Checker]):
 
     async def work(self) -> None:
         """People create runs on machines, and cancel or pause some."""
-        terms: dict[str, Any] = {"call": "work:do", "losses": 50, **_FAST}
+        common: dict[str, Any] = {"call": "work:do", "losses": 50, **_FAST}
         flows = [
-            Workflow("plain", retries=1, **TIMES, **terms),
-            Workflow("picky", needs=GPU, heartbeat=4.0, heartbeat_timeout=12.0, retries=3, **terms),
-            Workflow("brisk", heartbeat=1.5, heartbeat_timeout=5.0, preemptible=True, **terms),
+            Workflow("plain", retries=1, **TIMES, **common),
+            Workflow("picky", needs=GPU, heartbeat=4.0, heartbeat_timeout=12.0, retries=3, **common),
+            Workflow("brisk", heartbeat=1.5, heartbeat_timeout=5.0, preemptible=True, **common),
         ]
         for _ in range(self.number_of_runs):
             await asyncio.sleep(self.chance.uniform(0.0, TROUBLE / self.number_of_runs))
@@ -218,11 +218,11 @@ class FleetWorld(World[FleetLife, Checker]):
 
     async def _create(self, life: FleetLife, flow: Workflow) -> None:
         chance = self.chance
-        given = {"steps": chance.randint(1, 4), "seconds": chance.choice([0.1, 2.0, 15.0, 40.0]), "fails": 0.1}
+        run_input = {"steps": chance.randint(1, 4), "seconds": chance.choice([0.1, 2.0, 15.0, 40.0]), "fails": 0.1}
         series = chance.choice([None, None, "alpha"])
         fleet = self.fleet_at(life)
         with contextlib.suppress(StoreUnavailable):
-            run = await fleet.create(flow, given, series=series, priority=chance.randint(0, 2))
+            run = await fleet.create(flow, run_input, series=series, priority=chance.randint(0, 2))
             self.checker.acknowledged.append(run)
             if chance.random() < self.MEDDLING:
                 await asyncio.sleep(chance.uniform(0.0, 20.0))
@@ -318,8 +318,8 @@ class BatteryWorld(FleetWorld):
     """Batteries run low, of one machine or all, for moments or for long, and devices rest. No run may count a round or
     be given up because of that."""
 
-    def __init__(self, seed: int, **terms: Any) -> None:
-        super().__init__(seed, **terms)
+    def __init__(self, seed: int, **arguments: Any) -> None:
+        super().__init__(seed, **arguments)
         self.levels = dict.fromkeys(self.names, FULL)
         self.faults.all += [self._run_low] * 4
 
@@ -370,8 +370,8 @@ class EstimatingWire(Wire):
 class WallClockWorld(FleetWorld):
     """Machines estimate the store's clock, as with a server, and their wall clocks jump by an hour."""
 
-    def __init__(self, seed: int, *, faults: Sequence[str] = WITH_WALL_CLOCKS, **terms: Any) -> None:
-        super().__init__(seed, faults=faults, **terms)
+    def __init__(self, seed: int, *, faults: Sequence[str] = WITH_WALL_CLOCKS, **arguments: Any) -> None:
+        super().__init__(seed, faults=faults, **arguments)
         self.checker.right_time = self.store.clock
 
     def wire(self, machine: Machine) -> Wire:
@@ -420,8 +420,8 @@ class ScheduleWorld(FleetWorld):
     twice, whatever happens, and when the faults are over, every schedule goes on.
     """
 
-    def __init__(self, seed: int, **terms: Any) -> None:
-        super().__init__(seed, **terms)
+    def __init__(self, seed: int, **arguments: Any) -> None:
+        super().__init__(seed, **arguments)
         self.faults.all += [self._set_back] * 3
         self.schedules = [f"s{number}" for number in range(self.chance.randint(1, 2))]
 

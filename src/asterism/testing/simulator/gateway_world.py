@@ -161,8 +161,8 @@ async def _outcome(message: _Message) -> _Outcome:
 class GatewayWorld(FleetWorld):
     """Machines that reach the store only through a gateway. The server monitors them."""
 
-    def __init__(self, seed: int, **terms: Any) -> None:
-        super().__init__(seed, **terms)
+    def __init__(self, seed: int, **arguments: Any) -> None:
+        super().__init__(seed, **arguments)
         self.server = SimServer(self.store, self.chance)
         self._keys: dict[str, DeviceKey] = {}
         self._disks: dict[str, MemoryOutbox] = {}

@@ -109,10 +109,10 @@ class SimExecutor:
     def objection(self, workflow: Workflow) -> str | None:
         return None
 
-    def check(self, workflow: Workflow, given: Any) -> str | None:
+    def check(self, workflow: Workflow, run_input: Any) -> str | None:
         return None
 
-    def judges_each(self, workflow: Workflow, given: Any) -> bool:
+    def judges_each(self, workflow: Workflow, run_input: Any) -> bool:
         return True
 
     async def execute(self, work: RunWork) -> Any:

@@ -73,7 +73,7 @@ class PeerChecker(Checker):
     def forget(self, store: str) -> None:
         """A store was rolled back: what its device completed since may be done again, perhaps in the same epoch."""
         for run_id, known in self.recorded.items():
-            self.recorded[run_id] = {one for one in known if one[0] != store}
+            self.recorded[run_id] = {completed for completed in known if completed[0] != store}
 
     def _completed(self, store: str, run: Run) -> None:
         [result] = own_result(run)
@@ -100,7 +100,11 @@ class PeerChecker(Checker):
         if not owner and not result:
             return
         self.lost += 1
-        notices = [one for one in writes if isinstance(one, Notice) and (one.kind, one.run) == ("conflict", before.id)]
+        notices = [
+            write
+            for write in writes
+            if isinstance(write, Notice) and (write.kind, write.run) == ("conflict", before.id)
+        ]
         if not notices or notices[0].device != before.device:
             self.broken(f"{store}: {before.device} lost run {before.id} (it was {before.status}), and was not notified")
 
@@ -115,15 +119,15 @@ class PeerStore(MemoryStore):
         self._watches = OrderedWatches()
 
     async def commit(self, writes: Sequence[Write]) -> None:
-        before = {one.run.id: self._runs.get(one.run.id) for one in writes if isinstance(one, PutRun | PutCopy)}
+        before = {write.run.id: self._runs.get(write.run.id) for write in writes if isinstance(write, PutRun | PutCopy)}
         await super().commit(writes)
-        for one in writes:
-            if isinstance(one, PutRun | PutCopy):
-                self._checker.check_store_write(self.name, before[one.run.id], one, writes)
+        for write in writes:
+            if isinstance(write, PutRun | PutCopy):
+                self._checker.check_store_write(self.name, before[write.run.id], write, writes)
 
-    async def prune(self, ended_before: float, limit: int, **terms: Any) -> int:
+    async def prune(self, ended_before: float, limit: int, **options: Any) -> int:
         before = set(self._runs)
-        number = await super().prune(ended_before, limit, **terms)
+        number = await super().prune(ended_before, limit, **options)
         self._checker.excused |= before - set(self._runs)
         self._checker.forgot += number
         return number
@@ -149,7 +153,7 @@ _OF_THE_PROCESS = ("clock", "url", "name", "_watches", "_checker", "_feed")
 
 def _copied(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _copied(one) if isinstance(one, set) else one for key, one in value.items()}
+        return {key: _copied(part) if isinstance(part, set) else part for key, part in value.items()}
     return copy.copy(value)
 
 
@@ -188,16 +192,16 @@ class Link:
         self._world, self._here, self._there = world, here, there
 
     async def send(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
-        return await self._deliver(lambda one: one.answer(self._here, _through_json(message)), repeats=True)  # type: ignore[no-any-return]
+        return await self._deliver(lambda exchange: exchange.answer(self._here, _through_json(message)), repeats=True)  # type: ignore[no-any-return]
 
     async def fetch_blob(self, blob: str, run: str) -> bytes:
-        data = await self._deliver(lambda one: one.read_blob(self._here, blob, run))
+        data = await self._deliver(lambda exchange: exchange.read_blob(self._here, blob, run))
         if data is None:
             raise PeerUnreachable("the peer does not have the blob")
         return bytes(data)
 
     async def send_blob(self, blob: str, data: bytes) -> None:
-        await self._deliver(lambda one: one.receive_blob(self._here, blob, data))
+        await self._deliver(lambda exchange: exchange.receive_blob(self._here, blob, data))
 
     async def _deliver(self, ask: Callable[[Exchange], Any], repeats: bool = False) -> Any:
         world, chance = self._world, self._world.chance
@@ -284,7 +288,7 @@ def _check_results(world: PeerWorld, runs: Mapping[str, Run]) -> None:
     for run in runs.values():
         if run.id in world.excused:
             continue
-        results = [(one.device, one.epoch, one.ended_at) for one in (*own_result(run), *run.superseded)]
+        results = [(result.device, result.epoch, result.ended_at) for result in (*own_result(run), *run.superseded)]
         recorded = world.checker.recorded.get(run.id, set())
         if len(results) != len(set(results)) or set(results) != recorded:
             world.checker.broken(f"run {run.id} was completed as {sorted(recorded)}, and says {sorted(results)}")
@@ -294,7 +298,7 @@ def _check_nothing_was_contested(world: PeerWorld) -> None:
     """No link was ever cut: each run had one owner at a time."""
     if world.checker.lost:
         world.checker.broken("a device lost a run, and no link was cut")
-    begun = [(one.run, one.epoch) for one in world.checker.executions]
+    begun = [(execution.run, execution.epoch) for execution in world.checker.executions]
     for run, epoch in sorted(set(begun)):
         if begun.count((run, epoch)) > 1:
             world.checker.broken(f"run {run} was begun twice in epoch {epoch}, and no link was cut")

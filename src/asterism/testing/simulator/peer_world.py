@@ -127,24 +127,24 @@ class PeerWorld(World[PeerLife, PeerChecker]):
     def excused(self) -> set[str]:
         return self.checker.excused
 
-    def is_cut(self, one: str, other: str) -> bool:
-        return (min(one, other), max(one, other)) in self.cut
+    def is_cut(self, name: str, other: str) -> bool:
+        return (min(name, other), max(name, other)) in self.cut
 
     def latest_life(self, name: str) -> PeerLife:
         life = self.lives.get(name)
-        return life if life is not None else next(one for one in reversed(self.ended) if one.machine.name == name)
+        return life if life is not None else next(ended for ended in reversed(self.ended) if ended.machine.name == name)
 
     # -- machines ----------------------------------------------------------------------------------------------------
 
     async def introduce(self) -> None:
         """Make the machines peers. Of each pair one calls the other, or both do."""
-        for one, other in PAIRS:
+        for name, other in PAIRS:
             directions = self.chance.choice([(True, False), (False, True), (True, True)])
-            for here, there, calls in ((one, other, directions[0]), (other, one, directions[1])):
+            for here, there, calls in ((name, other, directions[0]), (other, name, directions[1])):
                 await PeerRegistry(self.stores[here]).add(there, url=f"sim://{there}" if calls else None)
         for name, store in self.stores.items():  # fixed ids, so that a seed shows the same world each time
             ids = {"store/id": f"store-{name}", FEED: f"feed-{name}"}
-            await store.commit([PutRegister(key, {"id": one}, None) for key, one in ids.items()])
+            await store.commit([PutRegister(key, {"id": fixed}, None) for key, fixed in ids.items()])
             await Fleet(store).configure(peer_timeout=PEER_TIMEOUT, hold=2.0)
 
     def boot(self, name: str) -> None:
@@ -173,7 +173,7 @@ class PeerWorld(World[PeerLife, PeerChecker]):
         self.checker.note(f"{name} boots")
 
     def part(self, cut: Iterable[tuple[str, str]]) -> None:
-        self.cut = frozenset((one, other) for one, other in cut)
+        self.cut = frozenset((name, other) for name, other in cut)
         self.checker.note(f"cut: {', '.join('-'.join(pair) for pair in sorted(self.cut)) or 'nothing'}")
 
     # -- work --------------------------------------------------------------------------------------------------------
@@ -189,16 +189,16 @@ class PeerWorld(World[PeerLife, PeerChecker]):
     async def _create(self, fleet: Fleet, flow: Workflow) -> None:
         chance = self.chance
         seconds = chance.choice([0.5, 6.0, 20.0, 40.0])
-        given: dict[str, Any] = {
+        run_input: dict[str, Any] = {
             "steps": chance.randint(1, 6),
             "seconds": seconds,
             "fails": chance.choice([0.0, 0.0, 0.3]),
         }
         if chance.random() < 0.2:
-            given["padding"] = "x" * 70_000  # stored as a blob
+            run_input["padding"] = "x" * 70_000  # stored as a blob
         series = chance.choice(self.series)
         keep = chance.choice(["epoch", "epoch", "original", "furthest"])
-        run = await fleet.create(flow, given, series=series, keep=keep, priority=chance.randint(0, 1))
+        run = await fleet.create(flow, run_input, series=series, keep=keep, priority=chance.randint(0, 1))
         self.checker.acknowledged.append(run)
         if chance.random() < 0.25:
             await asyncio.sleep(chance.uniform(0.0, 30.0))
@@ -305,11 +305,11 @@ class PeerWorld(World[PeerLife, PeerChecker]):
 
     def _one_owner(self) -> None:
         executing: dict[str, str] = {}
-        for one in self.checker.executions:
-            if one.ended is None and not one.machine.dead:
-                other = executing.setdefault(one.run, one.machine.name)
-                if other != one.machine.name:
-                    self.checker.broken(f"run {one.run} is executed by {other} and {one.machine.name}")
+        for execution in self.checker.executions:
+            if execution.ended is None and not execution.machine.dead:
+                other = executing.setdefault(execution.run, execution.machine.name)
+                if other != execution.machine.name:
+                    self.checker.broken(f"run {execution.run} is executed by {other} and {execution.machine.name}")
 
     def spawn(self, job: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         return super().spawn(_quietly(job))
@@ -337,8 +337,8 @@ class ForgetfulWorld(PeerWorld):
 
     skews = (0.0, 0.0, 3.0)
 
-    def __init__(self, seed: int, **terms: Any) -> None:
-        super().__init__(seed, **{"make_exchange": _asks_often, **terms})
+    def __init__(self, seed: int, **arguments: Any) -> None:
+        super().__init__(seed, **{"make_exchange": _asks_often, **arguments})
 
     async def introduce(self) -> None:
         await super().introduce()
@@ -377,8 +377,8 @@ class JumpingWorld(PeerWorld):
 class PutBackWorld(PeerWorld):
     """The file of a store is copied, and rolled back to the copy later."""
 
-    def __init__(self, seed: int, **terms: Any) -> None:
-        super().__init__(seed, **{"make_exchange": _asks_often, **terms})
+    def __init__(self, seed: int, **arguments: Any) -> None:
+        super().__init__(seed, **{"make_exchange": _asks_often, **arguments})
         self.checker.remembered = True
         self._copies: dict[str, dict[str, Any]] = {}
         self.put_back = 0

@@ -83,9 +83,9 @@ class PlanWorld(FleetWorld):
     """
 
     def __init__(
-        self, seed: int, *, steps: int = 12, dies_at: int | None = None, after: bool = False, **terms: Any
+        self, seed: int, *, steps: int = 12, dies_at: int | None = None, after: bool = False, **arguments: Any
     ) -> None:
-        super().__init__(seed, **terms)
+        super().__init__(seed, **arguments)
         self.number_of_runs = 0
         self.edits: list[str] = []
         self.acknowledged: list[str] = []
@@ -118,9 +118,9 @@ class PlanWorld(FleetWorld):
         host = f"boss-{self._host}"
         local = self._local_slots()
 
-        def agent(fleet: Fleet, name: str, **terms: Any) -> DeviceAgent:
-            terms |= {"name": name, "grace": 0.5, **self.monitor_terms}
-            made = self.agent(fleet, machine, host, **terms)
+        def agent(fleet: Fleet, name: str, **options: Any) -> DeviceAgent:
+            options |= {"name": name, "grace": 0.5, **self.monitor_terms}
+            made = self.agent(fleet, machine, host, **options)
             wire.session = made.session.id
             return made
 
@@ -277,7 +277,7 @@ class PlanWorld(FleetWorld):
         again = await load(self.store, PLAN, expressions)
         if _picture(again) != _picture(stored):
             broken("two readings of one journal differ")
-        last = [one.stored for one in self.bosses if one.stored is not None][-1]
+        last = [boss.stored for boss in self.bosses if boss.stored is not None][-1]
         if last.number == stored.number and _picture(last) != _picture(stored):
             broken("the plan in the store is not the one in the memory of its orchestrator")
         await self._check_executions(stored)
@@ -322,8 +322,8 @@ def _picture(stored: StoredConstellation) -> str:
 
 
 def _task(name: str, chance: random.Random) -> Task:
-    given = {"steps": chance.randint(1, 2), "seconds": chance.choice([0.1, 2.0, 10.0]), "fails": 0.1}
-    return Task(name, call="work:do", inputs=given, retries=chance.randint(0, 2), revocable=chance.random() < 0.5)
+    inputs = {"steps": chance.randint(1, 2), "seconds": chance.choice([0.1, 2.0, 10.0]), "fails": 0.1}
+    return Task(name, call="work:do", inputs=inputs, retries=chance.randint(0, 2), revocable=chance.random() < 0.5)
 
 
 def some_plan(chance: random.Random, steps: int) -> Constellation:
@@ -332,7 +332,7 @@ def some_plan(chance: random.Random, steps: int) -> Constellation:
     for number in range(chance.randint(1, steps)):
         name = f"t{number}"
         kinds = ["success", "completion", "always"]
-        after = {one: chance.choice(kinds) for one in chance.sample(names, min(len(names), 2))}
+        after = {source: chance.choice(kinds) for source in chance.sample(names, min(len(names), 2))}
         plan.add(_task(name, chance), after if chance.random() < 0.8 else None)
         names.append(name)
     for setup in chance.sample(names, min(len(names), chance.randint(0, 2))):
@@ -343,11 +343,11 @@ def some_plan(chance: random.Random, steps: int) -> Constellation:
 def small_plan() -> Constellation:
     """A plan with a fork, a join, a failure with a retry, and a revocable task."""
     plan = Constellation(PLAN)
-    given = {"steps": 1, "seconds": 1.0, "fails": 0.0}
-    plan.add(Task("a", call="work:do", inputs=given))
-    plan.add(Task("b", call="work:do", inputs=given, revocable=True), "a")
-    plan.add(Task("c", call="work:do", inputs={**given, "fails": 1.0}, retries=1, backoff=0.1), "a")
-    plan.add(Task("d", call="work:do", inputs=given), {"b": "success", "c": "failure"})
+    inputs = {"steps": 1, "seconds": 1.0, "fails": 0.0}
+    plan.add(Task("a", call="work:do", inputs=inputs))
+    plan.add(Task("b", call="work:do", inputs=inputs, revocable=True), "a")
+    plan.add(Task("c", call="work:do", inputs={**inputs, "fails": 1.0}, retries=1, backoff=0.1), "a")
+    plan.add(Task("d", call="work:do", inputs=inputs), {"b": "success", "c": "failure"})
     return plan
 
 
@@ -365,8 +365,8 @@ class RetryWorld(PlanWorld):
     more often than it was run again.
     """
 
-    def __init__(self, seed: int, **terms: Any) -> None:
-        super().__init__(seed, **terms)
+    def __init__(self, seed: int, **arguments: Any) -> None:
+        super().__init__(seed, **arguments)
         self.retries: dict[str, str] = {}  # the answer to each retry, by its author
 
     async def reopened(self) -> bool:
@@ -430,8 +430,8 @@ class CancelWorld(PlanWorld):
     it: the process that cancelled the set-up died.
     """
 
-    def __init__(self, seed: int, **terms: Any) -> None:
-        super().__init__(seed, **terms)
+    def __init__(self, seed: int, **arguments: Any) -> None:
+        super().__init__(seed, **arguments)
         self._own_chance = random.Random(f"cancel {seed}")  # not that of plan worlds: their seeds stay the same
         self._absent = False
         self.cancelled = False
@@ -439,8 +439,8 @@ class CancelWorld(PlanWorld):
         names = [node.id for node in self.plan.nodes.values() if node.setup is None and not node.teardowns]
         if names:
             setup = self._own_chance.choice(names)
-            given = {"steps": 1, "seconds": 2.0, "fails": 0.0}
-            task = type(self.plan[setup].task)(f"undo-{setup}", call="work:do", inputs=given)
+            inputs = {"steps": 1, "seconds": 2.0, "fails": 0.0}
+            task = type(self.plan[setup].task)(f"undo-{setup}", call="work:do", inputs=inputs)
             self.plan.add(task, teardown=setup)
 
     def boot(self, name: str, *, replace: bool = False) -> None:

@@ -27,7 +27,7 @@ SAME_MOMENT = 1e-6
 class Playable(Protocol):
     """A world: made of a seed, inside the loop that has its time, and played once."""
 
-    def __init__(self, seed: int, **terms: Any) -> None: ...
+    def __init__(self, seed: int, **arguments: Any) -> None: ...
 
     @property
     def checker(self) -> Checker: ...
@@ -109,16 +109,16 @@ class SimulationLoop(SimLoop):
         due, self._due = self._due, []
         if len(due) > 1:
             self._order.shuffle(due)
-        for one in due:
-            if not one._cancelled:
-                one.run()
+        for callback in due:
+            if not callback._cancelled:
+                callback.run()
 
 
 @overload
-def simulate(seed: int, seen: list[FleetWorld] | None = None, **terms: Any) -> FleetWorld: ...
+def simulate(seed: int, seen: list[FleetWorld] | None = None, **arguments: Any) -> FleetWorld: ...
 @overload
-def simulate(seed: int, seen: list[World] | None = None, world: type[World] = ..., **terms: Any) -> World: ...
-def simulate(seed: int, seen: list[Any] | None = None, world: type[Any] = FleetWorld, **terms: Any) -> Any:
+def simulate(seed: int, seen: list[World] | None = None, world: type[World] = ..., **arguments: Any) -> World: ...
+def simulate(seed: int, seen: list[Any] | None = None, world: type[Any] = FleetWorld, **arguments: Any) -> Any:
     """Play the world of one seed to its end, and return it.
 
     :param seed: decides everything that happens in the world.
@@ -128,12 +128,12 @@ def simulate(seed: int, seen: list[Any] | None = None, world: type[Any] = FleetW
     :raises Violation: the first promise that was broken, with the command that replays the world. The command is a note
         on any other exception.
     """
-    replay = replay_line(seed, world, terms)
+    replay = replay_line(seed, world, arguments)
     loop, errors = SimulationLoop(seed), ErrorCollector()
     loop.set_exception_handler(errors.on_unhandled)
 
     async def make() -> Playable:
-        made: Playable = world(seed, **terms)
+        made: Playable = world(seed, **arguments)
         return made
 
     try:
@@ -224,17 +224,17 @@ WORLDS: Mapping[str, str] = {
 }
 
 
-def replay_line(seed: int, world: type[Any], terms: Mapping[str, Any]) -> str:
+def replay_line(seed: int, world: type[Any], arguments: Mapping[str, Any]) -> str:
     """Return the command that replays a world. An argument that JSON cannot express is named in a comment behind it."""
     words = ["--seed", str(seed)]
     place = f"{world.__module__}:{world.__qualname__}"
     name = next((name for name, known in WORLDS.items() if known == place), place)
     if name != "fleet":
         words += ["--world", name]
-    written = {name: text for name, value in terms.items() if (text := _written(value)) is not None}
+    written = {name: text for name, value in arguments.items() if (text := _written(value)) is not None}
     if written:
-        words += ["--terms", "{" + ", ".join(f"{json.dumps(name)}: {text}" for name, text in written.items()) + "}"]
-    left = [name for name in terms if name not in written]
+        words += ["--arguments", "{" + ", ".join(f"{json.dumps(name)}: {text}" for name, text in written.items()) + "}"]
+    left = [name for name in arguments if name not in written]
     comment = f"  # without {', '.join(left)}, which only a program can pass" if left else ""
     return f"{COMMAND} {shlex.join(words)}{comment}"
 

@@ -38,8 +38,8 @@ async def _increment(store: Store, *keys: str) -> int:
         try:
             await store.commit(
                 [
-                    PutRegister(key, one.value + 1 if one else 1, one.revision if one else None)
-                    for key, one in zip(keys, registers, strict=True)
+                    PutRegister(key, register.value + 1 if register else 1, register.revision if register else None)
+                    for key, register in zip(keys, registers, strict=True)
                 ]
             )
             return tries
@@ -55,21 +55,21 @@ class RaceTests(StoreTests):
         assert await store.register("a") == ("a", 50, 50)
 
     async def test_increments_on_two_connections_lose_nothing(self, store: Store, other: Store) -> None:
-        async def several(one: Store) -> None:
+        async def several(connection: Store) -> None:
             for _ in range(3):
-                await _increment(one, "a")
+                await _increment(connection, "a")
 
-        await asyncio.gather(*(several(one) for one in (store, other) for _ in range(5)))
+        await asyncio.gather(*(several(connection) for connection in (store, other) for _ in range(5)))
         assert await store.register("a") == await other.register("a") == ("a", 30, 30)
 
     async def test_batches_in_opposite_orders_do_not_block_each_other(self, store: Store, other: Store) -> None:
         chance = random.Random(7)
 
-        async def several(one: Store) -> None:
+        async def several(connection: Store) -> None:
             for _ in range(3):
-                await _increment(one, *chance.sample("abcd", 4))
+                await _increment(connection, *chance.sample("abcd", 4))
 
-        await asyncio.gather(*(several(one) for one in (store, other) for _ in range(4)))
+        await asyncio.gather(*(several(connection) for connection in (store, other) for _ in range(4)))
         assert [register.value for register in await store.registers("")] == [24, 24, 24, 24]
 
     async def test_a_conflict_fails_only_its_own_commit(self, store: Store) -> None:
@@ -94,7 +94,7 @@ class RaceTests(StoreTests):
 
     async def test_one_key_makes_one_run(self, store: Store, other: Store) -> None:
         creating = [added((store, other)[number % 2], a_run(number, key="once")) for number in range(20)]
-        created = await asyncio.gather(*(wins(one, "key once") for one in creating))
+        created = await asyncio.gather(*(wins(creation, "key once") for creation in creating))
         assert sum(created) == 1
         assert len(await store.find(Query())) == 1
 
@@ -111,7 +111,7 @@ class RaceTests(StoreTests):
             )
             for number in range(10)
         ]
-        won = await asyncio.gather(*(wins(one, "session kitchen-1") for one in replacing))
+        won = await asyncio.gather(*(wins(replacement, "session kitchen-1") for replacement in replacing))
         assert sum(won) == 1
         assert len(await store.sessions()) == 2
 
@@ -150,7 +150,8 @@ class RaceTests(StoreTests):
         keys = [line["register"]["key"] for line in lines if "register" in line]
         runs = {line["run"][0] for line in lines if "run" in line}
         assert {key[1:] for key in keys if key[0] == "x"} == {key[1:] for key in keys if key[0] == "y"}
-        assert {key[1:] for key in keys if key[0] == "x"} == {str(int(one[1:])) for one in runs if one < "r0100"}
+        created = {str(int(run_id[1:])) for run_id in runs if run_id < "r0100"}
+        assert {key[1:] for key in keys if key[0] == "x"} == created
         assert len([key for key in keys if key[0] == "z"]) == 20
 
     async def test_reading_notices_from_the_last_one_on_misses_none(self, store: Store, other: Store) -> None:
@@ -165,9 +166,9 @@ class RaceTests(StoreTests):
             last = page[-1][0] if page else last
             return bool(page)
 
-        async def tell(one: Store, number: int) -> None:
+        async def tell(connection: Store, number: int) -> None:
             more = [PutRegister(f"{number}/{part}", 1, None) for part in range(number % 5)]
-            await one.commit([Notice(1.0, "info", str(number)), *more])
+            await connection.commit([Notice(1.0, "info", str(number)), *more])
 
         telling = asyncio.gather(*(tell((store, other)[number % 2], number) for number in range(60)))
         while not telling.done():
@@ -237,17 +238,17 @@ class ProcessTests(StoreTests):
     """Tests of several processes."""
 
     async def test_two_processes_that_count_together_lose_nothing(self, store: Store) -> None:
-        async with _process(self, store, "count", "a") as one, _process(self, store, "count", "b") as two:
-            await _begin(one, two)
-            outputs = await asyncio.gather(_output_of(one), _output_of(two))
+        async with _process(self, store, "count", "a") as first, _process(self, store, "count", "b") as second:
+            await _begin(first, second)
+            outputs = await asyncio.gather(_output_of(first), _output_of(second))
         assert [len(lines) for lines in outputs] == [50, 50]
         assert await store.register("counted") == ("counted", 100, 100)
 
     async def test_two_processes_share_the_work_and_do_nothing_twice(self, store: Store) -> None:
         await added(store, *(a_run(number) for number in range(40)))
-        async with _process(self, store, "work", "kitchen") as one, _process(self, store, "work", "garage") as two:
-            await _begin(one, two)
-            mine, theirs = await asyncio.gather(_output_of(one), _output_of(two))
+        async with _process(self, store, "work", "kitchen") as first, _process(self, store, "work", "garage") as second:
+            await _begin(first, second)
+            mine, theirs = await asyncio.gather(_output_of(first), _output_of(second))
         assert max(Counter([*mine, *theirs]).values()) == 1
         runs = await store.find(Query())
         assert ids(runs) == sorted([*mine, *theirs])

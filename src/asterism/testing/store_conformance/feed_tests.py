@@ -95,11 +95,11 @@ class FeedTests(StoreTests):
         await store.commit([PutRun(transitions.cancel(a_run(2), 5.0, "tester"), 1)])
         [change] = await feed.changes(seen, 10)
         assert (change.run.id, change.run.ended) == ("r0002", True)
-        assert [one.run.id for one in await feed.changes(0, 10)] == ["r0001", "r0003", "r0002"]
-        numbers = [one.number for one in await feed.changes(0, 10)]
+        assert [change.run.id for change in await feed.changes(0, 10)] == ["r0001", "r0003", "r0002"]
+        numbers = [change.number for change in await feed.changes(0, 10)]
         assert numbers == sorted(numbers)
         assert numbers[-1] == await feed.newest() == change.number
-        assert [one.run.id for one in await feed.changes(numbers[0], 1)] == ["r0003"]
+        assert [change.run.id for change in await feed.changes(numbers[0], 1)] == ["r0003"]
 
     async def test_a_take_is_a_change(self, store: Store, feed: ChangeFeed, session: Session) -> None:
         await added(store, a_run(1))
@@ -123,7 +123,7 @@ class FeedTests(StoreTests):
         newest = await feed.newest()
         with conflict("run r0001"):
             await store.commit([copy(2), PutCopy(a_run(1).changed(revision=9), 8, PEER), Notice(1.0, "x", "y")])
-        assert [one.number for one in await feed.changes(0, 10)] == [newest]
+        assert [change.number for change in await feed.changes(0, 10)] == [newest]
         assert await feed.judges() == set()
 
     async def test_a_copy_is_compared_and_swapped_like_any_run(self, store: Store, feed: ChangeFeed) -> None:
@@ -143,7 +143,7 @@ class FeedTests(StoreTests):
         await store.commit([copy(2)])
         assert ids(await store.find(Query(offered=True))) == ["r0001"]
         assert ids(await store.find(Query(offered=False))) == ["r0002"]
-        assert [one.number for one in await store.waiting()] == [1]
+        assert [group.number for group in await store.waiting()] == [1]
         assert ids(await store.take(offer(), taking(session))) == ["r0001"]
         assert await store.take(offer(), taking(session)) == []
 
@@ -159,7 +159,7 @@ class FeedTests(StoreTests):
     async def test_any_other_write_makes_a_copy_the_stores_own(self, store: Store, feed: ChangeFeed) -> None:
         await store.commit([copy(1), copy(2, OTHER, same=False)])
         assert await feed.left_to(["r0001", "r0002", "r0003"]) == {"r0001": PEER, "r0002": OTHER}
-        assert [(one.left_to, one.same) for one in await feed.changes(0, 10)] == [(PEER, True), (OTHER, False)]
+        assert [(change.left_to, change.same) for change in await feed.changes(0, 10)] == [(PEER, True), (OTHER, False)]
         assert ids(await store.find(Query(judged=False))) == ["r0001", "r0002"]
         await store.commit([PutRun(transitions.pause(a_run(1), 5.0, "tester"), 1)])
         assert await feed.left_to(["r0001", "r0002"]) == {"r0002": OTHER}
@@ -254,7 +254,7 @@ class FeedTests(StoreTests):
             known = await session_in(store, session.id)
             await store.commit([PutSession(known.changed(state=ENDED), known.revision)])
         await feed.forget_sessions([open_one.id, owning.id, over.id, "nobody's"])
-        assert {one.id for one in await store.sessions(ended=True)} == {open_one.id, owning.id}
+        assert {session.id for session in await store.sessions(ended=True)} == {open_one.id, owning.id}
         await joined(store, over)
         assert (await session_in(store, over.id)).state != ENDED
 
@@ -274,13 +274,13 @@ class FeedTests(StoreTests):
 
     async def test_a_large_feed_is_read_in_parts(self, store: Store, feed: ChangeFeed) -> None:
         await store.commit([PutRun(a_run(number, FLOW), None) for number in range(250)])
-        found: list[str] = []
+        seen: list[str] = []
         after = 0
         while page := await feed.changes(after, 40):
             assert len(page) <= 40
-            found += [change.run.id for change in page]
+            seen += [change.run.id for change in page]
             after = page[-1].number
-        assert found == ids(await store.find(Query()))
+        assert seen == ids(await store.find(Query()))
 
     async def test_contributions_of_a_peer_are_added_up_and_deleted_with_their_runs(
         self, store: Store, feed: ChangeFeed

@@ -86,10 +86,12 @@ class RetentionTests(StoreTests):
             assert await store.blob(await store.put_blob(data)) == data
 
     async def test_the_same_bytes_have_the_same_name(self, store: Store, other: Store) -> None:
-        names = {await one.put_blob(b"the same") for one in (store, other, store)}
+        names = {await connection.put_blob(b"the same") for connection in (store, other, store)}
         assert len(names) == 1
         assert await store.put_blob(b"another") not in names
-        many = await asyncio.gather(*(one.put_blob(b"at once") for one in (store, other) for _ in range(10)))
+        many = await asyncio.gather(
+            *(connection.put_blob(b"at once") for connection in (store, other) for _ in range(10))
+        )
         assert len(set(many)) == 1
         assert await store.blob(many[0]) == b"at once"
 
@@ -152,13 +154,13 @@ class RetentionTests(StoreTests):
 
     async def test_blobs_are_kept_as_long_as_a_run_refers_to_them(self, store: Store, session: Session) -> None:
         names = {data: await store.put_blob(data) for data in (b"input", b"output", b"both", b"nobody's", b"old")}
-        given = _reference(names[b"input"], b"input")
-        run = a_run(1, given=given)
+        reference = _reference(names[b"input"], b"input")
+        run = a_run(1, input=reference)
         done = completed(held_by(a_run(2), session), _reference(names[b"output"], b"output"), now=200.0)
-        both = a_run(3, given=_reference(names[b"both"], b"both"))
-        old = _ended(4, 50.0, given=_reference(names[b"both"], b"both"))
-        older = _ended(5, 40.0, given=_reference(names[b"old"], b"old"))
-        odd = a_run(6, given={"$blob": ["no name"], "size": 1})
+        both = a_run(3, input=_reference(names[b"both"], b"both"))
+        old = _ended(4, 50.0, input=_reference(names[b"both"], b"both"))
+        older = _ended(5, 40.0, input=_reference(names[b"old"], b"old"))
+        odd = a_run(6, input={"$blob": ["no name"], "size": 1})
         await added(store, run, done, both, old, older, odd)
         assert await store.prune(100.0, 1) == 1
         assert await store.blob(names[b"both"]) == b"both"
@@ -184,7 +186,7 @@ class RetentionTests(StoreTests):
         await store.commit([missing])
         (problem,) = await store.check()
         assert problem == f"register {missing.key} refers to blob {names[1]}, which does not exist"
-        await store.commit([PutRegister(one.key, None, 1) for one in (kept, missing)])
+        await store.commit([PutRegister(register.key, None, 1) for register in (kept, missing)])
         assert await _pruned(store, FAR) == 0
         assert await store.blob(names[0]) is None
 
@@ -197,7 +199,7 @@ class RetentionTests(StoreTests):
     async def test_a_blob_that_was_put_again_counts_as_new(self, store: Store) -> None:
         """The bytes may exist from an old run: putting them again makes them durable anew."""
         name = await store.put_blob(b"again")
-        await added(store, _ended(1, 10.0, given=_reference(name, b"again")))
+        await added(store, _ended(1, 10.0, input=_reference(name, b"again")))
         stranger = await store.put_blob(b"not again")
         then = await _a_moment(store)
         assert await store.put_blob(b"again") == name
@@ -208,7 +210,7 @@ class RetentionTests(StoreTests):
     async def test_a_blob_without_a_run_is_pruned_however_long_runs_are_kept(self, store: Store) -> None:
         """Anybody may store blobs to which no run will ever refer."""
         kept, stranger = [await store.put_blob(data) for data in (b"of a run", b"of nobody")]
-        run = _ended(1, 10.0, given=_reference(kept, b"of a run"))
+        run = _ended(1, 10.0, input=_reference(kept, b"of a run"))
         await added(store, run)
         then = await _a_moment(store)
         later = await store.put_blob(b"of a run to come")
@@ -256,7 +258,7 @@ class RetentionTests(StoreTests):
 
     async def test_pruning_twice_at_once_counts_each_run_once(self, store: Store, other: Store) -> None:
         await added(store, *(_ended(number, 50.0, key=f"k{number}") for number in range(30)), a_run(40))
-        counted = await asyncio.gather(*(_pruned(one, FAR, limit=7) for one in (store, other)))
+        counted = await asyncio.gather(*(_pruned(connection, FAR, limit=7) for connection in (store, other)))
         assert sum(counted) == 30
         assert ids(await store.find(Query())) == ["r0040"]
 
@@ -279,7 +281,7 @@ async def _filled(store: Store) -> None:
     await joined(store, kitchen, garage, a_session("kitchen-0", state=ENDED, can=frozenset({"gpu"})))
     blob = await store.put_blob(b"\0large\xff")
     await store.put_blob(b"nobody's")
-    working = started(held_by(a_run(4, given={"$blob": blob, "size": 7}), kitchen))
+    working = started(held_by(a_run(4, input={"$blob": blob, "size": 7}), kitchen))
     await added(
         store,
         a_run(1, key="once", priority=5, device="kitchen"),
@@ -367,8 +369,8 @@ class DumpTests(StoreTests):
 
     async def test_a_backup_is_the_same_for_every_engine(self, store: Store) -> None:
         reference = MemoryStore()
-        for one in (store, reference):
-            await _filled(one)
+        for engine in (store, reference):
+            await _filled(engine)
         mine, theirs = await _dumped(store), await _dumped(reference)
         assert mine[0] == theirs[0] == dump_format.HEADER
         for kind in ("run", "register", "notice", "blob"):
@@ -441,7 +443,7 @@ class DumpTests(StoreTests):
 
     async def test_a_large_backup_is_restored_completely(self, store: Store) -> None:
         reference = MemoryStore()
-        await added(reference, *(a_run(number, given={"number": number}) for number in range(1203)))
+        await added(reference, *(a_run(number, input={"number": number}) for number in range(1203)))
         assert await store.load(lines_of(await _dumped(reference))) == 1203
         assert (await contents(store)).runs == (await contents(reference)).runs
 

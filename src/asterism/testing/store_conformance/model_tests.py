@@ -119,9 +119,9 @@ class Pair:
     async def _commit(self, writes: Sequence[Write]) -> None:
         wrong = await self._mismatches(writes)
         note(f"  commit {', '.join(map(_described, writes))}" + (f": conflicts about {wrong}" if wrong else ""))
-        found, expected = await self._both(lambda store: store.commit(writes))
-        assert isinstance(found, Conflict) == isinstance(expected, Conflict) == bool(wrong)
-        assert not wrong or found.what in wrong
+        actual, expected = await self._both(lambda store: store.commit(writes))
+        assert isinstance(actual, Conflict) == isinstance(expected, Conflict) == bool(wrong)
+        assert not wrong or actual.what in wrong
 
     async def _mismatches(self, writes: Sequence[Write]) -> set[str]:
         """Return every record that is not as the batch expects."""
@@ -165,8 +165,8 @@ class Pair:
     def _new(self, number: int = 0, **more: Any) -> Run:
         run_id = f"r{int(self._now):04d}{number or ''}"
         flow = self._one(_FLOWS[0], _FLOWS[0], _FLOWS[1])
-        given = {"priority": self._one(0, 1, -1), "device": self._one(None, None, None, "kitchen"), **more}
-        run = transitions.create(run_id, flow, {"x": number}, by="x", now=self._now, **given)
+        options = {"priority": self._one(0, 1, -1), "device": self._one(None, None, None, "kitchen"), **more}
+        run = transitions.create(run_id, flow, {"x": number}, by="x", now=self._now, **options)
         return run.changed(held=self._one(False, False, False, True), not_before=self._one(0.0, 0.0, self._now + 5.0))
 
     # -- steps ---------------------------------------------------------------------------------------------------------
@@ -239,8 +239,8 @@ class Pair:
                 return None
             return transitions.take(run, session.owner, _flow(run), now)
 
-        found, expected = await self._both(lambda store: store.take(asked, step))
-        assert found == expected
+        actual, expected = await self._both(lambda store: store.take(asked, step))
+        assert actual == expected
         await self._beat(session.id)
 
     async def heartbeat(self) -> None:
@@ -256,9 +256,9 @@ class Pair:
         if of_others:
             reports.append(ProgressReport(of_others[0].id, of_others[0].epoch, None, "of another"))
         note(f"  {name} reports {reports}")
-        found, expected = await self._both(lambda store: store.heartbeat(name, {"reports": len(reports)}, reports))
-        assert (found.alive, found.draining) == (expected.alive, expected.draining)
-        assert sorted(found.held) == sorted(expected.held)
+        actual, expected = await self._both(lambda store: store.heartbeat(name, {"reports": len(reports)}, reports))
+        assert (actual.alive, actual.draining) == (expected.alive, expected.draining)
+        assert sorted(actual.held) == sorted(expected.held)
 
     async def prune(self) -> None:
         before = self._one(self._now - 2.0, self._now - 2.0, FAR)
@@ -269,8 +269,8 @@ class Pair:
                 total += number
             return total
 
-        found, expected = await self._both(all_of_it)
-        assert found == expected
+        actual, expected = await self._both(all_of_it)
+        assert actual == expected
 
     async def find(self) -> None:
         query = Query(
@@ -279,19 +279,19 @@ class Pair:
             limit=self._one(None, None, 1, 3),
         )
         note(f"  find {query}")
-        found, expected = await self._both(lambda store: store.find(query))
-        assert found == expected
+        actual, expected = await self._both(lambda store: store.find(query))
+        assert actual == expected
 
     # -- comparison ----------------------------------------------------------------------------------------------------
 
     async def compare(self) -> None:
         """Compare the contents, and the result of one of the other reads."""
-        found, expected = await self._both(contents)
-        found, expected = found.comparable(), expected.comparable()
-        assert found.runs == expected.runs
-        assert found.sessions == expected.sessions
-        assert found.registers == expected.registers
-        assert found.notices == expected.notices
+        actual, expected = await self._both(contents)
+        actual, expected = actual.comparable(), expected.comparable()
+        assert actual.runs == expected.runs
+        assert actual.sessions == expected.sessions
+        assert actual.registers == expected.registers
+        assert actual.notices == expected.notices
         await self._ask(list(_QUESTIONS)[self._done % len(_QUESTIONS)])
 
     async def compare_everything(self) -> None:
@@ -299,8 +299,8 @@ class Pair:
             await self._ask(question)
 
     async def _ask(self, question: str) -> None:
-        found, expected = await self._both(_QUESTIONS[question])
-        assert found == expected, question
+        actual, expected = await self._both(_QUESTIONS[question])
+        assert actual == expected, question
 
 
 A_STRANGER = Session("nobody-1", "nobody", 1.0)
@@ -324,8 +324,8 @@ async def _reports(store: Store) -> Any:
 
 async def _orphans(store: Store) -> Any:
     """Return the orphans at the beginning and at the end of time."""
-    found = [(now, run, owner) for now in (-1.0, FAR) for run, owner in await store.orphans(now, 1000)]
-    return sorted((now, run.id, run.revision, owner.id, owner.revision) for now, run, owner in found)
+    orphans = [(now, run, owner) for now in (-1.0, FAR) for run, owner in await store.orphans(now, 1000)]
+    return sorted((now, run.id, run.revision, owner.id, owner.revision) for now, run, owner in orphans)
 
 
 async def _sessions(store: Store) -> Any:

@@ -78,7 +78,7 @@ def _sample_runs() -> list[Run]:
     return [
         a_run(1, label="Straße 7.mp4"),
         a_run(2, other, key="once"),
-        a_run(3, index, given={"file": "Éa.mp4"}).changed(not_before=100.0),
+        a_run(3, index, input={"file": "Éa.mp4"}).changed(not_before=100.0),
         assigned_to(a_run(4), _KITCHEN, now=40.0),
         held_by(a_run(5, key="twice"), _KITCHEN, now=50.0),
         started(held_by(a_run(6, index), _GARAGE)),
@@ -187,17 +187,17 @@ class FindTests(StoreTests):
 
     async def test_each_condition_finds_the_runs_that_satisfy_it(self, store: Store) -> None:
         runs = await _filled(store)
-        for given, satisfies in _CRITERIA:
+        for criteria, satisfies in _CRITERIA:
             expected = [run for run in runs if satisfies(run)]
-            assert 0 < len(expected) < len(runs), f"{given} tells nothing apart"
-            assert await store.find(Query(**given)) == expected, given
+            assert 0 < len(expected) < len(runs), f"{criteria} tells nothing apart"
+            assert await store.find(Query(**criteria)) == expected, criteria
 
     async def test_two_conditions_find_the_runs_that_satisfy_both(self, store: Store) -> None:
         runs = await _filled(store)
-        for (one, satisfies_one), (two, satisfies_two) in itertools.combinations(_CRITERIA, 2):
-            if one.keys() != two.keys():
-                expected = [run.id for run in runs if satisfies_one(run) and satisfies_two(run)]
-                assert ids(await store.find(Query(**one, **two))) == expected, (one, two)
+        for (first, satisfies_first), (second, satisfies_second) in itertools.combinations(_CRITERIA, 2):
+            if first.keys() != second.keys():
+                expected = [run.id for run in runs if satisfies_first(run) and satisfies_second(run)]
+                assert ids(await store.find(Query(**first, **second))) == expected, (first, second)
 
     async def test_limits_are_exact(self, store: Store) -> None:
         await joined(store, _KITCHEN)
@@ -234,8 +234,8 @@ class FindTests(StoreTests):
             {"after": "a", "newest": True},
             {"limit": 0},
         ]
-        for given in nothing:
-            assert await store.find(Query(**given)) == [], given
+        for criteria in nothing:
+            assert await store.find(Query(**criteria)) == [], criteria
 
     async def test_a_part_of_an_id_is_not_a_pattern(self, store: Store) -> None:
         names = ["a%b", "a_b", "a\\b", "axb", "a*b", "a'b"]
@@ -247,36 +247,38 @@ class FindTests(StoreTests):
     async def test_page_by_page_everything_is_found_once(self, store: Store) -> None:
         runs = await _filled(store)
         asked: list[dict[str, Any]] = [{}, {"offered": False}, {"workflow": "transcode"}, {"session": "garage-1"}]
-        for given, newest, limit in itertools.product(asked, (False, True), (1, 3, 100)):
-            expected = ids(await store.find(Query(**given, newest=newest)))
+        for criteria, newest, limit in itertools.product(asked, (False, True), (1, 3, 100)):
+            expected = ids(await store.find(Query(**criteria, newest=newest)))
             assert expected == sorted(expected, reverse=newest)
-            found: list[str] = []
+            seen: list[str] = []
             last: str | None = None
             while True:
-                page = ids(await store.find(Query(**given, newest=newest, limit=limit, after=last)))
+                page = ids(await store.find(Query(**criteria, newest=newest, limit=limit, after=last)))
                 assert len(page) <= limit
-                found += page
+                seen += page
                 if len(page) < limit:
                     break
                 last = page[-1]
-            assert found == expected, (given, newest, limit)
+            assert seen == expected, (criteria, newest, limit)
         assert ids(await store.find(Query(limit=2))) == ids(runs[:2])
         assert ids(await store.find(Query(limit=2, newest=True))) == ids(runs[:-3:-1])
 
     async def test_a_search_in_bounded_parts_finds_everything_once(self, store: Store) -> None:
         runs = await _filled(store)
-        asked: list[dict[str, Any]] = [given for given, _ in _CRITERIA if not given.keys() & {"after", "limit"}]
+        asked: list[dict[str, Any]] = [
+            criteria for criteria, _ in _CRITERIA if not criteria.keys() & {"after", "limit"}
+        ]
         asked += [{}, {"workflow": "transcode", "device": "kitchen"}, {"search": "nothing has this"}]
-        for given, newest, number in itertools.product(asked, (False, True), (1, 3, 100)):
-            expected, found = await store.find(Query(**given, newest=newest)), []
-            query, parts = Query(**given, newest=newest), 0
+        for criteria, newest, number in itertools.product(asked, (False, True), (1, 3, 100)):
+            expected, seen = await store.find(Query(**criteria, newest=newest)), []
+            query, parts = Query(**criteria, newest=newest), 0
             while (end := await store.scan_end(query, number)) is not None:
                 parts += 1
                 part = await store.find(replace(query, until=end))
                 assert len(part) <= number
-                found += part
+                seen += part
                 query = replace(query, after=end)
-            assert found + await store.find(query) == expected, (given, newest, number)
+            assert seen + await store.find(query) == expected, (criteria, newest, number)
             assert parts * number < len(runs)
 
     async def test_a_search_that_looks_at_all_runs_ends_after_as_many_as_it_may(self, store: Store) -> None:
@@ -302,7 +304,7 @@ class TakeTests(StoreTests):
     """Tests of ``take``."""
 
     async def test_taken_runs_are_stored_and_returned(self, store: Store, session: Session) -> None:
-        run = a_run(1, given={"file": "a.mp4"})
+        run = a_run(1, input={"file": "a.mp4"})
         await added(store, run)
         [taken] = await store.take(offer(), taking(session))
         assert taken == held_by(run, session, now=LATER)
@@ -450,12 +452,12 @@ class TakeTests(StoreTests):
     async def test_a_step_sees_the_run_as_it_is_stored(self, store: Store) -> None:
         session = a_session()
         await joined(store, session)
-        run = a_run(1, given={"x": [1]}, key="k", priority=2, device="kitchen").changed(avoid=("garage",))
+        run = a_run(1, input={"x": [1]}, key="k", priority=2, device="kitchen").changed(avoid=("garage",))
         await added(store, run)
         seen: list[Run] = []
-        assert await store.take(offer(), lambda one: seen.append(one)) == []
+        assert await store.take(offer(), lambda offered: seen.append(offered)) == []
         assert seen
-        assert all(one == run for one in seen)
+        assert all(offered == run for offered in seen)
 
     async def test_a_step_may_end_a_run_or_change_it_without_taking_it(self, store: Store) -> None:
         await added(store, a_run(1), a_run(2))
@@ -474,13 +476,13 @@ class TakeTests(StoreTests):
         await added(store, *(a_run(number) for number in range(120)))
         taken: list[Run] = []
 
-        async def take_all(one: Store, number: int) -> None:
+        async def take_all(connection: Store, number: int) -> None:
             session = sessions[number % len(sessions)]
             # runs that others are taking are passed over, so an empty take does not mean an empty queue
-            while await one.waiting():
-                taken.extend(await one.take(offer(session.device, limit=1 + number), taking(session)))
+            while await connection.waiting():
+                taken.extend(await connection.take(offer(session.device, limit=1 + number), taking(session)))
 
-        await asyncio.gather(*(take_all(one, number) for one in (store, other) for number in range(4)))
+        await asyncio.gather(*(take_all(connection, number) for connection in (store, other) for number in range(4)))
         twice = [run_id for run_id, times in Counter(ids(taken)).items() if times > 1]
         assert twice == []
         assert {run.id: run for run in taken} == (await contents(store)).runs
@@ -535,11 +537,11 @@ class OrphanTests(StoreTests):
         await joined(store, session, over)
         theirs = [assigned_to(a_run(1), over), held_by(a_run(2), over), started(held_by(a_run(3), over))]
         await added(store, *theirs, held_by(a_run(4), session), completed(held_by(a_run(5), over)), a_run(6))
-        found = await store.orphans(0.0, 10)
-        assert sorted(run.id for run, _ in found) == ["r0001", "r0002", "r0003"]
-        assert {run.id: run for run, _ in found} == {run.id: run for run in theirs}
+        orphans = await store.orphans(0.0, 10)
+        assert sorted(run.id for run, _ in orphans) == ["r0001", "r0002", "r0003"]
+        assert {run.id: run for run, _ in orphans} == {run.id: run for run in theirs}
         known = await session_in(store, "garage-1")
-        assert [replace(owner, used=known.used) for _, owner in found] == [known] * 3
+        assert [replace(owner, used=known.used) for _, owner in orphans] == [known] * 3
 
     async def test_an_owner_may_be_silent_exactly_as_long_as_the_timeout_of_its_runs(self, store: Store) -> None:
         session, old = a_session(), a_session("garage-1", "garage", state=REPLACED)
@@ -587,11 +589,13 @@ class OrphanTests(StoreTests):
         await added(store, *runs)
         left = {run.id for run in runs}
         while left:
-            found = await store.orphans(FAR, 3)
-            assert len(found) == min(3, len(left))
-            for run, _ in found:
+            orphans = await store.orphans(FAR, 3)
+            assert len(orphans) == min(3, len(left))
+            for run, _ in orphans:
                 left.remove(run.id)
-            await store.commit([after(run, transitions.lose(run, FLOW, 500.0, "its owner ended")) for run, _ in found])
+            await store.commit(
+                [after(run, transitions.lose(run, FLOW, 500.0, "its owner ended")) for run, _ in orphans]
+            )
         assert await store.orphans(FAR, 3) == []
 
     async def test_ending_a_session_orphans_its_runs(self, store: Store, session: Session) -> None:
@@ -628,9 +632,9 @@ class OrphanTests(StoreTests):
             WaitingRuns("index", 1, "kitchen", 1, 5.0),
             WaitingRuns("index", 1, None, 2, 5.5),
         }
-        found = await store.waiting()
-        assert len(found) == len(expected)
-        assert set(found) == expected
+        groups = await store.waiting()
+        assert len(groups) == len(expected)
+        assert set(groups) == expected
         await store.take(offer("garage", limit=1, not_kinds=frozenset({"index@1"})), taking(session))
         assert WaitingRuns("transcode", 1, None, 1, 2.0) in await store.waiting()
 

@@ -130,7 +130,7 @@ class CommitTests(StoreTests):
         assert store.url
 
     async def test_a_run_is_read_as_it_was_written(self, store: Store, session: Session) -> None:
-        run = a_run(1, given={"file": "a.mp4"}, key="once", priority=3, device="kitchen")
+        run = a_run(1, input={"file": "a.mp4"}, key="once", priority=3, device="kitchen")
         await added(store, run)
         assert await store.run(run.id) == run
         for new in (held := held_by(run, session), begun := started(held), completed(begun, [1, None, {"x": True}])):
@@ -141,17 +141,17 @@ class CommitTests(StoreTests):
     async def test_every_kind_of_write_happens_in_one_batch(self, store: Store) -> None:
         await _filled(store)
         await store.commit(_good_batch())
-        found = await contents(store)
+        stored = await contents(store)
         present = a_run("present")
-        assert found.runs["new"] == a_run("new", key="new key")
-        assert found.runs["present"] == transitions.pause(present, 2.0, "ann")
-        assert found.sessions["present"].state == REPLACED
-        assert found.sessions["new"].device == "roof"
-        registers = {register.key: register[1:] for register in found.registers}
+        assert stored.runs["new"] == a_run("new", key="new key")
+        assert stored.runs["present"] == transitions.pause(present, 2.0, "ann")
+        assert stored.sessions["present"].state == REPLACED
+        assert stored.sessions["new"].device == "roof"
+        registers = {register.key: register[1:] for register in stored.registers}
         assert registers["new"] == ({"a": 1}, 1)
         assert registers["present"] == ("after", 2)
         assert "removed" not in registers
-        assert found.unnumbered_notices() == [Notice(3.0, "info", "something worth telling", "present", "kitchen")]
+        assert stored.unnumbered_notices() == [Notice(3.0, "info", "something worth telling", "present", "kitchen")]
 
     async def test_one_conflict_anywhere_in_a_batch_undoes_all_of_it(self, store: Store) -> None:
         await _filled(store)
@@ -195,7 +195,7 @@ class CommitTests(StoreTests):
             await added(store, a_run(4, key="once"))
         assert await store.prune(FAR, 10) == 1
         await added(store, a_run(4, key="once"))
-        assert [found.id for found in await store.find(Query(key="once"))] == ["r0004"]
+        assert [run.id for run in await store.find(Query(key="once"))] == ["r0004"]
 
     async def test_an_expected_session_has_sent_no_heartbeat_since(self, store: Store) -> None:
         await joined(store, a_session())
@@ -270,7 +270,7 @@ class CommitTests(StoreTests):
         await added(store, run)
         before = await contents(store)
         makers: list[Make] = [
-            lambda value: PutRun(a_run(2, given={"x": value}), None),
+            lambda value: PutRun(a_run(2, input={"x": value}), None),
             lambda value: after(run, completed(run, value)),
             lambda value: after(run, completed(run, {"deep": [value]})),
             lambda value: PutRegister("b", {"x": value}, None),
@@ -284,15 +284,15 @@ class CommitTests(StoreTests):
 
     async def test_changing_a_document_after_a_commit_changes_nothing_in_the_store(self, store: Store) -> None:
         document: dict[str, Any] = {"list": [1]}
-        run = a_run(1, given=document)
+        run = a_run(1, input=document)
         await store.commit(
             [PutRun(run, None), PutRegister("a", document, None), PutSession(a_session(profile=document), None)]
         )
         document["list"].append(2)
-        found = await contents(store)
-        assert found.runs[run.id].input == {"list": [1]}
-        assert found.registers[0].value == {"list": [1]}
-        assert found.sessions["kitchen-1"].profile == {"list": [1]}
+        stored = await contents(store)
+        assert stored.runs[run.id].input == {"list": [1]}
+        assert stored.registers[0].value == {"list": [1]}
+        assert stored.sessions["kitchen-1"].profile == {"list": [1]}
         register = await store.register("a")
         assert register is not None
         register.value["list"].append(3)
@@ -304,7 +304,7 @@ class CommitTests(StoreTests):
 
     async def test_a_batch_may_be_large(self, store: Store) -> None:
         number = 3000  # with all columns, more values than one statement may have parameters
-        runs = [a_run(one, given={"number": one}) for one in range(number)]
+        runs = [a_run(index, input={"number": index}) for index in range(number)]
         await store.commit([*(PutRun(run, None) for run in runs), PutRegister("a", 1, None)])
         assert await store.find(Query()) == runs
         with conflict("run r2999"):
@@ -316,7 +316,7 @@ class CommitTests(StoreTests):
         """An engine may write many new runs in another way than a few, and what they share only once."""
         await joined(store, a_session())
         alike = [
-            a_run(number, at=1.0, given={"n": f"\\{number}\t\n"}, label=f"\\N {number} é") for number in range(130)
+            a_run(number, at=1.0, input={"n": f"\\{number}\t\n"}, label=f"\\N {number} é") for number in range(130)
         ]
         other = [
             a_run(130, at=1.0),
@@ -325,7 +325,7 @@ class CommitTests(StoreTests):
             a_run(133, at=2.0, device="kitchen", keep="original"),
             held_by(a_run(134, at=2.0), a_session()),
         ]
-        more = [a_run(number, at=1.0, given={"n": number}, key=f"n{number}") for number in range(135, 240)]
+        more = [a_run(number, at=1.0, input={"n": number}, key=f"n{number}") for number in range(135, 240)]
         batch: list[Write] = [PutRun(run, None) for run in (*alike, *other, *more)]
         await store.commit([*batch, series_of("s", queue=["r0131"])])
         assert await store.find(Query()) == [*alike, *other, *more]
@@ -375,18 +375,18 @@ class ValueTests(StoreTests):
 
     async def test_any_text_survives_in_every_free_field(self, store: Store, session: Session) -> None:
         for number, text in enumerate(TEXTS):
-            given: dict[str, Any] = {"text": text, text: [text]}
-            run = transitions.create(f"a{number:03d}", FLOW, given, by=text, now=1.0)
+            document: dict[str, Any] = {"text": text, text: [text]}
+            run = transitions.create(f"a{number:03d}", FLOW, document, by=text, now=1.0)
             await _keeps(store, _wordy(run, session, text))
             failed = transitions.give_up(a_run(f"b{number:03d}"), 9.0, text)
             await added(store, failed)
             assert await store.run(failed.id) == failed
             notice = Notice(1.0, "info", text, run.id, "kitchen")
-            await store.commit([PutRegister(f"a{number}", given, None), notice])
+            await store.commit([PutRegister(f"a{number}", document, None), notice])
             register = await store.register(f"a{number}")
             assert register is not None
-            assert register.value == given
-            assert [one for _, one in await store.notices(run=run.id)] == [notice]
+            assert register.value == document
+            assert [stored_notice for _, stored_notice in await store.notices(run=run.id)] == [notice]
 
     async def test_any_text_survives_in_heartbeats(self, store: Store) -> None:
         session = a_session(host="h", profile={text: text for text in TEXTS}, accepts="\0\ud800")
@@ -447,7 +447,7 @@ class ValueTests(StoreTests):
         [taken] = await store.take(offer(name, not_kinds=frozenset({f"{name}x@1"})), taking(session))
         assert taken.device == name
         answer = await store.heartbeat(name, {}, [])
-        assert [one.run for one in answer.held] == [name]
+        assert [owned.run for owned in answer.held] == [name]
 
     async def test_a_name_that_cannot_be_stored_is_refused_and_fails_no_other_commit(self, store: Store) -> None:
         for number, name in enumerate(("a\0b", "\ud800", "x\udfffy")):
@@ -459,7 +459,7 @@ class ValueTests(StoreTests):
                 PutRegister(name, 1, None),
             ]
             for place, write in enumerate(odd):
-                fine = [[PutRun(a_run(f"{number}{place}{one}"), None)] for one in range(6)]
+                fine = [[PutRun(a_run(f"{number}{place}{index}"), None)] for index in range(6)]
                 before = len(await store.find(Query())), len(await store.registers(""))
                 whole: list[Write] = [PutRegister(f"{number}/{place}", 1, None), write]
                 outcomes = await asyncio.gather(
@@ -470,7 +470,7 @@ class ValueTests(StoreTests):
                 )
                 refused = [outcome for outcome in outcomes if outcome is not None]
                 assert len(refused) <= 1
-                assert all(isinstance(one, ValueError) for one in refused), refused
+                assert all(isinstance(error, ValueError) for error in refused), refused
                 runs, registers = len(await store.find(Query())), len(await store.registers(""))
                 added_runs = isinstance(write, PutRun) and not refused
                 added_registers = 0 if refused else 1 + isinstance(write, PutRegister)
@@ -485,7 +485,7 @@ class ValueTests(StoreTests):
 
     async def test_texts_may_be_very_long(self, store: Store, session: Session) -> None:
         large = hard_to_compress(1_000_000) + "😀\0"
-        run = started(held_by(a_run(1, given={"x": large}), session))
+        run = started(held_by(a_run(1, input={"x": large}), session))
         await added(store, run, transitions.give_up(a_run(2), 3.0, "").changed(error=large))
         assert (await store.heartbeat(session.id, {"x": large}, [ProgressReport(run.id, 1, None, large)])).alive
         assert (await store.reports([run.id]))[run.id].tail == large
@@ -505,20 +505,20 @@ class ValueTests(StoreTests):
                 number,
                 replace(FLOW, heartbeat_timeout=min(max(value, 60.0), 1e9)),
                 at=value,
-                given={"x": value, "y": -value},
+                input={"x": value, "y": -value},
             )
             run = run.changed(not_before=value, waiting_since=value, due_at=value)
             await added(store, run)
-            found = await store.run(run.id)
-            assert found == run
-            for one in (found.created_at, found.not_before, found.waiting_since, found.due_at, found.input["x"]):
-                assert _bits(one) == _bits(value)
-            assert _bits(found.input["y"]) == _bits(-value)
+            stored = await store.run(run.id)
+            assert stored == run
+            for time in (stored.created_at, stored.not_before, stored.waiting_since, stored.due_at, stored.input["x"]):
+                assert _bits(time) == _bits(value)
+            assert _bits(stored.input["y"]) == _bits(-value)
             ended = transitions.cancel(run, value, "ann").changed(due_at=None)
             await store.commit([after(run, ended), PutRegister(f"a{number}", value, None), Notice(value, "info", "x")])
-            found = await store.run(run.id)
-            assert found == ended
-            assert _bits(found.ended_at) == _bits(value)
+            stored = await store.run(run.id)
+            assert stored == ended
+            assert _bits(stored.ended_at) == _bits(value)
             register = await store.register(f"a{number}")
             assert register is not None
             assert _bits(register.value) == _bits(value)
@@ -526,7 +526,7 @@ class ValueTests(StoreTests):
 
     async def test_whole_numbers_are_exact(self, store: Store) -> None:
         numbers = [0, -1, 2**31, 2**53 + 1, 2**63 - 1, 2**63, -(2**64), 10**100]
-        await store.commit([PutRegister("a", numbers, None), PutRun(a_run(1, given={"x": numbers}), None)])
+        await store.commit([PutRegister("a", numbers, None), PutRun(a_run(1, input={"x": numbers}), None)])
         runs = [a_run(2, priority=-1_000_000), a_run(3, priority=1_000_000)]
         await added(store, *runs)
         assert (await store.registers("a"))[0].value == numbers
@@ -548,7 +548,7 @@ class ValueTests(StoreTests):
                 runner.run(_keeps(store, history))
 
             try:
-                runner.run(joined(store, *(Session(f"{name}-{one}", name, 1.0) for name in DEVICES for one in (1, 2))))
+                runner.run(joined(store, *(Session(f"{name}-{n}", name, 1.0) for name in DEVICES for n in (1, 2))))
                 check()
                 assert runner.run(store.check()) == []
             finally:
@@ -594,9 +594,9 @@ class RegisterTests(StoreTests):
     async def test_only_none_removes_a_register(self, store: Store) -> None:
         empty: list[Any] = [0, False, "", [], {}, 0.0]
         await store.commit([PutRegister(f"e{number}", value, None) for number, value in enumerate(empty)])
-        found = await store.registers("e")
-        assert [register.value for register in found] == empty
-        assert [type(register.value) for register in found] == [type(value) for value in empty]
+        registers = await store.registers("e")
+        assert [register.value for register in registers] == empty
+        assert [type(register.value) for register in registers] == [type(value) for value in empty]
         await store.commit([PutRegister("e0", None, 1)])
         assert await store.register("e0") is None
         assert len(await store.registers("e")) == len(empty) - 1
@@ -647,23 +647,23 @@ class RegisterTests(StoreTests):
         for notice in notices[:3]:
             await store.commit([notice])
         await store.commit(notices[3:])
-        found = await store.notices()
-        assert [notice for _, notice in found] == notices
-        numbers = [number for number, _ in found]
+        numbered = await store.notices()
+        assert [notice for _, notice in numbered] == notices
+        numbers = [number for number, _ in numbered]
         assert numbers == sorted(set(numbers))
         assert numbers[0] > 0
-        assert await store.notices(after=numbers[3]) == found[4:]
-        assert await store.notices(after=numbers[3], limit=2) == found[4:6]
-        assert await store.notices(limit=1) == found[:1]
+        assert await store.notices(after=numbers[3]) == numbered[4:]
+        assert await store.notices(after=numbers[3], limit=2) == numbered[4:6]
+        assert await store.notices(limit=1) == numbered[:1]
         assert await store.notices(after=numbers[-1]) == []
 
     async def test_notices_can_be_read_for_one_run(self, store: Store) -> None:
         await added(store, a_run(1), a_run(2))
         notices = [Notice(float(number), "late", "x", f"r000{number % 2 + 1}", "kitchen") for number in range(6)]
         await store.commit([*notices, Notice(9.0, "info", "about no run")])
-        found = await store.notices(run="r0002")
-        assert [notice for _, notice in found] == notices[1::2]
-        assert await store.notices(run="r0002", after=found[0][0], limit=1) == found[1:2]
+        numbered = await store.notices(run="r0002")
+        assert [notice for _, notice in numbered] == notices[1::2]
+        assert await store.notices(run="r0002", after=numbered[0][0], limit=1) == numbered[1:2]
         assert await store.notices(run="r0009") == []
         assert len(await store.notices()) == 7
 
@@ -705,14 +705,14 @@ class LogTests(StoreTests):
     async def test_chunks_come_back_in_order_and_from_a_line_on(self, store: Store, other: Store) -> None:
         await added(store, a_run(1), a_run(2))
         run = a_run(1).id
-        one, two, three = a_chunk(1, 1, "a", "b"), a_chunk(1, 3, ODD), a_chunk(2, 1, "again", "")
-        await store.commit([put(run, two)])
-        await store.commit([put(run, three), Notice(1.0, "failed", "noted")])
-        await store.commit([put(run, one)])
-        assert await other.log(run) == [one, two, three]
-        assert await other.log(run, after=(1, 1)) == [one, two, three]
-        assert await other.log(run, after=(1, 2)) == [two, three]
-        assert await other.log(run, after=(1, 3)) == [three]
+        first, second, third = a_chunk(1, 1, "a", "b"), a_chunk(1, 3, ODD), a_chunk(2, 1, "again", "")
+        await store.commit([put(run, second)])
+        await store.commit([put(run, third), Notice(1.0, "failed", "noted")])
+        await store.commit([put(run, first)])
+        assert await other.log(run) == [first, second, third]
+        assert await other.log(run, after=(1, 1)) == [first, second, third]
+        assert await other.log(run, after=(1, 2)) == [second, third]
+        assert await other.log(run, after=(1, 3)) == [third]
         assert await other.log(run, after=(2, 2)) == []
         assert await other.log(a_run(2).id) == []
         assert await other.log("nobody\0") == []

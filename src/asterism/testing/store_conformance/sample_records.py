@@ -48,11 +48,11 @@ FAR = 1e12
 """A time after all others."""
 
 
-def a_run(number: int | str, flow: Workflow = FLOW, *, at: float | None = None, given: Any = None, **more: Any) -> Run:
+def a_run(number: int | str, flow: Workflow = FLOW, *, at: float | None = None, input: Any = None, **more: Any) -> Run:
     """Return the run ``r0001`` for 1, created at 1 s (or ``at``)."""
     run_id = f"r{number:04d}" if isinstance(number, int) else number
     now = at if at is not None else float(number) if isinstance(number, int) else 1.0
-    return transitions.create(run_id, flow, given or {}, by="tester", now=now, **more)
+    return transitions.create(run_id, flow, input or {}, by="tester", now=now, **more)
 
 
 def a_session(name: str = "kitchen-1", device: str = "kitchen", **more: Any) -> Session:
@@ -140,7 +140,7 @@ class Contents(NamedTuple):
 
     def comparable(self) -> Contents:
         """Without what differs between stores: the time of heartbeats, and the numbers of notices."""
-        sessions = {name: replace(one, beat_at=0.0) for name, one in self.sessions.items()}
+        sessions = {name: replace(session, beat_at=0.0) for name, session in self.sessions.items()}
         return self._replace(sessions=sessions, notices=[(0, notice) for notice in self.unnumbered_notices()])
 
 

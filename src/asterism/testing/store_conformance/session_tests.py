@@ -189,8 +189,8 @@ class HeartbeatTests(StoreTests):
         listed = {session.id: session.used for session in await store.sessions()}
         assert listed == {"kitchen-1": 2, "garage-1": 1}
         assert {session.id for session in await store.sessions(ended=True)} == {session.id for session in sessions}
-        assert {one.id: one.used for one in await store.sessions(device="garage")} == {"garage-1": 1}
-        assert {one.id for one in await store.sessions(ended=True, device="garage")} == {"garage-0", "garage-1"}
+        assert {session.id: session.used for session in await store.sessions(device="garage")} == {"garage-1": 1}
+        assert {session.id for session in await store.sessions(ended=True, device="garage")} == {"garage-0", "garage-1"}
         assert await store.sessions(device="attic\0") == []
         [run] = await store.take(offer(limit=1), taking(sessions[0]))
         assert (await session_in(store, "kitchen-1")).used == 3
@@ -220,7 +220,9 @@ class HeartbeatTests(StoreTests):
     async def test_heartbeats_at_the_same_time_all_count(self, store: Store, other: Store) -> None:
         sessions = [a_session(f"d{number}-1", f"d{number}") for number in range(10)]
         await joined(store, *sessions)
-        beats = [one.heartbeat(session.id, {}, []) for session in sessions for one in (store, other, store)]
+        beats = [
+            connection.heartbeat(session.id, {}, []) for session in sessions for connection in (store, other, store)
+        ]
         assert all(answer.alive for answer in await asyncio.gather(*beats))
         assert {session.revision for session in await store.sessions()} == {4}
 
@@ -296,7 +298,7 @@ class WatchTests(StoreTests):
             (kitchen, PutSession(known.changed(draining=True), known.revision)),
         ]
         for number, (topic, write) in enumerate(concerned):
-            watches = [one.watch(frozenset({topic, "another"})) for one in (store, other)]
+            watches = [connection.watch(frozenset({topic, "another"})) for connection in (store, other)]
             await (store, other)[number % 2].commit([PutRegister(f"a{number}", 1, None), write])
             for watch in watches:
                 assert await watch.wait(WAKE_TIMEOUT), (topic, number)

@@ -50,12 +50,12 @@ async def increment(store: Store, key: str, *, along: Callable[[], list[PutRun]]
 async def count(store: Store, name: str) -> None:
     """Five tasks increment one register, ten times each."""
 
-    async def one() -> None:
+    async def count_ten() -> None:
         for _ in range(10):
             await increment(store, "counted")
             say("counted")
 
-    await asyncio.gather(*(one() for _ in range(5)))
+    await asyncio.gather(*(count_ten() for _ in range(5)))
 
 
 async def work(store: Store, name: str) -> None:
@@ -77,7 +77,7 @@ async def work(store: Store, name: str) -> None:
 async def write(store: Store, name: str) -> None:
     """Commit batches of several writes, each of which can be verified, until killed."""
 
-    async def one(writer: str) -> None:
+    async def write_forever(writer: str) -> None:
         number = 0
         while True:
             data = f"{writer}.{number}".encode()
@@ -95,7 +95,7 @@ async def write(store: Store, name: str) -> None:
             say(run.id)
             number += 1
 
-    await asyncio.gather(*(one(f"{name}{writer}") for writer in range(WRITERS)))
+    await asyncio.gather(*(write_forever(f"{name}{writer}") for writer in range(WRITERS)))
 
 
 JOBS: dict[str, Callable[[Store, str], Awaitable[None]]] = {"count": count, "work": work, "write": write}
