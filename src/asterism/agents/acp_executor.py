@@ -18,6 +18,7 @@ from typing import Any
 from asterism.agents.agent_prompt import LONGEST_ANSWER, AgentAnswer, AgentFailed, agent_result, load_extra
 from asterism.base.text import clean, shorten
 from asterism.core.errors import AsterismError, DeviceUnavailable
+from asterism.core.json_values import JsonObject
 from asterism.core.run.run import Progress
 from asterism.execution.processes import CommandFailed
 from asterism.fleet.device.agent_work import AgentWork
@@ -317,10 +318,10 @@ class _Client:
 
     async def complete_elicitation(self, elicitation_id: str, **_: Any) -> None: ...
 
-    async def ext_method(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+    async def ext_method(self, method: str, params: JsonObject) -> JsonObject:
         raise self._acp.RequestError.method_not_found(method)
 
-    async def ext_notification(self, method: str, params: dict[str, Any]) -> None: ...
+    async def ext_notification(self, method: str, params: JsonObject) -> None: ...
 
     def _terminal(self, session_id: str, terminal_id: str) -> RunningCommand:
         if session_id != self.session or terminal_id not in self._actions.commands:
@@ -340,7 +341,7 @@ class _Client:
             raise self._acp.RequestError.invalid_request({"details": str(error)}) from error
 
 
-def _ending(command: RunningCommand) -> dict[str, Any]:
+def _ending(command: RunningCommand) -> JsonObject:
     return {"exit_code": command.exit_code, "signal": command.signal}
 
 
@@ -435,7 +436,7 @@ class _AgentProcess:
 
     # -- transport -----------------------------------------------------------------------------------------------------
 
-    async def send(self, message: dict[str, Any]) -> None:
+    async def send(self, message: JsonObject) -> None:
         try:
             if self._writer is None or self._running.done():
                 raise ConnectionResetError("the agent has ended")
@@ -445,7 +446,7 @@ class _AgentProcess:
             if "method" in message:  # an answer, in contrast, is dropped: nobody waits for it any more
                 raise
 
-    async def receive(self) -> dict[str, Any] | None:
+    async def receive(self) -> JsonObject | None:
         while not self._flooded:
             line = await self._lines.get()
             if line is None:

@@ -22,6 +22,7 @@ from typing import Any
 
 from asterism.api.scopes import ScopeMissing, allows, check_scopes, shown_need
 from asterism.core.errors import AsterismError
+from asterism.core.json_values import JsonObject
 from asterism.fleet.one_time_code import TYPED_BYTES, code_writes, new_secret, secret_hash
 from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.protocol import CREDENTIAL_KEYS, PutRegister, Register, Store, Write
@@ -96,7 +97,7 @@ class Credential:
         known = self.page_sha256 if self.kind == SESSION else None
         return known is not None and hmac.compare_digest(known, secret_hash(key))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         value = {name: getattr(self, name) for name in self.__slots__ if name not in ("id", "scopes")}
         value["scopes"] = sorted(self.scopes)
         return {name: part for name, part in value.items() if part is not None}

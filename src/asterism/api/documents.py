@@ -13,6 +13,7 @@ from dataclasses import field
 from typing import Annotated, Any, Generic, TypeVar, dataclass_transform
 
 from asterism.api.quick_dataclass import define
+from asterism.core.json_values import JsonObject
 
 Item = TypeVar("Item")
 
@@ -23,7 +24,7 @@ class Doc:
     def __init__(self, text: str, *examples: str) -> None:
         self.text, self.examples = text, examples
 
-    def __get_pydantic_json_schema__(self, core: Any, handler: Any) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(self, core: Any, handler: Any) -> JsonObject:
         schema = {**handler(core), "description": self.text}
         return {**schema, "examples": list(self.examples)} if self.examples else schema
 
@@ -37,8 +38,8 @@ class Document:
         define(cls, kw_only=True)
 
     @classmethod
-    def __get_pydantic_json_schema__(cls, core: Any, handler: Any) -> dict[str, Any]:
-        schema: dict[str, Any] = handler(core)
+    def __get_pydantic_json_schema__(cls, core: Any, handler: Any) -> JsonObject:
+        schema: JsonObject = handler(core)
         text = cls.__doc__ or ""
         if not text.startswith(f"{cls.__name__}("):  # that of a dataclass without a docstring
             handler.resolve_ref_schema(schema)["description"] = inspect.cleandoc(text)
@@ -225,7 +226,7 @@ class WaitingEdit(Document):
     notifications of the fleet (``escalates_to``)."""
 
     id: int
-    batch: dict[str, Any]
+    batch: JsonObject
     changes: Annotated[list[str], Doc("The edits as lines, with every field of a task that they add or change.")]
     at: float
     expires_at: float
@@ -336,7 +337,7 @@ class Plan(PlanHead):
     created_at: float
     changed_at: float
     ended: bool
-    params: dict[str, Any]
+    params: JsonObject
     tasks: list[PlanTask]
     dependencies: list[PlanDependency]
     orphaned: list[str]
@@ -361,9 +362,9 @@ class PlanCopy(Document):
     now: float
     paused: str | None
     policy: str
-    plan: dict[str, Any]
-    lock: dict[str, Any]
-    closed_cycles: list[dict[str, Any]]
+    plan: JsonObject
+    lock: JsonObject
+    closed_cycles: list[JsonObject]
     executing: dict[str, ExecutedTask]
     queued: int
 
@@ -375,7 +376,7 @@ class PlanEvent(Document):
     position: str
     at: float
     kind: str
-    fields: dict[str, Any] = field(default_factory=dict)
+    fields: JsonObject = field(default_factory=dict)
 
 
 class FleetEvent(Document):
@@ -384,14 +385,14 @@ class FleetEvent(Document):
 
     position: str
     kind: str
-    fields: dict[str, Any] = field(default_factory=dict)
+    fields: JsonObject = field(default_factory=dict)
 
 
-class Changes(Page[dict[str, Any]]):
+class Changes(Page[JsonObject]):
     """The events after a position. With ``reset`` there are none: read the plan again, and continue after
     ``position``."""
 
-    items: list[dict[str, Any]]
+    items: list[JsonObject]
     position: str
     reset: bool
 
@@ -404,8 +405,8 @@ class PlanVersion(Document):
     position: str
     author: str
     reason: str
-    edits: list[dict[str, Any]]
-    diff: dict[str, Any] | None
+    edits: list[JsonObject]
+    diff: JsonObject | None
     triggers: list[str]
     undoes: int | None
 
@@ -419,7 +420,7 @@ class RejectedEdit(Document):
     author: str
     reason: str
     triggers: list[str]
-    edits: list[dict[str, Any]] | None
+    edits: list[JsonObject] | None
     violations: list[Violation]
 
 
@@ -491,7 +492,7 @@ class Attempt(Document):
 class Task(PlanTask):
     """A task with everything that is known of it. ``definition`` is the task as an edit has it."""
 
-    definition: dict[str, Any]
+    definition: JsonObject
     executions: list[Attempt]
     story: list[StoryEntry]
 
@@ -549,10 +550,10 @@ class EditOutcome(Document):
     dry_run: bool
     version_before: int
     version: int
-    edits: list[dict[str, Any]]
+    edits: list[JsonObject]
     changes: Annotated[list[str], Doc("The edits as sentences.")]
     stopped: Annotated[list[str], Doc("Running tasks that it stops.")]
-    inverse: dict[str, Any] | None
+    inverse: JsonObject | None
     applied_by: str | None
     reopened: Annotated[bool, Doc("Whether the plan had ended: the edit opened it again.")] = False
     rests: Annotated[str | None, Doc("If no process runs the plan, and none will: how to resume it.")] = None
@@ -667,8 +668,8 @@ class Run(Document):
     cancelled: bool
     input: Any
     output: Any
-    previous_assignments: list[dict[str, Any]]
-    superseded: list[dict[str, Any]]
+    previous_assignments: list[JsonObject]
+    superseded: list[JsonObject]
     story: list[StoryEntry]
     traceparent: str | None = None
 
@@ -755,9 +756,9 @@ class Workflow(Document):
     call: str | None
     argv: list[str] | None
     shell: str | None
-    http: dict[str, Any] | None
-    agent: dict[str, Any] | None
-    env: dict[str, Any]
+    http: JsonObject | None
+    agent: JsonObject | None
+    env: JsonObject
     cwd: str | None
     description: str
     needs: list[str]
@@ -806,14 +807,14 @@ class Device(Document):
     quality: float
     rank: float | None
     battery: float | None
-    labels: dict[str, Any]
+    labels: JsonObject
     accepts: str | None
     draining: bool
     resting: str | None
     heartbeat_timeout: float
     joined_at: float
     last_heartbeat_at: float
-    profile: dict[str, Any]
+    profile: JsonObject
 
 
 class DeviceInvitation(Document):
@@ -889,7 +890,7 @@ class Schedule(Document):
 
     name: str
     workflow: str | None
-    input: dict[str, Any]
+    input: JsonObject
     priority: int | None
     device: str | None
     plan: str | None
@@ -935,7 +936,7 @@ class ScheduleDetails(Schedule):
     next_times: list[float]
     history: list[Tick]
     coordinator: str | None
-    params: dict[str, Any]
+    params: JsonObject
     text: str | None
     unowned: str | None
 
@@ -1065,7 +1066,7 @@ class Metrics(Document):
     JSON, each with its name, help and samples."""
 
     text: str
-    families: list[dict[str, Any]]
+    families: list[JsonObject]
 
 
 class Token(Document):

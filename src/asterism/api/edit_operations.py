@@ -10,6 +10,7 @@ from asterism.api import documents
 from asterism.api.documents import Doc
 from asterism.api.operation import Limit, Operation, Reason
 from asterism.api.quick_dataclass import Request
+from asterism.core.json_values import JsonObject
 
 if TYPE_CHECKING:
     from asterism.core.plan.edits import Edit
@@ -39,14 +40,14 @@ class _JsonEdits:
     """Edits are objects of a program or JSON; a server reads the JSON."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
-        return handler.generate_schema(list[dict[str, Any]])
+        return handler.generate_schema(list[JsonObject])
 
 
 Edits = Annotated[Sequence[Edit | Mapping[str, Any]], _JsonEdits(), Limit(max_length=MAX_EDITS)]
 """Edits, all or none, as objects or as JSON; docs/reference/edits.md has their forms."""
 
 
-def edits_json(edits: Iterable[Edit | Mapping[str, Any]]) -> list[dict[str, Any]]:
+def edits_json(edits: Iterable[Edit | Mapping[str, Any]]) -> list[JsonObject]:
     return [dict(edit) if isinstance(edit, Mapping) else edit.to_json() for edit in edits]
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from asterism.api import documents
 from asterism.api.device_operations import DeviceOperations
 from asterism.api.edit_operations import EditOperations
@@ -17,6 +15,7 @@ from asterism.api.schedule_operations import ScheduleOperations
 from asterism.api.series_operations import SeriesOperations
 from asterism.api.token_operations import TokenOperations
 from asterism.api.workflow_operations import WorkflowOperations
+from asterism.core.json_values import JsonObject
 
 
 class Operations(
@@ -67,5 +66,5 @@ class ServerOperations:
         needs="known",
         once=True,
     )
-    logout = Operation(AskServer, dict[str, Any], "Revoke the token of this client.", "POST /logout")
+    logout = Operation(AskServer, JsonObject, "Revoke the token of this client.", "POST /logout")
     metrics = Operation(AskServer, str, "Metrics of the fleet and its plans, as text.", "GET /metrics")

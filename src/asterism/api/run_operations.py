@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from asterism.api import documents
 from asterism.api.documents import Doc
 from asterism.api.operation import Limit, Name, Operation, Reason
 from asterism.api.quick_dataclass import Request
+from asterism.core.json_values import JsonObject
 
 MOST_AT_ONCE = 500
 """How many runs one answer lists, and on how many one request acts."""
@@ -64,7 +65,7 @@ class CreateRun(Request):
     """The terms of a run. ``near`` are devices that are preferred if they can execute it now."""
 
     workflow: Name
-    input: dict[str, Any] = field(default_factory=dict)
+    input: JsonObject = field(default_factory=dict)
     key: Annotated[Name | None, Doc("A second run with this key is not created; the first is returned.")] = None
     series: Name | None = None
     priority: Annotated[int | None, Limit(ge=-1_000_000, le=1_000_000)] = None
@@ -82,7 +83,7 @@ class CreateRuns(Request):
 
     creation: CreationId
     workflow: Name
-    inputs: Annotated[list[dict[str, Any]], Limit(max_length=BATCH)]
+    inputs: Annotated[list[JsonObject], Limit(max_length=BATCH)]
     before: Annotated[int, Limit(ge=0)]
     lines: Annotated[int, Limit(ge=0)]
     sha256: Annotated[str, Limit(min_length=64, max_length=64)]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from asterism.api import documents
 from asterism.api.documents import Doc
 from asterism.api.operation import Limit, Name, Operation, Reason
 from asterism.api.plan_operations import Includes
 from asterism.api.quick_dataclass import Request
+from asterism.core.json_values import JsonObject
 
 CatchUp = Literal["none", "last", "all"]
 Overlap = Literal["skip", "queue", "replace", "allow"]
@@ -37,8 +38,8 @@ class AddSchedule(Request):
     text: Annotated[str | None, Limit(max_length=LARGEST_FILE), Doc("The text of a plan file.")] = None
     file: Annotated[str, Limit(max_length=500), Doc("The name of the plan file, such as nightly.yaml.")] = ""
     includes: Includes = field(default_factory=dict)
-    params: Annotated[dict[str, Any], Doc("The parameters of the plan file.")] = field(default_factory=dict)
-    input: Annotated[dict[str, Any], Doc("The input of each run.")] = field(default_factory=dict)
+    params: Annotated[JsonObject, Doc("The parameters of the plan file.")] = field(default_factory=dict)
+    input: Annotated[JsonObject, Doc("The input of each run.")] = field(default_factory=dict)
     priority: Annotated[int | None, Limit(ge=-1_000_000, le=1_000_000)] = None
     device: Name | None = None
     cron: Annotated[str | None, Limit(max_length=200)] = None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from asterism.api import documents
 from asterism.api.documents import Doc
 from asterism.api.operation import Name, Operation, Reason
 from asterism.api.quick_dataclass import Request
+from asterism.core.json_values import JsonObject
 
 
 class ListWorkflows(Request):
@@ -21,7 +22,7 @@ class OneWorkflow(Request):
 class AddWorkflow(Request):
     """A workflow. If it differs from the latest version of its name, it becomes the next version."""
 
-    workflow: Annotated[dict[str, Any], Doc("Its fields, as `show_workflow` answers; those left out have defaults.")]
+    workflow: Annotated[JsonObject, Doc("Its fields, as `show_workflow` answers; those left out have defaults.")]
     reason: Reason = ""
 
 

@@ -30,6 +30,7 @@ from urllib.parse import urlsplit
 from asterism.base.http_answers import ACCEPTED, read_answer
 from asterism.base.startup import install_hint
 from asterism.core.errors import AsterismError
+from asterism.core.json_values import JsonObject
 
 if TYPE_CHECKING:
     import httpx
@@ -233,7 +234,7 @@ def is_temporary(status: int) -> bool:
     return status in (408, 425, 429) or status >= 500
 
 
-def problem_in(body: bytes) -> dict[str, Any]:
+def problem_in(body: bytes) -> JsonObject:
     """The document of a refusal; empty if the body is not a JSON object."""
     try:
         document = json.loads(body)

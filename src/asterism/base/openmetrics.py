@@ -13,7 +13,8 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import Any
+
+from asterism.core.json_values import JsonObject
 
 CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
@@ -71,7 +72,7 @@ class Family:
         order = sorted(self.samples.items(), key=lambda sample: (-_size(sample[1]), sample[0]))
         return replace(self, samples=dict(order[:most]))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """The family for programs that read JSON."""
         samples = [
             {"labels": dict(zip(self.labels, values, strict=True)), **_value_json(value)}
@@ -104,7 +105,7 @@ def _size(value: float | Histogram) -> float:
     return value.count if isinstance(value, Histogram) else value
 
 
-def _value_json(value: float | Histogram) -> dict[str, Any]:
+def _value_json(value: float | Histogram) -> JsonObject:
     if not isinstance(value, Histogram):
         return {"value": value}
     buckets = [

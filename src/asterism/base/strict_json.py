@@ -22,6 +22,8 @@ from functools import partial
 from math import isfinite
 from typing import Any
 
+from asterism.core.json_values import JsonObject
+
 MAX_DEPTH = 220
 """How deep a value may be nested: the limit of core/json_values.py, and the levels around it."""
 
@@ -72,7 +74,7 @@ def _parse_int(max_digits: int, text: str) -> int:
     return int(text)
 
 
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_keys(pairs: list[tuple[str, Any]]) -> JsonObject:
     members = dict(pairs)
     if len(members) != len(pairs):
         raise NotStrictJson("a key occurs twice")

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from asterism.core.json_values import JsonObject
+
 if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Span, SpanContext, Tracer
@@ -90,6 +92,6 @@ def set_error(span: Span, error: str) -> None:
     span.set_status(Status(StatusCode.ERROR, error[:LONGEST_ERROR]))
 
 
-def without_none(attributes: Mapping[str, Any]) -> dict[str, Any]:
+def without_none(attributes: Mapping[str, Any]) -> JsonObject:
     """Attributes that have a value."""
     return {name: value for name, value in attributes.items() if value is not None}

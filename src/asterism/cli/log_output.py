@@ -18,6 +18,7 @@ from asterism.base.text import clean, echo_data, json_text, short
 from asterism.cli.cli_context import ask_again, format_clock, note, refuse_options
 from asterism.cli.screen import Screen
 from asterism.core.attempt_log import LogLine, LogReader
+from asterism.core.json_values import JsonObject
 from asterism.core.run.run import Run
 from asterism.fleet.fleet import Fleet, attempt_number
 from asterism.report.log_text import log_text
@@ -53,7 +54,7 @@ class RunLine:
     attempt: int
     line: LogLine
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         line = self.line
         task = {} if self.task is None else {"task": self.task}
         return {"run": self.run, **task, "attempt": self.attempt, **line._asdict()}

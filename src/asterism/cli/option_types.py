@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from asterism.base.durations import InvalidDuration, parse_duration
+from asterism.core.json_values import JsonObject
 
 if TYPE_CHECKING:
     from asterism.core.plan.edit_rules import ApprovalRule, EditScope
@@ -143,7 +144,7 @@ def json_value(text: str) -> Any:
         raise click.BadParameter(f"{text[1:]} cannot be read: {error.strerror}.") from None
 
 
-def json_object(text: str) -> dict[str, Any]:
+def json_object(text: str) -> JsonObject:
     """``json_value``, restricted to objects."""
     document = json_value(text)
     if not isinstance(document, dict):

@@ -31,6 +31,7 @@ from asterism.compat.vocabulary import (
     refuse,
     refusing,
 )
+from asterism.core.json_values import JsonObject
 from asterism.core.plan import status as core
 from asterism.core.plan.apply import Applied
 from asterism.core.plan.constellation import Constellation
@@ -491,7 +492,7 @@ class DocumentedPlan(Analysis, JsonForm):
 
     # -- JSON ----------------------------------------------------------------------------------------------------------
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """The plan as JSON data. A result that JSON cannot hold is written as text, a condition by its name."""
         self._written[self.plan.version] = Outline.of(self.plan)
         while len(self._written) > KEPT_VERSIONS:

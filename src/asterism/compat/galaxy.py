@@ -36,6 +36,7 @@ from asterism.compat.vocabulary import (
     TaskPriority,
     TaskStatus,
 )
+from asterism.core.json_values import JsonObject
 
 
 class TaskConstellation(DocumentedPlan):
@@ -90,7 +91,7 @@ class ConstellationManager(PlanRegistry):
 
     list_constellations = PlanRegistry.listed
 
-    async def get_constellation_status(self, constellation_id: str) -> dict[str, Any] | None:
+    async def get_constellation_status(self, constellation_id: str) -> JsonObject | None:
         """Progress of a registered constellation; None if it is not registered."""
         return await self.status(constellation_id)
 
@@ -110,15 +111,15 @@ class TaskConstellationOrchestrator(PlanOrchestrator):
         device_assignments: Mapping[str, str] | None = None,
         assignment_strategy: str | None = None,
         metadata: Mapping[str, Any] | None = None,
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """Run a constellation to its end. Raises ValueError if it cannot run."""
         return await self.orchestrate(constellation, device_assignments, assignment_strategy, metadata)
 
-    async def execute_constellation(self, constellation: TaskConstellation) -> dict[str, Any]:
+    async def execute_constellation(self, constellation: TaskConstellation) -> JsonObject:
         """The same as ``orchestrate_constellation``; the pages on observers use this name."""
         return await self.orchestrate(constellation)
 
-    async def get_constellation_status(self, constellation: DocumentedPlan) -> dict[str, Any] | None:
+    async def get_constellation_status(self, constellation: DocumentedPlan) -> JsonObject | None:
         """Progress of a constellation that runs here; None if it does not."""
         return await self.status_of(constellation)
 

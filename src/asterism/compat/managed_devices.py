@@ -24,6 +24,7 @@ from asterism.compat.vocabulary import (
     member,
 )
 from asterism.core.errors import DeviceUnavailable
+from asterism.core.json_values import JsonObject
 from asterism.orchestrator.devices import Work
 from asterism.orchestrator.orchestrator import Orchestrator
 
@@ -156,7 +157,7 @@ class PlanRegistry:
         known = self._plans.get(plan_id)
         return None if known is None else known[0]
 
-    def listed(self) -> list[dict[str, Any]]:
+    def listed(self) -> list[JsonObject]:
         return [
             {
                 self.naming.id_key: plan_id,
@@ -169,7 +170,7 @@ class PlanRegistry:
             for plan_id, (live, metadata) in self._plans.items()
         ]
 
-    async def status(self, plan_id: str) -> dict[str, Any] | None:
+    async def status(self, plan_id: str) -> JsonObject | None:
         """Progress of a registered plan; None if it is not registered."""
         if plan_id not in self._plans:
             return None
@@ -188,7 +189,7 @@ class PlanRegistry:
 
     # -- devices -------------------------------------------------------------------------------------------------------
 
-    async def get_available_devices(self) -> list[dict[str, Any]]:
+    async def get_available_devices(self) -> list[JsonObject]:
         """The description of each connected device."""
         if self.device_manager is None:
             return []
@@ -244,7 +245,7 @@ class PlanRegistry:
         """How many tasks each device has."""
         return dict(Counter(task.target_device_id for task in live.get_all_tasks() if task.target_device_id))
 
-    def get_task_device_info(self, live: DocumentedPlan, task_id: str) -> dict[str, Any] | None:
+    def get_task_device_info(self, live: DocumentedPlan, task_id: str) -> JsonObject | None:
         """The description of a task's device; None if the task has no device or the device manager does not know it."""
         task = live.get_task(task_id)
         device = None if task is None else task.target_device_id
@@ -256,7 +257,7 @@ def _ids(tasks: Iterable[TaskStar]) -> list[str]:
     return [task.task_id for task in tasks]
 
 
-def _described(device: str, profile: Any) -> dict[str, Any]:
+def _described(device: str, profile: Any) -> JsonObject:
     kind = part_of(profile, "device_type") or part_of(profile, "os") or "unknown"
     return {
         "device_id": device,
@@ -267,12 +268,12 @@ def _described(device: str, profile: Any) -> dict[str, Any]:
     }
 
 
-def _round_robin(devices: list[dict[str, Any]], load: Counter[str]) -> Chooser:
+def _round_robin(devices: list[JsonObject], load: Counter[str]) -> Chooser:
     turns = itertools.cycle(device["device_id"] for device in devices)
     return lambda task: str(next(turns))
 
 
-def _capability_match(devices: list[dict[str, Any]], load: Counter[str]) -> Chooser:
+def _capability_match(devices: list[JsonObject], load: Counter[str]) -> Chooser:
     def choose(task: TaskStar) -> str:
         fitting = [device for device in devices if device["device_type"] == task.device_type]
         return str((fitting or devices)[0]["device_id"])
@@ -280,11 +281,11 @@ def _capability_match(devices: list[dict[str, Any]], load: Counter[str]) -> Choo
     return choose
 
 
-def _load_balance(devices: list[dict[str, Any]], load: Counter[str]) -> Chooser:
+def _load_balance(devices: list[JsonObject], load: Counter[str]) -> Chooser:
     return lambda task: str(min((device["device_id"] for device in devices), key=lambda device: load[device]))
 
 
-_STRATEGIES: dict[str, Callable[[list[dict[str, Any]], Counter[str]], Chooser]] = {
+_STRATEGIES: dict[str, Callable[[list[JsonObject], Counter[str]], Chooser]] = {
     "round_robin": _round_robin,
     "capability_match": _capability_match,
     "load_balance": _load_balance,

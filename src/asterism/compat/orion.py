@@ -37,6 +37,7 @@ from asterism.compat.vocabulary import (
     TaskPriority,
     TaskStatus,
 )
+from asterism.core.json_values import JsonObject
 
 OrionState = ConstellationState
 
@@ -93,7 +94,7 @@ class OrionManager(PlanRegistry):
 
     list_orions = PlanRegistry.listed
 
-    async def get_orion_status(self, orion_id: str) -> dict[str, Any] | None:
+    async def get_orion_status(self, orion_id: str) -> JsonObject | None:
         """Progress of a registered orion; None if it is not registered."""
         return await self.status(orion_id)
 
@@ -113,15 +114,15 @@ class TaskOrionOrchestrator(PlanOrchestrator):
         device_assignments: Mapping[str, str] | None = None,
         assignment_strategy: str | None = None,
         metadata: Mapping[str, Any] | None = None,
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """Run an orion to its end. Raises ValueError if it cannot run."""
         return await self.orchestrate(orion, device_assignments, assignment_strategy, metadata)
 
-    async def execute_orion(self, orion: TaskOrion) -> dict[str, Any]:
+    async def execute_orion(self, orion: TaskOrion) -> JsonObject:
         """The same as ``orchestrate_orion``; the pages on observers use this name."""
         return await self.orchestrate(orion)
 
-    async def get_orion_status(self, orion: DocumentedPlan) -> dict[str, Any] | None:
+    async def get_orion_status(self, orion: DocumentedPlan) -> JsonObject | None:
         """Progress of an orion that runs here; None if it does not."""
         return await self.status_of(orion)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from asterism.compat.vocabulary import TaskStatus
+from asterism.core.json_values import JsonObject
 from asterism.core.plan.node import descendants
 from asterism.core.plan.parallelism import Parallelism, parallelism
 
@@ -64,7 +65,7 @@ class Analysis:
         """The sum of the tasks' durations in seconds."""
         return sum(node.worked for node in self.plan.nodes.values() if node.ended_at is not None)
 
-    def get_parallelism_metrics(self) -> dict[str, Any]:
+    def get_parallelism_metrics(self) -> JsonObject:
         """L, W and W/L: in seconds when every task has ended, in tasks before that."""
         timed = self._documented.is_complete() and len(self.plan) > 0
         shape = parallelism(self.plan.nodes) if timed else _in_tasks(self.plan)
@@ -78,7 +79,7 @@ class Analysis:
             "max_width": shape.width,
         }
 
-    def get_statistics(self) -> dict[str, Any]:
+    def get_statistics(self) -> JsonObject:
         documented, plan = self._documented, self.plan
         shape = _in_tasks(plan)
         metrics = self.get_parallelism_metrics()

@@ -39,6 +39,7 @@ from asterism.compat.vocabulary import (
     TaskStatus,
     refusing,
 )
+from asterism.core.json_values import JsonObject
 from asterism.core.plan.assignment_lock import POLICIES
 from asterism.core.plan.constellation import ConstellationView
 from asterism.core.plan.node import Node
@@ -151,7 +152,7 @@ class Run:
         star = self.live.get_task(task_id)
         return star is not None and not star.is_terminal
 
-    async def to_the_end(self) -> dict[str, Any]:
+    async def to_the_end(self) -> JsonObject:
         plan = self.live.plan
         manual_progress.reopen(plan)
         plan.ended_at = None
@@ -388,7 +389,7 @@ class PlanOrchestrator:
         device_assignments: Mapping[str, str] | None = None,
         assignment_strategy: str | None = None,
         metadata: Mapping[str, Any] | None = None,
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """Run a plan to its end. Raises ValueError if it cannot run; a failed task is not an error. A plan that has run
         before may be run again: ended tasks stay, the others run.
 
@@ -497,7 +498,7 @@ class PlanOrchestrator:
             await core.run(star.plan)
         return _answer_of(star.node)
 
-    async def status_of(self, live: DocumentedPlan) -> dict[str, Any] | None:
+    async def status_of(self, live: DocumentedPlan) -> JsonObject | None:
         """Progress of a plan that runs here; None if it does not."""
         return await self.registry.status(live.plan_id)
 
@@ -507,7 +508,7 @@ class PlanOrchestrator:
         """Give every task that has not started a device, in one edit; see ConstellationManager and OrionManager."""
         return await self.registry.assign_devices_automatically(live, strategy, device_preferences)
 
-    async def get_available_devices(self) -> list[dict[str, Any]]:
+    async def get_available_devices(self) -> list[JsonObject]:
         """The description of each connected device."""
         return await self.registry.get_available_devices()
 

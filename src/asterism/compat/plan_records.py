@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict
 
 from asterism.compat import manual_progress
 from asterism.compat.vocabulary import DependencyType, ExecutionResult, TaskPriority, TaskStatus, member
+from asterism.core.json_values import JsonObject
 from asterism.core.plan import status as core
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class TaskStarSchema(_Model):
     priority: int | str | None = None
     timeout: float | None = None
     retry_count: int = 0
-    task_data: dict[str, Any] = {}
+    task_data: JsonObject = {}
     expected_output_type: str | None = None
     status: str | None = None
     result: Any = None
@@ -57,7 +58,7 @@ class TaskStarLineSchema(_Model):
     to_task_id: str
     dependency_type: str = "unconditional"
     condition_description: str | None = None
-    metadata: dict[str, Any] = {}
+    metadata: JsonObject = {}
 
 
 class _PlanSchema(_Model):
@@ -67,7 +68,7 @@ class _PlanSchema(_Model):
     state: str | None = None
     tasks: dict[str, TaskStarSchema] | list[TaskStarSchema] = []
     dependencies: dict[str, TaskStarLineSchema] | list[TaskStarLineSchema] = []
-    metadata: dict[str, Any] = {}
+    metadata: JsonObject = {}
 
 
 class TaskConstellationSchema(_PlanSchema):
@@ -84,7 +85,7 @@ class JsonForm(ABC):
     schema: ClassVar[type[BaseModel]]
 
     @abstractmethod
-    def to_dict(self) -> dict[str, Any]: ...
+    def to_dict(self) -> JsonObject: ...
 
     @classmethod
     @abstractmethod
@@ -120,7 +121,7 @@ class JsonForm(ABC):
         return cls.from_dict(schema.model_dump())
 
 
-def plan_to_dict(documented: DocumentedPlan) -> dict[str, Any]:
+def plan_to_dict(documented: DocumentedPlan) -> JsonObject:
     plan = documented.plan
     return {
         documented.naming.id_key: plan.id,
@@ -139,7 +140,7 @@ def plan_to_dict(documented: DocumentedPlan) -> dict[str, Any]:
     }
 
 
-def star_to_dict(star: TaskStar) -> dict[str, Any]:
+def star_to_dict(star: TaskStar) -> JsonObject:
     return {
         "task_id": star.task_id,
         "name": star.name,
@@ -176,7 +177,7 @@ def _result_to_dict(result: Any) -> Any:
     }
 
 
-def line_to_dict(line: TaskStarLine) -> dict[str, Any]:
+def line_to_dict(line: TaskStarLine) -> JsonObject:
     return {
         "line_id": line.line_id,
         "from_task_id": line.from_task_id,

@@ -27,7 +27,7 @@ from asterism.compat.vocabulary import (
     refuse,
     refusing,
 )
-from asterism.core.json_values import NOTHING
+from asterism.core.json_values import NOTHING, JsonObject
 from asterism.core.plan import status as core
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import CancelTask, Edit, UpdateTask
@@ -164,7 +164,7 @@ class TaskStar(JsonForm):
         priority: TaskPriority | int | str = TaskPriority.MEDIUM,
         timeout: float | None = None,
         retry_count: int = 0,
-        task_data: dict[str, Any] | None = None,
+        task_data: JsonObject | None = None,
         expected_output_type: str | None = None,
         config: TaskConfiguration | None = None,
     ) -> None:
@@ -273,7 +273,7 @@ class TaskStar(JsonForm):
         self.update(target_device_id=value)
 
     @property
-    def task_data(self) -> dict[str, Any]:
+    def task_data(self) -> JsonObject:
         """A copy; ``update_task_data`` changes it."""
         return own_copy(dict(self.node.task.data["task_data"]))  # type: ignore[no-any-return]
 
@@ -457,7 +457,7 @@ class TaskStar(JsonForm):
 
     # -- JSON ----------------------------------------------------------------------------------------------------------
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Everything as JSON data. A result that JSON cannot hold is written as text."""
         return plan_records.star_to_dict(self)
 

@@ -25,6 +25,7 @@ from asterism.compat.vocabulary import (
     member,
     refuse,
 )
+from asterism.core.json_values import JsonObject
 from asterism.core.plan.node_records import own_copy
 from asterism.core.plan.status import TaskStatus
 from asterism.core.plan.task import Dependency
@@ -249,7 +250,7 @@ class TaskStarLine(JsonForm):
         self._touch()
 
     @property
-    def metadata(self) -> dict[str, Any]:
+    def metadata(self) -> JsonObject:
         """A copy; ``update_metadata`` changes it."""
         return own_copy(dict(self._facts))  # type: ignore[no-any-return]
 
@@ -346,7 +347,7 @@ class TaskStarLine(JsonForm):
 
     # -- JSON ----------------------------------------------------------------------------------------------------------
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Everything as JSON data; a function by its name, under ``condition``."""
         return plan_records.line_to_dict(self)
 

@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 
 from asterism.core.errors import NotJson, TooLarge
 
+JsonObject = dict[str, Any]
+"""A JSON object: names and JSON values. It is free, such as the inputs of a task, or the written form of a record."""
+
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 """The empty object, shared and immutable."""
 
@@ -59,7 +62,7 @@ def is_large(value: Any) -> bool:
     return False
 
 
-def plain_object(value: Mapping[str, Any], where: str = "value") -> dict[str, Any]:
+def plain_object(value: Mapping[str, Any], where: str = "value") -> JsonObject:
     """As ``plain_json`` for an object; a flat one is copied at once. Raises NotJson."""
     if type(value) is dict and _NAMES.issuperset(map(type, value)) and _are_plain(value.values()):
         return value.copy()

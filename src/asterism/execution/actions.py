@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asterism.core.errors import TooLarge
-from asterism.core.json_values import SizeLimit
+from asterism.core.json_values import JsonObject, SizeLimit
 from asterism.execution import command_inputs, task_inputs
 from asterism.execution.command_inputs import InputVariable
 from asterism.execution.http_requests import RequestJudge, send_request
@@ -134,9 +134,9 @@ class Attempt:
             **self.identity(),
         }
 
-    def filled_request(self) -> dict[str, Any]:
+    def filled_request(self) -> JsonObject:
         """The request of the action, with its references and inputs filled in."""
-        request: dict[str, Any] = self.references().deep(dict(self.action.http or {}))
+        request: JsonObject = self.references().deep(dict(self.action.http or {}))
         request["url"] = task_inputs.fill_template(request["url"], self.resolved.inputs, task_inputs.url_quoted)
         return request
 

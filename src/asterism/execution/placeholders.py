@@ -22,6 +22,7 @@ from typing import Any
 
 from asterism.base.cel.cel_constants import NAMESPACES, with_constants
 from asterism.core.errors import AsterismError
+from asterism.core.json_values import JsonObject
 from asterism.core.plan.task import Task
 from asterism.execution.task_inputs import input_text, is_reference, refers_to_variable, url_quoted
 
@@ -133,7 +134,7 @@ def _fill_scalar(value: Any, scope: Scope) -> Any:
     return input_text(filled) if isinstance(filled, list | Mapping) and not is_reference(value) else filled
 
 
-def _fill_request(http: Mapping[str, Any], scope: Scope) -> dict[str, Any]:
+def _fill_request(http: Mapping[str, Any], scope: Scope) -> JsonObject:
     filled = dict(http)
     filled["url"] = _fill_template(http["url"], scope, _in_url)
     for part in ("headers", "params"):
@@ -146,14 +147,14 @@ def _fill_request(http: Mapping[str, Any], scope: Scope) -> dict[str, Any]:
     return filled
 
 
-def _fill_paths(files: Mapping[str, Any], scope: Scope) -> dict[str, Any]:
+def _fill_paths(files: Mapping[str, Any], scope: Scope) -> JsonObject:
     return {
         name: fill_text(value, scope) if isinstance(value, str) else [fill_text(path, scope) for path in value]
         for name, value in files.items()
     }
 
 
-def _fill_agent(agent: Mapping[str, Any], scope: Scope) -> dict[str, Any]:
+def _fill_agent(agent: Mapping[str, Any], scope: Scope) -> JsonObject:
     """The schema of the result stays as it is: braces have a meaning in patterns."""
     filled = {**agent, "description": fill_text(agent["description"], scope)}
     if "tips" in agent:
@@ -169,7 +170,7 @@ def variables(scope: Scope) -> dict[str, Any]:
     return named | {name: scope[name] for name in ("item", "index") if name in scope}
 
 
-def _fill_inputs(task: Task, scope: Scope) -> dict[str, Any]:
+def _fill_inputs(task: Task, scope: Scope) -> JsonObject:
     inputs = {name: fill_value(value, scope) for name, value in task.inputs.items()}
     if task.shell is None:
         return inputs

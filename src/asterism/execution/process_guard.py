@@ -36,10 +36,11 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from asterism.base import operating_system
 from asterism.core.errors import AsterismError, DeviceTrouble
+from asterism.core.json_values import JsonObject
 from asterism.execution import guard_main
 
 ANSWER_TIMEOUT = 60.0
@@ -79,7 +80,7 @@ class Launch:
     def file(self) -> str:
         return self.executable or self.argv[0]
 
-    def order(self) -> dict[str, Any]:
+    def order(self) -> JsonObject:
         """The launch as bytes, with the state of this process that a child inherits. Raises ValueError."""
         path = os.fsencode(self.file)
         folders = [] if os.path.dirname(path) else os.get_exec_path(self.environment)

@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 from asterism.base.secret_mask import Mask
 from asterism.core.errors import AsterismError
-from asterism.core.json_values import plain_json
+from asterism.core.json_values import JsonObject, plain_json
 
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}|\{\{|\}\}")
 
@@ -33,7 +33,7 @@ class MissingInput(AsterismError):
 class ResolvedInputs(NamedTuple):
     """The inputs and environment of one execution, and the mask for its output."""
 
-    inputs: dict[str, Any]
+    inputs: JsonObject
     environment: dict[str, str]
     mask: Mask
 

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from asterism.core.json_values import JsonObject
+
 if TYPE_CHECKING:
     from asterism.core.plan.constellation import Constellation
     from asterism.core.run.run import Run
@@ -40,7 +42,7 @@ class Extension(Protocol):
 class PlanPort(Protocol):
     """The functions of the module that stores plans, such as those of schedules."""
 
-    def plan_document(self, plan: Constellation, policy: str, by: str, /) -> dict[str, Any]:
+    def plan_document(self, plan: Constellation, policy: str, by: str, /) -> JsonObject:
         """A plan as a schedule keeps it. ``by`` is its author. Raises NotJson if another process could not execute a
         task of it."""
 

@@ -22,6 +22,7 @@ from weakref import WeakValueDictionary
 
 from asterism.base.clock import Clock
 from asterism.core.errors import AsterismError, NotJson, RunRefused
+from asterism.core.json_values import JsonObject
 from asterism.core.run import transitions
 from asterism.core.run.merge import own_story
 from asterism.core.run.run import Run
@@ -361,7 +362,7 @@ def blob_of(value: Any) -> str | None:
     return None
 
 
-async def put_large(store: Store, value: Any, inside: int) -> dict[str, Any] | None:
+async def put_large(store: Store, value: Any, inside: int) -> JsonObject | None:
     """Store a JSON value as a blob if its JSON has more than ``inside`` bytes. Returns the reference; None for a value
     that is small, or that cannot be written as JSON after all."""
     try:
@@ -371,7 +372,7 @@ async def put_large(store: Store, value: Any, inside: int) -> dict[str, Any] | N
     return await _put(store, text) if len(text) > inside else None
 
 
-async def _put(store: Store, text: str) -> dict[str, Any]:
+async def _put(store: Store, text: str) -> JsonObject:
     data = text.encode()
     return {"$blob": await store.put_blob(data), "size": len(data)}
 

@@ -19,6 +19,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from asterism.base.secret_mask import Mask, environment_mask
+from asterism.core.json_values import JsonObject
 from asterism.execution.processes import Commands
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.policy.device_policy import DevicePolicy
@@ -96,7 +97,7 @@ class Notifier:
                     return  # another coordinator delivers, too
                 revision = (revision or 0) + 1
 
-    async def _deliver(self, settings: Settings, notice: dict[str, Any]) -> bool:
+    async def _deliver(self, settings: Settings, notice: JsonObject) -> bool:
         """Deliver one notice to the command and to the address. Returns whether both succeeded."""
         mask = environment_mask((), self._policy.holds_secret)
         deliveries = []
@@ -108,7 +109,7 @@ class Notifier:
             deliveries.append(_deliver_to("the notification address", request(post, {}, self._policy, mask), mask))
         return all(await asyncio.gather(*deliveries))
 
-    async def _run(self, command: tuple[str, ...], notice: dict[str, Any]) -> None:
+    async def _run(self, command: tuple[str, ...], notice: JsonObject) -> None:
         program = self._policy.command(command[0])
         argv = [program.name if program is not None else command[0], *command[1:]]
         environment = {name: value for name, value in os.environ.items() if self._policy.passes(name)}

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from asterism.core.errors import AsterismError, NotJson, TooLarge, safe_repr
-from asterism.core.json_values import plain_json
+from asterism.core.json_values import JsonObject, plain_json
 from asterism.core.plan.constellation import Constellation
 from asterism.core.schedule.schedule import InvalidSchedule, Schedule
 from asterism.core.schedule.ticks import TickEntry, history_of, moved_to
@@ -125,7 +125,7 @@ class Schedules:
 
     def _document(
         self, name: str, plan: Constellation, text: str, file: str, policy: str, params: Mapping[str, Any] | None
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """A plan as the store keeps it for a schedule."""
         document = {**plan_port().plan_document(plan, policy, self._fleet.by), "text": text, "file": file}
         if params:
@@ -141,11 +141,11 @@ class Schedules:
         kept = await self._store.register(plan_key(name))
         return "" if kept is None else str(kept.value.get("text", ""))
 
-    async def _checked_input(self, name: str, run_input: Mapping[str, Any] | None) -> dict[str, Any]:
+    async def _checked_input(self, name: str, run_input: Mapping[str, Any] | None) -> JsonObject:
         what = f"the input of schedule {safe_repr(name)}"
         if run_input is not None and not isinstance(run_input, Mapping):
             raise NotJson(f"{what} must be an object of named values, not {safe_repr(run_input)}")
-        value: dict[str, Any] = plain_json(dict(run_input or {}), what)
+        value: JsonObject = plain_json(dict(run_input or {}), what)
         most = (await self._fleet.settings()).large
         size = len(json.dumps(value))
         if size > most:

@@ -9,7 +9,7 @@ from typing import Any
 from asterism.base.text import masked_url
 from asterism.core.attempt_log import DEFAULT_LIMIT
 from asterism.core.errors import AsterismError
-from asterism.core.json_values import RESULT_LIMIT, SizeLimit
+from asterism.core.json_values import RESULT_LIMIT, JsonObject, SizeLimit
 from asterism.core.run.placement import Weights
 from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.protocol import NOTIFIED, PutRegister, Store, Write, last_notice
@@ -99,7 +99,7 @@ class Settings:
         """How many bytes a blob of another store may have. An input may have several results, each up to ``most``."""
         return int(self.most) * RESULTS_PER_INPUT
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         return asdict(self)
 
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from asterism.core.errors import AsterismError
+from asterism.core.json_values import JsonObject
 from asterism.core.run.run import Grant, Owner
 from asterism.core.run.session import ABROAD, OPEN, REVOKED, RULE, device_name_problem, is_reserved, skeleton
 from asterism.fleet.device.membership import JOINED
@@ -329,7 +330,7 @@ class DeviceCredentials:
         """The token of a value that a device has stored."""
         return f"{name}.{size}.{self._code('blob', device, name, str(size))}"
 
-    def blob_of(self, device: str, token: object) -> dict[str, Any]:
+    def blob_of(self, device: str, token: object) -> JsonObject:
         """The reference to a stored value. Raises CredentialRefused."""
         words = token.split(".") if isinstance(token, str) else []
         if len(words) != 3 or not hmac.compare_digest(

@@ -32,6 +32,7 @@ from typing import Any
 from asterism.base import expressions
 from asterism.base.error_log import RecurringError
 from asterism.core.errors import AsterismError
+from asterism.core.json_values import JsonObject
 from asterism.core.run.run import ASSIGNED, Grant
 from asterism.core.run.session import OPEN, VIA, Session
 from asterism.core.run.workflow import SHORTEST_HEARTBEAT
@@ -421,7 +422,7 @@ class Gateway:
         return {}
 
 
-def _profile(body: Mapping[str, Any]) -> dict[str, Any]:
+def _profile(body: Mapping[str, Any]) -> JsonObject:
     profile = object_in(body, "profile")
     if len(profile) > LARGEST_PROFILE:
         raise InvalidMessage(f"a profile has at most {LARGEST_PROFILE} entries")

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from asterism.base.clock import BootClock, Clock, ServerClock
 from asterism.core.backoff import retry_delay
 from asterism.core.errors import AsterismError, InvalidWorkflow, NotJson
-from asterism.core.json_values import SizeLimit
+from asterism.core.json_values import JsonObject, SizeLimit
 from asterism.core.run.circuit_breaker import Completion
 from asterism.core.run.placement import Weights
 from asterism.core.run.run import Owner, Progress, Run
@@ -174,7 +174,7 @@ class GatewayConnection:
                 raise DeviceRevoked(f"{self.url} has revoked device {self.owner.device!r}") from None
             raise
 
-    async def _ask_steps(self, steps: list[dict[str, Any]]) -> list[Any]:
+    async def _ask_steps(self, steps: list[JsonObject]) -> list[Any]:
         """Send steps, and return their answers. If the message is not valid, each step is sent alone: one that cannot
         be sent does not take others with it."""
         try:
@@ -306,7 +306,7 @@ class GatewayConnection:
 
     async def take(self, order: TakeOrder) -> list[Run]:
         kinds = order.kinds()
-        body: dict[str, Any] = {
+        body: JsonObject = {
             "limit": min(order.limit, MOST_TAKEN),
             "free": min(order.free, MOST_TAKEN),
             "above": order.above,
@@ -335,7 +335,7 @@ class GatewayConnection:
 
         return await retry_on_conflict(attempt, patience=patience, tries=tries, clock=self.clock, chance=self._chance)
 
-    def _step_json(self, run_id: str, step: DeviceStep) -> dict[str, Any]:
+    def _step_json(self, run_id: str, step: DeviceStep) -> JsonObject:
         assert not isinstance(step, Refuse), "a gateway shows no run that is not granted"
         return step_json(step, self._tokens.get((run_id, step.grant.epoch)))
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 from asterism.core.attempt_log import LogChunk
 from asterism.core.errors import AsterismError, Fenced, RunRefused
+from asterism.core.json_values import JsonObject
 from asterism.core.run.run import Grant, Progress, RunStatus
 from asterism.fleet.device.functions import MOST_STEPS
 from asterism.fleet.device.owner_steps import (
@@ -152,7 +153,7 @@ def texts_in(body: Mapping[str, Any], name: str, most: int, longest: int = 600) 
     return [text_in({name: value}, name, longest) for value in values]
 
 
-def object_in(body: Mapping[str, Any], name: str) -> dict[str, Any]:
+def object_in(body: Mapping[str, Any], name: str) -> JsonObject:
     value = body.get(name, {})
     if not isinstance(value, dict):
         raise InvalidMessage(f"{name} must be an object")
@@ -190,9 +191,9 @@ _STEPS: Mapping[object, type[OwnerStep]] = {
 _NAMES = {kind: name for name, kind in _STEPS.items()}
 
 
-def step_json(step: OwnerStep, token: str | None) -> dict[str, Any]:
+def step_json(step: OwnerStep, token: str | None) -> JsonObject:
     """A step as data; ``token`` is that of its grant."""
-    data: dict[str, Any] = {"do": _NAMES[type(step)], "grant": token}
+    data: JsonObject = {"do": _NAMES[type(step)], "grant": token}
     for field in fields(step):
         value = getattr(step, field.name)
         if field.name == "progress":
@@ -225,7 +226,7 @@ def _step_value(data: Mapping[str, Any], field: Field[Any]) -> Any:
 # -- logs and reports --------------------------------------------------------------------------------------------------
 
 
-def log_json(log: PutLog | None) -> dict[str, Any] | None:
+def log_json(log: PutLog | None) -> JsonObject | None:
     if log is None:
         return None
     return {"chunks": [[chunk.first, chunk.value] for chunk in log.chunks], "drop": log.drop and list(log.drop)}
@@ -297,10 +298,10 @@ def _chunk_pieces(chunk: StoredChunk) -> Iterator[StoredChunk]:
     yield StoredChunk(chunk.epoch, first, LogChunk.from_json(first, blocks).line_count, blocks)
 
 
-def report_batches(reports: Iterable[tuple[ProgressReport, str]]) -> list[list[dict[str, Any]]]:
+def report_batches(reports: Iterable[tuple[ProgressReport, str]]) -> list[list[JsonObject]]:
     """Reports with the tokens of their grants as messages, at least one. The parts of a long log are in different
     messages."""
-    batches: list[list[dict[str, Any]]] = [[]]
+    batches: list[list[JsonObject]] = [[]]
     weight = 0
     for report, token in reports:
         parts: Sequence[PutLog | None] = [None] if report.log is None else log_parts(report.log)
@@ -314,7 +315,7 @@ def report_batches(reports: Iterable[tuple[ProgressReport, str]]) -> list[list[d
     return batches
 
 
-def report_json(report: ProgressReport, token: str) -> dict[str, Any]:
+def report_json(report: ProgressReport, token: str) -> JsonObject:
     progress = _progress_json(report.progress)
     return {"grant": token, "progress": progress, "tail": report.tail, "log": log_json(report.log)}
 
@@ -327,7 +328,7 @@ def parse_report(data: Mapping[str, Any], grant: Grant) -> ProgressReport:
 # -- replies -----------------------------------------------------------------------------------------------------------
 
 
-def reply_json(reply: HeartbeatReply, tokens: Sequence[str]) -> dict[str, Any]:
+def reply_json(reply: HeartbeatReply, tokens: Sequence[str]) -> JsonObject:
     held = [[*owned, token] for owned, token in zip(reply.held, tokens, strict=True)]
     return {"now": reply.now, "alive": reply.alive, "draining": reply.draining, "held": held}
 
@@ -341,7 +342,7 @@ def parse_reply(data: Mapping[str, Any]) -> tuple[HeartbeatReply, list[str]]:
 # -- errors ------------------------------------------------------------------------------------------------------------
 
 
-def error_json(error: Exception, run: str = "") -> dict[str, Any]:
+def error_json(error: Exception, run: str = "") -> JsonObject:
     """The error of a step, for the device that sent it."""
     if isinstance(error, RunRefused):
         kind = "unknown" if isinstance(error, UnknownRun) else "fenced" if isinstance(error, Fenced) else "refused"

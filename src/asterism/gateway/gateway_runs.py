@@ -15,7 +15,7 @@ from typing import Any
 
 from asterism.base.http_limits import RequestRefused
 from asterism.core.errors import AsterismError, Fenced, NotJson, RunRefused
-from asterism.core.json_values import plain_json
+from asterism.core.json_values import JsonObject, plain_json
 from asterism.core.run.run import COMPLETED, Grant, Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.owner_steps import Claim, Complete, Decline, Disown, OwnerStep, Start
@@ -172,7 +172,7 @@ class GrantedRuns:
             raise
 
 
-def checked_object(body: Any) -> dict[str, Any]:
+def checked_object(body: Any) -> JsonObject:
     """Raises InvalidMessage for what is not a JSON object."""
     if not isinstance(body, dict):
         raise InvalidMessage("a message is a JSON object")

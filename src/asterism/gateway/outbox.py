@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from asterism.base.private_file import write_private
+from asterism.core.json_values import JsonObject
 from asterism.gateway.gateway_messages import LARGEST_MESSAGE, STEPS_AT_ONCE, parse_error
 
 log = logging.getLogger("asterism.device")
@@ -32,7 +33,7 @@ class Outbox(Protocol):
 
     def remove(self, name: str) -> None: ...
 
-    def waiting(self) -> Iterator[tuple[str, dict[str, Any]]]:
+    def waiting(self) -> Iterator[tuple[str, JsonObject]]:
         """The messages by name, the oldest first."""
 
 
@@ -58,7 +59,7 @@ class FileOutbox:
         with contextlib.suppress(OSError):
             (self._folder / name).unlink()
 
-    def waiting(self) -> Iterator[tuple[str, dict[str, Any]]]:
+    def waiting(self) -> Iterator[tuple[str, JsonObject]]:
         try:
             names = [path for path in self._folder.iterdir() if path.suffix == ".json" and path.name[0] != "."]
         except OSError:
@@ -78,7 +79,7 @@ class MemoryOutbox:
     """An outbox in memory, for tests and simulations: a machine that crashes keeps its disk."""
 
     def __init__(self) -> None:
-        self._messages: dict[str, dict[str, Any]] = {}
+        self._messages: dict[str, JsonObject] = {}
         self._number = 0
 
     def put(self, message: Mapping[str, Any]) -> str | None:
@@ -90,27 +91,27 @@ class MemoryOutbox:
     def remove(self, name: str) -> None:
         self._messages.pop(name, None)
 
-    def waiting(self) -> Iterator[tuple[str, dict[str, Any]]]:
+    def waiting(self) -> Iterator[tuple[str, JsonObject]]:
         yield from list(self._messages.items())
 
 
 # -- step queue --------------------------------------------------------------------------------------------------------
 
 
-_Waiting = tuple[dict[str, Any], asyncio.Future[Any], int]
+_Waiting = tuple[JsonObject, asyncio.Future[Any], int]
 
 
 class StepQueue:
     """``ask`` sends a message with steps, and returns an answer for each."""
 
-    def __init__(self, ask: Callable[[list[dict[str, Any]]], Awaitable[list[Any]]]) -> None:
+    def __init__(self, ask: Callable[[list[JsonObject]], Awaitable[list[Any]]]) -> None:
         self._ask = ask
         self._waiting: list[_Waiting] = []
         self._sender: asyncio.Task[None] | None = None
         self._answered = asyncio.Event()  # set when no message is under way
         self._answered.set()
 
-    async def send(self, run_id: str, data: dict[str, Any], weight: int = 0) -> Any:
+    async def send(self, run_id: str, data: JsonObject, weight: int = 0) -> Any:
         """Send a step about a run, and return its answer. ``weight`` is how long its log and result are at most, in
         bytes. Raises what the answer says, and what ``ask`` raises."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

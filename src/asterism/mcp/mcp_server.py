@@ -29,6 +29,7 @@ from asterism import __version__
 from asterism.api.credentials import Credential
 from asterism.api.local.problem_statuses import error_detail, error_json, problem_json, request_violations
 from asterism.core.errors import AsterismError
+from asterism.core.json_values import JsonObject
 from asterism.core.plan.edits import EditWaits
 from asterism.mcp import mcp_approvals, mcp_resources, mcp_tasks
 from asterism.mcp.mcp_approvals import Context, Decision, Question
@@ -217,7 +218,7 @@ class _Handlers:
 
     # -- tasks -------------------------------------------------------------------------------------------------------
 
-    async def get_task(self, ctx: Context, params: mcp_tasks.TaskParams) -> dict[str, Any]:
+    async def get_task(self, ctx: Context, params: mcp_tasks.TaskParams) -> JsonObject:
         mcp_tasks.check_declared(ctx)
         work, caller = mcp_tasks.work_of(params.task_id), self.caller(ctx)
         aliases = await fleet_aliases(self._host.fleet)
@@ -225,13 +226,13 @@ class _Handlers:
             ctx, self._host, caller, work, lambda document: shown(result_of(document), aliases)
         )
 
-    async def update_task(self, ctx: Context, params: mcp_tasks.UpdateParams) -> dict[str, Any]:
+    async def update_task(self, ctx: Context, params: mcp_tasks.UpdateParams) -> JsonObject:
         mcp_tasks.check_declared(ctx)
         work, caller = mcp_tasks.work_of(params.task_id), self.caller(ctx)
         await mcp_tasks.update_task(ctx, self._host, caller, work, params.input_responses)
         return {}
 
-    async def cancel_task(self, ctx: Context, params: mcp_tasks.TaskParams) -> dict[str, Any]:
+    async def cancel_task(self, ctx: Context, params: mcp_tasks.TaskParams) -> JsonObject:
         mcp_tasks.check_declared(ctx)
         await mcp_tasks.cancel_task(self._host, self.caller(ctx), mcp_tasks.work_of(params.task_id))
         return {}

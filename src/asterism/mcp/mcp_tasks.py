@@ -28,6 +28,7 @@ from asterism.api.credentials import Credential
 from asterism.api.local.problem_statuses import error_detail
 from asterism.api.system import LocalSystem
 from asterism.core.errors import AsterismError
+from asterism.core.json_values import JsonObject
 from asterism.core.plan.edits import ApprovalGone
 from asterism.mcp import mcp_approvals
 from asterism.mcp.mcp_approvals import Context, Question
@@ -104,12 +105,12 @@ def has_tasks(ctx: Context) -> bool:
 def check_declared(ctx: Context) -> None:
     """Raises MCPError."""
     if not has_tasks(ctx):
-        required: dict[str, Any] = {"requiredCapabilities": {"extensions": {EXTENSION: {}}}}
+        required: JsonObject = {"requiredCapabilities": {"extensions": {EXTENSION: {}}}}
         message = f"this needs the extension {EXTENSION} in the capabilities of the request"
         raise MCPError(types.MISSING_REQUIRED_CLIENT_CAPABILITY, message, required)
 
 
-def task_json(work: Work, document: WorkDocument, status: str) -> dict[str, Any]:
+def task_json(work: Work, document: WorkDocument, status: str) -> JsonObject:
     times = (document.created_at, document.started_at, document.ended_at)
     return {
         "taskId": task_id(work),
@@ -129,14 +130,14 @@ def _state_text(document: WorkDocument) -> str:
     return f"plan {document.name!r} is {document.state_text}" + (f" ({counts})" if counts else "")
 
 
-def created_task(work: Work, document: WorkDocument) -> dict[str, Any]:
+def created_task(work: Work, document: WorkDocument) -> JsonObject:
     """The result of a call that goes on as a task."""
     return {"resultType": "task", **task_json(work, document, "working")}
 
 
 async def task_state(
     ctx: Context, host: McpHost, caller: Credential, work: Work, result_of: Callable[[Any], types.CallToolResult]
-) -> dict[str, Any]:
+) -> JsonObject:
     """The answer to ``tasks/get``. ``result_of`` makes the result of a call from the document of ended work."""
     document = await _read(host, caller, work)
     if document.ended:

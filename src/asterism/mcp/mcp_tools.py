@@ -24,6 +24,7 @@ from asterism.api.operation import Operation
 from asterism.api.scopes import allows
 from asterism.api.system import LocalSystem
 from asterism.base.http_limits import RequestRefused
+from asterism.core.json_values import JsonObject
 from asterism.core.plan.edits import EDITS, RemoveTaint
 from asterism.fleet.fleet import Fleet
 from asterism.mcp.mcp_approvals import ask_approval, find_question
@@ -296,7 +297,7 @@ TOOLS: Mapping[str, McpTool] = {
 
 # -- schemas -----------------------------------------------------------------------------------------------------------
 
-EDIT_SCHEMA: dict[str, Any] = {
+EDIT_SCHEMA: JsonObject = {
     "type": "object",
     "description": (
         'One edit: {"op": "add_task", "task": {"id": "lint", "argv": ["ruff", "check"]}}, '
@@ -326,7 +327,7 @@ def _model(tool: McpTool) -> type[BaseModel]:
 
 
 @cache
-def input_schema(tool: McpTool) -> dict[str, Any]:
+def input_schema(tool: McpTool) -> JsonObject:
     """The JSON schema of the arguments."""
     schema = _model(tool).model_json_schema()
     properties = schema.setdefault("properties", {})
@@ -338,7 +339,7 @@ def input_schema(tool: McpTool) -> dict[str, Any]:
 
 
 @cache
-def output_schema(tool: McpTool) -> dict[str, Any]:
+def output_schema(tool: McpTool) -> JsonObject:
     """The JSON schema of the answer."""
     return TypeAdapter(tool.answer or tool.operation.answer).json_schema(mode="serialization")
 

@@ -31,6 +31,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, Protocol
 
 from asterism.core.errors import AsterismError
+from asterism.core.json_values import JsonObject
 from asterism.core.run.session import OPEN
 from asterism.execution.large_values import call_apart
 from asterism.fleet.device.membership import store_identity
@@ -297,7 +298,7 @@ class Exchange:
 
     # -- the server --------------------------------------------------------------------------------------------------
 
-    async def answer(self, peer: str, message: Mapping[str, Any]) -> dict[str, Any]:
+    async def answer(self, peer: str, message: Mapping[str, Any]) -> JsonObject:
         """Answer a message of ``peer``, which the connection has authenticated. Raises PeerRefused."""
         _, feed, outgoing, ingest = await self._open()
         received = parse_message(message)
@@ -328,7 +329,7 @@ class Exchange:
         answer |= {"refused": ingested.refused, "reasons": reasons}
         return answer if received.asks is None else answer | await self._answer_questions(known, received)
 
-    async def _answer_questions(self, peer: Peer, received: Message) -> dict[str, Any]:
+    async def _answer_questions(self, peer: Peer, received: Message) -> JsonObject:
         """The runs that this store does not know, and our own questions."""
         for reason in await self._forgotten_runs.close_unknown(peer, received.unknown):
             log.warning("%s", reason)
@@ -377,7 +378,7 @@ class Exchange:
         *,
         wants: Mapping[str, int] | None = None,
         lacks: frozenset[str] = frozenset(),
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         store, feed, outgoing, _ = await self._open()
         cursor, _ = await read_cursor(self.fleet.store, peer)
         newest = await outgoing.newest()

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from asterism.base.strict_json import NotStrictJson, parse_strict
 from asterism.core.errors import safe_repr
+from asterism.core.json_values import JsonObject
 from asterism.core.run.peer_record_validation import problems_in
 from asterism.core.run.run import Run
 from asterism.peers.registry import PeerRefused
@@ -131,7 +132,7 @@ class Message:
     whole: bool = True
 
 
-def encode_record(number: int, by: str, run: Run) -> dict[str, Any]:
+def encode_record(number: int, by: str, run: Run) -> JsonObject:
     """A run as it is sent: without its key, which belongs to this store."""
     sent = run.changed(key=None)
     return {"number": number, "by": by, "run": row_codec.record_of(sent)}
@@ -341,7 +342,7 @@ def encode_message(message: Mapping[str, Any]) -> bytes:
     return "\n".join(json.dumps(line, separators=(",", ":"), allow_nan=False) for line in lines).encode("ascii")
 
 
-def decode_message(data: bytes) -> dict[str, Any]:
+def decode_message(data: bytes) -> JsonObject:
     """Raises NotStrictJson if the first line is not a message."""
     first, *lines = data.split(b"\n")
     message = parse_strict(first)

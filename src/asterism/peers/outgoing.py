@@ -6,9 +6,10 @@ A record that is too large for any message, or whose workflow is gone, is skippe
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from asterism.core.errors import InvalidWorkflow
+from asterism.core.json_values import JsonObject
 from asterism.core.run.merge import own_story
 from asterism.core.run.run import OWNED, Run
 from asterism.fleet.fleet import Fleet
@@ -42,12 +43,12 @@ class OutgoingBatch:
     anew: bool = False
     put_back: bool = False
     whole: bool = False
-    records: list[dict[str, Any]] = field(default_factory=list)
-    workflows: list[dict[str, Any]] = field(default_factory=list)
+    records: list[JsonObject] = field(default_factory=list)
+    workflows: list[JsonObject] = field(default_factory=list)
 
 
 class _WorkflowData(NamedTuple):
-    data: dict[str, Any]
+    data: JsonObject
     size: int
 
 
@@ -85,7 +86,7 @@ class Outgoing:
         news = [change for change in changes if whole or not _came_from(peer, change)]
         reports = await self._fleet.store.reports([change.run.id for change in news if change.run.status in OWNED])
         workflows: dict[tuple[str, int], _WorkflowData] = {}  # of this batch
-        records: list[dict[str, Any]] = []
+        records: list[JsonObject] = []
         size, upto = 0, after
         for change in changes:
             if whole or not _came_from(peer, change):

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Sequence
-from typing import Any
 
+from asterism.core.json_values import JsonObject
 from asterism.core.run.run import Run
 from asterism.peers.messages import MAX_REASON_CHARS, MAX_REASONS, IncomingRecord, printable
 from asterism.peers.registry import peer_key
@@ -183,7 +183,7 @@ async def _is_ingested(store: Store, theirs: Run) -> bool:
     return mine is not None and set(theirs.story[-1:]) <= set(mine.story)
 
 
-def _daily_count(register: Register | None, now: float) -> dict[str, Any]:
+def _daily_count(register: Register | None, now: float) -> JsonObject:
     """The number of notices of the current day, and its beginning. It restarts after a day, and if the clock was set
     back."""
     value = register.value if register is not None else {}

@@ -48,6 +48,7 @@ from asterism.base.rate_limit import RecentEvents
 from asterism.base.startup import install_hint
 from asterism.base.strict_json import NotStrictJson, parse_strict
 from asterism.core.errors import AsterismError
+from asterism.core.json_values import JsonObject
 from asterism.fleet.one_time_code import secret_hash
 from asterism.peers.exchange import Exchange
 from asterism.peers.invitations import DEFAULT_PORT, InvitationUsed, redeem
@@ -198,7 +199,7 @@ def _check_store(request: Request, peer: Peer) -> None:
         raise RequestRefused(403, f"only the store that is bound to {peer.name} may exchange blobs")
 
 
-def _parse_body(read: Callable[[bytes], Any], body: bytes) -> dict[str, Any]:
+def _parse_body(read: Callable[[bytes], Any], body: bytes) -> JsonObject:
     try:
         message = read(body)
     except NotStrictJson as error:
@@ -221,7 +222,7 @@ def _refused(status: int, sentence: str, retry_after: float | None = None) -> Re
     return _json_response(status, {"error": sentence}, headers)
 
 
-def _json_response(status: int, document: dict[str, Any], headers: dict[str, str] | None = None) -> Response:
+def _json_response(status: int, document: JsonObject, headers: dict[str, str] | None = None) -> Response:
     from starlette.responses import JSONResponse
 
     return JSONResponse(document, status, headers)

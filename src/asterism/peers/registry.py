@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from asterism.core.errors import AsterismError
+from asterism.core.json_values import JsonObject
 from asterism.core.run.session import ABROAD, ENDED, VIA, Session
 from asterism.store.optimistic_update import retry_on_conflict, try_commit
 from asterism.store.protocol import PutRegister, PutSession, Register, Store, Write
@@ -57,7 +58,7 @@ class Peer:
     heard_at: float | None = None
     skew: float | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """The value of its register."""
         data = asdict(self)
         del data["name"]

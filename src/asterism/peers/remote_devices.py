@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from asterism.core.json_values import JsonObject
 from asterism.core.run.run import ASSIGNED
 from asterism.core.run.session import ABROAD, ENDED, OPEN, Session
 from asterism.fleet import settings
@@ -40,7 +41,7 @@ _MAX_SECONDS = 1_000_000_000
 _ANNOUNCED = ("id", "device", "slots", "backlog", "accepts", "timeout", "draining")
 
 
-async def own_devices(store: Store) -> list[dict[str, Any]]:
+async def own_devices(store: Store) -> list[JsonObject]:
     """The devices of this store, as they are announced to a peer."""
     now = store.clock()
     return [

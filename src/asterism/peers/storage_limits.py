@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any, TypeVar
 
+from asterism.core.json_values import JsonObject
 from asterism.core.run.merge import own_assignments, own_result, own_story
 from asterism.core.run.peer_record_validation import LONGEST_TEXT, MAX_ENTRIES, MAX_NUMBER
 from asterism.core.run.run import Run, Superseded
@@ -170,7 +171,7 @@ def _last_results(results: tuple[Superseded, ...]) -> list[Superseded]:
 # -- the size of outgoing records --------------------------------------------------------------------------------------
 
 
-def sendable_record(number: int, by: str, run: Run) -> dict[str, Any]:
+def sendable_record(number: int, by: str, run: Run) -> JsonObject:
     """The record, shortened so that every peer accepts it, as far as possible."""
     run = _within_counts(run)
     sent = encode_record(number, by, run)
@@ -183,7 +184,7 @@ def sendable_record(number: int, by: str, run: Run) -> dict[str, Any]:
     return sent
 
 
-def _is_accepted(sent: dict[str, Any]) -> bool:
+def _is_accepted(sent: JsonObject) -> bool:
     if record_length(sent["run"]) <= MAX_RECORD_CHARS // 8:  # the worst case of JSON escapes
         return True
     return fits_message(sent) and encoded_size(sent) <= MAX_SENT_BYTES

@@ -27,7 +27,7 @@ from asterism.base.cel.cel_constants import with_constants
 from asterism.base.text import suggestion
 from asterism.base.yaml_lines import Mistake, YamlMapping, line_of, parse_yaml, read_text
 from asterism.core.errors import PlanError
-from asterism.core.json_values import NOTHING, plain_json
+from asterism.core.json_values import NOTHING, JsonObject, plain_json
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.plan_name import EACH_START, plan_names
 from asterism.core.plan.task import Task
@@ -315,7 +315,7 @@ class _PlanReader:
         raw = self.raw[task_id]
         template = _core_task(task_id, task, raw.value)
         try:
-            after: dict[str, dict[str, Any]] = {
+            after: dict[str, JsonObject] = {
                 source: {"on": on, "when": None if when is None else with_constants(when, scope)}
                 for source, (on, when) in sources.items()
             }

@@ -10,6 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Fiel
 from pydantic.json_schema import GenerateJsonSchema
 
 from asterism.base.durations import DURATION_PATTERN, parse_duration
+from asterism.core.json_values import JsonObject
 from asterism.core.plan.assignment_lock import LockPolicy
 from asterism.core.plan.group_elements import DEFAULT_ELEMENTS
 from asterism.execution.foreach_expansion import MAX_ELEMENTS
@@ -386,7 +387,7 @@ class _Untitled(GenerateJsonSchema):
         return False
 
 
-def json_schema() -> dict[str, Any]:
+def json_schema() -> JsonObject:
     """The JSON Schema of plan files, generated from the models."""
     schema = Plan.model_json_schema(by_alias=True, schema_generator=_Untitled)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "Asterism plan file"}

@@ -17,7 +17,7 @@ from typing import Any
 from asterism.base.text import describe_value, suggestion
 from asterism.base.yaml_lines import Mistake, YamlMapping, line_of, parse_yaml, plain_value, read_text
 from asterism.core.errors import NotJson
-from asterism.core.json_values import plain_json
+from asterism.core.json_values import JsonObject, plain_json
 from asterism.execution.task_inputs import is_reserved
 from asterism.planfile import models
 
@@ -136,7 +136,7 @@ def resolve(
     mistakes: list[Mistake],
     *,
     named: Collection[str] = (),
-) -> dict[str, Any]:
+) -> JsonObject:
     """The value of each parameter, as JSON. ``line`` is that of ``params`` in the plan file. ``named`` are all names
     in it: a value of a parameter whose declaration has a mistake is not one more mistake."""
     from_file, file_lines = _values_in_file(parameters.file, mistakes)
@@ -195,7 +195,7 @@ def _converted(text: str, kind: str) -> Any:
     return plain_value(text.strip())
 
 
-def _values_in_file(path: str | None, mistakes: list[Mistake]) -> tuple[dict[str, Any], dict[str, int]]:
+def _values_in_file(path: str | None, mistakes: list[Mistake]) -> tuple[JsonObject, dict[str, int]]:
     """The values in a file, and their lines."""
     if path is None:
         return {}, {}

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from asterism.base.durations import InvalidDuration
 from asterism.base.text import describe_value, suggestion
+from asterism.core.json_values import JsonObject
 from asterism.planfile import models
 from asterism.planfile.models import UNTAGGED, Part, Shape
 
@@ -130,7 +131,7 @@ def _root(error: Any) -> tuple[Part, ...]:
     return path[:index]
 
 
-def _without(value: dict[str, Any], paths: Iterable[tuple[Part, ...]]) -> dict[str, Any]:
+def _without(value: JsonObject, paths: Iterable[tuple[Part, ...]]) -> JsonObject:
     value = dict(value)
     for key, *rest in paths:
         if not rest:

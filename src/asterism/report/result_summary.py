@@ -13,7 +13,7 @@ from asterism.base.durations import format_duration
 from asterism.base.status_colours import DIM, tone
 from asterism.base.text import clean, json_text, plural, shorten
 from asterism.core.errors import error_text, truncate
-from asterism.core.json_values import plain_json
+from asterism.core.json_values import JsonObject, plain_json
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.node import Node, handler_of
 from asterism.core.plan.status import COMPLETED, ConstellationState, TaskStatus
@@ -144,7 +144,7 @@ def _path(path: tuple[str, ...]) -> str:
     return " → ".join([*path[:half], f"({len(path) - MOST_NAMES:,} more)", *path[-half:]])
 
 
-def result_json(result: Result) -> dict[str, Any]:
+def result_json(result: Result) -> JsonObject:
     """The result of a plan: its state, figures and tasks. Times are seconds since 1970. Secrets are masked."""
     plan, summary = result.plan, result.summary
     secrets = PlanMask(plan)
@@ -175,8 +175,8 @@ def result_json(result: Result) -> dict[str, Any]:
     }
 
 
-def _task(node: Node, reason: str, values: Mapping[str, Any], secrets: PlanMask) -> dict[str, Any]:
-    out: dict[str, Any] = {
+def _task(node: Node, reason: str, values: Mapping[str, Any], secrets: PlanMask) -> JsonObject:
+    out: JsonObject = {
         "status": str(node.status),
         "device": node.device,
         "attempts": node.attempts,

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
+from asterism.core.json_values import JsonObject
+
 STREAMS = (1, 2)
 """The file descriptors of standard output and standard error."""
 
@@ -47,7 +49,7 @@ class SeriesMetrics:
 
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(DESCRIPTIONS, 0))
     gauges: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: JsonObject = field(default_factory=dict)
     _written: dict[str, int] = field(default_factory=dict)
     """The counts that the totals of the file include already."""
     _observed: dict[str, set[int]] = field(default_factory=dict)
@@ -70,7 +72,7 @@ class SeriesMetrics:
     def add(self, name: str, number: int = 1) -> None:
         self.counts[name] += number
 
-    def to_json(self, total: Mapping[str, int]) -> dict[str, Any]:
+    def to_json(self, total: Mapping[str, int]) -> JsonObject:
         return {**self.facts, **self.counts, "total": dict(total), "series": dict(self.gauges)}
 
     def write(self, path: Path | None, prometheus: Path | None = None) -> None:
@@ -160,7 +162,7 @@ def _totals(path: Path) -> dict[str, int]:
     return {str(name): count for name, count in entries if type(count) is int and count >= 0}
 
 
-def _load(path: Path) -> dict[str, Any]:
+def _load(path: Path) -> JsonObject:
     """The content of the file; empty if it cannot be read."""
     try:
         data = json.loads(path.read_text("utf-8")) if _is_replaceable(path) else None

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from asterism.core.json_values import JsonObject
 from asterism.core.series.machine import Series
 
 
-def series_status(series: Series, now: float) -> dict[str, Any]:
+def series_status(series: Series, now: float) -> JsonObject:
     """A series as JSON, with its status and age."""
     status = "paused" if series.paused is not None else "active" if series.active is not None else "free"
     return {

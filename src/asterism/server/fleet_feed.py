@@ -23,6 +23,7 @@ from typing import Any
 
 from asterism.api.local.device_handlers import device_document
 from asterism.api.local.run_handlers import notice_document
+from asterism.core.json_values import JsonObject
 from asterism.core.run.run import Run
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.run_queries import labels_of, take_snapshot
@@ -51,7 +52,7 @@ class FleetFeed:
         self._task: asyncio.Task[None] | None = None
         self._listeners, self._left_at, self._beginning = 0, 0.0, asyncio.Lock()
         self._runs: dict[str, int] = {}
-        self._devices: dict[str, dict[str, Any]] = {}
+        self._devices: dict[str, JsonObject] = {}
         self._notices = 0
 
     async def events(self, after: str | None) -> Events:
@@ -88,7 +89,7 @@ class FleetFeed:
         try:
             while self._listeners or now() - self._left_at < KEPT_FOR:
                 await asyncio.sleep(LOOK_INTERVAL)
-                changes: list[tuple[str, dict[str, Any]]] = []
+                changes: list[tuple[str, JsonObject]] = []
                 with contextlib.suppress(StoreUnavailable):  # it comes back
                     changes = await self._changes()
                 if changes:
@@ -96,11 +97,11 @@ class FleetFeed:
         except Exception as error:
             await buffer.end(error)
 
-    def _numbered(self, kind: str, data: dict[str, Any]) -> tuple[int, bytes]:
+    def _numbered(self, kind: str, data: JsonObject) -> tuple[int, bytes]:
         self._number += 1
         return self._number, encode_event(f"{self._id}-{self._number}", kind, {**data, "kind": kind})
 
-    async def _changes(self) -> list[tuple[str, dict[str, Any]]]:
+    async def _changes(self) -> list[tuple[str, JsonObject]]:
         """What has changed since the last call. Everything is read before anything is remembered: if the store fails
         meanwhile, the next call finds the same changes."""
         fleet = self._fleet
@@ -124,6 +125,6 @@ class FleetFeed:
         return events
 
 
-def _run_event(run: Run, label: str | None) -> dict[str, Any]:
+def _run_event(run: Run, label: str | None) -> JsonObject:
     names = ("id", "workflow", "device", "epoch", "revision", "series", "started_at", "ended_at")
     return {**{name: getattr(run, name) for name in names}, "status": run.reported_status, "label": label}

@@ -25,12 +25,12 @@ import itertools
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from starlette.responses import Response
 
 from asterism.api.http_form import KeyReused, NotKept, OutcomeLost
 from asterism.base.http_limits import RequestRefused
+from asterism.core.json_values import JsonObject
 from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.protocol import PutRegister, Register, Store
 from asterism.store.store_errors import StoreError
@@ -131,7 +131,7 @@ class KeptAnswers:
 
     async def _keep(self, request: KeyedRequest, response: Response, secret: bool) -> None:
         """Keep an answer. If the store fails now, a repeat learns that the outcome is unknown, which is safe."""
-        value: dict[str, Any] = {"at": self.store.clock(), "sha256": request.sha256, "status": response.status_code}
+        value: JsonObject = {"at": self.store.clock(), "sha256": request.sha256, "status": response.status_code}
         if len(response.body) <= LARGEST_KEPT and not secret:
             value |= {"body": bytes(response.body).decode(), "media": response.media_type or "application/json"}
         with contextlib.suppress(StoreError):

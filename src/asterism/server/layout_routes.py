@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field
 
 from asterism.api.edit_operations import MAX_EDITS, READ
 from asterism.api.local.edit_handlers import batch_of_edits, check_size
+from asterism.core.json_values import JsonObject
 from asterism.core.plan.constellation import Constellation
 from asterism.durable.plan_history import plan_at
 from asterism.durable.stored_plans import read_plan
@@ -19,7 +20,7 @@ class LayoutQuery(BaseModel, extra="forbid"):
 
 
 class PlannedEdits(BaseModel, extra="forbid"):
-    edits: list[dict[str, Any]] = Field(max_length=MAX_EDITS)
+    edits: list[JsonObject] = Field(max_length=MAX_EDITS)
 
 
 class BentEdge(BaseModel):

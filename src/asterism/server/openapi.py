@@ -12,6 +12,7 @@ from pydantic.json_schema import JsonSchemaMode
 
 from asterism import __version__
 from asterism.api import documents
+from asterism.core.json_values import JsonObject
 from asterism.server.endpoint import Call, Endpoint, NoModel
 from asterism.server.problems import MEDIA_TYPE
 
@@ -39,7 +40,7 @@ PROBLEMS = {
 }
 
 
-def openapi_document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
+def openapi_document(endpoints: Sequence[Endpoint]) -> JsonObject:
     """The document of these endpoints."""
     described: dict[tuple[Any, JsonSchemaMode], None] = {(documents.Problem, "serialization"): None}
     for endpoint in endpoints:
@@ -48,7 +49,7 @@ def openapi_document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
     adapters: list[tuple[Any, JsonSchemaMode, TypeAdapter[Any]]]
     adapters = [(model, mode, TypeAdapter(model)) for model, mode in described]
     named, definitions = TypeAdapter.json_schemas(adapters, ref_template=REF)
-    paths: dict[str, dict[str, Any]] = {}
+    paths: dict[str, JsonObject] = {}
     for endpoint in endpoints:
         paths.setdefault(endpoint.full_path, {})[endpoint.method.lower()] = _operation(endpoint, named)
     return {
@@ -66,8 +67,8 @@ def openapi_document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
     }
 
 
-def _operation(endpoint: Endpoint, named: Any) -> dict[str, Any]:
-    operation: dict[str, Any] = {
+def _operation(endpoint: Endpoint, named: Any) -> JsonObject:
+    operation: JsonObject = {
         "operationId": endpoint.name or re.sub(r"\W+", "_", f"{endpoint.method.lower()} {endpoint.path}").strip("_"),
         "summary": endpoint.summary,
         "parameters": [
@@ -86,7 +87,7 @@ def _operation(endpoint: Endpoint, named: Any) -> dict[str, Any]:
     return operation
 
 
-def _answer(endpoint: Endpoint, named: Any) -> dict[str, Any]:
+def _answer(endpoint: Endpoint, named: Any) -> JsonObject:
     if endpoint.media != "application/json":
         return {"description": endpoint.summary, "content": {endpoint.media: {"schema": {"type": "string"}}}}
     if _is_document(endpoint.answer):
@@ -97,7 +98,7 @@ def _answer(endpoint: Endpoint, named: Any) -> dict[str, Any]:
     return {"description": endpoint.summary, "content": {"application/json": {"schema": {"type": "object"}}}}
 
 
-def _problems(endpoint: Endpoint) -> dict[str, Any]:
+def _problems(endpoint: Endpoint) -> JsonObject:
     """The problems that an endpoint may answer with."""
     content = {"content": {MEDIA_TYPE: {"schema": PROBLEM}}}
     problems = {status: {"description": text, **content} for status, text in PROBLEMS.items()}
@@ -114,7 +115,7 @@ def _problems(endpoint: Endpoint) -> dict[str, Any]:
     return problems
 
 
-def _query_parameters(query: type[BaseModel]) -> list[dict[str, Any]]:
+def _query_parameters(query: type[BaseModel]) -> list[JsonObject]:
     if query is NoModel:
         return []
     schema = query.model_json_schema(mode="validation")
@@ -138,7 +139,7 @@ def _is_document(answer: Any) -> bool:
 def openapi_endpoint(endpoints: Sequence[Endpoint]) -> Endpoint:
     """The endpoint that serves the document of these endpoints, itself included. The document is made when it is first
     asked for, beside the event loop: it takes a tenth of a second."""
-    made: dict[str, Any] = {}
+    made: JsonObject = {}
 
     async def answer(call: Call) -> Any:
         if not made:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from weakref import WeakValueDictionary
 
+from asterism.core.json_values import JsonObject
 from asterism.core.plan.constellation import Constellation
 from asterism.report.incremental_layout import Dependency, PlanLayout, fresh, updated
 from asterism.report.layout import Place
@@ -47,11 +48,11 @@ class PlanLayouts:
         self._size = 0
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    async def layout(self, name: str, plan: Constellation) -> dict[str, Any]:
+    async def layout(self, name: str, plan: Constellation) -> JsonObject:
         """The layout of a plan as JSON: places in pixels, centres of the boxes."""
         return {"version": plan.version, **layout_json(await self._layout(name, plan))}
 
-    async def layout_after(self, name: str, plan: Constellation, edited: Constellation) -> dict[str, Any]:
+    async def layout_after(self, name: str, plan: Constellation, edited: Constellation) -> JsonObject:
         """The layout that ``edited`` would have if it were the next version of the plan. It is not remembered."""
         after = await _computed(await self._layout(name, plan), *_shape(edited))
         return {"version": edited.version, **layout_json(after)}
@@ -100,7 +101,7 @@ def _laid_out(before: PlanLayout | None, tasks: Sequence[str], dependencies: Seq
     return fresh(tasks, dependencies) if before is None else updated(before, tasks, dependencies)
 
 
-def layout_json(layout: PlanLayout) -> dict[str, Any]:
+def layout_json(layout: PlanLayout) -> JsonObject:
     """A layout in pixels. ``edges`` has those dependencies that bend, with their bends."""
     first, last = layout.rows
     return {

@@ -8,6 +8,7 @@ from starlette.responses import JSONResponse, Response
 
 from asterism.api.local.problem_statuses import error_json, problem_json
 from asterism.base.http_limits import RequestRefused
+from asterism.core.json_values import JsonObject
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -24,7 +25,7 @@ def problem_of(error: Exception, where: str, plan: str | None = None) -> Respons
     return _response(error_json(error, where, plan), error.retry_after if isinstance(error, RequestRefused) else None)
 
 
-def _response(document: dict[str, Any], retry_after: float | None) -> Response:
+def _response(document: JsonObject, retry_after: float | None) -> Response:
     status, headers = document["status"], dict[str, str]()
     if status in (400, 401, 408, 411, 413, 429, 503):
         headers["connection"] = "close"  # or the rest of the request would be read to its end

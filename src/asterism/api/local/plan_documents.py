@@ -15,7 +15,7 @@ from asterism.api.local.plan_list_handlers import plan_summary
 from asterism.base.text import clean
 from asterism.core.errors import UnknownTask, error_text
 from asterism.core.history import Entry
-from asterism.core.json_values import plain_json
+from asterism.core.json_values import JsonObject, plain_json
 from asterism.core.plan.assignment_lock import EditCycle
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edit_rules import batch_cost
@@ -101,19 +101,19 @@ def plan_copy(stored: StoredPlan, now: float, results: bool) -> documents.PlanCo
     )
 
 
-def copied_plan(plan: Constellation, mask: PlanMask, values: Mapping[str, Any]) -> dict[str, Any]:
+def copied_plan(plan: Constellation, mask: PlanMask, values: Mapping[str, Any]) -> JsonObject:
     """The JSON form of a plan, masked; ``values`` are the masked results."""
     copied = plan.to_json()
     for item in copied["tasks"]:
         item.pop("value", None)
-    masked: dict[str, Any] = mask.shown(copied)
+    masked: JsonObject = mask.shown(copied)
     for item in masked["tasks"]:
         if item["task"]["id"] in values:
             item["value"] = plain_json(values[item["task"]["id"]], "a result")
     return masked
 
 
-def structure(plan: Constellation, stored: StoredPlan | None = None, *, results: bool = False) -> dict[str, Any]:
+def structure(plan: Constellation, stored: StoredPlan | None = None, *, results: bool = False) -> JsonObject:
     """The tasks and the dependencies of a plan. ``stored`` says which device has a running task and since when; None
     for a plan of the past."""
     mask, groups = PlanMask(plan), groups_of(plan)

@@ -28,6 +28,7 @@ from asterism.core.errors import (
     RunRefused,
     UnknownTask,
 )
+from asterism.core.json_values import JsonObject
 from asterism.core.plan.assignment_lock import CycleClaimed, CycleGone
 from asterism.core.plan.edits import ApprovalGone, EditWaits
 from asterism.core.run.run_label import InvalidTemplate
@@ -109,7 +110,7 @@ STATUSES: tuple[tuple[type[AsterismError], int, str], ...] = (
 """The status and the name of each error. The first class that matches counts."""
 
 
-def problem_json(status: int, detail: str, name: str | None = None, **more: Any) -> dict[str, Any]:
+def problem_json(status: int, detail: str, name: str | None = None, **more: Any) -> JsonObject:
     """A problem document."""
     return {
         "type": f"{PREFIX}{name}" if name is not None else "about:blank",
@@ -120,7 +121,7 @@ def problem_json(status: int, detail: str, name: str | None = None, **more: Any)
     }
 
 
-def error_json(error: Exception, where: str, plan: str | None = None) -> dict[str, Any]:
+def error_json(error: Exception, where: str, plan: str | None = None) -> JsonObject:
     """The problem document of an error. ``where`` is for the log; ``plan`` is the plan of the request."""
     if isinstance(error, RequestRefused):
         return problem_json(error.status, str(error))
@@ -170,11 +171,11 @@ def _more(error: Exception) -> Mapping[str, Any]:
     return {}
 
 
-def violation_json(edit: int | None, rule: str, message: str) -> dict[str, Any]:
+def violation_json(edit: int | None, rule: str, message: str) -> JsonObject:
     return {"edit": edit, "rule": rule, "message": clean(message)}
 
 
-def request_violations(error: ValidationError) -> list[dict[str, Any]]:
+def request_violations(error: ValidationError) -> list[JsonObject]:
     """What is wrong with the fields of a request."""
     return [
         violation_json(

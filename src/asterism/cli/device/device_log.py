@@ -16,6 +16,7 @@ from asterism.base.durations import format_age
 from asterism.base.text import clean, json_text, short, shorten
 from asterism.cli.cli_context import format_clock
 from asterism.core.errors import DeviceTrouble, DeviceUnavailable
+from asterism.core.json_values import JsonObject
 from asterism.core.run.outcomes import attempt_of
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.executor import Executor, RunWork
@@ -100,7 +101,7 @@ class _JsonFormatter(logging.Formatter):
     """The same as JSON, one object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        fields: dict[str, Any] = {
+        fields: JsonObject = {
             "at": round(record.created, 3),
             "level": record.levelname.lower(),
             "logger": record.name,

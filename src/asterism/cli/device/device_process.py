@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import click
 
@@ -27,6 +26,7 @@ from asterism.base.text import plural
 from asterism.cli.cli_context import print_json, run_interruptible, with_fleet
 from asterism.cli.device.device_log import LoggingExecutor, log_to_stderr
 from asterism.cli.user_files import allow_imports, find_device_policy
+from asterism.core.json_values import JsonObject
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.device.agent_work import AgentRunner
 from asterism.fleet.device.device_connection import DeviceAccess
@@ -100,7 +100,7 @@ async def _work(
     policy: DevicePolicy,
     about: Sequence[str],
     drain_for: float,
-) -> tuple[int, dict[str, Any]]:
+) -> tuple[int, JsonObject]:
     """Run a device until it has left. Returns the exit code, and what it was and did, for JSON. ``about`` is logged
     when it joins."""
     tune_gc()

@@ -8,7 +8,6 @@ import platform
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import urlsplit
 
 from rich.text import Text
@@ -19,6 +18,7 @@ from asterism.base.status_colours import DIM, tone
 from asterism.base.text import clean, plural
 from asterism.cli.cli_context import Answer, format_size, note, print_json
 from asterism.cli.screen import Cell, Column, table_of, wrapped
+from asterism.core.json_values import JsonObject
 from asterism.fleet.fleet import Fleet
 from asterism.peers import peer_client
 from asterism.peers.exchange import Exchange, SyncResult
@@ -123,7 +123,7 @@ class PeerStatus:
     expires_at: float | None
     usage: Usage = field(default_factory=Usage)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Without the hashes of secrets."""
         public = {name: value for name, value in self.peer.to_json().items() if not name.endswith("_sha256")}
         stored = {"stored": self.usage._asdict()}
@@ -196,7 +196,7 @@ def clock_note(name: str, skew: float) -> str:
 # -- syncs -------------------------------------------------------------------------------------------------------------
 
 
-def sync_json(peer: str, result: SyncResult, refusals: Sequence[Notice]) -> dict[str, Any]:
+def sync_json(peer: str, result: SyncResult, refusals: Sequence[Notice]) -> JsonObject:
     return {
         "peer": peer,
         "sent": result.sent,

@@ -23,6 +23,7 @@ from asterism.base.text import clean
 from asterism.cli.cli_context import note, options, print_json
 from asterism.cli.model_options import model_options
 from asterism.cli.option_types import duration, edit_filter, json_object, number_option, writable_file
+from asterism.core.json_values import JsonObject
 
 if TYPE_CHECKING:
     from asterism.api.documents import Drawing
@@ -326,7 +327,7 @@ edit_options = options(
 
 
 def edit_batch(
-    added: tuple[dict[str, Any], ...],
+    added: tuple[JsonObject, ...],
     removed: tuple[str, ...],
     dependents: str | None,
     file: str | None,

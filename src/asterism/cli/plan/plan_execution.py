@@ -30,6 +30,7 @@ from asterism.cli.plan.plan_watch import absent_devices, logs_to_show, taken_tex
 from asterism.cli.screen import Screen
 from asterism.cli.user_files import find_device_policy
 from asterism.core.errors import AlreadyRunning
+from asterism.core.json_values import JsonObject
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.status import ConstellationState
 from asterism.core.run.session import Session
@@ -228,7 +229,7 @@ def differences(old: Constellation, new: Constellation) -> str:
     return "; ".join(f"{join_names(names, MOST_NAMES)} {word}" for names, word in groups if names)
 
 
-def _outline(plan: Constellation) -> dict[str, Any]:
+def _outline(plan: Constellation) -> JsonObject:
     """Each task with its dependencies."""
     return {
         node.id: (node.task.to_json(), {source: edge.to_json() for source, edge in node.parents.items()})

@@ -47,6 +47,7 @@ from asterism.cli.plan.plan_context import (
     result_options,
 )
 from asterism.cli.user_files import OUTSIDE, allow_imports, editor_terms
+from asterism.core.json_values import JsonObject
 from asterism.core.plan.assignment_lock import POLICIES
 from asterism.core.plan.plan_name import EACH_START
 
@@ -420,7 +421,7 @@ def check(
     return 0
 
 
-def _findings_json(plan: str, plan_file: PlanFile | None, mistakes: Iterable[Mistake]) -> dict[str, Any]:
+def _findings_json(plan: str, plan_file: PlanFile | None, mistakes: Iterable[Mistake]) -> JsonObject:
     """What ``check`` found, for programs."""
     from dataclasses import asdict
 

@@ -29,6 +29,7 @@ from asterism.api.run_operations import BATCH
 from asterism.api.system import System
 from asterism.base.text import describe_value, json_text, plural
 from asterism.cli.cli_context import ask_again, note, out_of_reach
+from asterism.core.json_values import JsonObject
 from asterism.core.run.run_label import TextTemplate, key_template
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.bulk_creation import CreationMoved, InvalidInput
@@ -172,7 +173,7 @@ class _Creation:
         """Create the runs of a part, and print them. Raises ClickException with the number of a line that cannot be
         used."""
         numbers: list[int] = []
-        inputs: list[dict[str, Any]] = []
+        inputs: list[JsonObject] = []
         try:
             for number, line in enumerate(lines, self.lines + 1):
                 if line.strip():
@@ -200,7 +201,7 @@ class _Creation:
         self.runs += len(inputs)
         self.created += len(inputs) if batch is None else batch.created
 
-    async def _send(self, inputs: list[dict[str, Any]], lines: int, sha256: str) -> CreatedRuns | None:
+    async def _send(self, inputs: list[JsonObject], lines: int, sha256: str) -> CreatedRuns | None:
         """Create runs. If the answer is lost, asks how far the creation has come: they are created once, and None is
         returned if they exist. Raises CreationMoved."""
         new = self._new
@@ -280,7 +281,7 @@ def _print_runs(runs: Sequence[CreatedRun], as_json: bool) -> None:
 # -- lines -------------------------------------------------------------------------------------------------------------
 
 
-def parse_line(line: bytes, new: NewRuns) -> dict[str, Any]:
+def parse_line(line: bytes, new: NewRuns) -> JsonObject:
     """The input in a line. Raises InvalidLine."""
     try:
         text = line.decode("utf-8")
@@ -289,7 +290,7 @@ def parse_line(line: bytes, new: NewRuns) -> dict[str, Any]:
     return {**new.values, **(_json_object(text) if new.plain is None else {new.plain: text})}
 
 
-def _json_object(text: str) -> dict[str, Any]:
+def _json_object(text: str) -> JsonObject:
     try:
         value = json.loads(text, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:

@@ -13,6 +13,7 @@ import click
 
 from asterism.base.text import short
 from asterism.cli.cli_context import ask_again, note, print_json
+from asterism.core.json_values import JsonObject
 from asterism.core.run.run_label import TextTemplate, tidy_label
 from asterism.core.run.workflow import Workflow
 
@@ -28,7 +29,7 @@ async def create_run(
     system: System,
     *,
     wanted: str | Workflow,
-    run_input: dict[str, Any],
+    run_input: JsonObject,
     options: Mapping[str, Any],
     wait: bool,
     as_json: bool,

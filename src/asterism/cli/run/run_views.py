@@ -16,6 +16,7 @@ from asterism.base.text import clean, short, shorten
 from asterism.cli.cli_context import format_clock, format_size, format_time
 from asterism.cli.screen import Cell, Column, table, table_of, wrapped
 from asterism.core.errors import SENTENCE_ERRORS
+from asterism.core.json_values import JsonObject
 
 LONGEST = 300
 """How many letters of an input, output or reason to show."""
@@ -230,7 +231,7 @@ def _previous(run: Run, width: int | None) -> Iterator[Text]:
     if not run.previous_assignments:
         return
     yield from _heading("Previous assignments")
-    columns: dict[Column, Callable[[dict[str, Any]], Cell]] = {
+    columns: dict[Column, Callable[[JsonObject], Cell]] = {
         Column("  EPOCH", right=True): lambda past: str(past["epoch"]),
         Column("DEVICE", least=8): lambda past: past["device"],
         Column("SCORE", right=True): lambda past: "" if past["score"] is None else f"{past['score']:.2f}",

@@ -24,6 +24,7 @@ from asterism.cli.cli_context import (
     with_system,
 )
 from asterism.cli.option_types import Function, duration, number_option, object_option
+from asterism.core.json_values import JsonObject
 
 if TYPE_CHECKING:
     from asterism.api.documents import Page, Run
@@ -72,7 +73,7 @@ def runs() -> None:
 @fleet_options
 def create(
     workflow: str | None,
-    run_input: dict[str, Any] | None,
+    run_input: JsonObject | None,
     file: str | None,
     wait: bool,
     label: str | None,

@@ -9,6 +9,7 @@ import click
 from asterism.base.text import clean
 from asterism.cli.cli_context import Answer, CommandGroup, name_argument, on_system, reason_option
 from asterism.cli.option_types import duration_option, number_option, object_option, parameter_option
+from asterism.core.json_values import JsonObject
 
 if TYPE_CHECKING:
     from asterism.api.documents import ChangedSchedule
@@ -61,7 +62,7 @@ def schedule() -> None:
 @on_system()
 def add(
     name: str,
-    run_input: dict[str, Any] | None,
+    run_input: JsonObject | None,
     every: float | None,
     cron: str | None,
     path: str | None,

@@ -17,6 +17,7 @@ from asterism.cli.cli_context import (
     refuse_options,
 )
 from asterism.cli.option_types import capability_option, duration_option, json_value, number_option, pair_option, words
+from asterism.core.json_values import JsonObject
 from asterism.core.run.placement import STRATEGIES
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ def _made(name: str, fields: dict[str, Any]) -> Workflow:
     problem = request_url_problem(fields["url"]) if "url" in fields else None
     if problem is not None:
         raise click.BadParameter(problem, param_hint="--http")
-    http: dict[str, Any] = {
+    http: JsonObject = {
         key: fields.pop(key) for key in ("method", "body", "headers", "params", "expect") if key in fields
     }
     if "body" in http and "body_json" in fields:

@@ -22,6 +22,7 @@ from asterism.cli.series.series_context import (
     open_github_register,
     retry_options,
 )
+from asterism.core.json_values import JsonObject
 
 if TYPE_CHECKING:
     from asterism.series.github.sync import SyncService
@@ -240,7 +241,7 @@ async def _series_of_issue(service: SyncService, issue: int | None) -> frozenset
     return frozenset({name}) if name is not None and (selected is None or name in selected) else frozenset()
 
 
-def _place_of_issue(report: SyncReport, issue: int, only: frozenset[str] | None, observed: bool) -> dict[str, Any]:
+def _place_of_issue(report: SyncReport, issue: int, only: frozenset[str] | None, observed: bool) -> JsonObject:
     """The place of an issue: claimed, queued, left (it is closed), or none (it belongs to no selected series).
 
     A sync that only observes claims nothing, so its status is ``observed``."""
@@ -262,7 +263,7 @@ def _place_of_issue(report: SyncReport, issue: int, only: frozenset[str] | None,
     }
 
 
-def _print_report(report: SyncReport, place: dict[str, Any], selected: Sequence[str], as_json: bool) -> None:
+def _print_report(report: SyncReport, place: JsonObject, selected: Sequence[str], as_json: bool) -> None:
     """Problems go to standard error. ``selected`` are the series that were named."""
     for series in report.series:
         if series.problem:
@@ -290,7 +291,7 @@ def _print_report(report: SyncReport, place: dict[str, Any], selected: Sequence[
         click.echo("nothing was claimed or assigned: this is what a sync would do")
 
 
-def _exit_code(report: SyncReport, place: dict[str, Any] | None) -> int:
+def _exit_code(report: SyncReport, place: JsonObject | None) -> int:
     statuses = {series.status for series in report.series}
     for status, code in EXIT_CODES.items():
         if status in statuses:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from asterism.core.json_values import JsonObject
 from asterism.core.series.machine import Item, Series
 from asterism.series.series_status import series_status, why_not_promoted
 
@@ -57,7 +58,7 @@ def describe_active(series: Series, now: float) -> str:
     return f"{describe_issue(series.active)}{since}" + (f", by {series.by}" if series.by else "")
 
 
-def status_json(view: SeriesView, now: float) -> dict[str, Any]:
+def status_json(view: SeriesView, now: float) -> JsonObject:
     series = view.series
     if series is None:
         return {"series": view.name, "status": "unreadable", "error": view.problem}
@@ -145,7 +146,7 @@ def _note(series: Series) -> str:
     return "not promoted" if series.active is None and series.queue else ""
 
 
-def history_json(name: str, changes: Sequence[documents.SeriesChange]) -> dict[str, Any]:
+def history_json(name: str, changes: Sequence[documents.SeriesChange]) -> JsonObject:
     return {
         "series": name,
         "changes": [
@@ -188,6 +189,6 @@ def _series(state: documents.SeriesState | None) -> Series | None:
     return None if state is None else series_of(state)
 
 
-def _state(change: documents.SeriesChange) -> dict[str, Any] | None:
+def _state(change: documents.SeriesChange) -> JsonObject | None:
     series = _series(change.state)
     return None if series is None else series.to_document()

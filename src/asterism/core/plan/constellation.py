@@ -8,6 +8,7 @@ from typing import Any, NoReturn, Self
 
 from asterism.core.errors import DuplicateTask, EditRejected, InvalidTask, PlanError, Violation, error_text
 from asterism.core.history import Entry
+from asterism.core.json_values import JsonObject
 from asterism.core.plan import plan_codec, plan_end
 from asterism.core.plan.apply import Applied, apply
 from asterism.core.plan.diff import Outline
@@ -331,7 +332,7 @@ class Constellation(Graph):
         copied.origin = Outline.of(self)
         return copied
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """The plan with its progress, as JSON data with a schema version. Raises NotJson, with the task."""
         return plan_codec.encode(self)
 

@@ -26,7 +26,7 @@ from fnmatch import fnmatchcase
 from typing import Any, ClassVar, Self
 
 from asterism.core.errors import PlanError, Violation
-from asterism.core.json_values import NOTHING
+from asterism.core.json_values import NOTHING, JsonObject
 from asterism.core.plan.edit_trial import ADDED, LINKED, REPLACED, UNLINKED, Change, Trial, named_tasks, trial
 from asterism.core.plan.edits import EDITS, AddTask, Edit, EditBatch
 from asterism.core.plan.graph import Graph
@@ -83,7 +83,7 @@ class EditRule:
         """The fields of the rule, and the annotation of each."""
         return {field.name: str(field.type) for field in fields(cls) if field.init}  # type: ignore[arg-type]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         values = ((name, getattr(self, name)) for name in self.kinds())
         return {
             name: list(value) if type(value) is tuple else value
@@ -105,7 +105,7 @@ class EditRule:
         """The rule as a person writes it. Raises PlanError."""
         if text in cls.shorthands:
             return cls(**cls.shorthands[text])
-        kinds, data, rest = cls.kinds(), dict[str, Any](), text.strip()
+        kinds, data, rest = cls.kinds(), JsonObject(), text.strip()
         while rest or not data:
             name, _, rest = rest.partition("=")
             if kinds.get(name) == _WORD and name not in cls.known_words:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from asterism.core.errors import InvalidTask
+from asterism.core.json_values import JsonObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class EditorCost:
         ]
         return ", ".join([*parts, replayed] if self.replayed else parts)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """The fields that differ from their defaults."""
         return {field.name: value for field in fields(self) if (value := getattr(self, field.name)) != field.default}
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 from asterism.core.errors import AsterismError, InvalidTask
+from asterism.core.json_values import JsonObject
 from asterism.core.plan.task import Dependency, Task
 
 Key = str | tuple[str, str]
@@ -27,7 +28,7 @@ class AddTask:
     def names(self) -> tuple[Key, ...]:
         return (self.task.id,)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         return {"op": self.op, "task": self.task.to_json()}
 
     def __str__(self) -> str:
@@ -48,8 +49,8 @@ class RemoveTask:
     def names(self) -> tuple[Key, ...]:
         return (self.task_id,)
 
-    def to_json(self) -> dict[str, Any]:
-        out: dict[str, Any] = {"op": self.op, "task_id": self.task_id}
+    def to_json(self) -> JsonObject:
+        out: JsonObject = {"op": self.op, "task_id": self.task_id}
         return out if self.dependents is None else {**out, "dependents": self.dependents}
 
     def __str__(self) -> str:
@@ -70,7 +71,7 @@ class UpdateTask:
     def names(self) -> tuple[Key, ...]:
         return (self.task_id,)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         changed = Task(self.task_id).changed(self.changes)
         changes = {name: changed.field_to_json(name) for name in self.changes}
         return {"op": self.op, "task_id": self.task_id, "changes": changes}
@@ -109,7 +110,7 @@ class _DependencyTerms:
     def names(self) -> tuple[Key, ...]:
         return ((self.source, self.target), self.source, self.target)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         return {"op": self.op, **self.dependency.to_json()}
 
     def __str__(self) -> str:
@@ -149,7 +150,7 @@ class RemoveDependency:
     def names(self) -> tuple[Key, ...]:
         return ((self.source, self.target), self.source, self.target)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         return {"op": self.op, "source": self.source, "target": self.target}
 
     def __str__(self) -> str:
@@ -167,7 +168,7 @@ class CancelTask:
     def names(self) -> tuple[Key, ...]:
         return (self.task_id,)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         return {"op": self.op, "task_id": self.task_id, "reason": self.reason}
 
     def __str__(self) -> str:
@@ -185,7 +186,7 @@ class RemoveTaint:
     def names(self) -> tuple[Key, ...]:
         return ()
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         return {"op": self.op, "reason": self.reason}
 
     def __str__(self) -> str:
@@ -237,7 +238,7 @@ class EditBatch:
         listed = [*map(str, self.edits[:MOST_LISTED]), *([f"and {more:,} more edits"] if more > 0 else [])]
         return "; ".join(listed) or "nothing"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         out = {
             "edits": [edit.to_json() for edit in self.edits],
             "author": self.author,
@@ -334,7 +335,7 @@ class WaitingEdit:
     def decided(self, state: str, by: str, at: float, why: str = "", version: int | None = None) -> WaitingEdit:
         return replace(self, state=state, decided_by=by, decided_at=at, why=why, version=version)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         data = {field.name: getattr(self, field.name) for field in fields(self)}
         if self.escalated_at is None:  # so that an earlier version can read it
             del data["escalated_at"]

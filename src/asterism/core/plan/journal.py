@@ -38,7 +38,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from asterism.core.errors import AsterismError, EditRejected, InvalidTask, NotJson, RecordedError, Violation
-from asterism.core.json_values import plain_json
+from asterism.core.json_values import JsonObject, plain_json
 from asterism.core.plan.apply import Applied, apply
 from asterism.core.plan.assignment_lock import AssignmentLock, EditCycle
 from asterism.core.plan.constellation import Constellation
@@ -378,7 +378,7 @@ def _dequeued(plan: Constellation, task: str) -> Node:
 # -- the lock as JSON --------------------------------------------------------------------------------------------------
 
 
-def lock_to_json(lock: AssignmentLock) -> dict[str, Any]:
+def lock_to_json(lock: AssignmentLock) -> JsonObject:
     """The state of a lock: the open cycles, and the ends that wait for the next one."""
     return {
         "waiting": [list(end) for end in lock.waiting],
@@ -388,7 +388,7 @@ def lock_to_json(lock: AssignmentLock) -> dict[str, Any]:
     }
 
 
-def cycle_to_json(cycle: EditCycle) -> dict[str, Any]:
+def cycle_to_json(cycle: EditCycle) -> JsonObject:
     """A cycle, without the claim of an editor."""
     data = {
         "id": cycle.id,

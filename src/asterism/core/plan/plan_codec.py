@@ -20,7 +20,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
 from asterism.core.errors import DuplicateTask, NotJson, PlanError, RecordedError
-from asterism.core.json_values import NOTHING, plain_json
+from asterism.core.json_values import NOTHING, JsonObject, plain_json
 from asterism.core.plan.edits import Key
 from asterism.core.plan.graph import Graph
 from asterism.core.plan.joins import is_over
@@ -49,7 +49,7 @@ _IMMUTABLE_TYPES = frozenset({str, int, bool, type(None)})
 AnyGraph = TypeVar("AnyGraph", bound=Graph)
 
 
-def encode(graph: Graph) -> dict[str, Any]:
+def encode(graph: Graph) -> JsonObject:
     """See ``Constellation.to_json``. Rejected edits do not change the text."""
     return _encode(graph, _task_to_json)
 
@@ -59,7 +59,7 @@ def clone(graph: Graph, make: type[AnyGraph]) -> AnyGraph:
     return _decode(_encode(graph, _task_as_data), make)
 
 
-def _encode(graph: Graph, task_of: Callable[[Task], Any]) -> dict[str, Any]:
+def _encode(graph: Graph, task_of: Callable[[Task], Any]) -> JsonObject:
     nodes = sorted(graph.nodes.values(), key=lambda node: node.number)
     return {
         **encode_header(graph),
@@ -70,7 +70,7 @@ def _encode(graph: Graph, task_of: Callable[[Task], Any]) -> dict[str, Any]:
     }
 
 
-def encode_header(graph: Graph) -> dict[str, Any]:
+def encode_header(graph: Graph) -> JsonObject:
     """The fields of the plan as a whole, before its tasks."""
     return {
         "schema": SCHEMA,
@@ -89,7 +89,7 @@ def encode_header(graph: Graph) -> dict[str, Any]:
     }
 
 
-def encode_task(node: Node | NodeState) -> dict[str, Any]:
+def encode_task(node: Node | NodeState) -> JsonObject:
     return {"task": _task_to_json(node.task), **_progress(node)}
 
 
@@ -98,7 +98,7 @@ def encode_touched(touched: Iterable[tuple[Key, int]]) -> list[list[Any]]:
     return [[list(key) if isinstance(key, tuple) else key, version] for key, version in touched]
 
 
-def _task_to_json(task: Task) -> dict[str, Any]:
+def _task_to_json(task: Task) -> JsonObject:
     return plain_json(task.to_json(), f"task {task.id!r}")  # type: ignore[no-any-return]
 
 
@@ -108,7 +108,7 @@ def _task_as_data(task: Task) -> Task:
     return task if lasting and named and type(task) is Task else Task.from_json(_task_to_json(task))
 
 
-def _progress(node: Node | NodeState) -> dict[str, Any]:
+def _progress(node: Node | NodeState) -> JsonObject:
     values = _progress_of(node)
     if values == _INITIAL_PROGRESS:
         progress = {}
@@ -127,7 +127,7 @@ def _progress(node: Node | NodeState) -> dict[str, Any]:
     return progress
 
 
-def encode_dependency(dependency: Dependency, target: Node | NodeState) -> dict[str, Any]:
+def encode_dependency(dependency: Dependency, target: Node | NodeState) -> JsonObject:
     verdict = target.verdicts.get(dependency.source) if target.verdicts else None
     return dependency.to_json() if verdict is None else {**dependency.to_json(), "verdict": verdict}
 

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 from asterism.core.errors import error_text
 from asterism.core.history import step_time
+from asterism.core.json_values import JsonObject
 from asterism.core.plan.apply import Applied
 from asterism.core.plan.assignment_lock import AssignmentLock, EditCycle
 from asterism.core.plan.edits import AddDependency, AddTask, Edit, RemoveDependency, RemoveTask, UpdateTask
@@ -49,7 +50,7 @@ class Change(NamedTuple):
     data: Mapping[str, Any]
 
 
-def task_progress(node: Node) -> dict[str, Any]:
+def task_progress(node: Node) -> JsonObject:
     """The progress of a task, for a view."""
     return {
         "status": str(node.status),
@@ -147,7 +148,7 @@ def _edit_change(plan: Graph, applied: Applied) -> Change:
     )
 
 
-def structure_diff(plan: Graph, reverse: Iterable[Edit]) -> dict[str, Any]:
+def structure_diff(plan: Graph, reverse: Iterable[Edit]) -> JsonObject:
     """What an edit changed in the structure of a plan, all in all. ``reverse`` are the edits that revert its changes,
     in the order of these. A task that was removed and added again is ``changed``."""
     tasks: dict[str, bool] = {}  # whether it existed before
@@ -164,7 +165,7 @@ def structure_diff(plan: Graph, reverse: Iterable[Edit]) -> dict[str, Any]:
         else:
             assert isinstance(edit, RemoveDependency)  # apply needs no other edit to revert one
             dependencies.setdefault((edit.source, edit.target), None)
-    out: dict[str, Any] = {"added": [], "removed": [], "changed": [], "linked": [], "unlinked": [], "relinked": []}
+    out: JsonObject = {"added": [], "removed": [], "changed": [], "linked": [], "unlinked": [], "relinked": []}
     for task, existed in tasks.items():
         if task in plan.nodes:
             out["changed" if existed else "added"].append(task)

@@ -9,7 +9,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from asterism.core.errors import FieldProblem, InvalidTask, NotJson
-from asterism.core.json_values import NOTHING
+from asterism.core.json_values import NOTHING, JsonObject
 
 
 class Priority(IntEnum):
@@ -142,9 +142,9 @@ class Task:
             raise InvalidTask(f"task {self.id!r}: the update changes nothing; name at least one field")
         return replace(self, **changes)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """The fields that differ from their defaults. Raises NotJson for a callable without an import path."""
-        out: dict[str, Any] = {"id": self.id}
+        out: JsonObject = {"id": self.id}
         for name, default in TASK_DEFAULTS.items():
             value = getattr(self, name)
             if value != default:
@@ -418,8 +418,8 @@ class Dependency:
         """What the target needs, as a clause: ``it needs 'build' to succeed``."""
         return f"it needs {self.source!r} to {_OUTCOME_VERBS[self.on]}"
 
-    def to_json(self) -> dict[str, Any]:
-        out: dict[str, Any] = {"source": self.source, "target": self.target, "on": self.on}
+    def to_json(self) -> JsonObject:
+        out: JsonObject = {"source": self.source, "target": self.target, "on": self.on}
         if self.when is not None:
             out["when"] = self.when
         if self.handled:

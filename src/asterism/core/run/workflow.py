@@ -12,7 +12,7 @@ from typing import Any
 
 from asterism.core.backoff import retry_delay
 from asterism.core.errors import FieldProblem, InvalidTask, InvalidWorkflow, safe_repr
-from asterism.core.json_values import NOTHING, plain_json
+from asterism.core.json_values import NOTHING, JsonObject, plain_json
 from asterism.core.plan.task import ACTIONS, AGENT_NEEDS, Task, capabilities, import_path
 from asterism.core.run.placement import STRATEGIES
 
@@ -104,10 +104,10 @@ class Workflow:
             agent=self.agent,
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """The fields that differ from their defaults. Raises NotJson for a callable without an import path, and for
         values in ``http`` or ``env`` that are not JSON."""
-        out: dict[str, Any] = {"name": self.name}
+        out: JsonObject = {"name": self.name}
         for name, default in DEFAULTS.items():
             value = getattr(self, name)
             if value is None or value == default:
@@ -137,7 +137,7 @@ class Workflow:
             raise InvalidWorkflow(f"workflow {safe_repr(flow.name)}: no such field: {unknown}")
         return flow
 
-    def to_record(self) -> dict[str, Any]:
+    def to_record(self) -> JsonObject:
         """``to_json`` with the names of fields that stores, backups and peers use."""
         return {STORED_NAMES.get(name, name): value for name, value in self.to_json().items()}
 

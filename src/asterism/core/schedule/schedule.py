@@ -12,7 +12,7 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any
 
 from asterism.core.errors import AsterismError, safe_repr
-from asterism.core.json_values import NOTHING, plain_json
+from asterism.core.json_values import NOTHING, JsonObject, plain_json
 
 CATCH_UP = ("none", "last", "all")
 """What happens with missed ticks: none is created, only the last one, or all of them."""
@@ -97,9 +97,9 @@ class Schedule:
     def changed(self, **changes: Any) -> Schedule:
         return replace(self, **changes)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """The fields that differ from their defaults."""
-        out: dict[str, Any] = {"schema": SCHEMA, "name": self.name}
+        out: JsonObject = {"schema": SCHEMA, "name": self.name}
         for name, default in DEFAULTS.items():
             value = getattr(self, name)
             if value != default:

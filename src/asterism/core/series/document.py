@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from asterism.core.errors import AsterismError, safe_repr
+from asterism.core.json_values import JsonObject
 
 if TYPE_CHECKING:
     from asterism.core.series.machine import Series
@@ -52,7 +53,7 @@ _TEXTS = ("claim", "by", "paused")
 _SOMETIMES = {*_TIMES, *_TEXTS, "lease", "leases", "forced"}
 
 
-def encode(series: Series, form: Form) -> dict[str, Any]:
+def encode(series: Series, form: Form) -> JsonObject:
     """The document of a series."""
     sometimes = {
         key: getattr(series, _KEYS.get(key, key)) for key in ("since", "claim", "by", "lease", "lease_until", "paused")
@@ -74,7 +75,7 @@ def encode(series: Series, form: Form) -> dict[str, Any]:
     }
 
 
-def decode(data: object, form: Form) -> dict[str, Any]:
+def decode(data: object, form: Form) -> JsonObject:
     """The fields of a series. Raises UnreadableSeries for anything that ``encode`` would not write: a missing field
     must not read as a free series, and an unknown field would be lost with the next change."""
     if not isinstance(data, Mapping):
@@ -157,7 +158,7 @@ def parse_text(text: str, name: str) -> Any:
         raise UnreadableSeries(f"the state of series {name} is not JSON: {safe_repr(text)}") from None
 
 
-def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _each_once(pairs: list[tuple[str, Any]]) -> JsonObject:
     """Refuse a duplicate key: readers would differ about its value."""
     fields = dict(pairs)
     if len(fields) != len(pairs):

@@ -30,6 +30,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from asterism.core.history import step_time
+from asterism.core.json_values import JsonObject
 from asterism.core.series.document import (
     ISSUES,
     LONGEST_LEASE,
@@ -251,7 +252,7 @@ class Series:
 
     # -- written down --------------------------------------------------------------------------------------------------
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """The form for runs, which stores keep."""
         return encode(self, RUNS)
 
@@ -261,7 +262,7 @@ class Series:
         free series, and an unknown field would be lost with the next change."""
         return cls(**decode(data, RUNS))
 
-    def to_document(self) -> dict[str, Any]:
+    def to_document(self) -> JsonObject:
         """The form for issues, which people read."""
         return encode(self, ISSUES)
 
@@ -332,7 +333,7 @@ class Series:
 _NO_ACTIVE_ITEM: dict[str, Any] = dict.fromkeys(("active", "since", "claim_id", "by", "lease", "lease_until"))
 
 
-def _first_of_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _first_of_each(pairs: list[tuple[str, Any]]) -> JsonObject:
     """The first non-null value of each key: of a duplicate key, an active issue wins over null."""
     return {key: value for key, value in reversed(pairs) if value is not None}
 

@@ -18,6 +18,7 @@ from typing import Any
 from asterism.base import expressions
 from asterism.base.clock import new_id
 from asterism.core.errors import AsterismError
+from asterism.core.json_values import JsonObject
 from asterism.core.plan.task import AGENT_NEEDS
 from asterism.core.run.session import Session, device_name_problem
 from asterism.core.run.workflow import SHORTEST_HEARTBEAT
@@ -292,7 +293,7 @@ class DeviceAgent:
         self.lease.renewal_due.set()
         self.claimer.wake()
 
-    def _profile(self) -> dict[str, Any]:
+    def _profile(self) -> JsonObject:
         """Measure the profile for a heartbeat, and act on it: rest, or take work again."""
         rested = self.acceptance.resting
         profile = self.acceptance.measure(self.health.suspended, len(self.worker.held))

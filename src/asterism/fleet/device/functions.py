@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
 from asterism.core.errors import AsterismError, DeviceTrouble, safe_repr
+from asterism.core.json_values import JsonObject
 from asterism.core.run.outcomes import attempt_of
 from asterism.core.run.run import Progress, Run
 from asterism.execution import function_calls
@@ -226,7 +227,7 @@ def arguments_of(
     return arguments
 
 
-def _split_results(inputs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _split_results(inputs: Mapping[str, Any]) -> tuple[JsonObject, JsonObject]:
     """The results of earlier tasks by their names, and the other inputs."""
     of_tasks = inputs.get(OF_TASKS)
     if type(of_tasks) is not list or not all(type(name) is str for name in of_tasks):

@@ -28,6 +28,7 @@ from typing import Any, Protocol
 from asterism.base import operating_system
 from asterism.base.clock import Clock
 from asterism.core.errors import AsterismError
+from asterism.core.json_values import JsonObject
 from asterism.core.run.session import ABROAD, ENDED, OPEN, REPLACED, Session
 from asterism.fleet.device.process_records import kill_orphans, machine_id, start_time, state_directory
 from asterism.fleet.role_lease import put_lease, read_lease
@@ -336,7 +337,7 @@ def _is_file_at(file: int, path: Path) -> bool:
 POWER = Path("/sys/class/power_supply")
 
 
-def measure(power: Path = POWER) -> dict[str, Any]:
+def measure(power: Path = POWER) -> JsonObject:
     """Measure the profile: ``os``, ``arch``, ``python``; ``cores`` that this process may use, and ``cpu``, the share of
     them in use in 0…1; ``memory`` in bytes; ``battery`` in 0…1, None if there is none or it is not known; ``plugged``,
     whether it is connected to power."""
@@ -347,7 +348,7 @@ def measure(power: Path = POWER) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=1)
-def _constants() -> dict[str, Any]:
+def _constants() -> JsonObject:
     """The part that does not change."""
     return {
         "os": platform.system().lower(),

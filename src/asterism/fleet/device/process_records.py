@@ -34,6 +34,7 @@ from typing import Any
 from urllib.parse import quote
 
 from asterism.base import operating_system
+from asterism.core.json_values import JsonObject
 from asterism.execution.process_guard import Admission
 
 PROC = Path("/proc")
@@ -333,7 +334,7 @@ def _is_alive(agent: str, proc: Path) -> bool:
         return True
 
 
-def _dead_records(proc: Path) -> Iterator[tuple[Path, dict[str, Any], list[int]]]:
+def _dead_records(proc: Path) -> Iterator[tuple[Path, JsonObject, list[int]]]:
     """The records of sessions on this machine whose agent is dead: their directory, the agent, and the process groups
     that still run."""
     host, now = socket.gethostname(), boot_id(proc)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from asterism.base.secret_mask import Mask, secret_names
 from asterism.core.errors import DeviceUnavailable, safe_repr
+from asterism.core.json_values import JsonObject
 from asterism.core.run.workflow import Workflow
 from asterism.execution import task_inputs
 from asterism.execution.task_inputs import MissingInput, References, ResolvedInputs
@@ -88,7 +89,7 @@ def literal(value: Any) -> Any:
     return {_LITERAL: value} if is_secret(value) or _is_literal(value) else value
 
 
-def bare(run_input: Mapping[str, Any]) -> dict[str, Any]:
+def bare(run_input: Mapping[str, Any]) -> JsonObject:
     """An input as the work reads it, without the ``$literal`` marks."""
     return {name: _bare(value) for name, value in run_input.items()}
 

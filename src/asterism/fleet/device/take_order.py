@@ -30,7 +30,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from asterism.base.expressions import holds
-from asterism.core.json_values import NOTHING
+from asterism.core.json_values import NOTHING, JsonObject
 from asterism.core.run import transitions
 from asterism.core.run.placement import DEFAULT_WEIGHTS, Candidate, mismatch_reason, resting_reason, score, unmet_reason
 from asterism.core.run.run import Run
@@ -269,7 +269,7 @@ class Acceptance:
         """Why the device rests, as of the last heartbeat; None if it does not."""
         self._shown: Mapping[str, Any] = {}  # the profile, as expressions see it
 
-    def measure(self, suspended: str | None, held: int) -> dict[str, Any]:
+    def measure(self, suspended: str | None, held: int) -> JsonObject:
         """Measure the profile and decide whether the device rests. ``suspended`` says why its health keeps it from
         work, ``held`` is how many runs it holds."""
         profile = {**self._measure(), "labels": self._labels}

@@ -33,6 +33,7 @@ from urllib.parse import urlsplit
 
 from asterism.core.backoff import retry_delay
 from asterism.core.errors import safe_repr
+from asterism.core.json_values import JsonObject
 from asterism.series.github.transport import Connection, RequestNotSent, Response, ResponseLost
 from asterism.series.register import OutcomeUnknown, RateLimited, RegisterUnavailable, SeriesError
 
@@ -249,7 +250,7 @@ class GitHubClient:
         *,
         repeatable: bool = True,
         guard: Callable[[], None] | None = None,
-    ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    ) -> tuple[JsonObject, list[JsonObject]]:
         """Run a GraphQL query or mutation. Returns its data and its errors."""
         self.calls["graphql"] += 1
         body = {"query": query, "variables": dict(variables)}
@@ -411,7 +412,7 @@ class GitHubClient:
         return response
 
 
-def graphql_reason(errors: list[dict[str, Any]]) -> str:
+def graphql_reason(errors: list[JsonObject]) -> str:
     """The messages of GraphQL errors, as one text."""
     return "; ".join(str(error.get("message", "no reason")) for error in errors) or "no reason given"
 

@@ -25,6 +25,7 @@ from urllib.parse import quote, urlsplit
 
 from asterism.base.text import masked_url
 from asterism.core.errors import safe_repr
+from asterism.core.json_values import JsonObject
 from asterism.series.github.github_client import (
     MAX_RATE_LIMIT_WAIT,
     GitHubClient,
@@ -165,7 +166,7 @@ class GitHubRegister:
             self.client.cache.put_text(token, texts[token])
         return texts
 
-    async def _query_repository(self, wanted: str) -> dict[str, Any]:
+    async def _query_repository(self, wanted: str) -> JsonObject:
         query = f"query($owner: String!, $name: String!) {{ repository(owner: $owner, name: $name) {{ id {wanted} }} }}"
         data, errors = await self.client.graphql(query, {"owner": self.client.owner, "name": self.client.name})
         repository = data.get("repository")

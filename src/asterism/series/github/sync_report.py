@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from asterism.core.json_values import JsonObject
 from asterism.core.series.machine import Series
 from asterism.series.github.assignment import Unassignment
 from asterism.series.github.discovery import NearMiss
@@ -44,7 +44,7 @@ class SeriesReport:
     unassigned: Unassignment | None = None
     """A person unassigned the active issue: it was assigned again, or the series was paused."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         return {
             "series": self.name,
             "status": self.status,
@@ -75,7 +75,7 @@ class SeriesReport:
             "(`asterism series claim --force` would keep it)"
         )
 
-    def gauges(self) -> dict[str, Any]:
+    def gauges(self) -> JsonObject:
         return {
             "active": self.state.active is not None,
             "active_issue": self.state.active,
@@ -144,7 +144,7 @@ class SyncReport:
         """The report of the series that has an issue."""
         return next((report for report in self.series if report.state.position(issue) is not None), None)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         return {
             "repository": self.repository,
             "mode": self.mode,

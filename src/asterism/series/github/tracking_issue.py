@@ -22,6 +22,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from asterism.core.json_values import JsonObject
 from asterism.core.series.machine import Series, UnreadableSeries
 from asterism.series.github.assignment import Unassignment
 from asterism.series.github.discovery import TITLE_PATTERN, TRACKING_LABEL, has_label, labels_of
@@ -428,7 +429,7 @@ class TrackingIssues:
 
     async def _write(self, issue: Mapping[str, Any], name: str, body: str) -> None:
         """Write title, body, state and label of the issue, where they differ."""
-        wanted: dict[str, Any] = {"title": title_of(name), "body": body, "state": "open"}
+        wanted: JsonObject = {"title": title_of(name), "body": body, "state": "open"}
         if not has_label(issue, TRACKING_LABEL):
             wanted["labels"] = [*labels_of(issue), TRACKING_LABEL]
         present = {**issue, "body": (issue.get("body") or "").replace("\r\n", "\n").rstrip()}

@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from asterism.core.json_values import JsonObject
 from asterism.core.run import transitions
 from asterism.core.run.run import OWNED, REASSIGNING, Progress, Run
 from asterism.core.run.session import ENDED, REPLACED, Session
@@ -46,7 +47,7 @@ from asterism.testing.store_conformance.sample_records import (
 LARGE = 10 * 1024 * 1024
 
 
-def _reference(name: str, data: bytes) -> dict[str, Any]:
+def _reference(name: str, data: bytes) -> JsonObject:
     return {"$blob": name, "size": len(data)}
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 
+from asterism.core.json_values import JsonObject
 from asterism.core.run import transitions
 from asterism.core.run.run import Grant, Progress, Run
 from asterism.core.run.session import REPLACED, Session
@@ -283,7 +284,7 @@ class CommitTests(StoreTests):
         assert await contents(store) == before
 
     async def test_changing_a_document_after_a_commit_changes_nothing_in_the_store(self, store: Store) -> None:
-        document: dict[str, Any] = {"list": [1]}
+        document: JsonObject = {"list": [1]}
         run = a_run(1, input=document)
         await store.commit(
             [PutRun(run, None), PutRegister("a", document, None), PutSession(a_session(profile=document), None)]
@@ -297,7 +298,7 @@ class CommitTests(StoreTests):
         assert register is not None
         register.value["list"].append(3)
         assert (await store.registers("a"))[0].value == {"list": [1]}
-        profile: dict[str, Any] = {"labels": ["a"]}
+        profile: JsonObject = {"labels": ["a"]}
         await store.heartbeat("kitchen-1", profile, [])
         profile["labels"].append("b")
         assert (await session_in(store, "kitchen-1")).profile == {"labels": ["a"]}
@@ -375,7 +376,7 @@ class ValueTests(StoreTests):
 
     async def test_any_text_survives_in_every_free_field(self, store: Store, session: Session) -> None:
         for number, text in enumerate(TEXTS):
-            document: dict[str, Any] = {"text": text, text: [text]}
+            document: JsonObject = {"text": text, text: [text]}
             run = transitions.create(f"a{number:03d}", FLOW, document, by=text, now=1.0)
             await _keeps(store, _wordy(run, session, text))
             failed = transitions.give_up(a_run(f"b{number:03d}"), 9.0, text)
