@@ -67,7 +67,7 @@ async def _other_step() -> str:
 
 
 class _Client:
-    """A client that is told how the plan is."""
+    """A client that reads this state of the plan."""
 
     def __init__(self, **fields: Any) -> None:
         self.fields = {"ended": False, "owner": None, "state": "ready", "counts": {}, **fields}
