@@ -132,6 +132,7 @@ def _listed(connection: sqlite3.Connection) -> set[Object]:
     }
 
 
+@functools.lru_cache(maxsize=256)  # those of the file are those that the migrations create
 def _plain(sql: str | None) -> str:
     """A statement without comments, case and the width of its blanks, which mean nothing in ours."""
     text = re.sub(r"--[^\n]*", " ", str(sql or ""))
