@@ -17,7 +17,6 @@ from asterism.mcp.mcp_http import server_host
 from asterism.mcp.mcp_server import mcp_server
 from asterism.mcp.mcp_stdio import local_caller
 from asterism.mcp.mcp_tasks import EXTENSION
-from asterism.mcp.mcp_tools import prepare_schemas
 from tests.durable.durable_scenes import Stage, chain
 from tests.durable.durable_work import gate
 from tests.server.server_scenes import ServerScene, plan_server
@@ -27,9 +26,6 @@ MODES = ("auto", "legacy")
 
 REMOVE = {"op": "remove_task", "task_id": "b", "dependents": "bridge"}
 ADD = {"op": "add_task", "task": {"id": "d", "call": "tests.durable.durable_work:work", "inputs": {"name": "d"}}}
-
-
-prepare_schemas()  # a server does it beside its event loop
 
 
 class Refused(Exception):
