@@ -14,6 +14,7 @@ from typing import IO
 from click.testing import CliRunner, Result
 
 from asterism.cli.main import commands
+from tests.forked_commands import ForkedCommand
 from tests.process_scenes import PATIENCE
 
 ASTERISM = [sys.executable, "-c", "from asterism.cli.main import main; main()"]
@@ -42,14 +43,14 @@ def write(folder: Path, text: str, name: str = "plan.yaml") -> str:
 
 
 @contextmanager
-def started(*words: str, command: Sequence[str] = ASTERISM) -> Iterator[subprocess.Popen[str]]:
-    """The command as a process of a new interpreter; whatever happens, it is gone afterwards."""
-    process = subprocess.Popen(
-        [*command, *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
+def started(*words: str, command: Sequence[str] = ()) -> Iterator[subprocess.Popen[str]]:
+    """The command as a process, or another one of a new interpreter; whatever happens, it is gone afterwards."""
+    streams = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    process = (
+        subprocess.Popen([*command, *words], text=True, env=env, **streams)
+        if command
+        else ForkedCommand([*words], env=env, **streams)
     )
     try:
         yield process

@@ -37,7 +37,7 @@ def pids_in(path: Path) -> list[int]:
 
 def test_a_run_prints_plain_lines_without_a_terminal(tmp_path: Path) -> None:
     path = write(tmp_path, "tasks:\n  a: {shell: echo 1}\n")
-    with started("run", path) as process:
+    with started("run", path, command=ASTERISM) as process:
         output, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0
     assert errors == ""
