@@ -92,6 +92,7 @@ def when_it_asks(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None
     return arrange
 
 
+@pytest.mark.long
 async def test_the_prompt_is_answered(tmp_path: Path) -> None:
     scene = Scene(PYTHON, tmp_path)
     answer = await scene.ask()
@@ -107,12 +108,14 @@ async def test_a_request_is_refused_without_a_device_policy(tmp_path: Path) -> N
     assert "allowed: " not in scene.output
 
 
+@pytest.mark.long
 async def test_a_request_is_allowed_by_the_device_policy(tmp_path: Path) -> None:
     scene = Scene(TYPESCRIPT, tmp_path, edits(tmp_path))
     assert "I've successfully updated the configuration" in await scene.ask()
     assert "allowed: edit Modifying critical configuration file" in scene.output
 
 
+@pytest.mark.long
 async def test_an_agent_killed_before_it_answers_fails_the_run(tmp_path: Path, when_it_has_the_prompt: Any) -> None:
     scene = Scene(PYTHON, tmp_path)
     when_it_has_the_prompt(lambda: os.kill(scene.pid, signal.SIGKILL))
@@ -120,6 +123,7 @@ async def test_an_agent_killed_before_it_answers_fails_the_run(tmp_path: Path, w
         await scene.ask()
 
 
+@pytest.mark.long
 async def test_an_agent_killed_while_it_asks_fails_the_run(tmp_path: Path, when_it_asks: Any) -> None:
     scene = Scene(TYPESCRIPT, tmp_path, edits(tmp_path))
     when_it_asks(lambda: os.kill(scene.pid, signal.SIGKILL))
@@ -127,6 +131,7 @@ async def test_an_agent_killed_while_it_asks_fails_the_run(tmp_path: Path, when_
         await scene.ask()
 
 
+@pytest.mark.long
 @BOTH
 async def test_an_agent_that_hangs_is_stopped(tmp_path: Path, argv: list[str], when_it_has_the_prompt: Any) -> None:
     scene = Scene(argv, tmp_path, silence=0.3)

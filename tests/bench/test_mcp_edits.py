@@ -13,6 +13,7 @@ SMALL = Sizes(seconds=0.0, rounds=1)
 """One edit of each caller."""
 
 
+@pytest.mark.long
 async def test_every_way_applies_its_edits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mcp_edits, "CALLERS", (1, 2))
     for way in (mcp_edits._library, mcp_edits._http_api, mcp_edits._mcp_http):

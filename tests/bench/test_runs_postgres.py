@@ -14,6 +14,8 @@ from bench.runs.peers import PEERS, load
 from bench.runs.server import database, server, version
 from tests.store.postgres_server import Server
 
+pytestmark = pytest.mark.long  # it has a server of its own
+
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[Server]:
@@ -55,7 +57,6 @@ def test_the_database_of_a_measurement_goes_with_it(running: Server) -> None:
     assert int(version(running).partition(".")[0]) >= 15
 
 
-@pytest.mark.long
 def test_a_fleet_is_filled_and_what_befalls_it_is_measured(running: Server) -> None:
     with database(running) as url:
         cost = asyncio.run(scale.at_size(url, devices=40, repeats=1))
@@ -65,7 +66,6 @@ def test_a_fleet_is_filled_and_what_befalls_it_is_measured(running: Server) -> N
     assert all(what(cost) > 0 for what in scale.WHAT.values())
 
 
-@pytest.mark.long
 def test_the_beginning_of_work_in_another_process_is_timed(running: Server) -> None:
     with database(running) as url:
         found = latency.on_postgres(url, samples=4)

@@ -9,11 +9,13 @@ import asyncio
 import re
 import shlex
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from asterism.api.credentials import Credentials
 from asterism.api.local import run_handlers, workflow_handlers  # noqa: F401 - an event loop would load them for long
@@ -199,6 +201,18 @@ def masked(text: str, scene: SystemScene) -> str:
     for pattern, mask in _MASKS:
         text = re.sub(pattern, mask, text)
     return text
+
+
+def first_of_each_command(rows: Iterable[Row], others: pytest.MarkDecorator) -> list[Any]:
+    """Parameters of a test: the first row of each command, and the others with a mark. A row takes three systems."""
+    commands: set[str] = set()
+    parameters = []
+    for row in rows:
+        noun, *verb = row.words.split()[:2]
+        command = " ".join((noun.removesuffix("s"), *verb))
+        parameters.append(pytest.param(row, marks=others if command in commands else ()))
+        commands.add(command)
+    return parameters
 
 
 def run_everywhere(row: Row, folder: Path, postgres_url: str) -> None:

@@ -17,7 +17,16 @@ from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import OFFERED, PutLog, Query, StoredChunk
 from tests.cli.cli_scenes import read_until
 from tests.cli.command_scenes import a_few, completed, started, taken_by
-from tests.cli.system_scenes import SYSTEMS, Names, Row, SystemScene, nothing, run_everywhere, system_scene
+from tests.cli.system_scenes import (
+    SYSTEMS,
+    Names,
+    Row,
+    SystemScene,
+    first_of_each_command,
+    nothing,
+    run_everywhere,
+    system_scene,
+)
 from tests.process_scenes import ended
 
 # -- runs --------------------------------------------------------------------------------------------------------------
@@ -171,7 +180,6 @@ RUNS = (
     Row("runs pause {waiting} --reason later", "paused", few_runs, story_of, "paused by ann: later"),
     Row("runs resume {waiting} --reason now", "", paused_run, status_of("waiting"), "created"),
     Row("runs retry {failed} --json", '"retry_of": "{failed}"', few_runs, number_of_runs, 5),
-    Row("runs move {waiting} --to nobody", "nobody", few_runs, status_of("waiting"), "created", code=64),
     Row(
         "runs move {next} --to desk --reason near",
         "is assigned to desk",
@@ -179,6 +187,7 @@ RUNS = (
         status_of("next"),
         "assigned",
     ),
+    Row("runs move {waiting} --to nobody", "nobody", few_runs, status_of("waiting"), "created", code=64),
     Row("runs logs {done}", "hello\ntrouble\n", logged_run),
     Row("runs logs {done} --follow --times", " stderr trouble", logged_run),
     Row("runs logs {done} --json --attempt 1", '"stream": "stderr", "text": "trouble"', logged_run),
@@ -192,7 +201,7 @@ RUNS = (
 )
 
 
-@pytest.mark.parametrize("row", RUNS, ids=str)
+@pytest.mark.parametrize("row", first_of_each_command(RUNS, others=pytest.mark.long), ids=str)
 def test_runs(row: Row, tmp_path: Path, emptied_postgres_url: str) -> None:
     run_everywhere(row, tmp_path, emptied_postgres_url)
 

@@ -18,7 +18,15 @@ from asterism.gateway import enrolment
 from asterism.store.protocol import Notice
 from tests.cli.cli_scenes import read_until
 from tests.cli.command_scenes import a_few, started, taken_by
-from tests.cli.system_scenes import Names, Row, SystemScene, nothing, run_everywhere, system_scene
+from tests.cli.system_scenes import (
+    Names,
+    Row,
+    SystemScene,
+    first_of_each_command,
+    nothing,
+    run_everywhere,
+    system_scene,
+)
 
 PLAN = "asterism: 1\ninclude: parts/more.yaml\nparams: {day: {default: monday}}\ntasks:\n  a: {shell: 'true'}\n"
 MORE = "asterism: 1\ntasks:\n  b: {argv: [echo, '{params.day}'], after: a}\n"
@@ -357,9 +365,10 @@ def plan_of_schedule(scene: SystemScene) -> Any:
     return scene.ask(_plan_of_schedule)
 
 
-@pytest.mark.parametrize(
-    "row", [*DEVICES, *WORKFLOWS, *SCHEDULES, *NOTICES, *FLEET, *TOKENS, *ENROLMENT, *STORE], ids=str
-)
+ROWS = (*DEVICES, *WORKFLOWS, *SCHEDULES, *NOTICES, *FLEET, *TOKENS, *ENROLMENT, *STORE)
+
+
+@pytest.mark.parametrize("row", first_of_each_command(ROWS, others=pytest.mark.long), ids=str)
 def test_fleet(row: Row, tmp_path: Path, emptied_postgres_url: str) -> None:
     run_everywhere(row, tmp_path, emptied_postgres_url)
 

@@ -20,7 +20,7 @@ from asterism.models.cassette import Exchange, StoreCassette
 from asterism.models.model_messages import ModelAnswer, ToolCall
 from asterism.store.protocol import PutRegister, Query
 from tests.cli.stored_plan_scenes import keeping
-from tests.cli.system_scenes import Names, Row, SystemScene, run_everywhere, system_scene
+from tests.cli.system_scenes import Names, Row, SystemScene, first_of_each_command, run_everywhere, system_scene
 
 RULES = {"approvals": {"rules": [{"edits": ["remove_task"]}], "timeout": 86_400.0}}
 
@@ -145,8 +145,8 @@ def left_behind(scene: SystemScene, names: Names) -> Any:
 MAIL = '\'{{"id": "mail", "shell": "true", "after": "test"}}\''
 
 PLANS = (
-    Row("plan list", "The store has no plans."),
     Row("plan list", "0/2", stored),
+    Row("plan list", "The store has no plans."),
     Row("plan list --json", '"state": "failed"', failed),
     Row("plan list --state failed --name 'night*' --since 1h", "nightly", failed),
     Row("plan list --state open", "No plan matches.", failed),
@@ -199,8 +199,8 @@ PLANS = (
     Row("plan approve nightly 1 --reason fine", "0 -> 1", waiting, decision, "approved ann fine"),
     Row("plan approve nightly 9", "9", waiting, decision, "waiting", code=64),
     Row("plan refuse nightly 1 --reason no", "is refused", waiting, decision, "refused ann no"),
-    Row("plan exchanges nightly", "No model has been asked to edit plan 'nightly'.", stored),
     Row("plan exchanges nightly", "answer: {{}}", asked),
+    Row("plan exchanges nightly", "No model has been asked to edit plan 'nightly'.", stored),
     Row("plan exchanges nightly --json", '"calls": [["1", "answer", "{{}}"]]', asked),
     Row("plan exchanges nightly 1", "> what now?", asked),
     Row("plan exchanges nightly 7", "plan 'nightly' has no exchange 7", asked, code=64),
@@ -208,7 +208,7 @@ PLANS = (
 )
 
 
-@pytest.mark.parametrize("row", PLANS, ids=str)
+@pytest.mark.parametrize("row", first_of_each_command(PLANS, others=pytest.mark.long), ids=str)
 def test_plans(row: Row, tmp_path: Path, emptied_postgres_url: str) -> None:
     run_everywhere(row, tmp_path, emptied_postgres_url)
 

@@ -45,6 +45,7 @@ def server(scene: Scene, log: Any, *words: str) -> Any:
     return stdio_client(StdioServerParameters(command=sys.executable, args=arguments, env=environment), errlog=log)
 
 
+@pytest.mark.long
 async def test_two_clients_of_two_processes_plan_watch_and_edit(tmp_path: Path) -> None:
     """The first task reads standard input, which is empty: it does not read what the client says."""
     scene = Scene(tmp_path)

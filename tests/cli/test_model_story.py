@@ -64,6 +64,7 @@ def approve_all(scene: Scene, process: Any) -> list[str]:
     return decided
 
 
+@pytest.mark.long
 def test_a_model_plans_repairs_and_prunes_and_a_person_approves(scene: Scene, model_commands: Server) -> None:
     with served(ModelServer(answer)) as server:
         draft = scene.run("plan", "new", REQUEST, "--model", MODEL, **server.environment)

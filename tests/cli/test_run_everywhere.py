@@ -20,7 +20,7 @@ from asterism.durable.journal_store import Head, read_heads
 from asterism.durable.plan_submissions import submit_plan
 from asterism.fleet.fleet import Fleet
 from asterism.planfile import load
-from tests.cli.system_scenes import SYSTEMS, Names, Row, SystemScene, system_scene
+from tests.cli.system_scenes import SYSTEMS, Names, Row, SystemScene, first_of_each_command, system_scene
 from tests.forked_commands import ForkedCommand
 from tests.process_scenes import ended, soon
 
@@ -147,7 +147,7 @@ def working_scene(system: str, folder: Path, postgres_url: str) -> Iterator[Syst
             yield scene
 
 
-@pytest.mark.parametrize("row", ROWS, ids=str)
+@pytest.mark.parametrize("row", first_of_each_command(ROWS, others=pytest.mark.long), ids=str)
 def test_run(row: Row, tmp_path: Path, postgres_url: str) -> None:
     said = {}
     for system in SYSTEMS:

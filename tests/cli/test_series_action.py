@@ -116,6 +116,7 @@ def test_one_that_waits_is_queued_and_the_step_succeeds(server, tmp_path):
     assert (code, outputs) == (0, {"status": "queued", "active": "1", "position": "2", "series": "RFC-093"})
 
 
+@pytest.mark.long
 def test_without_an_issue_everything_is_brought_in_step(server, tmp_path):
     code, outputs, _ = run_action(server, tmp_path, **inputs_of(server, mode="announce"))
     assert (code, outputs) == (0, {"status": "synced", "active": "", "position": "", "series": ""})

@@ -227,29 +227,27 @@ def test_status_says_why_nobody_was_promoted(scene: Remote) -> None:
     assert "not promoted" in scene.said("status")
 
 
-def test_the_history_tells_who_did_what(any_scene: Remote) -> None:
-    any_scene.said("claim", NAME, "--issue", "1", "--by", "ann")
-    any_scene.said("claim", NAME, "--issue", "2", "--by", "bob", code=EXIT_QUEUED)
-    any_scene.said("release", NAME, "--issue", "1", "--by", "carl")
-    told = any_scene.told("history", NAME)
+def test_the_history_tells_who_did_what(scene: Remote) -> None:
+    scene.said("claim", NAME, "--issue", "1", "--by", "ann")
+    scene.said("claim", NAME, "--issue", "2", "--by", "bob", code=EXIT_QUEUED)
+    scene.said("release", NAME, "--issue", "1", "--by", "carl")
+    told = scene.told("history", NAME)
     messages = [change["message"] for change in told["changes"]]
     assert messages == ["release #1 by carl", "queue #2 by bob", "claim #1 by ann"]
     assert told["changes"][0]["state"]["active_issue"] == 2
-    assert len(any_scene.said("history", NAME, "--limit", "2").splitlines()) == 3
+    assert len(scene.said("history", NAME, "--limit", "2").splitlines()) == 3
 
 
 # -- changing ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_release_lets_the_next_one_have_its_turn(any_scene: Remote) -> None:
+def test_a_release_lets_the_next_one_have_its_turn(scene: Remote) -> None:
     for number, code in ((1, 0), (2, EXIT_QUEUED), (3, EXIT_QUEUED)):
-        any_scene.said("claim", NAME, "--issue", str(number), code=code)
-    assert (
-        any_scene.said("release", NAME, "--issue", "1") == "released #1 from RFC-093; #2 is now active (revision 4)\n"
-    )
-    assert any_scene.said("release", NAME, "--issue", "1") == "#1 is not in RFC-093\n"
-    assert any_scene.said("release", NAME, "--issue", "3") == "released #3 from RFC-093; #2 is active (revision 5)\n"
-    told = any_scene.told("release", NAME, "--issue", "2")
+        scene.said("claim", NAME, "--issue", str(number), code=code)
+    assert scene.said("release", NAME, "--issue", "1") == "released #1 from RFC-093; #2 is now active (revision 4)\n"
+    assert scene.said("release", NAME, "--issue", "1") == "#1 is not in RFC-093\n"
+    assert scene.said("release", NAME, "--issue", "3") == "released #3 from RFC-093; #2 is active (revision 5)\n"
+    told = scene.told("release", NAME, "--issue", "2")
     assert (told["status"], told["active"], told["promoted"]) == ("released", None, None)
 
 

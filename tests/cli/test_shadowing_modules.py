@@ -83,7 +83,14 @@ def asterism(folder: Path, *words: str, how: tuple[str, ...] = COMMAND) -> str:
     return done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("words", [("check", "plan.yaml"), ("show", "plan.yaml"), ("show", "plan.yaml", "--json")])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("check", "plan.yaml"),
+        pytest.param(("show", "plan.yaml"), marks=pytest.mark.long),
+        pytest.param(("show", "plan.yaml", "--json"), marks=pytest.mark.long),
+    ],
+)
 def test_looking_at_a_plan_imports_nothing_from_beside_it(folder: Path, words: tuple[str, ...]) -> None:
     (folder / "greetings.py").write_text(f"open({str(folder / 'marks')!r}, 'a').write('greetings ')\n")
     assert "warning" not in asterism(folder, *words)  # it sees that the module is there

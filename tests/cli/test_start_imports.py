@@ -73,9 +73,13 @@ def scene(tmp_path: Path) -> Scene:
     ("words", "slow"),
     [
         (CREATE, (*SLOW, *FILES, "rich")),
-        (("runs", "create", "--file", "flow.yaml"), (*SLOW, "pydantic", "rich")),
+        pytest.param(("runs", "create", "--file", "flow.yaml"), (*SLOW, "pydantic", "rich"), marks=pytest.mark.long),
         (("runs", "list"), (*SLOW, *FILES)),
-        (("series", "claim", "daily", "--issue", "1"), (*SLOW, *FILES, "rich", "asterism.fleet.fleet")),
+        pytest.param(
+            ("series", "claim", "daily", "--issue", "1"),
+            (*SLOW, *FILES, "rich", "asterism.fleet.fleet"),
+            marks=pytest.mark.long,
+        ),
         (("plan", "list"), (*SLOW, *FILES, "asterism.durable.journal_store", "asterism.orchestrator")),
         (("check", "plan.yaml"), CHECK),
     ],

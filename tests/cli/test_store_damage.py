@@ -244,7 +244,7 @@ LOOKS = (
 )
 
 
-FEW, MANY = 15, 80
+FEW, MANY = 6, 80
 
 
 def _do_not_wait_for_content(self: FileConnection) -> None:

@@ -27,7 +27,7 @@ from tests.cli.system_scenes import SystemScene, system_scene
 from tests.process_scenes import PATIENCE
 
 
-@pytest.fixture(params=["sqlite", "server"])
+@pytest.fixture(params=["sqlite", pytest.param("server", marks=pytest.mark.long)])
 def scene(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SystemScene]:
     """A store, and a server of one."""
     with system_scene(request.param, tmp_path / "scene", "") as scene:
@@ -99,6 +99,7 @@ async def test_an_empty_store_says_what_to_type(scene: SystemScene) -> None:
             await until(pilot, lambda words=words: words in status(pilot))
 
 
+@pytest.mark.parametrize("scene", ["sqlite", "server"], indirect=True)
 async def test_every_tab_lists_what_the_store_has(with_plan: SystemScene) -> None:
     scene = with_plan
     run = await create(scene, "nap", "a short nap")

@@ -25,6 +25,7 @@ LONG = (
     *("write-a-store.md", "durable-constellations.md"),  # a conformance suite; processes one after the other
     *("backup-and-retention.md", "fleet-on-postgresql.md", "mcp.md", "peers.md", "runs.md", "schedules.md"),
     *("plan-files.md", "server.md", "simulate-a-fleet.md"),
+    *("devices-over-https.md", "logs.md", "metrics.md", "models.md", "series.md", "tutorial.md"),
 )
 """Pages that take seconds: ``make test-long`` runs them."""
 LIMIT = 900

@@ -489,7 +489,8 @@ def odd_messages(grant: str) -> st.SearchStrategy[dict[str, Any]]:
     return st.builds(lambda change, two: {**FIELDS, "seconds": 0, **two, **change}, changes, more)
 
 
-async def test_odd_messages_of_devices_are_no_errors_of_the_server(tmp_path: Path) -> None:
+@pytest.mark.parametrize("examples", [20, pytest.param(400, marks=pytest.mark.long)])
+async def test_odd_messages_of_devices_are_no_errors_of_the_server(tmp_path: Path, examples: int) -> None:
     """As many as are found quickly, over a store with limits of its own."""
     store = await SqliteStore.open(tmp_path / "fleet.db")
     async with Fleet(store) as fleet:
@@ -510,7 +511,7 @@ async def test_odd_messages_of_devices_are_no_errors_of_the_server(tmp_path: Pat
         drawn: list[tuple[str, dict[str, Any]]] = []
         rows = st.tuples(st.sampled_from(OPERATIONS), messages)
 
-        @settings(max_examples=100, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+        @settings(max_examples=examples, database=None, deadline=None, suppress_health_check=list(HealthCheck))
         @given(rows)
         def collect(row: tuple[str, dict[str, Any]]) -> None:
             drawn.append(row)

@@ -38,6 +38,8 @@ SCOPE = EditScope.parse(
 TEXTS = hostile_texts()
 NAME = "anthropic:claude-opus-4-5"
 RULES = pytest.mark.parametrize(("untrusted", "scopes"), [(True, ()), (False, [SCOPE])], ids=["taint", "scope"])
+PARTS = pytest.mark.parametrize("part", [3, pytest.param(1, marks=pytest.mark.long)])
+"""`make test` tries every third text."""
 MORE_TEXTS = [text for turn in range(1, 4) for text in hostile_texts(turn)]
 
 
@@ -198,12 +200,14 @@ def test_the_model_obeys_every_text() -> None:
     assert missed == []
 
 
-async def test_nothing_from_untrusted_input_is_applied() -> None:
-    assert await breaches(TEXTS, untrusted=True, scopes=()) == {}
+@PARTS
+async def test_nothing_from_untrusted_input_is_applied(part: int) -> None:
+    assert await breaches(TEXTS[::part], untrusted=True, scopes=()) == {}
 
 
-async def test_nothing_outside_the_scope_is_applied() -> None:
-    assert await breaches(TEXTS, untrusted=False, scopes=[SCOPE]) == {}
+@PARTS
+async def test_nothing_outside_the_scope_is_applied(part: int) -> None:
+    assert await breaches(TEXTS[::part], untrusted=False, scopes=[SCOPE]) == {}
 
 
 async def test_with_both_nothing_is_applied() -> None:
@@ -212,7 +216,7 @@ async def test_with_both_nothing_is_applied() -> None:
 
 @pytest.mark.usefixtures("whole_texts")
 @RULES
-@pytest.mark.parametrize("part", [5, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("part", [10, pytest.param(1, marks=pytest.mark.long)])
 async def test_a_model_editor_applies_nothing_of_any_text(
     part: int, untrusted: bool, scopes: Sequence[EditScope]
 ) -> None:

@@ -187,6 +187,7 @@ def test_tasks_that_wait_for_a_device_are_queued_and_have_no_lane(browser: Any) 
         assert len({page.locator(".bar").nth(place).bounding_box()["y"] for place in range(8)}) == 4
 
 
+@pytest.mark.long
 def test_the_timeline_has_lanes_cycles_and_holds_and_follows_time_travel(browser: Any) -> None:
     scene = release_scene()
     began = scene.began
@@ -270,6 +271,7 @@ def boxes(page: Any) -> list[tuple[str, str]]:
     return [(name, place) for name, place in page.evaluate(script)]
 
 
+@pytest.mark.long
 def test_the_busiest_views_are_accessible(browser: Any) -> None:
     with served(release_scene()) as url, opened(browser, url, VIEWS["drawer"], size=PHONE) as page:
         page.locator(".drawer .output").wait_for()
@@ -332,6 +334,7 @@ def batch(*edits: dict[str, Any]) -> EditBatch:
     return EditBatch.from_json({"edits": list(edits), "author": "ben", "reason": "it was missing"})
 
 
+@pytest.mark.long
 def test_an_approval_is_given_and_a_cycle_answered(browser: Any) -> None:
     scene = release_scene()
     with served(scene) as url, opened(browser, url, "#/plans/release/edits") as page:
@@ -358,6 +361,7 @@ def test_an_approval_is_given_and_a_cycle_answered(browser: Any) -> None:
         assert answer == {"edits": [{"op": "cancel_task", "task_id": "site"}], "reason": ""}
 
 
+@pytest.mark.long
 def test_a_waiting_edit_is_changed_and_a_task_for_an_agent_added(browser: Any) -> None:
     scene = release_scene()
     with served(scene) as url, opened(browser, url, "#/plans/release/edits", failures=True) as page:
@@ -395,6 +399,7 @@ def test_a_waiting_edit_is_changed_and_a_task_for_an_agent_added(browser: Any) -
             drawer.get_by_text(text).first.wait_for()
 
 
+@pytest.mark.long
 def test_the_cost_of_models_is_shown_and_a_spent_budget_raised(browser: Any) -> None:
     scene = release_scene()
     with served(scene) as url, opened(browser, url, "#/plans") as page:
@@ -455,6 +460,7 @@ def test_time_travel_shows_an_earlier_version_and_returns(browser: Any) -> None:
         assert "version" not in page.url
 
 
+@pytest.mark.long
 def test_after_a_lost_connection_nothing_is_missing_and_nothing_twice(browser: Any) -> None:
     scene = release_scene()
     with served(scene) as url, opened(browser, url, "#/plans/release/timeline", failures=True) as page:
@@ -477,9 +483,8 @@ def test_after_a_lost_connection_nothing_is_missing_and_nothing_twice(browser: A
         page.locator("[data-box=test-5].is-running").wait_for()
 
 
-@pytest.mark.parametrize(
-    "away_at", ["the start", pytest.param("the way back from an old version", marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("away_at", ["the start", "the way back from an old version"])
 def test_a_plan_is_shown_as_soon_as_the_server_is_there_again(browser: Any, away_at: str) -> None:
     scene = release_scene()
     address = "#/plans/release/graph" + ("" if away_at == "the start" else "?version=0")
@@ -579,6 +584,7 @@ def test_filters_and_folds_are_in_the_address(browser: Any) -> None:
         page.get_by_text("cancel: 1 run, 1 refused (it has ended)").wait_for()
 
 
+@pytest.mark.long
 def test_rows_stay_where_they_are_while_one_reads(browser: Any) -> None:
     scene = release_scene()
     with served(scene) as url, opened(browser, url, "#/fleet/runs") as page:

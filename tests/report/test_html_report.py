@@ -207,6 +207,7 @@ def test_a_large_plan_is_drawn_in_part_and_listed_whole() -> None:
     assert sum(tag == "details" for tag, _ in page.tags) == 2_000
 
 
+@pytest.mark.long
 def test_a_huge_plan_is_listed_in_part_and_the_page_says_so() -> None:
     row = RUN.tasks[0]
     data = replace(RUN, tasks=tuple(replace(row, id=f"t{number}") for number in range(6_000)))

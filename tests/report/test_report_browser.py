@@ -68,6 +68,7 @@ def page(tmp_path: Path) -> Iterator[Any]:
     assert (troubles, requests) == ([], [file.as_uri()])
 
 
+@pytest.mark.long
 def test_the_page_works(page: Any) -> None:
     assert page.title() == "release: report"
     story = page.locator("details").first
