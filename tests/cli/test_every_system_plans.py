@@ -90,7 +90,7 @@ def asked(scene: SystemScene) -> Names:
     keeping(scene)
     answer = ModelAnswer("", (ToolCall("1", "answer", "{}"),), model="test:model")
     question = json.dumps({"messages": [{"user": "what now?"}]})
-    exchange = Exchange(0, "build", question, answer.to_json(), EditorCost("test:model", calls=1))
+    exchange = Exchange(0, "build", question, answer, EditorCost("test:model", calls=1))
     scene.ask(lambda fleet: StoreCassette(fleet.store).change("nightly", lambda account: account, exchange))
     return {}
 

@@ -36,13 +36,13 @@ accounts = st.builds(
     budgets,
     spents,
     st.dictionaries(st.text("abc", min_size=1, max_size=3), spents, max_size=3),
-    st.booleans(),
-    st.text(max_size=5),
-    st.none() | st.floats(0, 1e9),
     st.dictionaries(st.text("abc ", min_size=1, max_size=3), st.integers(1, 9), max_size=3),
     st.lists(st.integers(1, 9), unique=True, max_size=3).map(tuple),
     held_for=spents,
     given=budgets,
+    without_editor=st.booleans(),
+    decided_by=st.text(max_size=5),
+    held_since=st.none() | st.floats(0, 1e9),
 )
 
 

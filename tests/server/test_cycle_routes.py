@@ -12,9 +12,9 @@ import pytest
 
 from asterism import AsyncClient
 from asterism.api import documents
-from asterism.api.document_codec import read_document
 from asterism.core.plan.edit_rules import ApprovalRule
 from asterism.core.plan.edits import RemoveTask
+from asterism.core.record_codec import read_record
 from asterism.models import Budget, ModelEditor
 from tests.durable.durable_scenes import DONE, Stage, chain
 from tests.durable.durable_work import gate
@@ -160,7 +160,7 @@ async def test_a_waiting_edit_tells_its_cost_its_effects_and_when_people_hear_of
         (edit,) = await items(ann, "approvals")
         assert (edit["cost"], edit["effects"]) == (6, {"clean": ["deletes", "spends"]})
         assert (edit["escalates_at"], edit["escalates_to"]) == (edit["at"] + 600, ["url"])
-        read_document(documents.Plan, (await ann.get(PLAN)).json())
+        read_record(documents.Plan, (await ann.get(PLAN)).json())
         (listed,) = (await ann.get("/api/v1/plans")).json()["items"]
         assert listed["waiting_edits"] == 1
         await ann.post(f"{PLAN}/approvals/1/refuse")
@@ -183,13 +183,13 @@ async def test_the_answers_fit_their_documents() -> None:
     async with running(**OUTSIDE, **RULES) as (scene, _), scene.client() as client:
         gate("a").set()
         await asyncio.sleep(2.0)
-        read_document(documents.Cycles, (await client.get(f"{PLAN}/cycles")).json())
+        read_record(documents.Cycles, (await client.get(f"{PLAN}/cycles")).json())
         claimed = (await client.post(f"{PLAN}/cycles/1/claim")).json()
-        read_document(documents.CycleDetails, claimed)
+        read_record(documents.CycleDetails, claimed)
         await client.post(f"{PLAN}/cycles/1/answer", json={"edits": [REMOVE]})
         page = documents.Page[documents.WaitingEdit]
-        assert read_document(page, (await client.get(f"{PLAN}/approvals")).json()).items[0].cycle == 1
-        read_document(documents.Plan, (await client.get(PLAN)).json())
+        assert read_record(page, (await client.get(f"{PLAN}/approvals")).json()).items[0].cycle == 1
+        read_record(documents.Plan, (await client.get(PLAN)).json())
         await client.post(f"{PLAN}/approvals/1/refuse")
         open_gates()
         await ended(client)
@@ -240,7 +240,7 @@ async def test_an_editor_outside_learns_why_its_answer_was_refused() -> None:
         assert "waits for approval 1" in problem(waits, 409)
         await ann.post(f"{PLAN}/approvals/1/refuse", json={"reason": "we need it"})
         cycle = (await items(robot, "cycles"))[0]
-        read_document(documents.CycleDetails, cycle)
+        read_record(documents.CycleDetails, cycle)
         assert [(one["approval"], one["reason"]) for one in cycle["refusals"]] == [(1, "we need it")]
         await robot.post(f"{PLAN}/cycles/{cycle['id']}/answer")
         await ended(ann)
@@ -261,10 +261,10 @@ async def test_a_spent_budget_is_shown_and_raised() -> None:
                 if answer.status_code == 200 and answer.json().get("held_since") is not None:
                     break
                 await asyncio.sleep(0.5)
-            shown = read_document(documents.EditorBudget, answer.json())
+            shown = read_record(documents.EditorBudget, answer.json())
             assert (shown.budget, shown.spent) == ({"calls": 0, "tasks": 500}, {})
             assert (shown.held_why, shown.held_until) == ("0 of 0 calls are spent", shown.held_since + 86_400)
-            plan = read_document(documents.Plan, (await client.get("/api/v1/plans/pipeline")).json())
+            plan = read_record(documents.Plan, (await client.get("/api/v1/plans/pipeline")).json())
             assert plan.budget == shown
             (listed,) = (await client.get("/api/v1/plans")).json()["items"]
             assert (listed["budget_spent"], listed["waiting_edits"]) == (True, 0)
@@ -286,7 +286,7 @@ async def test_the_cost_of_a_model_is_told_with_the_cycle_and_the_version_that_i
         result = await stage.orchestrator(editor=model).run(pipeline())
         async with bob(scene) as client:
             answer = (await client.get("/api/v1/plans/pipeline/versions")).json()
-            found = read_document(documents.Versions, answer)
+            found = read_record(documents.Versions, answer)
         assert [(one.tasks, one.outcome, one.version) for one in found.cycles[:2]] == [
             (["build"], "empty", None),
             (["test"], "accepted", 1),

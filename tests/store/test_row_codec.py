@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asterism.core.history import Entry
+from asterism.core.record_codec import InvalidRecord
 from asterism.core.run import transitions
 from asterism.core.run.run import Owner, Progress, Run
 from asterism.store import row_codec, run_groups
+from asterism.store.protocol import Notice
 from asterism.store.store_errors import StoreCorrupt
 from asterism.testing.store_conformance.sample_records import histories
 from tests.store.sqlite_fixtures import FLOW, KITCHEN, ME, completed, run
@@ -248,5 +250,5 @@ def test_a_mistyped_session_is_refused(place: int, value: Any) -> None:
 
 @pytest.mark.parametrize("notice", [{"at": "x", "kind": "a", "message": "b"}, {"at": 1.0, "kind": 5, "message": "b"}])
 def test_a_mistyped_notice_is_refused(notice: dict[str, Any]) -> None:
-    with pytest.raises(TypeError, match="a notice has a time"):
-        row_codec.notice_of(notice)
+    with pytest.raises(InvalidRecord, match=r"(at|kind): expected (float|str), not (str|int)"):
+        Notice.from_json(notice)

@@ -36,7 +36,6 @@ except ImportError as missing:
 
 from asterism.api import documents
 from asterism.api.client_errors import ApiError
-from asterism.api.document_codec import read_document
 from asterism.api.http_form import API, LARGEST_BODY, HttpForm, http_form
 from asterism.api.lasting_loop import LastingLoop
 from asterism.api.operation import Blocking, Operation
@@ -48,6 +47,7 @@ from asterism.base.https_session import is_loopback
 from asterism.base.text import masked_url, path_part
 from asterism.core.backoff import retry_delay
 from asterism.core.errors import AsterismError
+from asterism.core.record_codec import read_record
 
 OnCut = Callable[[Exception], None]
 """Called with the error when a stream is cut, before it connects again."""
@@ -307,7 +307,7 @@ def _read(operation: Operation[Any, Any, Answer], answer: httpx.Response, tries:
     if operation.answer is str:
         return answer.text  # type: ignore[return-value]
     try:
-        return read_document(operation.answer, answer.json())
+        return read_record(operation.answer, answer.json())
     except (ValueError, RecursionError) as error:
         raise tries.unreadable(answer, error) from None
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from asterism.api.scopes import ScopeMissing, allows, check_scopes, shown_need
 from asterism.core.errors import AsterismError
-from asterism.core.json_values import JsonObject
+from asterism.core.record_codec import Record
 from asterism.fleet.one_time_code import TYPED_BYTES, code_writes, new_secret, secret_hash
 from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.protocol import CREDENTIAL_KEYS, PutRegister, Register, Store, Write
@@ -58,12 +58,11 @@ class LoginRefused(AsterismError):
 
 
 @dataclass(frozen=True, slots=True)
-class Credential:
+class Credential(Record, key="id", sparse=("revoked_at", "page_sha256")):
     """Who may do what. ``name`` is who acts, in stories and edits. ``kind`` is ``token`` or ``session``."""
 
     id: str
     name: str
-    scopes: frozenset[str]
     sha256: str = field(repr=False)
     kind: str
     created_at: float
@@ -71,6 +70,7 @@ class Credential:
     expires_at: float
     revoked_at: float | None = None
     page_sha256: str | None = field(default=None, repr=False)
+    scopes: frozenset[str] = field(kw_only=True)
 
     def state(self, now: float) -> str:
         """``active``, ``expired`` or ``revoked``."""
@@ -96,11 +96,6 @@ class Credential:
         """Whether this is the session of a page that has this key."""
         known = self.page_sha256 if self.kind == SESSION else None
         return known is not None and hmac.compare_digest(known, secret_hash(key))
-
-    def to_json(self) -> JsonObject:
-        value = {name: getattr(self, name) for name in self.__slots__ if name not in ("id", "scopes")}
-        value["scopes"] = sorted(self.scopes)
-        return {name: part for name, part in value.items() if part is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +132,12 @@ class Credentials:
         credential = Credential(
             identity,
             name,
-            check_scopes(scopes),
             secret_hash(token),
             kind,
             now,
             by,
             now + valid_for,
+            scopes=check_scopes(scopes),
             page_sha256=None if page_key is None else secret_hash(page_key),
         )
         old = [
@@ -224,8 +219,7 @@ def _check_name(name: str) -> None:
 
 
 def _decode(register: Register) -> Credential:
-    value = {**register.value, "scopes": frozenset(register.value["scopes"])}
-    return Credential(register.key.removeprefix(CREDENTIALS), **value)
+    return Credential.from_json({**register.value, "id": register.key.removeprefix(CREDENTIALS)})
 
 
 def _ended_at(credential: Credential) -> float:

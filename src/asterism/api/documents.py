@@ -16,6 +16,7 @@ from asterism.api.quick_dataclass import define
 from asterism.core.json_values import JsonObject
 
 Item = TypeVar("Item")
+AnyDocument = TypeVar("AnyDocument")
 
 
 class Doc:
@@ -44,6 +45,17 @@ class Document:
         if not text.startswith(f"{cls.__name__}("):  # that of a dataclass without a docstring
             handler.resolve_ref_schema(schema)["description"] = inspect.cleandoc(text)
         return schema
+
+
+def document_of(kind: type[AnyDocument], *sources: object, **fields: Any) -> AnyDocument:
+    """A document whose fields are the attributes of these objects with the same names, where ``fields`` does not give
+    them; of two objects that have one, the first counts."""
+    for name in kind.__dataclass_fields__:  # type: ignore[attr-defined]
+        if name not in fields:
+            source = next((source for source in sources if hasattr(source, name)), None)
+            if source is not None:
+                fields[name] = getattr(source, name)
+    return kind(**fields)
 
 
 class Page(Document, Generic[Item]):

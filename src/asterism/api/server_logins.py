@@ -7,13 +7,14 @@ well as its address. $ASTERISM_TOKEN counts before the token in the file.
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from asterism.base.private_file import PrivateDocument, config_folder
 from asterism.core.errors import AsterismError
+from asterism.core.record_codec import Record
 
 TOKEN_VARIABLE = "ASTERISM_TOKEN"
 LONGEST_NAME = 100
@@ -25,7 +26,7 @@ class UnknownServer(AsterismError):
 
 
 @dataclass(frozen=True)
-class ServerLogin:
+class ServerLogin(Record, key="name"):
     """A server and the token for it. ``authority`` is the file with the certificate of a private authority."""
 
     name: str
@@ -69,14 +70,11 @@ class ServerLogins:
             self._write([login for login in self.all() if login.name != name])
 
     def _write(self, logins: list[ServerLogin]) -> None:
-        fields = {login.name: asdict(login) for login in logins}
-        for each in fields.values():
-            del each["name"]
-        self._document.write(fields)
+        self._document.write({login.name: login.to_json() for login in logins})
 
 
 def _logins(data: Any) -> list[ServerLogin]:
-    return [ServerLogin(name=name, **fields) for name, fields in sorted(data.items())]
+    return [ServerLogin.from_json({**fields, "name": name}) for name, fields in sorted(data.items())]
 
 
 def server_url(store: str) -> str | None:

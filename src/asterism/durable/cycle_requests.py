@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from asterism.core.errors import PlanError, error_text
@@ -20,6 +20,7 @@ from asterism.core.plan.apply import Applied
 from asterism.core.plan.assignment_lock import AssignmentLock, EditCycle
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import EditBatch, WaitingEdit
+from asterism.core.record_codec import Record
 from asterism.durable.journal_store import load
 from asterism.durable.plan_requests import (
     ANSWER_TIMEOUT,
@@ -40,7 +41,7 @@ LEASE = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class CycleView:
+class CycleView(Record, lenient=True):
     """An open edit cycle. ``ends`` are the ends under review: objects with ``task``, ``status`` and ``reason``.
     ``version`` is the base of its answer. ``claimed_by`` is its editor until ``claimed_until``; at ``expires_at`` it is
     closed without an answer. Times are those of the store's clock; None if no process runs the plan. ``refusals`` are
@@ -64,8 +65,7 @@ class CycleView:
         return tuple(str(end["task"]) for end in self.ends)
 
     def to_json(self) -> dict[str, Any]:
-        lists = {"ends": [dict(end) for end in self.ends], "refusals": [dict(refusal) for refusal in self.refusals]}
-        return {**asdict(self), **lists, "tasks": list(self.tasks)}
+        return {**Record.to_json(self), "tasks": list(self.tasks)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,23 +145,18 @@ def _view_of(owner: RunningPlan, cycle: EditCycle) -> CycleView:
     return _view(execution.plan, cycle, owner.mask, execution.lock, execution.cycles.refusals_of(cycle))
 
 
-def _from_json(data: Mapping[str, Any]) -> CycleView:
-    fields = {name: data[name] for name in CycleView.__dataclass_fields__ if name in data}
-    return CycleView(**{**fields, "ends": tuple(data["ends"]), "refusals": tuple(data.get("refusals", ()))})
-
-
 CYCLES = RequestKind(
     "cycles",
     _cycles,
     lambda cycles: {"cycles": [cycle.to_json() for cycle in cycles]},
-    lambda request, answer: tuple(map(_from_json, answer["cycles"])),
+    lambda request, answer: tuple(map(CycleView.from_json, answer["cycles"])),
     changes=False,
 )
 CLAIM = RequestKind(
     "claim",
     _claim,
     lambda cycle: {"cycle": cycle.to_json()},
-    lambda request, answer: _from_json(answer["cycle"]),
+    lambda request, answer: CycleView.from_json(answer["cycle"]),
 )
 ANSWER = RequestKind("answer", _answer, applied_json, read_applied)
 

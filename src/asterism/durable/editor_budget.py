@@ -14,13 +14,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from asterism.base.durations import format_duration, parse_duration
 from asterism.base.text import plural
 from asterism.core.errors import PlanError
 from asterism.core.plan.editor_cost import EditorCost, dollars_text
+from asterism.core.record_codec import Record
 from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.protocol import PutRegister, Store
 from asterism.store.store_errors import reading_register
@@ -37,7 +38,7 @@ class InvalidBudget(PlanError):
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(Record, sparse=True):
     """What an editor may spend on one plan. None: no limit.
 
     ``dollars``, ``tokens`` (in and out), ``calls`` of a model, ``seconds`` that the model takes, ``tasks`` that it adds
@@ -72,16 +73,9 @@ class Budget:
         same: dict[str, Any] = {name: None for name in LIMITS if getattr(self, name) == getattr(other, name)}
         return replace(self, **same)
 
-    def to_json(self) -> dict[str, Any]:
-        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default}
-
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Budget:
-        """Raises InvalidBudget."""
-        unknown = sorted(set(data) - {f.name for f in fields(cls)})
-        if unknown:
-            raise InvalidBudget(f"a budget has no {', '.join(unknown)}; its fields are {', '.join(LIMITS)}, wait")
-        return cls(**data)
+    def unknown_fields(cls, names: str) -> InvalidBudget:
+        return InvalidBudget(f"a budget has no {names}; its fields are {', '.join(LIMITS)}, wait")
 
     @classmethod
     def parse(cls, text: str) -> Budget:
@@ -127,7 +121,7 @@ def _amount(name: str, value: float) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class Spent(Record, sparse=True, lenient=True):
     """What was spent, in the units of a budget."""
 
     dollars: float = 0.0
@@ -146,16 +140,9 @@ class Spent:
     def of(cls, cost: EditorCost, tasks: int = 0) -> Spent:
         return cls(cost.dollars or 0.0, cost.tokens, cost.calls, cost.seconds, tasks)
 
-    def to_json(self) -> dict[str, Any]:
-        return {name: value for name in LIMITS if (value := getattr(self, name))}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Spent:
-        return cls(**{name: data[name] for name in LIMITS if name in data})
-
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class Account(Record, sparse=True, required=("budget", "spent"), lenient=True):
     """The budget of one plan, what was spent of it, and what calls under way may cost (``open``, by the id of a call).
 
     ``without_editor``: a person, named in ``decided_by``, let the plan go on without its editor. ``held_since`` is when
@@ -168,15 +155,15 @@ class Account:
     budget: Budget = field(default_factory=Budget)
     spent: Spent = field(default_factory=Spent)
     open: Mapping[str, Spent] = field(default_factory=dict)
+    answers: Mapping[str, int] = field(default_factory=dict)
+    refusals: tuple[int, ...] = ()
+    held_for: Spent = field(default_factory=Spent)
+    given: Budget = field(default_factory=Budget)
     without_editor: bool = False
     decided_by: str = ""
     held_since: float | None = None
-    answers: Mapping[str, int] = field(default_factory=dict)
-    refusals: tuple[int, ...] = ()
     unpriced: str = ""
     held_why: str = ""
-    held_for: Spent = field(default_factory=Spent)
-    given: Budget = field(default_factory=Budget)
 
     @property
     def held_until(self) -> float | None:
@@ -304,33 +291,8 @@ class Account:
         """The budget holds the plan no longer."""
         return replace(self, held_since=None, held_why="", held_for=Spent())
 
-    def to_json(self) -> dict[str, Any]:
-        data: dict[str, Any] = {"budget": self.budget.to_json(), "spent": self.spent.to_json()}
-        if self.open:
-            data["open"] = {call: spent.to_json() for call, spent in self.open.items()}
-        if self.answers:
-            data["answers"] = dict(self.answers)
-        if self.refusals:
-            data["refusals"] = list(self.refusals)
-        if self.held_for != Spent():
-            data["held_for"] = self.held_for.to_json()
-        if self.given != Budget():
-            data["given"] = self.given.to_json()
-        flags = (f for f in fields(self) if f.name in _FLAGS)
-        return data | {f.name: value for f in flags if (value := getattr(self, f.name)) != f.default}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Account:
-        opened = {call: Spent.from_json(spent) for call, spent in data.get("open", {}).items()}
-        others: dict[str, Any] = {name: data[name] for name in (*_FLAGS, "answers") if name in data}
-        others["refusals"] = tuple(data.get("refusals", ()))
-        others["held_for"] = Spent.from_json(data.get("held_for", {}))
-        others["given"] = Budget.from_json(data.get("given", {}))
-        return cls(Budget.from_json(data["budget"]), Spent.from_json(data["spent"]), opened, **others)
-
 
 _ROUNDING = 1e-9
-_FLAGS = ("without_editor", "decided_by", "held_since", "held_why", "unpriced")
 
 
 def _word(name: str, value: float) -> str:

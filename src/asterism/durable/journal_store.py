@@ -39,6 +39,7 @@ from asterism.core.plan.journal import (
 from asterism.core.plan.plan_codec import StoredValue
 from asterism.core.plan.status import ConstellationState
 from asterism.core.plan.task import import_path
+from asterism.core.record_codec import InvalidRecord, Record
 from asterism.durable.plan_summaries import ENDED, PlanSummary, running_tasks, summary_of
 from asterism.execution import function_calls
 from asterism.execution.large_values import call_apart
@@ -101,7 +102,7 @@ class ReloadRequired(OwnershipLost):
 
 
 @dataclass(frozen=True)
-class Head:
+class Head(Record, sparse=("params", "traceparent", "file", "tags")):  # which earlier versions do not know
     """The head of a stored plan. Only its owner writes it."""
 
     name: str
@@ -143,19 +144,12 @@ class Head:
     file: str = ""
     """The name of the plan file that the plan was started with, without its folder."""
 
-    tags: Sequence[str] = ()
+    tags: tuple[str, ...] = ()
     """The tags of the plan file."""
 
     @property
     def ended(self) -> bool:
         return self.state in ENDED
-
-    def to_json(self) -> dict[str, Any]:
-        data = {**self.__dict__, "terms": dict(self.terms), "schema": SCHEMA}
-        for name in ("params", "traceparent", "file", "tags"):
-            if not data[name]:  # so that an earlier version can read it
-                del data[name]
-        return data
 
     def changed(self, **changes: Any) -> Head:
         return replace(self, **changes)
@@ -213,8 +207,8 @@ def decode_head(register: Register) -> Head:
             f"(its schema is {value['schema']}, this one reads {SCHEMA})"
         )
     try:
-        return Head(**value)
-    except TypeError as error:
+        return Head.from_json({**value, "schema": SCHEMA})
+    except InvalidRecord as error:
         raise UnreadableJournal(f"{register.key} is not the head of a plan: {error}") from None
 
 
@@ -311,7 +305,7 @@ def insertion(
     number = int(now * NUMBERS_PER_SECOND)
     created = str(ConstellationState.CREATED)
     new = Head(
-        plan.id, created, now, options, first=number, began=number, params=dict(params), file=file, tags=list(plan.tags)
+        plan.id, created, now, options, first=number, began=number, params=dict(params), file=file, tags=plan.tags
     )
     head = PutRegister(head_key(plan.id), new.to_json(), None)
     return new, [head, *snapshot_records(plan, lock, number), summary_of(new, plan, 0)]

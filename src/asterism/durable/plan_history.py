@@ -26,6 +26,7 @@ from asterism.core.plan.assignment_lock import EditCycle
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.journal import RecordedConstellation, RecordedLock, Step, UnreadableJournal
 from asterism.core.plan.step_changes import Change, replay_step
+from asterism.core.record_codec import Record
 from asterism.durable.compaction import read_archive
 from asterism.durable.journal_store import (
     LOAD_ATTEMPTS,
@@ -66,6 +67,9 @@ class Position(NamedTuple):
     def __str__(self) -> str:
         return str(self.number) if self.step == WHOLE else f"{self.number}.{self.step}"
 
+    def to_json(self) -> str:
+        return str(self)
+
     @classmethod
     def parse(cls, text: str) -> Self:
         """Raises ValueError."""
@@ -100,7 +104,7 @@ class PlanEvents(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class PlanVersion:
+class PlanVersion(Record):
     """A version of a plan, and the edit that made it; version 0 is the plan as it was stored. ``edits`` is the batch as
     JSON, ``diff`` what it changed in the structure, ``triggers`` the tasks whose ends it answers, ``undoes`` the
     version that it undoes."""
@@ -114,19 +118,6 @@ class PlanVersion:
     diff: Mapping[str, Any] | None = None
     triggers: Sequence[str] = ()
     undoes: int | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "version": self.version,
-            "at": self.at,
-            "position": str(self.position),
-            "author": self.author,
-            "reason": self.reason,
-            "edits": list(self.edits),
-            "diff": self.diff,
-            "triggers": list(self.triggers),
-            "undoes": self.undoes,
-        }
 
 
 class ClosedCycle(NamedTuple):

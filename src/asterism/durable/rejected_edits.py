@@ -11,12 +11,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from asterism.core.errors import AsterismError, EditRejected
 from asterism.core.json_values import plain_json
 from asterism.core.plan.edits import EditBatch
+from asterism.core.record_codec import Record
 from asterism.durable.journal_store import read_head
 from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.protocol import PutRegister, Store
@@ -38,7 +39,7 @@ CLOSE_TIMEOUT = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class RejectedEdit:
+class RejectedEdit(Record):
     """``edits`` is the batch as JSON; None if it is too long, or is no JSON. ``version`` is that of the plan then,
     ``violations`` are objects with ``edit``, ``rule`` and ``message``."""
 
@@ -51,9 +52,6 @@ class RejectedEdit:
     edits: Sequence[Mapping[str, Any]] | None
     violations: Sequence[Mapping[str, Any]]
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def rejected_prefix(name: str) -> str:
     return f"rejected/{name}/"
@@ -62,7 +60,7 @@ def rejected_prefix(name: str) -> str:
 async def rejected_edits(store: Store, name: str) -> list[RejectedEdit]:
     """The newest rejected edits of a plan, oldest first. Raises UnknownConstellation."""
     head, _ = await read_head(store, name)
-    edits = [RejectedEdit(**register.value) for register in await store.registers(rejected_prefix(name))]
+    edits = [RejectedEdit.from_json(register.value) for register in await store.registers(rejected_prefix(name))]
     # those of an earlier plan of that name are not its own
     return sorted((edit for edit in edits if edit.at >= head.created_at), key=lambda edit: edit.number)
 

@@ -27,7 +27,6 @@ from asterism.fleet.policy.judged_requests import request
 from asterism.fleet.settings import Settings
 from asterism.store.optimistic_update import try_commit
 from asterism.store.protocol import NOTIFIED, PutRegister
-from asterism.store.row_codec import notice_to_json
 
 log = logging.getLogger("asterism.monitor")
 
@@ -87,7 +86,7 @@ class Notifier:
         notices = await store.notices(after=after, limit=NOTICES_PER_PASS)
         for number, notice in notices:
             for_people = notice.kind in DELIVERED_KINDS
-            if for_people and not await self._deliver(settings, notice_to_json(notice)):
+            if for_people and not await self._deliver(settings, notice.to_json()):
                 self._failures += 1
                 if self._failures < TRIES:
                     return  # the next pass tries again

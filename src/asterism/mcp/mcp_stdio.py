@@ -23,7 +23,7 @@ from asterism.mcp.mcp_tools import McpHost
 
 def local_caller(name: str, scopes: Iterable[str]) -> Credential:
     """The client that started this process. It needs no token: it has the store. Raises InvalidScope."""
-    return Credential("local", name, check_scopes(scopes), "", "local", 0.0, name, float("inf"))
+    return Credential("local", name, "", "local", 0.0, name, float("inf"), scopes=check_scopes(scopes))
 
 
 async def serve_stdio(fleet: Fleet, caller: Credential, submitted: Callable[[], None]) -> None:

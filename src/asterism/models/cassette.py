@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from asterism.core.plan.editor_cost import EditorCost
+from asterism.core.record_codec import Record
 from asterism.durable.editor_budget import Account, Budget, account_key, exchange_prefix, read_account
 from asterism.models.model_calls import ModelFailed
 from asterism.models.model_messages import ModelAnswer
@@ -29,53 +30,23 @@ Step = Callable[[Account], Account]
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class Exchange(Record, sparse=("editor",), required=("cost",), checked=True):
     """``about`` names the ends that the question is about, ``question`` is its text (``ModelQuestion.text``).
     ``entries`` is how much of the story had been shown with it, ``editor`` the name of the editor that asked."""
 
     number: int
+    at: float = field(default=0.0, kw_only=True)
     about: str
     question: str
-    answer: Mapping[str, Any]
+    answer: ModelAnswer
     cost: EditorCost = field(default_factory=EditorCost)
     entries: int = 0
-    at: float = 0.0
     editor: str = ""
 
     @property
     def replayed(self) -> Exchange:
         """The same exchange in another run, which it costs nothing."""
         return replace(self, cost=EditorCost(self.cost.model, replayed=1))
-
-    def to_json(self) -> dict[str, Any]:
-        data = {
-            "number": self.number,
-            "at": self.at,
-            "about": self.about,
-            "question": self.question,
-            "answer": dict(self.answer),
-            "cost": self.cost.to_json(),
-            "entries": self.entries,
-        }
-        return {**data, "editor": self.editor} if self.editor else data
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Exchange:
-        """The exchange that ``to_json`` wrote. Raises TypeError, LookupError or InvalidTask for anything else."""
-        exchange = cls(**{**data, "cost": EditorCost.from_json(data["cost"])})
-        answer = ModelAnswer.from_json(exchange.answer)
-        for part in (exchange, exchange.cost, answer, *answer.calls):
-            _check_types(part)
-        return exchange
-
-
-def _check_types(record: Any) -> None:
-    """Raises TypeError for a field that is not text or a number, as its default or its annotation says."""
-    kinds: dict[str, Any] = {"str": str, "int": int, "float": (int, float), "bool": bool}
-    for record_field in fields(record):
-        value, kind = getattr(record, record_field.name), kinds.get(str(record_field.type))
-        if kind is not None and (not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)):
-            raise TypeError(f"{record_field.name} is {value!r:.60}")
 
 
 class Cassette(Protocol):
@@ -254,7 +225,3 @@ async def read_answers(cassette: Cassette, plan: str) -> dict[str, list[Exchange
     for exchange in await cassette.exchanges(plan):
         exchanges.setdefault(exchange.about, []).append(exchange)
     return exchanges
-
-
-def answer_of(exchange: Exchange) -> ModelAnswer:
-    return ModelAnswer.from_json(exchange.answer)

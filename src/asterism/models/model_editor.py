@@ -48,7 +48,6 @@ from asterism.models.cassette import (
     MemoryCassette,
     Replay,
     StoreCassette,
-    answer_of,
     opened,
     read_answers,
 )
@@ -353,14 +352,14 @@ class ModelEditor(Editor):
             conversation.cost += known.replayed.cost
             if self.replay is not None:
                 await self.cassette.change(name, lambda account: account, known.replayed)
-            return answer_of(known)
+            return known.answer
         paid: list[tuple[str, EditorCost]] = []
         answer = await self.caller.ask(
             question, lambda asked, model: self._paid(name, conversation, paid, asked, model)
         )
         cost = sum((call_cost for _, call_cost in paid), EditorCost())
         exchange = Exchange(
-            *(0, conversation.about, question.text, answer.to_json(), cost, conversation.entries), editor=self.name
+            *(0, conversation.about, question.text, answer, cost, conversation.entries), editor=self.name
         )
         await self._settle(name, conversation, *paid[-1], exchange)
         _trace_attributes.set(call_attributes(answer, cost))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from asterism.core.plan.editor_cost import EditorCost
+from asterism.core.record_codec import Record
 
 
-@dataclass(frozen=True, slots=True)
-class ToolSpec:
+class ToolSpec(NamedTuple):
     """A tool that the model may call. ``final``: its call is the answer."""
 
     name: str
@@ -20,8 +20,7 @@ class ToolSpec:
     final: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCall:
+class ToolCall(NamedTuple):
     """A call of a tool, with its arguments as the model wrote them."""
 
     id: str
@@ -50,21 +49,13 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelQuestion:
+class ModelQuestion(Record):
     """The messages are objects: ``{"user": text}``, ``{"assistant": text, "calls": [[id, name, arguments]]}`` and
     ``{"tool": id, "name": name, "text": result}``."""
 
     instructions: str
     messages: tuple[Mapping[str, Any], ...]
     tools: tuple[ToolSpec, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        tools = [[tool.name, tool.description, tool.schema, tool.final] for tool in self.tools]
-        return {
-            "instructions": self.instructions,
-            "messages": [dict(message) for message in self.messages],
-            "tools": tools,
-        }
 
     @property
     def text(self) -> str:
@@ -73,7 +64,7 @@ class ModelQuestion:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelAnswer:
+class ModelAnswer(Record, required=("text", "calls", "refused", "model"), lenient=True, checked=True):
     """``refused``: the model or its provider declined to answer."""
 
     text: str = ""
@@ -81,20 +72,11 @@ class ModelAnswer:
     refused: bool = False
     model: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        calls = [[call.id, call.name, call.arguments] for call in self.calls]
-        return {"text": self.text, "calls": calls, "refused": self.refused, "model": self.model}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> ModelAnswer:
-        calls = tuple(ToolCall(*call) for call in data["calls"])
-        return cls(data["text"], calls, data["refused"], data["model"])
-
     @property
     def message(self) -> dict[str, Any]:
         """The answer as a message of the next question. A call that cannot be read is only told about: no provider
         takes it back."""
-        calls = [[call.id, call.name, call.arguments] for call in self.calls if call.readable]
+        calls = [list(call) for call in self.calls if call.readable]
         unreadable = [f"(a call of {call.name} with unreadable arguments)" for call in self.calls if not call.readable]
         text = "\n".join(filter(None, [self.text, *unreadable]))
         return {"assistant": text, "calls": calls}

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from asterism.core.errors import AsterismError
-from asterism.core.json_values import JsonObject
+from asterism.core.record_codec import Record
 from asterism.core.run.session import ABROAD, ENDED, VIA, Session
 from asterism.store.optimistic_update import retry_on_conflict, try_commit
 from asterism.store.protocol import PutRegister, PutSession, Register, Store, Write
@@ -42,7 +42,7 @@ class PeerRefused(AsterismError):
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class Peer(Record, key="name", lenient=True):
     """``store`` is the id of its store, None until the first sync. ``url`` is its address, None if it cannot be called
     from here; ``pin`` is the fingerprint of its certificate. The inviting side keeps ``invitation_sha256``, the hash of
     the invitation's token, and ``token_sha256``, the hash of the secret that replaced it, None until then. ``heard_at``
@@ -57,15 +57,6 @@ class Peer:
     invitation_sha256: str | None = None
     heard_at: float | None = None
     skew: float | None = None
-
-    def to_json(self) -> JsonObject:
-        """The value of its register."""
-        data = asdict(self)
-        del data["name"]
-        return data
-
-
-_FIELDS = frozenset(field.name for field in fields(Peer)) - {"name"}
 
 
 class PeerRegistry:
@@ -203,7 +194,7 @@ class PeerRegistry:
 
     async def _write(self, peer: Peer, revision: int, changes: Mapping[str, Any]) -> Peer:
         """Raises Conflict."""
-        after = Peer(peer.name, **{**peer.to_json(), **changes})
+        after = replace(peer, **changes)
         await self._store.commit([PutRegister(peer_key(peer.name), after.to_json(), revision)])
         return after
 
@@ -271,5 +262,4 @@ def removed_peer_key(store: str) -> str:
 
 
 def _peer(register: Register) -> Peer:
-    known = {name: value for name, value in register.value.items() if name in _FIELDS}
-    return Peer(register.key.removeprefix(PEER_PREFIX), **known)
+    return Peer.from_json({**register.value, "name": register.key.removeprefix(PEER_PREFIX)})

@@ -75,7 +75,7 @@ def line(
         case Register():
             return {"register": record._asdict()}
         case Notice():
-            notice = {"notice": row_codec.notice_to_json(record)}
+            notice = {"notice": record.to_json()}
             return notice if number is None else {**notice, "number": number}
 
 
@@ -262,7 +262,7 @@ async def _write(store: Store, record: Mapping[str, Any], keep_devices: bool) ->
             case {"register": {"key": str(key), "value": value}}:
                 return PutRegister(key, value, None)
             case {"notice": notice}:
-                return row_codec.notice_of(notice)
+                return Notice.from_json(notice)
             case {"log": [str(run), int(epoch), int(first), int(lines), value]}:
                 return PutLog(run, epoch, [StoredChunk(epoch, first, lines, value)])
             case {"blob": str(text)}:

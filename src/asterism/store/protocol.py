@@ -21,6 +21,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, cast
 
+from asterism.core.record_codec import Record
 from asterism.core.run.run import TERMINAL, Progress, Run, RunStatus
 from asterism.core.run.session import Session
 from asterism.store.store_errors import StoreError
@@ -105,7 +106,7 @@ class ExpectRegister:
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
+class Notice(Record, checked=True):
     """A message for people that is not a change of a record, such as a result that came too late."""
 
     at: float

@@ -499,25 +499,10 @@ def session_of(row: Sequence[Any], used: int = 0) -> Session:
         raise CorruptRecord(f"session {row[0] if row else '?'} cannot be read: {error!r}") from error
 
 
-_NOTICE = ("at", "kind", "message", "run", "device")
-
-
-def notice_to_json(notice: Notice) -> dict[str, Any]:
-    return {name: getattr(notice, name) for name in _NOTICE}
-
-
-def notice_of(data: Mapping[str, Any]) -> Notice:
-    """Return the notice that ``notice_to_json`` wrote. Raises TypeError for anything else."""
-    notice = Notice(**data)
-    if type(notice.at) not in _NUMBER or not isinstance(notice.kind, str) or not isinstance(notice.message, str):
-        raise TypeError("a notice has a time, a kind and a message")
-    return notice
-
-
 def stored_notice(text: str) -> Notice:
     """Return the notice in a JSON text. Raises CorruptRecord."""
     try:
-        return notice_of(from_text(text))
+        return Notice.from_json(from_text(text))
     except (TypeError, ValueError) as error:
         raise CorruptRecord(f"a notice cannot be read: {error!r}") from error
 

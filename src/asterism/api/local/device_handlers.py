@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from asterism.api import device_operations as declared
 from asterism.api import documents
 from asterism.api.device_operations import DeviceOperations
-from asterism.api.document_codec import document_of
+from asterism.api.documents import document_of
 from asterism.api.local.reasons import leave_reason
 from asterism.api.local.run_handlers import run_documents
 from asterism.api.operation import implements

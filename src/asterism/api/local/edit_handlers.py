@@ -11,7 +11,6 @@ from typing import Any
 
 from asterism.api import documents
 from asterism.api import edit_operations as declared
-from asterism.api.document_codec import read_document
 from asterism.api.edit_operations import EditOperations
 from asterism.api.local import plan_documents
 from asterism.api.operation import implements
@@ -19,6 +18,7 @@ from asterism.api.system import LocalSystem
 from asterism.base.http_limits import RequestRefused
 from asterism.core.errors import AsterismError, InvalidTask
 from asterism.core.plan.edits import WAITING, Edit, EditBatch, WaitingEdit, edit_from_json
+from asterism.core.record_codec import read_record
 from asterism.durable import approval_requests, approval_store, cycle_requests, plan_requests
 from asterism.durable.editor_budget import (
     Budget,
@@ -126,7 +126,7 @@ async def _edit(
 @implements(EditOperations.list_cycles)
 async def list_cycles(system: LocalSystem, request: declared.EditorsOf) -> documents.Cycles:
     cycles = await cycle_requests.list_cycles(system.fleet, request.plan)
-    items = [read_document(documents.CycleDetails, cycle.to_json()) for cycle in cycles.cycles]
+    items = [read_record(documents.CycleDetails, cycle.to_json()) for cycle in cycles.cycles]
     return documents.Cycles(items=items, answered_by=cycles.by, now=system.fleet.store.clock())
 
 
@@ -136,7 +136,7 @@ async def claim_cycle(system: LocalSystem, request: declared.ClaimCycle) -> docu
     cycle = await cycle_requests.claim_cycle(
         system.fleet, request.plan, request.cycle, who=who, lease=request.lease, timeout=request.timeout
     )
-    return read_document(documents.CycleDetails, cycle.to_json())
+    return read_record(documents.CycleDetails, cycle.to_json())
 
 
 @implements(EditOperations.answer_cycle)
@@ -208,9 +208,9 @@ async def list_exchanges(system: LocalSystem, request: declared.ListExchanges) -
     mask = PlanMask((await read_plan(fleet, request.plan)).record.plan)
     for register in await fleet.store.registers(exchange_prefix(request.plan)):
         with reading_register(register.key):
-            exchange = read_document(documents.Exchange, register.value)
+            exchange = read_record(documents.Exchange, register.value)
         if request.number in (None, exchange.number):
-            items.append(read_document(documents.Exchange, mask.shown(register.value)))
+            items.append(read_record(documents.Exchange, mask.shown(register.value)))
     if request.number is not None and not items:
         raise RequestRefused(404, f"plan {request.plan!r} has no exchange {request.number}")
     return documents.Page(items=items)

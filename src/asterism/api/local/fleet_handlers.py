@@ -11,7 +11,7 @@ from dataclasses import asdict
 
 from asterism.api import documents
 from asterism.api import fleet_operations as declared
-from asterism.api.document_codec import document_of
+from asterism.api.documents import document_of
 from asterism.api.fleet_operations import FleetOperations
 from asterism.api.local.device_handlers import device_document
 from asterism.api.local.reasons import leave_reason

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from asterism.api import documents
-from asterism.api.document_codec import document_of, read_document
+from asterism.api.documents import document_of
 from asterism.api.local.plan_list_handlers import plan_summary
 from asterism.base.text import clean
 from asterism.core.errors import UnknownTask, error_text
@@ -37,6 +37,7 @@ from asterism.core.plan.node import RUNNING as RUNNING_PHASE
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import COMPLETED, FAILED, PENDING, RUNNING
 from asterism.core.plan.work_patterns import effects_of
+from asterism.core.record_codec import read_record
 from asterism.durable.approval_store import escalation_of
 from asterism.durable.editor_budget import Account, Spent
 from asterism.durable.journal_store import StoredConstellation
@@ -171,7 +172,7 @@ def task_document(
         reason=mask.shown(reason) if reason else None,
         device=node.device if run is None else run.device,
         phase=None if stored is None else stored.phase(node),
-        attempt=None if times is None else read_document(documents.AttemptTimes, times.to_json()),
+        attempt=None if times is None else read_record(documents.AttemptTimes, times.to_json()),
         held_by=[parent for parent in node.parents if plan.nodes[parent].unsettled] if held else [],
         group=groups.get(node.id),
         estimate=node.task.estimate,
@@ -257,7 +258,7 @@ def budget_document(account: Account) -> documents.EditorBudget:
         "higher_limits": account.higher_limits() if account.held_since is not None else "",
         "held_until": account.held_until,
     }
-    return read_document(documents.EditorBudget, {**account.to_json(), **texts})
+    return read_record(documents.EditorBudget, {**account.to_json(), **texts})
 
 
 async def approval_documents(
@@ -270,7 +271,7 @@ async def approval_documents(
     told = {"command": settings.notify_command, "url": settings.notify_url}
     receivers = [name for name, receiver in told.items() if receiver is not None]
     return [
-        read_document(
+        read_record(
             documents.WaitingEdit,
             mask.shown({**edit.to_json(), "changes": _changes(edit, record)} | _waiting_json(edit, record, receivers)),
         )

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from asterism.api import documents
 from asterism.api import plan_operations as declared
-from asterism.api.document_codec import document_of, read_document
+from asterism.api.documents import document_of
 from asterism.api.local import edited_plans, editor_limits, plan_documents
 from asterism.api.local.edit_handlers import checked_batch
 from asterism.api.local.plan_log_pages import plan_log
@@ -27,6 +27,7 @@ from asterism.base.follow import Looks
 from asterism.base.http_limits import RequestRefused
 from asterism.core.errors import PlanError
 from asterism.core.plan.edit_rules import ApprovalRule, EditScope
+from asterism.core.record_codec import read_record
 from asterism.durable import admin, plan_requests, stored_plans
 from asterism.durable.approval_store import approval_terms, list_approvals
 from asterism.durable.journal_store import check_name, read_head
@@ -161,8 +162,8 @@ async def list_versions(system: LocalSystem, request: declared.OnePlan) -> docum
     history, rejected = await edit_history(store, name), await rejected_edits(store, name)
     approvals = await list_approvals(store, name)
     return documents.Versions(
-        items=[read_document(documents.PlanVersion, version.to_json()) for version in history.versions],
-        rejected=[read_document(documents.RejectedEdit, edit.to_json()) for edit in rejected],
+        items=[read_record(documents.PlanVersion, version.to_json()) for version in history.versions],
+        rejected=[read_record(documents.RejectedEdit, edit.to_json()) for edit in rejected],
         cycles=plan_documents.closed_cycles(history.cycles, approvals),
         cost=plan_documents.total_cost(history.cycles),
     )
@@ -171,7 +172,7 @@ async def list_versions(system: LocalSystem, request: declared.OnePlan) -> docum
 @implements(PlanOperations.show_version)
 async def show_version(system: LocalSystem, request: declared.ShowVersion) -> documents.PastPlan:
     past = await plan_at(system.fleet.store, request.plan, request.version)
-    edit = read_document(documents.PlanVersion, past.version.to_json())
+    edit = read_record(documents.PlanVersion, past.version.to_json())
     return documents.PastPlan(**vars(plan_documents.content(past.plan)) | {"version": past.version.version}, edit=edit)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from asterism.api import documents
 from asterism.api import plan_list_operations as declared
-from asterism.api.document_codec import document_of
+from asterism.api.documents import document_of
 from asterism.api.operation import implements
 from asterism.api.plan_list_operations import PlanListOperations
 from asterism.api.system import LocalSystem

@@ -12,7 +12,7 @@ from typing import Any
 
 from asterism.api import documents
 from asterism.api import run_operations as declared
-from asterism.api.document_codec import document_of
+from asterism.api.documents import document_of
 from asterism.api.operation import implements
 from asterism.api.run_operations import RunOperations
 from asterism.api.system import LocalSystem

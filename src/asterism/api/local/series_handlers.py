@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from asterism.api import documents
 from asterism.api import series_operations as declared
-from asterism.api.document_codec import document_of
+from asterism.api.documents import document_of
 from asterism.api.operation import implements
 from asterism.api.series_operations import SeriesOperations
 from asterism.core.series.machine import Series, UnreadableSeries

@@ -34,6 +34,7 @@ from asterism.core.plan.group_elements import UNBOUNDED, most_elements, most_tas
 from asterism.core.plan.status import PENDING
 from asterism.core.plan.task import ACTIONS, EFFECTS, Priority, Task
 from asterism.core.plan.work_patterns import effects_of, work_fits, work_name
+from asterism.core.record_codec import Record
 
 DESTRUCTIVE = ("remove_task", "cancel_task", "remove_dependency")
 """The edits that ``destructive`` stands for: they take work or an order away."""
@@ -49,7 +50,7 @@ def fits(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-class EditRule:
+class EditRule(Record, sparse=True):
     """A dataclass that is a rule. The annotation of a field says what it holds: words (``tuple[str, ...]``), a whole
     number (``int | None``), a number (``float | None``), one word or a text (``str | None``), or a flag (``bool``)."""
 
@@ -83,22 +84,9 @@ class EditRule:
         """The fields of the rule, and the annotation of each."""
         return {field.name: str(field.type) for field in fields(cls) if field.init}  # type: ignore[arg-type]
 
-    def to_json(self) -> JsonObject:
-        values = ((name, getattr(self, name)) for name in self.kinds())
-        return {
-            name: list(value) if type(value) is tuple else value
-            for name, value in values
-            if value not in ((), None) and value is not False
-        }
-
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """Raises PlanError."""
-        allowed = cls.kinds()
-        unknown = sorted(set(data) - set(allowed))
-        if unknown:
-            raise PlanError(f"{cls.what} has no {', '.join(unknown)}; its fields are {', '.join(allowed)}")
-        return cls(**data)
+    def unknown_fields(cls, names: str) -> PlanError:
+        return PlanError(f"{cls.what} has no {names}; its fields are {', '.join(cls.kinds())}")
 
     @classmethod
     def parse(cls, text: str) -> Self:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
 from asterism.core.errors import InvalidTask
-from asterism.core.json_values import JsonObject
+from asterism.core.record_codec import Record
 
 
 @dataclass(frozen=True, slots=True)
-class EditorCost:
+class EditorCost(Record, sparse=True):
     """``model`` is the model that answered last. ``dollars`` is None if the price of a model is unknown. ``seconds`` is
     the time from the requests to their answers. ``replayed`` calls were answered from a cassette, and cost nothing."""
 
@@ -58,16 +56,9 @@ class EditorCost:
         ]
         return ", ".join([*parts, replayed] if self.replayed else parts)
 
-    def to_json(self) -> JsonObject:
-        """The fields that differ from their defaults."""
-        return {field.name: value for field in fields(self) if (value := getattr(self, field.name)) != field.default}
-
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> EditorCost:
-        try:
-            return cls(**data)
-        except TypeError as error:
-            raise InvalidTask(f"the cost of an editor is not readable: {error}") from None
+    def unknown_fields(cls, names: str) -> InvalidTask:
+        return InvalidTask(f"the cost of an editor is not readable: it has no {names!r}")
 
 
 def dollars_text(dollars: float) -> str:

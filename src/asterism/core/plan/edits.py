@@ -7,12 +7,13 @@ editor may be a function, a person or a language model.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from asterism.core.errors import AsterismError, InvalidTask
 from asterism.core.json_values import JsonObject
 from asterism.core.plan.task import Dependency, Task
+from asterism.core.record_codec import Record
 
 Key = str | tuple[str, str]
 """What an edit names: a task id, or a dependency as (source, target)."""
@@ -216,7 +217,7 @@ MOST_LISTED = 100
 
 
 @dataclass(frozen=True, slots=True)
-class EditBatch:
+class EditBatch(Record, sparse=("undoes", "editor")):
     """Edits that are applied all or none.
 
     ``base_version`` is the version of the plan that its author has seen; None skips the check for staleness.
@@ -237,17 +238,6 @@ class EditBatch:
         more = len(self.edits) - MOST_LISTED
         listed = [*map(str, self.edits[:MOST_LISTED]), *([f"and {more:,} more edits"] if more > 0 else [])]
         return "; ".join(listed) or "nothing"
-
-    def to_json(self) -> JsonObject:
-        out = {
-            "edits": [edit.to_json() for edit in self.edits],
-            "author": self.author,
-            "reason": self.reason,
-            "base_version": self.base_version,
-            "triggers": list(self.triggers),
-        }
-        more = {"undoes": self.undoes, "editor": self.editor}
-        return {**out, **{name: value for name, value in more.items() if value is not None}}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> EditBatch:
@@ -313,7 +303,7 @@ class ApprovalGone(AsterismError):
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingEdit:
+class WaitingEdit(Record, sparse=("escalated_at",)):  # which an earlier version does not know
     """A batch that waits for a person, or waited. ``reasons`` say which edits match which rules. It holds ``tasks``.
     ``state`` is ``waiting``, ``approved``, ``refused`` or ``expired``. ``decided_by``, ``decided_at`` and ``why`` are
     those of the decision, ``version`` is that of the plan with the edit. At ``escalated_at`` it had waited too long."""
@@ -334,14 +324,3 @@ class WaitingEdit:
 
     def decided(self, state: str, by: str, at: float, why: str = "", version: int | None = None) -> WaitingEdit:
         return replace(self, state=state, decided_by=by, decided_at=at, why=why, version=version)
-
-    def to_json(self) -> JsonObject:
-        data = {field.name: getattr(self, field.name) for field in fields(self)}
-        if self.escalated_at is None:  # so that an earlier version can read it
-            del data["escalated_at"]
-        return {**data, "batch": self.batch.to_json(), "reasons": list(self.reasons), "tasks": list(self.tasks)}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> WaitingEdit:
-        lists = {"reasons": tuple(data["reasons"]), "tasks": tuple(data["tasks"])}
-        return cls(**{**data, "batch": EditBatch.from_json(data["batch"]), **lists})

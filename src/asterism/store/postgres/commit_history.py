@@ -27,7 +27,7 @@ from typing import Any
 import asyncpg
 
 from asterism.store.protocol import Notice
-from asterism.store.row_codec import notice_to_json, to_text
+from asterism.store.row_codec import to_text
 from asterism.store.store_errors import StoreCorrupt
 
 log = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ class CommitHistory:
         """Leave a notice for people in the database that lacks the commits, if it has a store."""
         try:
             at = await connection.fetchval("SELECT now_in_seconds()")
-            rows = [{"at": at, "run": None, "notice": to_text(notice_to_json(Notice(at, "restored", self._loss)))}]
+            rows = [{"at": at, "run": None, "notice": to_text(Notice(at, "restored", self._loss).to_json())}]
             await connection.execute("SELECT add_notices($1)", to_text(rows))
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
             log.warning("%s: no notice of missing commits was left: %s", self._shown, error)

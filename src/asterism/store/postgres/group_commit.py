@@ -43,7 +43,7 @@ from asterism.store.protocol import (
     PutSession,
     Write,
 )
-from asterism.store.row_codec import COLUMNS, moving, notice_to_json, session_row, to_text
+from asterism.store.row_codec import COLUMNS, moving, session_row, to_text
 from asterism.store.run_groups import SHARED, VARYING, RunGroup, grouped, rows_in, rows_of
 from asterism.store.store_errors import Conflict, StoreError, StoreUnavailable
 from asterism.store.watches import check_distinct_records, topics_of
@@ -169,7 +169,7 @@ class Job(Call):
                 text = None if value is None else to_text(value)
                 self._other("registers", {"key": key, "value": text, "expected": expected})
             case Notice():
-                text = to_text(notice_to_json(write))
+                text = to_text(write.to_json())
                 self._other("notices", {"at": write.at, "run": write.run, "notice": text})
             case PutCopy() | Contribution():
                 raise StoreError(NO_PEERS)

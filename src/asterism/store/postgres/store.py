@@ -45,14 +45,13 @@ from asterism.store.postgres.schema import (
     statements,
     write_access,
 )
-from asterism.store.protocol import Change, PutRun, TakeRequest, Usage, Watch, Write
+from asterism.store.protocol import Change, Notice, PutRun, TakeRequest, Usage, Watch, Write
 from asterism.store.row_codec import (
     COLUMNS,
     MOVING,
     chunk_of,
     from_text,
     moving,
-    notice_of,
     register_of,
     run_of,
     session_of,
@@ -301,7 +300,7 @@ def _problem(what: str, read: Callable[[Sequence[Any]], object], row: Sequence[A
 _READERS: dict[str, tuple[str, Callable[[Sequence[Any]], object]]] = {
     "all_sessions": ("session", session_of),
     "all_registers": ("register", register_of),
-    "all_notices": ("notice", lambda row: notice_of(from_text(row[1]))),
+    "all_notices": ("notice", lambda row: Notice.from_json(from_text(row[1]))),
     "all_logs": ("the log of run", lambda row: chunk_of(row[0], row[1:])),
 }
 _CONTRADICTIONS = {

@@ -295,7 +295,7 @@ def statement_of(write: Write, clock: Callable[[], float]) -> Statement:
         case Contribution():
             return STATEMENTS["contribute"], tuple(write), f"contribution of {write.store}"
         case Notice():
-            text = row_codec.to_text(row_codec.notice_to_json(write))
+            text = row_codec.to_text(write.to_json())
             return STATEMENTS["insert_notice"], (write.at, write.run, text), "notice"
     raise TypeError(f"a store cannot write a {type(write).__name__}")
 
