@@ -208,8 +208,8 @@ class A2aServer:
             await asyncio.gather(_pump(reader, inner_writer), _pump(inner_reader, writer))
         finally:
             self._relays -= {writer, inner_writer}
-            for one in (writer, inner_writer):
-                one.transport.abort()
+            for stream in (writer, inner_writer):
+                stream.transport.abort()
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -221,6 +221,6 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 @contextlib.asynccontextmanager
-async def a2a_server(**terms: Any) -> AsyncIterator[A2aServer]:
-    async with A2aServer(**terms) as server:
+async def a2a_server(**options: Any) -> AsyncIterator[A2aServer]:
+    async with A2aServer(**options) as server:
         yield server

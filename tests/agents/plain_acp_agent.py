@@ -171,7 +171,7 @@ def do_ask_and_exit(value, text):
 
 def do_two_commands(value, text):
     """Start two commands, and say the output of each once both have ended."""
-    made = [call("terminal/create", **terms)["result"]["terminalId"] for terms in value]
+    made = [call("terminal/create", **parameters)["result"]["terminalId"] for parameters in value]
     for terminal in made:
         call("terminal/wait_for_exit", terminalId=terminal)
     for terminal in made:
@@ -182,7 +182,7 @@ def do_record(value, text):
     """Write what the client answers to requests into a file: nobody hears what is said now."""
     said = [call(method, **params) for method, params in value["requests"]]
     with open(value["file"] + ".new", "w") as file:
-        json.dump([one.get("result", one.get("error")) for one in said], file)
+        json.dump([message.get("result", message.get("error")) for message in said], file)
     os.rename(value["file"] + ".new", value["file"])
 
 

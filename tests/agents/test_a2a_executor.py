@@ -28,12 +28,12 @@ QUICK: dict[str, Any] = {"poll": 0.01, "lost_timeout": PATIENCE}
 class Scene:
     """A device for the agent of a server."""
 
-    def __init__(self, server: A2aServer, policy: DevicePolicy | None = None, **terms: Any) -> None:
-        self.server, self._policy, self._terms = server, policy or DevicePolicy.open(), {**QUICK, **terms}
+    def __init__(self, server: A2aServer, policy: DevicePolicy | None = None, **options: Any) -> None:
+        self.server, self._policy, self._options = server, policy or DevicePolicy.open(), {**QUICK, **options}
         self.reports = Reports()
 
     async def run(self, *steps: Any, work: dict[str, Any] | None = None, run: Run | None = None) -> Any:
-        agent = await A2aAgent.connect(self.server.url, self._policy, **self._terms)
+        agent = await A2aAgent.connect(self.server.url, self._policy, **self._options)
         device = DeviceExecutor(self._policy, device="helper", session="s1", agent=agent)
         flow = Workflow("w", agent={"description": json.dumps(steps), **(work or {})})
         try:
@@ -42,8 +42,8 @@ class Scene:
         finally:
             device.close()
 
-    def start(self, *steps: Any, **terms: Any) -> asyncio.Task[Any]:
-        return asyncio.create_task(self.run(*steps, **terms))
+    def start(self, *steps: Any, **options: Any) -> asyncio.Task[Any]:
+        return asyncio.create_task(self.run(*steps, **options))
 
 
 def lost_run(*reasons: str) -> Run:

@@ -46,10 +46,10 @@ def edits(folder: Path) -> DevicePolicy:
 class Scene:
     """A device with an example agent, whose process a test can send a signal to."""
 
-    def __init__(self, argv: list[str], folder: Path, policy: DevicePolicy | None = None, **terms: Any) -> None:
+    def __init__(self, argv: list[str], folder: Path, policy: DevicePolicy | None = None, **options: Any) -> None:
         self.reports, self._pid = Reports(), folder / "pid"
         self.argv = ["sh", "-c", 'echo $$ > "$0"; exec "$@"', str(self._pid), *argv]
-        agent = AcpAgent(self.argv, **{"start_timeout": PATIENCE, **terms})
+        agent = AcpAgent(self.argv, **{"start_timeout": PATIENCE, **options})
         policy = policy or DevicePolicy.open()
         self.device = DeviceExecutor(policy, device="coder", session="s1", grace=0.2, agent=agent)
 
@@ -57,8 +57,8 @@ class Scene:
     def pid(self) -> int:
         return int(self._pid.read_text())
 
-    async def ask(self, **terms: Any) -> Any:
-        flow = Workflow("w", agent={"description": "Tidy the project"}, **terms)
+    async def ask(self, **fields: Any) -> Any:
+        flow = Workflow("w", agent={"description": "Tidy the project"}, **fields)
         try:
             async with asyncio.timeout(PATIENCE):
                 return await self.device.execute(self.reports.work(flow))
@@ -87,7 +87,7 @@ def when_it_asks(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None
 
     def arrange(action: Callable[[], None]) -> None:
         permit = JudgedActions.permit
-        monkeypatch.setattr(JudgedActions, "permit", lambda *terms: (action(), permit(*terms))[1])
+        monkeypatch.setattr(JudgedActions, "permit", lambda *arguments: (action(), permit(*arguments))[1])
 
     return arrange
 

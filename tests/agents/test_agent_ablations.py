@@ -44,11 +44,11 @@ async def test_without_following_links_a_link_leads_outside(tmp_path: Path, monk
 
 async def test_without_its_refusal_a_secret_is_in_the_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKEN", "a-long-secret-value")
-    monkeypatch.setattr(executor, "_refuse_secret_inputs", lambda flow, given: None)
-    masked = await Scene().run({"repeat_prompt": 1}, given={"token": {"secret": "TOKEN"}})
+    monkeypatch.setattr(executor, "_refuse_secret_inputs", lambda flow, run_input: None)
+    masked = await Scene().run({"repeat_prompt": 1}, run_input={"token": {"secret": "TOKEN"}})
     assert "a-long-secret-value" not in masked, "the mask is the second line of defence"
     monkeypatch.setattr(Mask, "data", lambda self, value: value)
-    answer = await Scene().run({"repeat_prompt": 1}, given={"token": {"secret": "TOKEN"}})
+    answer = await Scene().run({"repeat_prompt": 1}, run_input={"token": {"secret": "TOKEN"}})
     assert "a-long-secret-value" in answer
 
 

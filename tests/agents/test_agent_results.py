@@ -87,8 +87,13 @@ async def run(tmp_path: Path, kind: str, *, untrusted: bool, **options: Any) -> 
             plan.add(replace(tasks[kind], untrusted=untrusted))
             plan.add(Task("next", call=OK), {"ask": "completion"})
             editor = scripted(obey)
-            terms = {"edit_on": lambda task: task.id == "ask", "approval_timeout": 0.01, "max_rejections": 0, **options}
-            result = await DurableOrchestrator(fleet, editor=editor, **terms).run(plan)
+            orchestrator_options = {
+                "edit_on": lambda task: task.id == "ask",
+                "approval_timeout": 0.01,
+                "max_rejections": 0,
+                **options,
+            }
+            result = await DurableOrchestrator(fleet, editor=editor, **orchestrator_options).run(plan)
     return {task.id for task in result}, [str(question.messages[0]["user"]) for question in editor.asked]
 
 

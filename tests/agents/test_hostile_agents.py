@@ -96,11 +96,11 @@ async def endless(writer: asyncio.StreamWriter) -> None:
         await writer.drain()
 
 
-async def run(agent: HostileAgent, **terms: Any) -> Any:
-    limits = {"poll": 0.01, "lost_timeout": PATIENCE, **terms}
+async def run(agent: HostileAgent, **options: Any) -> Any:
+    limits = {"poll": 0.01, "lost_timeout": PATIENCE, **options}
     async with agent.listening(), asyncio.timeout(PATIENCE):
-        found = await A2aAgent.connect(agent.url, DevicePolicy.open(), **limits)
-        device = DeviceExecutor(DevicePolicy.open(), device="helper", session="s1", agent=found)
+        connected = await A2aAgent.connect(agent.url, DevicePolicy.open(), **limits)
+        device = DeviceExecutor(DevicePolicy.open(), device="helper", session="s1", agent=connected)
         try:
             return await device.execute(Reports().work(Workflow("w", agent={"description": "work"})))
         finally:
@@ -153,9 +153,9 @@ async def test_answers_are_parsed_in_another_thread(monkeypatch: pytest.MonkeyPa
     threads = set()
     parse = jsonrpc.parse_lenient
 
-    def parsed(*given: Any) -> Any:
+    def parsed(*arguments: Any) -> Any:
         threads.add(threading.get_ident())
-        return parse(*given)
+        return parse(*arguments)
 
     monkeypatch.setattr(jsonrpc, "parse_lenient", parsed)
     await run(HostileAgent(SendMessage={"task": WORKING}, SubscribeToTask=[event(task=DONE)], GetTask=DONE))
@@ -266,8 +266,8 @@ async def test_events_of_another_task_are_not_heard() -> None:
     events = [event(statusUpdate=ended), event(artifactUpdate=said), event(task={**DONE, "id": "t2"})]
     agent = HostileAgent(SendMessage={"task": WORKING}, SubscribeToTask=events, GetTask=DONE)
     async with agent.listening(), asyncio.timeout(PATIENCE):
-        found = await A2aAgent.connect(agent.url, DevicePolicy.open(), poll=0.01)
-        device, reports = DeviceExecutor(DevicePolicy.open(), device="helper", session="s1", agent=found), Reports()
+        connected = await A2aAgent.connect(agent.url, DevicePolicy.open(), poll=0.01)
+        device, reports = DeviceExecutor(DevicePolicy.open(), device="helper", session="s1", agent=connected), Reports()
         result = await device.execute(reports.work(Workflow("w", agent={"description": "work"})))
         device.close()
     assert result == "done"
@@ -279,8 +279,8 @@ async def test_a_task_that_a_message_did_not_begin_does_not_count(task: str) -> 
     begun = {**DONE, "id": task}
     agent = HostileAgent(SendMessage={"task": begun}, GetTask=begun)
     async with agent.listening(), asyncio.timeout(PATIENCE):
-        found = await A2aAgent.connect(agent.url, DevicePolicy.open(), poll=0.01)
-        device = DeviceExecutor(DevicePolicy.open(), device="helper", session="s1", agent=found)
+        connected = await A2aAgent.connect(agent.url, DevicePolicy.open(), poll=0.01)
+        device = DeviceExecutor(DevicePolicy.open(), device="helper", session="s1", agent=connected)
         schema = {"description": "work", "result": {"type": "integer"}}  # so that it is asked again
         with pytest.raises(AgentFailed, match="a task that the message did not begin"):
             await device.execute(Reports().work(Workflow("w", agent=schema)))

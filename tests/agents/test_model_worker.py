@@ -44,16 +44,16 @@ async def run(
     script: Callable[..., ModelResponse],
     policy: DevicePolicy | None = None,
     reports: Reports | None = None,
-    **terms: Any,
+    **options: Any,
 ) -> Any:
     policy, reports = policy or DevicePolicy.open(), reports or Reports()
-    agent = ModelAgent(FunctionModel(script), most_requests=terms.pop("most_requests", 20))
+    agent = ModelAgent(FunctionModel(script), most_requests=options.pop("most_requests", 20))
     device = DeviceExecutor(policy, device="thinker", session="s1", grace=0.2, agent=agent)
-    given = terms.pop("given", {})
-    flow = Workflow("w", agent={"description": "Do it", **terms.pop("work", {})}, **terms)
+    run_input = options.pop("run_input", {})
+    flow = Workflow("w", agent={"description": "Do it", **options.pop("work", {})}, **options)
     try:
         async with asyncio.timeout(PATIENCE):
-            return await device.execute(reports.work(flow, given=given))
+            return await device.execute(reports.work(flow, run_input))
     finally:
         device.close()
 
@@ -141,7 +141,7 @@ async def test_secrets_of_the_device_are_not_in_the_prompt(monkeypatch: pytest.M
     monkeypatch.setenv("API_TOKEN", secret)
     work = {"description": f"Use {secret}", "tips": [f"or {secret}"]}
     script = Script("done")
-    await run(script, work=work, given={"log": f"auth with {secret}", "deep": [{"a": secret}]})
+    await run(script, work=work, run_input={"log": f"auth with {secret}", "deep": [{"a": secret}]})
     [prompt] = script.told
     assert "auth with" in prompt
     assert "1234567890" not in prompt

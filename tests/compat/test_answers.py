@@ -74,19 +74,19 @@ async def test_an_answer_is_ignored_if_two_runs_wait_for_its_task(
     dialect: Dialect, caplog: pytest.LogCaptureFixture
 ) -> None:
     bus = EventBus()
-    one, two = Session(dialect, Devices(), bus), Session(dialect, Devices(), bus)
+    first, second = Session(dialect, Devices(), bus), Session(dialect, Devices(), bus)
     with caplog.at_level(logging.WARNING):
         runs = [
             asyncio.ensure_future(session.orchestrate(dialect.plan("A", id=name)))
-            for session, name in ((one, "one"), (two, "two"))
+            for session, name in ((first, "one"), (second, "two"))
         ]
         await at(1.5)
         await bus.publish_event(dialect.modified("", ["A"]))
-        assert one.synchronizer.get_pending_task_ids() == two.synchronizer.get_pending_task_ids() == ["A"]
+        assert first.synchronizer.get_pending_task_ids() == second.synchronizer.get_pending_task_ids() == ["A"]
         await bus.publish_event(dialect.modified("one", ["A"]))
-        assert two.synchronizer.get_pending_task_ids() == ["A"]
+        assert second.synchronizer.get_pending_task_ids() == ["A"]
         await bus.publish_event(dialect.modified("", ["A"]))
-        assert two.synchronizer.get_pending_task_ids() == [], "by now only one waits for it"
+        assert second.synchronizer.get_pending_task_ids() == [], "by now only one waits for it"
         await asyncio.gather(*runs)
     assert "it is pending in 'one', 'two'; name one of them" in caplog.text
 
@@ -124,17 +124,17 @@ async def test_the_other_plan_of_one_orchestrator_is_found(dialect: Dialect) -> 
 async def test_the_plan_of_another_orchestrator_is_found(dialect: Dialect) -> None:
     """Both are on one bus, and the agent names the plan that does not have the task."""
     bus = EventBus()
-    one, two = Session(dialect, Devices(), bus), Session(dialect, Devices(), bus)
+    first, second = Session(dialect, Devices(), bus), Session(dialect, Devices(), bus)
     plans = dialect.plan("A", id="one"), dialect.plan("B", id="two")
-    runs = [asyncio.ensure_future(s.orchestrate(plan)) for s, plan in zip((one, two), plans, strict=True)]
+    runs = [asyncio.ensure_future(s.orchestrate(plan)) for s, plan in zip((first, second), plans, strict=True)]
     await at(1.5)
     await bus.publish_event(dialect.modified("two", ["A"]))
-    assert (one.synchronizer.get_pending_count(), two.synchronizer.get_pending_count()) == (0, 1)
+    assert (first.synchronizer.get_pending_count(), second.synchronizer.get_pending_count()) == (0, 1)
     await bus.publish_event(dialect.modified("one", ["B"], dialect.plan("B", "C", id="three")))
     await at(2.0)
     assert list(plans[1].tasks) == ["B", "C"]
     assert list(plans[0].tasks) == ["A"]
-    two.agent()
+    second.agent()
     await asyncio.gather(*runs)
 
 

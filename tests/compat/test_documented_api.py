@@ -361,11 +361,11 @@ def test_remove_task_drops_its_edges(dialect: Dialect) -> None:
 
 
 def test_a_task_of_another_constellation_is_copied() -> None:
-    one, two = GALAXY.plan("A"), GALAXY.plan(id="two")
-    one.mark_task_completed("A", True, result=1)
-    two.add_task(one.tasks["A"])
-    assert two.tasks["A"] is not one.tasks["A"]
-    assert (two.tasks["A"].status, two.tasks["A"].result) == (TaskStatus.COMPLETED, 1)
+    first, second = GALAXY.plan("A"), GALAXY.plan(id="two")
+    first.mark_task_completed("A", True, result=1)
+    second.add_task(first.tasks["A"])
+    assert second.tasks["A"] is not first.tasks["A"]
+    assert (second.tasks["A"].status, second.tasks["A"].result) == (TaskStatus.COMPLETED, 1)
 
 
 @each_dialect

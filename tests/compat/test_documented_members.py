@@ -137,19 +137,19 @@ def kind_of(thing: Any, member: str) -> str:
         return FIELD
     if isinstance(owner, enum.EnumMeta) and member in owner.__members__:
         return MEMBER
-    found = inspect.getattr_static(thing, member)
-    if isinstance(found, classmethod):
+    attribute = inspect.getattr_static(thing, member)
+    if isinstance(attribute, classmethod):
         return CLASSMETHOD
-    if inspect.iscoroutinefunction(found):
+    if inspect.iscoroutinefunction(attribute):
         return ASYNC
-    return METHOD if inspect.isfunction(found) else ATTRIBUTE
+    return METHOD if inspect.isfunction(attribute) else ATTRIBUTE
 
 
 def wrong(module: Any, owner: str) -> dict[str, str]:
     """The documented members of a class that are missing, or of another kind."""
     make = INSTANCES.get(owner)
     thing = make(module) if make else _called(module, owner)
-    found = {}
+    mistakes = {}
     for member, kind in [(member, kind) for known, member, kind in TABLE if known == owner]:
         name = (
             member if module is galaxy else member.replace("constellation", "orion").replace("CONSTELLATION", "ORION")
@@ -159,8 +159,8 @@ def wrong(module: Any, owner: str) -> dict[str, str]:
         except AttributeError:
             actual = "missing"
         if actual != kind:
-            found[name] = f"{actual}, not {kind}"
-    return found
+            mistakes[name] = f"{actual}, not {kind}"
+    return mistakes
 
 
 @pytest.mark.parametrize("module", [galaxy, orion], ids=["galaxy", "orion"])

@@ -215,10 +215,10 @@ def test_a_device_type_is_a_preference(dialect: Dialect) -> None:
     session.agent()
     wishes = ["windows", "android", "linux", "ios"]
     outcome = session.run(dialect.plan(*(TaskStar(wish, device_type=wish) for wish in wishes)))
-    given = {call["task_id"]: call["device_id"] for call in devices.calls}
+    device_of = {call["task_id"]: call["device_id"] for call in devices.calls}
     assert outcome["status"] == "completed"
-    assert (given["windows"], given["android"], given["linux"]) == ("desk", "phone", "rack")
-    assert given["ios"] in profiles
+    assert (device_of["windows"], device_of["android"], device_of["linux"]) == ("desk", "phone", "rack")
+    assert device_of["ios"] in profiles
 
 
 @each_dialect

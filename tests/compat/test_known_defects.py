@@ -94,8 +94,8 @@ def test_an_edit_made_after_the_last_task_counts(dialect: Dialect) -> None:
 class OnlyFor(Agent):
     """An agent that looks after one plan, on a bus that carries others."""
 
-    def __init__(self, session: Session, plan_id: str, **terms: Any) -> None:
-        super().__init__(session.dialect, session.bus, **terms)
+    def __init__(self, session: Session, plan_id: str, **options: Any) -> None:
+        super().__init__(session.dialect, session.bus, **options)
         self.plan_id = plan_id
         session.bus.subscribe(self)
 
@@ -113,20 +113,20 @@ async def test_two_orchestrators_on_the_bus_of_the_process_keep_apart(dialect: D
         if event.task_id == "A":
             mine.add_task(TaskStar("only here"))
 
-    one, two = Session(dialect, Devices(), get_event_bus()), Session(other, Devices(), get_event_bus())
-    two.synchronizer.set_modification_timeout(50.0)
-    OnlyFor(one, "one", change=add)
+    first, second = Session(dialect, Devices(), get_event_bus()), Session(other, Devices(), get_event_bus())
+    second.synchronizer.set_modification_timeout(50.0)
+    OnlyFor(first, "one", change=add)
     plans = dialect.plan("A", "B", lines=["A>B"], id="one"), other.plan("A", "B", lines=["A>B"], id="two")
-    await asyncio.gather(one.orchestrate(plans[0]), two.orchestrate(plans[1]))
-    assert sorted(one.devices.started) == ["A", "B", "only here"]
-    assert two.devices.started == ["A", "B"]
-    assert (one.devices.at("B"), two.devices.at("B")) == (1.0, 51.0)
-    assert one.synchronizer.get_statistics() == {
+    await asyncio.gather(first.orchestrate(plans[0]), second.orchestrate(plans[1]))
+    assert sorted(first.devices.started) == ["A", "B", "only here"]
+    assert second.devices.started == ["A", "B"]
+    assert (first.devices.at("B"), second.devices.at("B")) == (1.0, 51.0)
+    assert first.synchronizer.get_statistics() == {
         "total_modifications": 3,
         "completed_modifications": 3,
         "timeout_modifications": 0,
     }
-    assert two.synchronizer.get_statistics() == {
+    assert second.synchronizer.get_statistics() == {
         "total_modifications": 2,
         "completed_modifications": 0,
         "timeout_modifications": 2,
@@ -136,12 +136,12 @@ async def test_two_orchestrators_on_the_bus_of_the_process_keep_apart(dialect: D
 @pytest.mark.virtual_time
 async def test_two_plans_of_one_id_on_one_bus_are_refused(dialect: Dialect) -> None:
     """Events name a plan by its id, so the two could not be told apart."""
-    one, two = Session(dialect, Devices(), get_event_bus()), Session(dialect, Devices(), get_event_bus())
-    one.agent()
-    running = asyncio.ensure_future(one.orchestrate(dialect.plan("A")))
+    first, second = Session(dialect, Devices(), get_event_bus()), Session(dialect, Devices(), get_event_bus())
+    first.agent()
+    running = asyncio.ensure_future(first.orchestrate(dialect.plan("A")))
     await at(0.5)
     with pytest.raises(ValueError, match=r"another .* with the id 'plan' is running on this event bus"):
-        await two.orchestrate(dialect.plan("A"))
+        await second.orchestrate(dialect.plan("A"))
     await running
 
 

@@ -41,8 +41,8 @@ class GatheringBus:
 
     async def publish_event(self, event: Event) -> None:
         self.published.append(event)
-        wanting = [one for one, types in self.observers if types is None or event.event_type in types]
-        await asyncio.gather(*(one.on_event(event) for one in wanting), return_exceptions=True)
+        wanting = [observer for observer, types in self.observers if types is None or event.event_type in types]
+        await asyncio.gather(*(interested.on_event(event) for interested in wanting), return_exceptions=True)
 
 
 class LoggingBus(EventBus):
@@ -264,11 +264,11 @@ def test_a_bus_that_fails_does_not_stop_the_plan(complaints: list[str]) -> None:
 
 async def test_two_plans_of_one_id_are_refused_on_any_bus() -> None:
     bus = GatheringBus()
-    one, two = (TaskConstellationOrchestrator(Devices(), event_bus=bus) for _ in range(2))
-    running = asyncio.ensure_future(one.orchestrate_constellation(GALAXY.plan("A")))
+    first, second = (TaskConstellationOrchestrator(Devices(), event_bus=bus) for _ in range(2))
+    running = asyncio.ensure_future(first.orchestrate_constellation(GALAXY.plan("A")))
     await asyncio.sleep(0.5)
     with pytest.raises(ValueError, match="is running on this event bus"):
-        await two.orchestrate_constellation(GALAXY.plan("A"))
+        await second.orchestrate_constellation(GALAXY.plan("A"))
     await running
 
 

@@ -328,9 +328,9 @@ def test_a_plan_as_a_model(dialect: Dialect) -> None:
 
 
 def test_metadata_of_a_plan() -> None:
-    given: dict[str, Any] = {"owner": "me"}
-    plan = TaskConstellation("id", "name", metadata=given)
-    given["owner"] = "you"
+    metadata: dict[str, Any] = {"owner": "me"}
+    plan = TaskConstellation("id", "name", metadata=metadata)
+    metadata["owner"] = "you"
     assert (plan.constellation_id, plan.name, plan.metadata) == ("id", "name", {"owner": "me"})
 
 

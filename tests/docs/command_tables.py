@@ -39,8 +39,8 @@ def with_command_tables(page: str) -> str:
 
 def heading_name(section: str) -> str:
     """The command that a section is about; empty for a section about something else."""
-    found = re.match(r"## asterism (.+?)(?: PLAN\.YAML)?\n", section)
-    return found[1] if found is not None else ""
+    match = re.match(r"## asterism (.+?)(?: PLAN\.YAML)?\n", section)
+    return match[1] if match is not None else ""
 
 
 def with_table(section: str, table: str) -> str:
@@ -69,7 +69,11 @@ def _anchor(heading: str) -> str:
 def options_table(name: str) -> str:
     """The options of a command, in the order of its help; empty if it has none of its own."""
     command = LEAVES.get(name)
-    options = [one for one in command.params if isinstance(one, click.Option)] if command is not None else []
+    options = (
+        [parameter for parameter in command.params if isinstance(parameter, click.Option)]
+        if command is not None
+        else []
+    )
     if {word for option in options for word in option.opts} >= OF_A_FLEET:
         options = [option for option in options if not OF_A_FLEET & set(option.opts)]
     rows = [f"| {_names(option)} | {_meaning(option)} |" for option in options]

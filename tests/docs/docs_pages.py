@@ -69,7 +69,7 @@ class Block:
     """``line`` is that of the first line of the text, counted from 1."""
 
     language: str
-    terms: dict[str, str]
+    options: dict[str, str]
     text: str
     line: int
 
@@ -98,21 +98,21 @@ def blocks(markdown: str) -> Iterator[Block]:
             inside.append(content.removeprefix(indent))
         else:
             raise ValueError(f"the block that begins in line {number} has no end")
-        terms = dict(word.partition("=")[::2] for word in words[1:])
-        yield Block(words[0] if words else "", terms, "".join(f"{one}\n" for one in inside), number + 1)
+        options = dict(word.partition("=")[::2] for word in words[1:])
+        yield Block(words[0] if words else "", options, "".join(f"{row}\n" for row in inside), number + 1)
 
 
 def commands(block: Block) -> list[Command]:
     """The commands of a console block, each with what it prints."""
-    found: list[Command] = []
+    several: list[Command] = []
     for offset, line in enumerate(block.text.splitlines()):
         if line.startswith("$ "):
             kept = re.fullmatch(r"(\w+)=\$\((.*)\)", line[2:].strip())
             text, name = (kept[2], kept[1]) if kept is not None else (line[2:], "")
-            found.append(replace(_command(shlex.split(text, comments=True), block.line + offset), kept_as=name))
-        elif found:
-            found[-1] = replace(found[-1], expected=f"{found[-1].expected}{line}\n")
-    return found
+            several.append(replace(_command(shlex.split(text, comments=True), block.line + offset), kept_as=name))
+        elif several:
+            several[-1] = replace(several[-1], expected=f"{several[-1].expected}{line}\n")
+    return several
 
 
 def _command(words: list[str], line: int) -> Command:
@@ -138,7 +138,7 @@ def unseen_plans(markdown: str) -> Iterator[Block]:
         for word in command.words
     }
     for block in plans(markdown):
-        if "no-run" not in block.terms and block.terms.get("file") not in {*seen, None}:
+        if "no-run" not in block.options and block.options.get("file") not in {*seen, None}:
             yield block
 
 
@@ -179,11 +179,11 @@ class Page:
     def _play(self) -> None:
         text = self.path.read_text("utf-8").replace(DATABASE, self.database)
         for block in blocks(text.replace(PLACE, _free_place()) if PLACE in text else text):
-            if "file" in block.terms:
+            if "file" in block.options:
                 self._write(block)
             elif block.language == "python":
                 self._execute(block)
-            elif block.language == "text" and "output" in block.terms:
+            elif block.language == "text" and "output" in block.options:
                 self._compare(block.line, block.text, self.printed)
             elif block.language == "console":
                 self._console(block)
@@ -197,14 +197,14 @@ class Page:
 
     def _write(self, block: Block) -> None:
         if block.language == "python":
-            ast.parse(block.text, block.terms["file"])
-        path = Path(block.terms["file"])
+            ast.parse(block.text, block.options["file"])
+        path = Path(block.options["file"])
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(block.text, encoding="utf-8")
 
     def _execute(self, block: Block) -> None:
         code = compile("\n" * (block.line - 1) + block.text, str(self.path), "exec")
-        if "no-run" in block.terms:
+        if "no-run" in block.options:
             return
         sys.path[:0] = [] if os.getcwd() in sys.path else [os.getcwd()]
         with contextlib.redirect_stdout(io.StringIO()) as out:
@@ -212,9 +212,9 @@ class Page:
         self.printed = out.getvalue()
 
     def _console(self, block: Block) -> None:
-        found = commands(block)
-        for number, command in enumerate(found):
-            code = int(block.terms.get("exit", "0")) if number == len(found) - 1 else 0
+        several = commands(block)
+        for number, command in enumerate(several):
+            code = int(block.options.get("exit", "0")) if number == len(several) - 1 else 0
             program, *arguments = (_filled(word) for word in command.words)
             if program == "export":
                 os.environ.update(word.split("=", 1) for word in arguments)
@@ -232,9 +232,9 @@ class Page:
         if argv[-1] == "&":
             self._leave_running(argv[:-1], command)
             return
-        argv, given, into = _redirected(argv)
+        argv, stdin, into = _redirected(argv)
         with _started(argv, command, self.server, apart=bool(command.kept_as or into)) as process:
-            printed, beside = process.communicate(given)
+            printed, beside = process.communicate(stdin)
         if process.returncode != code:
             said = f"{printed}{beside or ''}"
             self._fail(command.line, f"{shlex.join(command.words)} exited with {process.returncode}:\n{said}")
@@ -249,12 +249,12 @@ class Page:
 
     def _leave_running(self, argv: list[str], command: Command) -> None:
         """Goes on when it has printed what the page says."""
-        argv, given, _ = _redirected(argv)
+        argv, stdin, _ = _redirected(argv)
         process = _started(argv, command, self.server)
         self._left_running.append((command, process))
-        if given:
+        if stdin:
             assert process.stdin is not None
-            process.stdin.write(given)
+            process.stdin.write(stdin)
             process.stdin.close()
             process.stdin = None
         printed = ""
@@ -308,20 +308,20 @@ def _redirected(argv: list[str]) -> tuple[list[str], str, str]:
 
 def _started(argv: list[str], command: Command, server: Server | None, *, apart: bool = False) -> subprocess.Popen[str]:
     """``apart`` is whether what it says beside its output is kept apart from that."""
-    terms: dict[str, Any] = {
+    options: dict[str, Any] = {
         "env": {**os.environ, "PYTHONWARNINGS": "error", "PYTHONUNBUFFERED": "1", **command.variables},
         "stdin": subprocess.PIPE,
         "stdout": subprocess.PIPE,
         "stderr": subprocess.PIPE if apart else subprocess.STDOUT,
     }
     if argv[0] == "asterism":
-        return ForkedCommand(argv[1:], server=server, strict=True, **terms)
-    return subprocess.Popen(argv, text=True, **terms)
+        return ForkedCommand(argv[1:], server=server, strict=True, **options)
+    return subprocess.Popen(argv, text=True, **options)
 
 
 def _filled(word: str) -> str:
     """With the variables that are known; what looks like another is left alone."""
-    return re.sub(r"\$([A-Z]+)\b", lambda found: os.environ.get(found[1], found[0]), word)
+    return re.sub(r"\$([A-Z]+)\b", lambda match: os.environ.get(match[1], match[0]), word)
 
 
 def main() -> None:

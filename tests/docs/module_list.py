@@ -44,10 +44,10 @@ def modules(folder: Path) -> list[Path]:
 
 
 def page(source: Path = SOURCE) -> str:
-    found = packages(source)
-    count = sum(len(modules(folder)) for folder in found)
-    parts = [HEAD, f"There are {count} modules in {len(found)} packages.\n"]
-    for folder in found:
+    folders = packages(source)
+    count = sum(len(modules(folder)) for folder in folders)
+    parts = [HEAD, f"There are {count} modules in {len(folders)} packages.\n"]
+    for folder in folders:
         parts.append(f"## `{package_name(folder, source)}`\n")
         parts.append(f"{first_line(folder / '__init__.py')}\n")
         if lines := [f"- `{path.stem}`: {first_line(path)}" for path in modules(folder)]:

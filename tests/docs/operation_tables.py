@@ -26,13 +26,17 @@ PLAIN = {"reason", "author", "after", "timeout", "dry_run", "tries", "deadline"}
 
 
 def http_table() -> str:
-    rows = [f"| `{one.method} {one.path}` | {_scope(one.needs)} | {_effect(one)} |" for one in endpoints()]
+    rows = [
+        f"| `{endpoint.method} {endpoint.path}` | {_scope(endpoint.needs)} | {_effect(endpoint)} |"
+        for endpoint in endpoints()
+    ]
     return "\n".join(["| path | scope | what it does |", "| --- | --- | --- |", *rows, ""])
 
 
 def mcp_table() -> str:
     rows = [
-        f"| `{one.name}` | {_scope(one.operation.needs)} | {one.text} | {_arguments(one)} |" for one in TOOLS.values()
+        f"| `{tool.name}` | {_scope(tool.operation.needs)} | {tool.text} | {_arguments(tool)} |"
+        for tool in TOOLS.values()
     ]
     return "\n".join(["| tool | scope | what it does | arguments |", "| --- | --- | --- | --- |", *rows, ""])
 
@@ -53,7 +57,7 @@ def _effect(endpoint: Endpoint) -> str:
 def _sentences(operation: Operation[Any, Any, Any], in_path: list[str]) -> list[str]:
     """What an operation does, what its request means, and its fields outside the path."""
     request: Any = operation.request
-    fields = [one.name for one in dataclasses.fields(request) if one.name not in in_path]
+    fields = [field.name for field in dataclasses.fields(request) if field.name not in in_path]
     text = inspect.cleandoc(request.__doc__ or "").partition("\n\n")[0]
     meaning = "" if not fields or text.startswith(f"{request.__name__}(") else re.sub(r"\s+", " ", text)
     hints = get_type_hints(request, include_extras=True)
@@ -63,7 +67,7 @@ def _sentences(operation: Operation[Any, Any, Any], in_path: list[str]) -> list[
 
 
 def _field(name: str, hint: Any) -> str:
-    docs = [] if name in PLAIN or hint == Reason else [one.text for one in _metadata(hint) if isinstance(one, Doc)]
+    docs = [] if name in PLAIN or hint == Reason else [note.text for note in _metadata(hint) if isinstance(note, Doc)]
     return f"`{name}`" + (f" ({docs[0].rstrip('.')})" if docs and docs[0] else "")
 
 
@@ -71,7 +75,7 @@ def _metadata(hint: Any) -> tuple[Any, ...]:
     """The annotations of a field, also of one that may be null."""
     if get_origin(hint) is Annotated:
         return (*hint.__metadata__, *_metadata(hint.__origin__))
-    return tuple(one for part in get_args(hint) for one in _metadata(part))
+    return tuple(note for part in get_args(hint) for note in _metadata(part))
 
 
 PAGES = {

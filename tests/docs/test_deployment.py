@@ -30,8 +30,8 @@ EXTRAS = ("serve", "gateway", "http", "postgres")
 
 def command_lines() -> list[str]:
     """Every call of asterism on the page, in units and in the container."""
-    found = re.findall(r"/opt/asterism/bin/asterism ([^\n']*)", "\n".join(UNITS.values()))
-    return [*found, *re.findall(r"^    (serve .*)$", PAGE, re.MULTILINE)]
+    in_units = re.findall(r"/opt/asterism/bin/asterism ([^\n']*)", "\n".join(UNITS.values()))
+    return [*in_units, *re.findall(r"^    (serve .*)$", PAGE, re.MULTILINE)]
 
 
 def test_the_page_has_the_files_that_it_promises() -> None:
@@ -51,9 +51,9 @@ def test_every_command_and_option_exists(line: str) -> None:
     command: click.Command = commands
     context = click.Context(commands)
     while isinstance(command, click.Group):
-        found = command.get_command(context, words.pop(0))
-        assert found is not None, line
-        command = found
+        subcommand = command.get_command(context, words.pop(0))
+        assert subcommand is not None, line
+        command = subcommand
     command.make_parser(context).parse_args([word.replace("%i", "lab-1") for word in words])
 
 
@@ -80,7 +80,7 @@ def test_systemd_accepts_the_units(tmp_path: Path) -> None:
 
 
 def test_a_unit_waits_longer_than_a_device_drains() -> None:
-    drain = next(one for one in _options("device", "join") if one.name == "drain_for").default
+    drain = next(option for option in _options("device", "join") if option.name == "drain_for").default
     assert drain == "60s"
     for name in ("asterism-device@.service", "asterism-monitor.service"):
         assert int(re.search(r"TimeoutStopSec=(\d+)", UNITS[name])[1]) > 60  # type: ignore[index]
@@ -122,29 +122,29 @@ def instructions(text: str) -> list[tuple[str, str]]:
 
 def complaints(text: str) -> list[str]:
     """What the rules of hadolint that matter here say about a Containerfile; hadolint itself is no Python package."""
-    found, several = [], instructions(text)
+    problems, several = [], instructions(text)
     words = [word for word, _ in several]
-    found += [f"{word} is no instruction" for word in words if word not in INSTRUCTIONS]
-    for word, given in several:
-        if word == "FROM" and (":" not in given.split()[0] or given.split()[0].endswith(":latest")):
-            found.append(f"the image {given} has no version")
-        if word == "RUN" and "pip install" in given and "--no-cache-dir" not in given:
-            found.append("pip keeps its cache in the image")
-        if word == "RUN" and "apt-get install" in given and "rm -rf /var/lib/apt/lists" not in given:
-            found.append("the lists of apt stay in the image")
-        if word == "RUN" and re.search(r"\bsudo\b|curl [^|]*\| *(ba)?sh", given):
-            found.append(f"RUN {given} is not safe")
-        if word in ("ENTRYPOINT", "CMD", "VOLUME") and not given.startswith("["):
-            found.append(f"{word} is not in the form of a JSON array")
-        if word == "WORKDIR" and not given.startswith("/"):
-            found.append("WORKDIR is not an absolute path")
+    problems += [f"{word} is no instruction" for word in words if word not in INSTRUCTIONS]
+    for word, argument in several:
+        if word == "FROM" and (":" not in argument.split()[0] or argument.split()[0].endswith(":latest")):
+            problems.append(f"the image {argument} has no version")
+        if word == "RUN" and "pip install" in argument and "--no-cache-dir" not in argument:
+            problems.append("pip keeps its cache in the image")
+        if word == "RUN" and "apt-get install" in argument and "rm -rf /var/lib/apt/lists" not in argument:
+            problems.append("the lists of apt stay in the image")
+        if word == "RUN" and re.search(r"\bsudo\b|curl [^|]*\| *(ba)?sh", argument):
+            problems.append(f"RUN {argument} is not safe")
+        if word in ("ENTRYPOINT", "CMD", "VOLUME") and not argument.startswith("["):
+            problems.append(f"{word} is not in the form of a JSON array")
+        if word == "WORKDIR" and not argument.startswith("/"):
+            problems.append("WORKDIR is not an absolute path")
         if word == "ADD":
-            found.append("ADD instead of COPY")
+            problems.append("ADD instead of COPY")
     last = max(place for place, word in enumerate(words) if word == "FROM")
-    users = [given for word, given in several[last:] if word == "USER"]
+    users = [argument for word, argument in several[last:] if word == "USER"]
     if not users or users[-1].split(":")[0] in ("root", "0"):
-        found.append("it runs as root")
-    return found
+        problems.append("it runs as root")
+    return problems
 
 
 def test_the_containerfile_obeys_the_rules() -> None:
@@ -163,25 +163,28 @@ def test_the_containerfile_obeys_the_rules() -> None:
     ],
 )
 def test_each_rule_finds_its_mistake(before: str, after: str, complaint: str) -> None:
-    assert any(complaint in one for one in complaints(CONTAINERFILE.replace(before, after)))
+    assert any(complaint in told for told in complaints(CONTAINERFILE.replace(before, after)))
 
 
 def test_what_the_containerfile_copies_exists() -> None:
-    for word, given in instructions(CONTAINERFILE):
-        if word == "COPY" and not given.startswith("--from"):
-            for name in given.split()[:-1]:
+    for word, argument in instructions(CONTAINERFILE):
+        if word == "COPY" and not argument.startswith("--from"):
+            for name in argument.split()[:-1]:
                 assert (ROOT / name).exists(), name
     assert 'CMD ["serve", "--no-login"]' in CONTAINERFILE
 
 
 def test_the_image_installs_pinned_packages_only_and_all_that_a_server_needs() -> None:
-    steps = [step for _, given in instructions(CONTAINERFILE) for step in given.split("&&")]
+    steps = [step for _, argument in instructions(CONTAINERFILE) for step in argument.split("&&")]
     installs = [step for step in steps if "pip install" in step]
     assert installs
-    assert all("--require-hashes" in one or "--no-deps" in one for one in installs)
+    assert all("--require-hashes" in install or "--no-deps" in install for install in installs)
     pins, known = _pins("serve"), _pins("dev")
-    wanted = [*METADATA["dependencies"], *(one for extra in EXTRAS for one in METADATA["optional-dependencies"][extra])]
-    names = {re.split(r"[\[<>=]", one)[0].strip().lower() for one in wanted} - {"asterism"}
+    wanted = [
+        *METADATA["dependencies"],
+        *(dependency for extra in EXTRAS for dependency in METADATA["optional-dependencies"][extra]),
+    ]
+    names = {re.split(r"[\[<>=]", requirement)[0].strip().lower() for requirement in wanted} - {"asterism"}
     assert names <= set(pins)
     assert {name: known[name] for name in pins} == pins
 

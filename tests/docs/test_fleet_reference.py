@@ -75,7 +75,11 @@ def test_every_parameter_of_a_device_is_told_with_its_default() -> None:
 
 def test_every_parameter_of_a_durable_orchestrator_is_told_with_its_default() -> None:
     told = told_with_default(section(API, "## DurableOrchestrator"))
-    parameters = [one for one in inspect.signature(DurableOrchestrator).parameters.values() if one.name != "options"]
+    parameters = [
+        declared
+        for declared in inspect.signature(DurableOrchestrator).parameters.values()
+        if declared.name != "options"
+    ]
     assert list(told) == [parameter.name for parameter in parameters]
     for parameter in parameters[1:]:
         written = parameter.default.__name__ if callable(parameter.default) else shown(parameter.default)

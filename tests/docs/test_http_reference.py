@@ -25,7 +25,7 @@ def test_the_tables_are_up_to_date(page: Path) -> None:
 
 def test_every_path_is_told_and_none_that_is_gone() -> None:
     told = re.findall(r"^\| `([A-Z]+ /\S*)` \|", PAGE, re.MULTILINE)
-    assert sorted(told) == sorted(f"{one.method} {one.path}" for one in endpoints())
+    assert sorted(told) == sorted(f"{served.method} {served.path}" for served in endpoints())
 
 
 def test_every_problem_is_told() -> None:

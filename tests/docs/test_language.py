@@ -74,7 +74,7 @@ def docstrings(source: str) -> Iterator[tuple[int, str]]:
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.body[0].lineno if node.body else 1, ast.get_docstring(node) or ""
         inside = ast.iter_child_nodes(node)
-        blocks += [one for one in inside if isinstance(one, ast.stmt | ast.excepthandler | ast.match_case)]
+        blocks += [part for part in inside if isinstance(part, ast.stmt | ast.excepthandler | ast.match_case)]
 
 
 def literals(source: str) -> Iterator[tuple[int, str]]:
@@ -120,13 +120,13 @@ def texts_of(path: Path) -> Iterator[tuple[int, str]]:
 def test_no_sentence_is_a_riddle(pattern: str) -> None:
     paths = [path for path in sorted(ROOT.glob(pattern)) if path != Path(__file__)]
     assert paths
-    found = [
+    places = [
         f"{path.relative_to(ROOT)}:{line}: {riddle}"
         for path in paths
         for line, text in texts_of(path)
         for riddle in riddles(text)
     ]
-    assert not found, "\n".join(found)
+    assert not places, "\n".join(places)
 
 
 @pytest.mark.parametrize(

@@ -36,9 +36,9 @@ def page(name: str) -> str:
 def section(text: str, heading: str) -> str:
     """What stands under a heading, up to the next one of its level."""
     level = heading.partition(" ")[0]
-    found = re.search(rf"^{re.escape(heading)}$(.*?)(?=^{level} |\Z)", text, re.MULTILINE | re.DOTALL)
-    assert found is not None, f"there is no heading {heading!r}"
-    return found[1]
+    match = re.search(rf"^{re.escape(heading)}$(.*?)(?=^{level} |\Z)", text, re.MULTILINE | re.DOTALL)
+    assert match is not None, f"there is no heading {heading!r}"
+    return match[1]
 
 
 def rows(text: str) -> Iterator[list[str]]:
@@ -209,9 +209,9 @@ def test_every_path_in_the_architecture_exists() -> None:
     folder, missing = SOURCE, []
     for name in re.findall(r"`([\w/]+/|[\w/]*\w+\.(?:py|md))`", page("ARCHITECTURE.md")):
         places = SOURCE.rglob(name.rstrip("/")) if name.endswith("/") else [SOURCE / name, ROOT / name, folder / name]
-        found = [path for path in places if path.exists()]
-        if found:
-            folder = found[0].parent
+        existing = [path for path in places if path.exists()]
+        if existing:
+            folder = existing[0].parent
         else:
             missing.append(name)
     assert not missing

@@ -51,12 +51,12 @@ def prose(markdown: str) -> Iterator[tuple[int, str]]:
 
 def headings(markdown: str) -> set[str]:
     """The anchors of a page, made from its headings as forges make them."""
-    found = set()
+    anchors = set()
     for _, line in prose(markdown):
         if line.startswith("#"):
             text = re.sub(r"[`*]|\[([^\]]*)\]\([^)]*\)", r"\1", line.lstrip("#").strip()).lower()
-            found.add(re.sub(r"[^\w\- ]", "", text).replace(" ", "-"))
-    return found
+            anchors.add(re.sub(r"[^\w\- ]", "", text).replace(" ", "-"))
+    return anchors
 
 
 def broken_links(page: Path) -> Iterator[str]:
@@ -98,13 +98,13 @@ def test_the_effect_of_every_plan_is_compared(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_no_plan_uses_a_variable_that_nothing_sets(page: Path) -> None:
-    found = [
+    mistakes = [
         f"{name_of(page)}:{block.line + mistake.line - 1}: {mistake.text}"
         for block in docs_pages.plans(page.read_text("utf-8"))
         for mistake in examine(block.text, "plan")[1]
-        if "no-run" not in block.terms and "the line uses $" in mistake.text
+        if "no-run" not in block.options and "the line uses $" in mistake.text
     ]
-    assert not found
+    assert not mistakes
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -203,8 +203,8 @@ def test_a_plan_with_another_result_than_the_page_shows_is_noticed(
 
 
 def test_a_block_is_found_with_its_terms_and_its_line() -> None:
-    found = list(blocks("text\n\n```python file=a.py\nx = 1\n```\n  ```console exit=2\n  $ make test\n  ```\n"))
-    assert found == [
+    parsed = list(blocks("text\n\n```python file=a.py\nx = 1\n```\n  ```console exit=2\n  $ make test\n  ```\n"))
+    assert parsed == [
         Block("python", {"file": "a.py"}, "x = 1\n", 4),
         Block("console", {"exit": "2"}, "$ make test\n", 7),
     ]
@@ -295,7 +295,7 @@ def test_what_is_left_running_ends_also_if_the_page_fails(tmp_path: Path, monkey
 
     start = docs_pages._started
     monkeypatch.setattr(
-        docs_pages, "_started", lambda *args, **terms: started.append(start(*args, **terms)) or started[-1]
+        docs_pages, "_started", lambda *args, **named: started.append(start(*args, **named)) or started[-1]
     )
     failing = "```console\n$ asterism --version\nasterism 99\n```\n"
     with pytest.raises(SystemExit, match="asterism 99"):

@@ -25,10 +25,10 @@ def schemas_are_checked_once() -> Iterator[None]:
     than the call. Here one check of a schema is enough for all clients."""
     check, valid = Draft202012Validator.check_schema, set()
 
-    def check_once(schema: Any, *terms: Any, **named: Any) -> None:
-        text = json.dumps([schema, repr(terms), repr(named)], sort_keys=True)
+    def check_once(schema: Any, *arguments: Any, **named: Any) -> None:
+        text = json.dumps([schema, repr(arguments), repr(named)], sort_keys=True)
         if text not in valid:
-            check(schema, *terms, **named)
+            check(schema, *arguments, **named)
             valid.add(text)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -56,21 +56,21 @@ def server_of(scene: ServerScene, *scopes: str, name: str = "ann") -> Server[Any
 
 
 @asynccontextmanager
-async def plan_client(*scopes: str, **terms: Any) -> AsyncIterator[tuple[Client, ServerScene, Stage]]:
+async def plan_client(*scopes: str, **options: Any) -> AsyncIterator[tuple[Client, ServerScene, Stage]]:
     """A client of a server that runs plans, in virtual time."""
-    async with plan_server() as (scene, stage), Client(server_of(scene, *scopes), **terms) as client:
+    async with plan_server() as (scene, stage), Client(server_of(scene, *scopes), **options) as client:
         yield client, scene, stage
 
 
 @asynccontextmanager
 async def running_plan(
-    *scopes: str, plan: dict[str, Any] | None = None, **terms: Any
+    *scopes: str, plan: dict[str, Any] | None = None, **options: Any
 ) -> AsyncIterator[tuple[Client, ServerScene, Stage]]:
     """The same, beside a process that runs the plan ``nightly``, whose first task waits at its gate."""
     async with plan_server() as (scene, stage):
         stage.spawn(stage.orchestrator(**plan or {}).run(chain("a", "b", "c", call="wait")))
         await gate("a begun").wait()
-        async with Client(server_of(scene, *scopes), **terms) as client:
+        async with Client(server_of(scene, *scopes), **options) as client:
             yield client, scene, stage
 
 
@@ -82,9 +82,9 @@ def open_gates(names: Sequence[str] = "abc") -> None:
 async def ended(client: Client, plan: str = "nightly") -> Any:
     """The plan when it has ended."""
     for _ in range(1000):
-        found = await call(client, "read_plan", plan=plan)
-        if found["ended_at"] is not None:
-            return found
+        document = await call(client, "read_plan", plan=plan)
+        if document["ended_at"] is not None:
+            return document
         await asyncio.sleep(1.0)
     raise AssertionError(f"{plan} has not ended")
 

@@ -125,8 +125,8 @@ async def test_a_forged_state_is_refused_and_one_of_another_call_too() -> None:
         assert isinstance(asked, types.InputRequiredResult)
         answer: Any = {"decision": types.ElicitResult(action="accept", content=dict(APPROVE))}
 
-        async def repeat(one: Client, arguments: dict[str, Any], state: str | None) -> Any:
-            return await one.session.call_tool(
+        async def repeat(caller: Client, arguments: dict[str, Any], state: str | None) -> Any:
+            return await caller.session.call_tool(
                 "edit_plan", arguments, input_responses=answer, request_state=state, allow_input_required=True
             )
 
@@ -162,7 +162,9 @@ async def test_a_decision_counts_only_for_the_edit_that_was_shown() -> None:
             await call(client, "edit_plan", plan="nightly", edits=[REMOVE])
         with pytest.raises(ApprovalGone, match="no edit waits for approval 1"):
             await decide(LocalSystem(stage.fleet()), "nightly", 1, "another edit", Decision(**APPROVE))
-        assert [one["state"] for one in (await call(client, "list_approvals", plan="nightly"))["items"]] == ["waiting"]
+        assert [approval["state"] for approval in (await call(client, "list_approvals", plan="nightly"))["items"]] == [
+            "waiting"
+        ]
 
 
 async def test_a_person_who_never_answers_does_not_block_the_call_of_an_older_client() -> None:
@@ -184,7 +186,7 @@ async def test_a_followed_plan_asks_through_its_task(answer: dict[str, str], cou
         with pytest.raises(Refused, match="the edit waits for approval 1"):
             await call(client, "edit_plan", plan="nightly", edits=[REMOVE])
         open_gates()
-        found = await call(client, "follow_plan", plan="nightly")
-        assert (found["ended"], found["counts"]) == (True, counts)
+        document = await call(client, "follow_plan", plan="nightly")
+        assert (document["ended"], document["counts"]) == (True, counts)
         assert "input_required" in tasks.states
         assert tasks.states[-1] == "completed"

@@ -54,7 +54,7 @@ CREDENTIALS = (("edit:nightly",), ("observe", "operate", "edit:nightly"), ("admi
 
 
 def rules_of(refused: pytest.ExceptionInfo[Refused]) -> list[str]:
-    return [one["rule"] for one in refused.value.problem["violations"]]
+    return [violation["rule"] for violation in refused.value.problem["violations"]]
 
 
 # -- edits and answers -------------------------------------------------------------------------------------------------
@@ -64,9 +64,9 @@ def rules_of(refused: pytest.ExceptionInfo[Refused]) -> list[str]:
 async def test_a_client_has_a_scope_whatever_its_credential_allows(credential: tuple[str, ...]) -> None:
     async with running_plan(plan=SCOPES) as (ann, scene, stage):
         async with Client(server_of(scene, *credential, name="robot")) as robot:
-            for terms in ({}, {"dry_run": True}):
+            for options in ({}, {"dry_run": True}):
                 with pytest.raises(Refused) as refused:
-                    await call(robot, "edit_plan", plan="nightly", edits=[REMOVE], **terms)
+                    await call(robot, "edit_plan", plan="nightly", edits=[REMOVE], **options)
                 assert rules_of(refused) == ["scope"]
             assert (await call(robot, "edit_plan", plan="nightly", edits=[CANCEL]))["version"] == 1
         async with Client(server_of(scene, *credential, name="stranger")) as stranger:
@@ -94,9 +94,9 @@ async def test_an_answer_to_a_cycle_is_that_of_an_editor() -> None:
 async def test_an_undo_is_an_edit_of_an_editor() -> None:
     async with running_plan(plan=FIXES) as (ann, _, stage):
         await edit_plan(stage.fleet(), "nightly", EditBatch((RemoveTask("c"),)))
-        for terms in ({}, {"dry_run": True}):
+        for options in ({}, {"dry_run": True}):
             with pytest.raises(Refused) as refused:
-                await call(ann, "undo_edit", plan="nightly", **terms)
+                await call(ann, "undo_edit", plan="nightly", **options)
             assert set(rules_of(refused)) == {"scope"}
         open_gates()
         assert (await ended(ann))["counts"] == {"completed": 2}
@@ -166,9 +166,9 @@ async def test_the_budget_is_read_with_what_is_spent_and_why_it_holds() -> None:
     async with plan_client("edit:pipeline") as (client, _, stage):
         model = ModelEditor("test:scripted", caller=ScriptedCaller(REPAIR), fleet=stage.fleet(), budget=Budget(calls=0))
         job = stage.spawn(stage.orchestrator(editor=model).run(pipeline()))
-        found = await _held_budget(client)
-        assert (found["budget"], found["spent"]) == ({"calls": 0, "tasks": 500}, {})
-        assert found["held_why"] == "0 of 0 calls are spent"
+        account = await _held_budget(client)
+        assert (account["budget"], account["spent"]) == ({"calls": 0, "tasks": 500}, {})
+        assert account["held_why"] == "0 of 0 calls are spent"
         with pytest.raises(Refused, match="read_budget has no argument 'limits'"):
             await call(client, "read_budget", plan="pipeline", limits="5calls")
         await raise_budget(stage.fleet(), "pipeline", Budget(calls=5))
@@ -179,9 +179,9 @@ async def test_the_budget_is_read_with_what_is_spent_and_why_it_holds() -> None:
 async def _held_budget(client: Client) -> Any:
     for _ in range(200):
         with contextlib.suppress(Refused):  # until the model was to be asked, it has none
-            found = await call(client, "read_budget", plan="pipeline")
-            if "held_since" in found:
-                return found
+            account = await call(client, "read_budget", plan="pipeline")
+            if "held_since" in account:
+                return account
         await asyncio.sleep(0.5)
     raise AssertionError("the budget does not hold the plan")
 
@@ -223,10 +223,10 @@ def test_a_rule_that_may_name_a_cancellation_lets_a_person_cancel_the_plan(rule:
     assert (cancel_obstacle([], [ApprovalRule.parse(rule)], "robot") is not None) == waits
 
 
-@pytest.mark.parametrize("terms", [FIXES, RULES, {"approvals": [ApprovalRule.parse("destructive")]}])
-async def test_a_client_cancels_a_plan_only_within_its_scope_and_without_a_rule(terms: dict[str, Any]) -> None:
+@pytest.mark.parametrize("limits", [FIXES, RULES, {"approvals": [ApprovalRule.parse("destructive")]}])
+async def test_a_client_cancels_a_plan_only_within_its_scope_and_without_a_rule(limits: dict[str, Any]) -> None:
     tasks = TasksExtension()
-    async with running_plan(plan=terms, extensions=[tasks]) as (ann, _, _):
+    async with running_plan(plan=limits, extensions=[tasks]) as (ann, _, _):
         with pytest.raises(Refused, match="asterism plan cancel nightly"):
             await call(ann, "cancel_plan", plan="nightly")
         begun = task_id(Work("plan", "nightly", True))  # as if a call of the client had begun it
@@ -254,7 +254,7 @@ async def test_a_client_cancels_a_plan_that_does_not_limit_it_and_pauses_any() -
 
 
 @pytest.mark.parametrize(
-    ("terms", "mark", "why"),
+    ("limits", "mark", "why"),
     [
         ({"scopes": ["tasks=fix-*"]}, "", "scopes"),
         ({"approvals": ["destructive"]}, "", "rules for approvals"),
@@ -263,11 +263,11 @@ async def test_a_client_cancels_a_plan_that_does_not_limit_it_and_pauses_any() -
     ],
 )
 async def test_a_plan_that_limits_its_editors_is_retried_by_a_person(
-    terms: dict[str, Any], mark: str, why: str | None
+    limits: dict[str, Any], mark: str, why: str | None
 ) -> None:
     async with plan_client() as (ann, _, _):
         text = plan_text("a", "b").replace("  a:\n", f"  a:\n{mark}")
-        await call(ann, "submit_plan", text=text, **terms)
+        await call(ann, "submit_plan", text=text, **limits)
         assert (await ended(ann))["counts"] == {"completed": 2}
         if why is not None:
             with pytest.raises(Refused, match=f"has {why}.*asterism plan retry nightly"):

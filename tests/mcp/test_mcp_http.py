@@ -54,17 +54,17 @@ class HttpScene:
         return (await self.credentials.create(name, scopes or ["admin"], by="test")).token
 
     @asynccontextmanager
-    async def client(self, *scopes: str, name: str = "ann", **terms: Any) -> AsyncIterator[Client]:
+    async def client(self, *scopes: str, name: str = "ann", **options: Any) -> AsyncIterator[Client]:
         headers = {"authorization": f"Bearer {await self.token(*scopes, name=name)}"}
         async with (
             httpx2.AsyncClient(headers=headers, timeout=PATIENCE) as http,
-            Client(streamable_http_client(self.url, http_client=http), **terms) as client,
+            Client(streamable_http_client(self.url, http_client=http), **options) as client,
         ):
             yield client
 
     async def begun(self, name: str, request: Coroutine[Any, Any, Any]) -> tuple[asyncio.Task[Any], str]:
         """A request of a caller, when the server has authenticated it; and the id of its credential."""
-        [credential] = [one for one in await self.credentials.all() if one.name == name]
+        [credential] = [candidate for candidate in await self.credentials.all() if candidate.name == name]
         await self._until(lambda: not self.state.gate._under_way._busy.get(credential.id))  # earlier requests are over
         task = asyncio.create_task(request)
         await self._until(lambda: self.state.gate._under_way._busy.get(credential.id))
@@ -79,8 +79,8 @@ class HttpScene:
 
     @asynccontextmanager
     async def raw(self, **headers: str) -> AsyncIterator[httpx.AsyncClient]:
-        given = {name.replace("_", "-"): value for name, value in headers.items()}
-        async with httpx.AsyncClient(headers={**ACCEPT, **given}, timeout=PATIENCE) as client:
+        more_headers = {name.replace("_", "-"): value for name, value in headers.items()}
+        async with httpx.AsyncClient(headers={**ACCEPT, **more_headers}, timeout=PATIENCE) as client:
             yield client
 
 
@@ -96,8 +96,8 @@ async def http_scene() -> AsyncIterator[HttpScene]:
         yield HttpScene(service, routes[0].app)
 
 
-async def submit(client: Client, *names: str, **terms: Any) -> None:
-    await call(client, "submit_plan", text=plan_text(*names), **terms)
+async def submit(client: Client, *names: str, **options: Any) -> None:
+    await call(client, "submit_plan", text=plan_text(*names), **options)
 
 
 # -- what clients do ---------------------------------------------------------------------------------------------------
@@ -106,11 +106,11 @@ async def submit(client: Client, *names: str, **terms: Any) -> None:
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_client_plans_watches_and_edits(mode: str) -> None:
     async with http_scene() as scene, scene.client(mode=mode) as client:
-        assert {"read_plan", "edit_plan"} <= {one.name for one in (await client.list_tools()).tools}
+        assert {"read_plan", "edit_plan"} <= {tool.name for tool in (await client.list_tools()).tools}
         await submit(client, "a", "b", "c")
-        found = await call(client, "read_plan", plan="nightly")
+        document = await call(client, "read_plan", plan="nightly")
         waiting = asyncio.create_task(
-            call(client, "wait_for_events", plan="nightly", since=found["position"], kinds="edit", timeout=50)
+            call(client, "wait_for_events", plan="nightly", since=document["position"], kinds="edit", timeout=50)
         )
         assert (await call(client, "edit_plan", plan="nightly", edits=[REMOVE], base_version=0))["version"] == 1
         assert (await waiting)["items"][0]["author"] == "ann"
@@ -130,17 +130,17 @@ async def test_two_clients_with_their_own_credentials_edit_at_once() -> None:
             return await call(client, "edit_plan", plan="nightly", edits=edits)
 
         done = await asyncio.gather(*(edit((ann, bob)[number % 2], f"t{number}") for number in range(12)))
-        assert sorted(one["version"] for one in done) == list(range(1, 13))
+        assert sorted(accepted["version"] for accepted in done) == list(range(1, 13))
         versions = (await call(bob, "list_versions", plan="nightly"))["items"][1:]
-        assert [one["author"] for one in versions].count("ann") == 6
-        assert {one["author"] for one in versions} == {"ann", "bob"}
+        assert [version["author"] for version in versions].count("ann") == 6
+        assert {version["author"] for version in versions} == {"ann", "bob"}
         change = {"op": "update_task", "task_id": "b", "changes": {"timeout": 60}}
         answers = await asyncio.gather(
-            *(call(one, "edit_plan", plan="nightly", edits=[change], base_version=12) for one in (ann, bob)),
+            *(call(client, "edit_plan", plan="nightly", edits=[change], base_version=12) for client in (ann, bob)),
             return_exceptions=True,
         )
-        [refused] = [one for one in answers if isinstance(one, Refused)]
-        assert [one["rule"] for one in refused.problem["violations"]] == ["stale"]
+        [refused] = [answer for answer in answers if isinstance(answer, Refused)]
+        assert [violation["rule"] for violation in refused.problem["violations"]] == ["stale"]
 
 
 async def test_a_token_that_may_do_everything_is_an_editor_over_mcp_and_a_person_over_the_api() -> None:
@@ -149,7 +149,7 @@ async def test_a_token_that_may_do_everything_is_an_editor_over_mcp_and_a_person
         edit = {"op": "remove_task", "task_id": "b"}
         with pytest.raises(Refused) as refused:
             await call(client, "edit_plan", plan="nightly", edits=[edit])
-        assert [one["rule"] for one in refused.value.problem["violations"]] == ["scope"]
+        assert [violation["rule"] for violation in refused.value.problem["violations"]] == ["scope"]
         async with scene.raw(authorization=f"Bearer {await scene.token()}") as person:
             answer = await person.post(f"{scene.service.url}/api/v1/plans/nightly/edits", json={"edits": [edit]})
             assert (answer.status_code, answer.json()["version"]) == (200, 1)

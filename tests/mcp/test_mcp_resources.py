@@ -20,9 +20,9 @@ pytestmark = pytest.mark.virtual_time
 
 
 async def text_of(client: Client, uri: str) -> tuple[str | None, str]:
-    [found] = (await client.read_resource(uri)).contents
-    assert isinstance(found, types.TextResourceContents)
-    return found.mime_type, found.text
+    [content] = (await client.read_resource(uri)).contents
+    assert isinstance(content, types.TextResourceContents)
+    return content.mime_type, content.text
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -30,15 +30,17 @@ async def test_plan_story_and_report_are_resources(mode: str) -> None:
     async with plan_client(mode=mode) as (client, _, _):
         await call(client, "submit_plan", text=plan_text("a", "b"), name="night <ly>")
         await ended(client, "night <ly>")
-        found = (await client.list_resources()).resources
-        assert [one.name for one in found] == [f"{kind} of night <ly>" for kind in ("plan", "story", "report")]
-        texts = dict([await text_of(client, str(one.uri)) for one in found])
+        resources = (await client.list_resources()).resources
+        assert [resource.name for resource in resources] == [
+            f"{kind} of night <ly>" for kind in ("plan", "story", "report")
+        ]
+        texts = dict([await text_of(client, str(resource.uri)) for resource in resources])
         assert json.loads(texts["application/json"])["counts"] == {"completed": 2}
         assert texts["text/markdown"].startswith("# Story of plan night <ly>\n\n- ")
         assert " a completed\n" in texts["text/markdown"]
         assert "<h1>night &lt;ly&gt;</h1>" in texts["text/html"]
         templates = (await client.list_resource_templates()).resource_templates
-        assert [one.uri_template for one in templates] == [
+        assert [template.uri_template for template in templates] == [
             "asterism://plans/{plan}",
             "asterism://plans/{plan}/story",
             "asterism://plans/{plan}/report",
@@ -81,8 +83,8 @@ async def test_names_of_plans_are_completed() -> None:
             types.ResourceTemplateReference(uri="asterism://plans/{plan}"),
             types.PromptReference(name="edit_plan"),
         ):
-            found = await client.complete(ref, {"name": "plan", "value": "ni"})
-            assert found.completion.values == ["nightly"]
+            answer = await client.complete(ref, {"name": "plan", "value": "ni"})
+            assert answer.completion.values == ["nightly"]
             assert (await client.complete(ref, {"name": "plan", "value": "x"})).completion.values == []
         other = await client.complete(types.PromptReference(name="write_plan"), {"name": "request", "value": "n"})
         assert other.completion.values == []
@@ -92,9 +94,9 @@ async def test_names_of_plans_are_completed() -> None:
 async def test_prompts_are_filled(mode: str) -> None:
     async with plan_client(mode=mode) as (client, _, _):
         listed = (await client.list_prompts()).prompts
-        assert [one.name for one in listed] == ["edit_plan", "review_plan", "write_plan"]
-        found = await client.get_prompt("edit_plan", {"plan": "nightly"})
-        [message] = found.messages
+        assert [prompt.name for prompt in listed] == ["edit_plan", "review_plan", "write_plan"]
+        filled = await client.get_prompt("edit_plan", {"plan": "nightly"})
+        [message] = filled.messages
         assert isinstance(message.content, types.TextContent)
         assert message.content.text.startswith("Edit the plan 'nightly' of Asterism")
         with pytest.raises(MCPError, match="needs the argument 'request'"):
@@ -110,7 +112,7 @@ def test_prompts_tell_the_truth() -> None:
     known = {*TOOLS, *PROMPTS, *EDITS, "base_version", "dry_run", "task_id", "unknown_task", "duplicate_task"}
     assert tools <= known, tools - known
     shown = re.findall(r'^ +(\{"op".*?\})(?: {3}|$)', texts["edit_plan"], re.MULTILINE)
-    assert {edit_from_json(json.loads(one)).op for one in shown} == set(EDITS) - {
+    assert {edit_from_json(json.loads(example)).op for example in shown} == set(EDITS) - {
         "remove_taint"
     }  # only a person does that
     lines = texts["write_plan"].splitlines()

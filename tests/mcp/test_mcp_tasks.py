@@ -32,9 +32,9 @@ pytestmark = pytest.mark.virtual_time
 async def test_a_followed_plan_is_a_task_that_ends_with_the_plan() -> None:
     tasks = TasksExtension()
     async with plan_client(extensions=[tasks]) as (client, _, _):
-        found = await call(client, "submit_plan", text=plan_text("a", "b"), follow=True)
-        assert (found["ended"], found["counts"]) == (True, {"completed": 2})
-        assert [one.status for one in tasks.handles] == ["working"]
+        document = await call(client, "submit_plan", text=plan_text("a", "b"), follow=True)
+        assert (document["ended"], document["counts"]) == (True, {"completed": 2})
+        assert [handle.status for handle in tasks.handles] == ["working"]
         assert tasks.states[-1] == "completed"
         again = await call(client, "follow_plan", plan="nightly")  # it has ended: no task is needed
         assert again["ended"]
@@ -49,9 +49,9 @@ async def test_without_the_extension_the_call_waits_and_is_repeated() -> None:
         assert not (await call(client, "follow_plan", plan="nightly", timeout=5))["ended"]
         assert 5.0 <= stage.now() - began < 6.0
         open_gates()
-        while not (found := await call(client, "follow_plan", plan="nightly"))["ended"]:
+        while not (document := await call(client, "follow_plan", plan="nightly"))["ended"]:
             pass
-        assert found["counts"] == {"completed": 3}
+        assert document["counts"] == {"completed": 3}
 
 
 async def test_an_older_client_gets_no_task_even_if_it_declares_the_extension() -> None:

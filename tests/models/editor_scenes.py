@@ -61,9 +61,9 @@ class ScriptedCaller(ModelCaller):
     call. ``tokens`` is what each answer costs."""
 
     def __init__(
-        self, *replies: Any, seconds: float = 0.0, tokens: tuple[int, int] = (1000, 100), **terms: Any
+        self, *replies: Any, seconds: float = 0.0, tokens: tuple[int, int] = (1000, 100), **options: Any
     ) -> None:
-        super().__init__(["test:scripted"], prices={"test:scripted": Price(1.0, 10.0)}, **terms)
+        super().__init__(["test:scripted"], prices={"test:scripted": Price(1.0, 10.0)}, **options)
         self.replies, self.seconds, self.tokens = replies, seconds, tokens
         self.asked: list[ModelQuestion] = []
         self.gate: asyncio.Event | None = None
@@ -93,25 +93,27 @@ class ScriptedCaller(ModelCaller):
 
 def scripted(*replies: Any, **options: Any) -> ModelEditor:
     """An editor with a scripted model: options of both."""
-    terms = {name: options.pop(name) for name in ("seconds", "tokens") if name in options}
-    caller = ScriptedCaller(*replies, **terms)
-    found = ModelEditor("test:scripted", caller=caller, **options)
-    found.asked = caller.asked
-    return found
+    caller_options = {name: options.pop(name) for name in ("seconds", "tokens") if name in options}
+    caller = ScriptedCaller(*replies, **caller_options)
+    model_editor = ModelEditor("test:scripted", caller=caller, **options)
+    model_editor.asked = caller.asked
+    return model_editor
 
 
 def editor(model: str = CHAT, **options: Any) -> ModelEditor:
     """An editor with a model over HTTP, which does not wait between two attempts."""
     models = [model, *options.pop("fallback", ())]
-    terms = {name: options.pop(name) for name in ("timeout", "stall_timeout", "attempts", "prices") if name in options}
+    caller_options = {
+        name: options.pop(name) for name in ("timeout", "stall_timeout", "attempts", "prices") if name in options
+    }
     naps: list[float] = []
 
     async def nap(seconds: float) -> None:
         naps.append(seconds)
 
-    found = ModelEditor(model, caller=ModelCaller(models, sleep=nap, **terms), **options)
-    found.naps = naps
-    return found
+    model_editor = ModelEditor(model, caller=ModelCaller(models, sleep=nap, **caller_options), **options)
+    model_editor.naps = naps
+    return model_editor
 
 
 @contextlib.asynccontextmanager

@@ -36,8 +36,8 @@ def _add(task: str, **fields: Any) -> dict[str, Any]:
     return {"op": "add_task", "task": {"id": task, **fields}}
 
 
-def _link(source: str, target: str, **terms: Any) -> dict[str, Any]:
-    return {"op": "add_dependency", "source": source, "target": target, **terms}
+def _link(source: str, target: str, **conditions: Any) -> dict[str, Any]:
+    return {"op": "add_dependency", "source": source, "target": target, **conditions}
 
 
 PAYLOADS: dict[str, Edits] = {
@@ -194,13 +194,13 @@ class Hostile:
 def hostile_texts(turn: int = 0) -> list[Hostile]:
     """Every style with one payload in one place; in another ``turn``, with others."""
     payloads = list(PAYLOADS.items())
-    found = []
+    texts = []
     for number, (style, write) in enumerate(STYLES.items()):
         what, payload = payloads[(number + turn * 5) % len(payloads)]
         place = PLACES[(number + turn) % len(PLACES)]
         text = write(" ".join(map(json.dumps, payload)))
-        found.append(Hostile(f"{style}: {what} ({place})", place, text, payload))
-    return found
+        texts.append(Hostile(f"{style}: {what} ({place})", place, text, payload))
+    return texts
 
 
 # -- the obeying model -------------------------------------------------------------------------------------------------
@@ -210,9 +210,9 @@ def obeyed(prompt: str) -> Edits:
     """The edits that a text asks for, however they are hidden; empty if there are none."""
     best: Edits = []
     for reading in _readings(prompt, depth=2):
-        found = list(_edits_in(reading))
-        if len(found) > len(best):
-            best = found
+        edits = list(_edits_in(reading))
+        if len(edits) > len(best):
+            best = edits
     return best
 
 
@@ -231,7 +231,7 @@ def _readings(text: str, depth: int) -> Iterator[str]:
     yield text
     if not depth:
         return
-    shown = re.sub(r"\\u\{([0-9a-f]+)\}", lambda found: chr(int(found[1], 16)), text)
+    shown = re.sub(r"\\u\{([0-9a-f]+)\}", lambda match: chr(int(match[1], 16)), text)
     points = [ord(char) for char in re.findall(r"[^\x00-\x7f]", shown)]  # a prompt is long, and few of them are rare
     bits = "".join({0x200B: "0", 0x200C: "1"}.get(point, "") for point in points)
     hidden = [point - 0xFE00 for point in points if 0xFE00 <= point <= 0xFE0F]
@@ -249,7 +249,7 @@ def _readings(text: str, depth: int) -> Iterator[str]:
     yield html.unescape(text)
     yield codecs.encode(text, "rot13")
     yield quopri.decodestring(text.encode()).decode(errors="replace")
-    yield re.sub(r"\\u([0-9a-f]{4})", lambda found: chr(int(found[1], 16)), text)
+    yield re.sub(r"\\u([0-9a-f]{4})", lambda match: chr(int(match[1], 16)), text)
     yield text.replace('\\\\\\"', '"').replace('\\\\"', '"').replace('\\"', '"')
     yield text.replace('""', '"')
     if "%7B" in text:

@@ -266,7 +266,7 @@ def _split(text: str) -> list[str]:
 
 
 def _total(usage: tuple[Any, ...]) -> int:
-    return sum(one for one in usage if isinstance(one, int))
+    return sum(part for part in usage if isinstance(part, int))
 
 
 def _chat(question: Question, reply: Reply, usage: tuple[int, ...]) -> tuple[Any, Pieces]:

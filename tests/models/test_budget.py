@@ -47,9 +47,9 @@ accounts = st.builds(
 
 
 def test_a_limit_that_a_person_lowered_stays_low_when_the_editor_is_started_again():
-    given = Budget(dollars=10.0, calls=4)
-    account = opened(given)(Account()).raised(Budget(dollars=3.0), "ann")
-    for budget in (given, Budget(), given):
+    initial = Budget(dollars=10.0, calls=4)
+    account = opened(initial)(Account()).raised(Budget(dollars=3.0), "ann")
+    for budget in (initial, Budget(), initial):
         account = opened(budget)(Account.from_json(account.to_json()))
     assert account.budget.dollars == 3.0
     account = opened(Budget(dollars=10.0, calls=8))(account)  # another budget is given

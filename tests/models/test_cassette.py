@@ -44,8 +44,12 @@ async def test_a_plan_is_repeated_from_its_cassette(monkeypatch):
     again = ModelEditor("test:scripted", replay=exchanges)
     result = await orchestrator(again).run(pipeline())
     assert outline(result) == first
-    assert [one.question for one in await again.cassette.exchanges("pipeline")] == [one.question for one in exchanges]
-    assert [one.answer for one in await again.cassette.exchanges("pipeline")] == [one.answer for one in exchanges]
+    assert [exchange.question for exchange in await again.cassette.exchanges("pipeline")] == [
+        exchange.question for exchange in exchanges
+    ]
+    assert [exchange.answer for exchange in await again.cassette.exchanges("pipeline")] == [
+        exchange.answer for exchange in exchanges
+    ]
     assert result.editor_cost.replayed == 3
     assert result.editor_cost.calls == 0
 
@@ -86,9 +90,11 @@ async def test_a_stored_plan_is_repeated_under_another_name():
         replaying = ModelEditor("test:scripted", replay=exchanges, fleet=stage.fleet())
         second = await stage.orchestrator(editor=replaying, concurrency=1).run(plan)
         assert len(caller.asked) == 2
-        assert [one.to_json() for one in second.plan.dependencies] == [one.to_json() for one in first.plan.dependencies]
+        assert [dependency.to_json() for dependency in second.plan.dependencies] == [
+            dependency.to_json() for dependency in first.plan.dependencies
+        ]
         copied = await StoreCassette(stage.store).exchanges("again")
-        assert [one.question for one in copied] == [one.question for one in exchanges]
+        assert [exchange.question for exchange in copied] == [exchange.question for exchange in exchanges]
 
 
 async def malformed(**changes):

@@ -61,11 +61,11 @@ def test_aliases_of_an_answer_mean_devices() -> None:
         ],
         "reason": f"only {alias} is free",
     }
-    found = aliases.in_edits(answer)
-    assert found["edits"][0]["task"] == {"id": alias, "device": "lab-1", "shell": f"echo {alias}"}
-    assert found["edits"][1]["changes"] == {"device": "lab-1"}
-    assert found["edits"][2:] == answer["edits"][2:]
-    assert found["reason"] == "only lab-1 is free"
+    meant = aliases.in_edits(answer)
+    assert meant["edits"][0]["task"] == {"id": alias, "device": "lab-1", "shell": f"echo {alias}"}
+    assert meant["edits"][1]["changes"] == {"device": "lab-1"}
+    assert meant["edits"][2:] == answer["edits"][2:]
+    assert meant["reason"] == "only lab-1 is free"
     assert aliases.in_edits(["no object"]) == ["no object"]
     assert DeviceAliases().in_edits(answer) is answer
 

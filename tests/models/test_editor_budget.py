@@ -262,8 +262,8 @@ async def test_a_stored_plan_is_held_with_a_notice_and_raised_through_the_store(
         [notice] = [notice for notice in notices if notice.kind == "budget"]
         assert "plan 'pipeline' waits: the budget of its editor is spent" in notice.message
         assert f"asterism plan budget pipeline --store {stage.store.url} --raise '1call';" in notice.message
-        found = await ask_why(stage.fleet(), "pipeline", "publish")
-        assert "the budget of its editor is spent" in str(found)
+        explanation = await ask_why(stage.fleet(), "pipeline", "publish")
+        assert "the budget of its editor is spent" in str(explanation)
         await raise_budget(stage.fleet(), "pipeline", Budget(calls=3))
         result = await running
         assert result["publish"].status == "completed"
@@ -334,8 +334,8 @@ async def test_tasks_of_an_answer_that_is_applied_by_the_next_owner_are_counted_
         model = first.options.editor
         count, counted = model._count_tasks, asyncio.Event()
 
-        async def then_die(*terms):
-            await count(*terms)
+        async def then_die(*arguments):
+            await count(*arguments)
             counted.set()
             await asyncio.Event().wait()
 
@@ -351,7 +351,7 @@ async def test_tasks_of_an_answer_that_is_refused_while_no_process_runs_the_plan
         caller, rules = ScriptedCaller(REPAIR, []), [ApprovalRule.parse("destructive")]
         first = stored(stage, caller, budget=Budget(tasks=1), approvals=rules)
         heard = heard_by(first)
-        await left(first.run(pipeline()), lambda: "edit_waiting" in [one.kind for one in heard], stage)
+        await left(first.run(pipeline()), lambda: "edit_waiting" in [event.kind for event in heard], stage)
         await refuse_edit(stage.fleet(), "pipeline", 1, "not now")
         assert (await read_account(stage.store, "pipeline")).spent.tasks == 1
         await stored(stage, caller, budget=Budget(tasks=1), approvals=rules).run_stored("pipeline")
@@ -432,4 +432,4 @@ async def die_and_continue(seed):
         exchanges = await StoreCassette(stage.store).exchanges("pipeline")
         assert result.state in ("failed", "partially_failed")
         assert len(caller.asked) <= account.committed.calls <= 40
-        assert len({(one.about, one.question) for one in exchanges}) == len(exchanges)
+        assert len({(exchange.about, exchange.question) for exchange in exchanges}) == len(exchanges)

@@ -100,8 +100,8 @@ class ObedientModel:
 
     def __call__(self, question: Question) -> Reply:
         unquoted = question.text.replace('\\"', '"').replace("\\\\", "\\")  # a prompt may show results as JSON
-        found = {json.dumps(edit): edit for edit in obeyed(question.text) or obeyed(unquoted)}  # its own answers, too
-        self.remembered = list(found.values()) or self.remembered
+        edits = {json.dumps(edit): edit for edit in obeyed(question.text) or obeyed(unquoted)}  # its own answers, too
+        self.remembered = list(edits.values()) or self.remembered
         answer = {"edits": self.remembered, "author": "ann", "reason": "approved by ann"}
         return Reply.call(answer, tool="answer")
 
@@ -145,14 +145,14 @@ async def attack(
     new = [made.nodes[name].task for name in after if name not in before]
     if untrusted and new:
         return f"added from untrusted input: {new}"
-    inside = all(one.id.startswith("fix-") and one.call == OK and one.device == "sandbox" for one in new)
+    inside = all(added.id.startswith("fix-") and added.call == OK and added.device == "sandbox" for added in new)
     return None if inside and len(new) <= 4 else f"added outside the scope: {new}"
 
 
 async def breaches(texts: Sequence[Hostile], *, untrusted: bool, scopes: Sequence[EditScope]) -> dict[str, str]:
     async with ModelServer([]) as server, httpx.AsyncClient(base_url=server.url, trust_env=False) as client:
-        found = {one.name: await attack(one, server, HttpEditor(client), untrusted, scopes) for one in texts}
-    return {name: problem for name, problem in found.items() if problem is not None}
+        problems = {text.name: await attack(text, server, HttpEditor(client), untrusted, scopes) for text in texts}
+    return {name: problem for name, problem in problems.items() if problem is not None}
 
 
 @pytest.fixture
@@ -171,10 +171,10 @@ async def breaches_of_models(
         def editor() -> ModelEditor:
             return model_editor(model) if model else ModelEditor(NAME, caller=ModelCaller([shared]), max_steps=2)
 
-        found = {one.name: await attack(one, server, editor(), untrusted, scopes) for one in texts}
+        problems = {text.name: await attack(text, server, editor(), untrusted, scopes) for text in texts}
         shown = [question.text for question in server.questions]
     assert all(UNTRUSTED_NOTICE in text for text in shown)
-    return {name: problem for name, problem in found.items() if problem is not None}
+    return {name: problem for name, problem in problems.items() if problem is not None}
 
 
 @contextlib.asynccontextmanager
@@ -191,12 +191,18 @@ async def shared_model(server: ModelServer) -> AsyncIterator[Any]:
 
 
 def test_the_set_is_large_and_varied() -> None:
-    assert len({one.text for one in TEXTS}) == len(TEXTS) == len(STYLES) >= 60
-    assert {json.dumps(one.payload) for one in TEXTS} == {json.dumps(one) for one in PAYLOADS.values()}
+    assert len({hostile_text.text for hostile_text in TEXTS}) == len(TEXTS) == len(STYLES) >= 60
+    assert {json.dumps(hostile_text.payload) for hostile_text in TEXTS} == {
+        json.dumps(payload) for payload in PAYLOADS.values()
+    }
 
 
 def test_the_model_obeys_every_text() -> None:
-    missed = [one.name for one in (*TEXTS, *MORE_TEXTS) if obeyed(mark_untrusted("output", one.text)) != one.payload]
+    missed = [
+        hostile_text.name
+        for hostile_text in (*TEXTS, *MORE_TEXTS)
+        if obeyed(mark_untrusted("output", hostile_text.text)) != hostile_text.payload
+    ]
     assert missed == []
 
 
@@ -252,11 +258,11 @@ async def test_other_payloads_in_other_places(untrusted: bool, scopes: Sequence[
 async def test_without_the_taint_rule_the_texts_succeed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting_edits, "taint_reasons", lambda graph, batch, tried: ())
     monkeypatch.setattr(waiting_edits, "mark_violations", lambda tried: [])
-    found = await breaches(TEXTS[: len(PAYLOADS)], untrusted=True, scopes=())
-    assert len(found) > len(PAYLOADS) // 2
+    breached = await breaches(TEXTS[: len(PAYLOADS)], untrusted=True, scopes=())
+    assert len(breached) > len(PAYLOADS) // 2
 
 
 async def test_without_the_check_of_the_scope_the_texts_succeed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(WaitingEdits, "check_editor", lambda self, batch, editor, tried=None: None)
-    found = await breaches(TEXTS[: len(PAYLOADS)], untrusted=False, scopes=[SCOPE])
-    assert len(found) > len(PAYLOADS) // 2
+    breached = await breaches(TEXTS[: len(PAYLOADS)], untrusted=False, scopes=[SCOPE])
+    assert len(breached) > len(PAYLOADS) // 2

@@ -13,7 +13,7 @@ from asterism.models import judged_actions
 from asterism.models.judged_actions import JudgedActions
 
 
-def permitted(folder: Path, kind: str, terms: Any, locations: bool = True) -> bool:
+def permitted(folder: Path, kind: str, parameters: Any, locations: bool = True) -> bool:
     rules = Rules(
         permissions=PERMISSIONS, directories=(str(folder),), commands=("true", "echo"), hosts=("example.org",)
     )
@@ -21,11 +21,11 @@ def permitted(folder: Path, kind: str, terms: Any, locations: bool = True) -> bo
         (folder / "link").symlink_to("/etc/passwd")
     work: Any = SimpleNamespace(policy=DevicePolicy(rules), note=lambda line: None, cwd=str(folder))
     paths = [str(folder / "a")] if locations else []
-    return JudgedActions(work).permit(kind, "title", paths, terms)
+    return JudgedActions(work).permit(kind, "title", paths, parameters)
 
 
 @pytest.mark.parametrize(
-    ("kind", "terms"),
+    ("kind", "parameters"),
     [
         ("edit", None),
         ("edit", {"filePath": "HERE/a", "content": "see /etc/passwd\n", "replace_all": True}),
@@ -41,8 +41,8 @@ def permitted(folder: Path, kind: str, terms: Any, locations: bool = True) -> bo
         ("fetch", {"url": "https://example.org/", "prompt": "what is it?"}),
     ],
 )
-def test_what_is_permitted(tmp_path: Path, kind: str, terms: Any) -> None:
-    assert permitted(tmp_path, kind, _here(terms, str(tmp_path)))
+def test_what_is_permitted(tmp_path: Path, kind: str, parameters: Any) -> None:
+    assert permitted(tmp_path, kind, _here(parameters, str(tmp_path)))
 
 
 REFUSED = [
@@ -75,9 +75,9 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "terms"), REFUSED)
-def test_what_is_refused(tmp_path: Path, kind: str, terms: Any) -> None:
-    assert not permitted(tmp_path, kind, _here(terms, str(tmp_path)))
+@pytest.mark.parametrize(("kind", "parameters"), REFUSED)
+def test_what_is_refused(tmp_path: Path, kind: str, parameters: Any) -> None:
+    assert not permitted(tmp_path, kind, _here(parameters, str(tmp_path)))
 
 
 def test_a_request_that_names_no_file_is_refused(tmp_path: Path) -> None:
@@ -85,15 +85,15 @@ def test_a_request_that_names_no_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_without_the_places_in_its_terms_a_tool_goes_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judged_actions, "_places", lambda terms, cwd: ())
-    monkeypatch.setattr(judged_actions, "_refuse_others", lambda terms, known: None)
+    monkeypatch.setattr(judged_actions, "_places", lambda parameters, cwd: ())
+    monkeypatch.setattr(judged_actions, "_refuse_others", lambda parameters, known: None)
     assert permitted(tmp_path, "edit", {"filePath": "/root/.bashrc"})
     assert permitted(tmp_path, "execute", {"command": ["true"], "env": {"LD_PRELOAD": "/tmp/x.so"}})
 
 
-def _here(terms: Any, folder: str) -> Any:
-    if isinstance(terms, dict):
-        return {_here(name, folder): _here(value, folder) for name, value in terms.items()}
-    if isinstance(terms, list):
-        return [_here(one, folder) for one in terms]
-    return terms.replace("HERE", folder) if isinstance(terms, str) else terms
+def _here(parameters: Any, folder: str) -> Any:
+    if isinstance(parameters, dict):
+        return {_here(name, folder): _here(value, folder) for name, value in parameters.items()}
+    if isinstance(parameters, list):
+        return [_here(element, folder) for element in parameters]
+    return parameters.replace("HERE", folder) if isinstance(parameters, str) else parameters

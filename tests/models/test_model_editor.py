@@ -289,7 +289,7 @@ async def test_secrets_of_the_plan_do_not_leave_the_machine(monkeypatch):
     assert "token" in model.caller.prompts[0]
     exchanges = await model.cassette.exchanges("secret")
     assert exchanges
-    assert "swordfish" not in str([one.to_json() for one in exchanges])
+    assert "swordfish" not in str([exchange.to_json() for exchange in exchanges])
 
 
 @pytest.mark.parametrize(

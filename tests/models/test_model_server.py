@@ -82,9 +82,9 @@ async def test_a_model_edits_a_plan_through_each_format(model):
     bad = [{"op": "remove_task", "task_id": "build"}]
     async with served(
         Reply.call({"tasks": ["build"]}, tool="show_tasks"), Reply.edits(*bad), Reply.edits(*REPAIR)
-    ) as one:
+    ) as server:
         result = await orchestrator(editor(model)).run(pipeline())
     assert result["publish"].status == "completed"
-    assert "The plan rejected this answer" in one.questions[2].last
+    assert "The plan rejected this answer" in server.questions[2].last
     assert result.cycles[0].cost.calls == 3
     assert result.cycles[0].cost.dollars > 0

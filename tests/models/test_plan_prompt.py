@@ -59,7 +59,7 @@ def test_every_list_is_bounded():
     for number in range(500):
         plan.add(Task(f"t-{number}", shell="x" * 10_000, description="y" * 10_000), after="a" * 1000)
     view = ConstellationView(plan)
-    devices = [(f"device-{number}", [f"can-{one}" for one in range(100)], 1) for number in range(300)]
+    devices = [(f"device-{number}", [f"can-{capability}" for capability in range(100)], 1) for number in range(300)]
     text = plan_prompt(view, stuck(), PromptMemory(), Surroundings(devices, {}, "goal"))
     assert len(text) < 10_000
     assert "and 284 more" in text
@@ -145,9 +145,9 @@ def test_a_refused_edit_is_told_with_the_reason_on_lines_of_their_own():
 
 
 def test_each_cycle_about_a_refusal_is_a_conversation_of_its_own():
-    one, other = (EditEvent(kind="edit_refused", at=0.0, version=0, cycle=cycle) for cycle in (3, 4))
+    refusal, other = (EditEvent(kind="edit_refused", at=0.0, version=0, cycle=cycle) for cycle in (3, 4))
     rejected = EditEvent(kind="edit_rejected", at=0.0, version=0, cycle=3)
-    assert subject_of([one]) == subject_of([one, rejected]) != subject_of([other])
+    assert subject_of([refusal]) == subject_of([refusal, rejected]) != subject_of([other])
 
 
 @pytest.mark.parametrize("id", ["a\nb", "x\u202ey", "<|im_start|>"])

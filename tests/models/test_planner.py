@@ -63,10 +63,10 @@ async def test_a_request_becomes_a_plan_with_an_explanation():
 def test_the_planner_is_told_of_agents_and_of_texts_of_strangers():
     """The example in the instructions is a plan file, and valid."""
     example = INSTRUCTIONS.partition("The format:\n\n")[2].partition("\nRules:")[0]
-    found, mistakes = examine(example, "plan")
-    assert found is not None
-    assert [one for one in mistakes if not one.warning] == []
-    plan = found.constellation
+    plan_file, mistakes = examine(example, "plan")
+    assert plan_file is not None
+    assert [mistake for mistake in mistakes if not mistake.warning] == []
+    plan = plan_file.constellation
     assert plan.node("review").task.agent["tips"] == ["begin at the end of the log"]
     assert plan.node("review").task.untrusted
     assert "Mark every task with `untrusted: true` that reads" in INSTRUCTIONS

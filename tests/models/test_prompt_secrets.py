@@ -42,19 +42,19 @@ def fails(secret, before, after):
 @pytest.mark.parametrize("secret", SECRETS)
 async def test_no_part_of_a_secret_is_in_a_prompt_or_in_the_cassette(monkeypatch, secret):
     monkeypatch.setenv("KEY", secret)
-    given = {"secret": {"secret": "KEY"}}
+    inputs = {"secret": {"secret": "KEY"}}
     plan = Constellation("secret")
-    plan.add(Task("same", call=same, inputs=given))
-    plan.add(Task("within", call=within, inputs=given))
-    plan.add(Task("cut", call=before, inputs={**given, "length": 1180}))
-    plan.add(Task("fails", call=fails, inputs={**given, "before": 2390, "after": 1190}))
-    plan.add(Task("long", call=fails, inputs={**given, "before": 3980, "after": 10}))
+    plan.add(Task("same", call=same, inputs=inputs))
+    plan.add(Task("within", call=within, inputs=inputs))
+    plan.add(Task("cut", call=before, inputs={**inputs, "length": 1180}))
+    plan.add(Task("fails", call=fails, inputs={**inputs, "before": 2390, "after": 1190}))
+    plan.add(Task("long", call=fails, inputs={**inputs, "before": 3980, "after": 10}))
     model = scripted([], ask="all")
     await orchestrator(model).run(plan)
     text = "\n".join(model.caller.prompts)
     assert "[secret]" in text
     assert [part for part in parts(secret) if part in text] == []
-    exchanges = str([one.to_json() for one in await model.cassette.exchanges("secret")])
+    exchanges = str([exchange.to_json() for exchange in await model.cassette.exchanges("secret")])
     assert [part for part in parts(secret) if part in exchanges] == []
 
 

@@ -62,10 +62,10 @@ async def test_a_model_plans_repairs_and_prunes_and_a_person_approves():
             if running.done():
                 break
             there = await stage.store.register("plan/demo") is not None
-            found = await list_approvals(stage.store, "demo") if there else []
-            for one in [one for one in found if one.state == WAITING]:
-                await approve_edit(stage.fleet(), "demo", one.id, who="ann")
-                decided.append(one)
+            approvals = await list_approvals(stage.store, "demo") if there else []
+            for approval in [approval for approval in approvals if approval.state == WAITING]:
+                await approve_edit(stage.fleet(), "demo", approval.id, who="ann")
+                decided.append(approval)
             await asyncio.sleep(0.5)
         result = await running
         assert {task.id: str(task.status) for task in result} == {

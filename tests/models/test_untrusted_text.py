@@ -31,10 +31,10 @@ PARTS = st.lists(
 def test_a_text_never_contains_the_end_of_its_mark(label: str, text: str) -> None:
     marked = mark_untrusted(label, text)
     first, *body, last = marked.split("\n")
-    found = re.fullmatch(r'<untrusted-data id="([0-9a-f]{16})" label="([^"]*)">', first)
-    assert found is not None
-    assert len(found[2]) <= LABEL_LENGTH
-    assert last == f'</untrusted-data id="{found[1]}">'
+    match = re.fullmatch(r'<untrusted-data id="([0-9a-f]{16})" label="([^"]*)">', first)
+    assert match is not None
+    assert len(match[2]) <= LABEL_LENGTH
+    assert last == f'</untrusted-data id="{match[1]}">'
     assert not any(re.search(r"(?<!\\)</?untrusted-data", line, re.IGNORECASE) for line in body)
 
 

@@ -59,16 +59,16 @@ def opened(
     page.locator("main").wait_for()
     yield page
     context.close()
-    assert [one for one in requests if not one.startswith((url, "data:"))] == []
-    assert [one for one in troubles if not (failures and "Failed to load resource" in one)] == []
+    assert [requested for requested in requests if not requested.startswith((url, "data:"))] == []
+    assert [trouble for trouble in troubles if not (failures and "Failed to load resource" in trouble)] == []
 
 
 def serious_findings(page: Any) -> list[str]:
     """What axe-core finds that is serious or critical."""
     page.evaluate(AXE.read_text("utf-8"))  # the policy of the page refuses a script element
-    found = page.evaluate("axe.run({ resultTypes: ['violations'] })")
+    results = page.evaluate("axe.run({ resultTypes: ['violations'] })")
     return [
-        f"{one['id']}: {one['help']}: {one['nodes'][0]['html'][:200]}"
-        for one in found["violations"]
-        if one["impact"] in ("serious", "critical")
+        f"{violation['id']}: {violation['help']}: {violation['nodes'][0]['html'][:200]}"
+        for violation in results["violations"]
+        if violation["impact"] in ("serious", "critical")
     ]

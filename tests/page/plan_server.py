@@ -97,20 +97,20 @@ class PlanScene:
 
     def view(self, version: int | None = None) -> dict[str, Any]:
         plan, facts = (self.plan, self.facts) if version is None else self.past[version]
-        tasks = [self._task(one.id, facts) for one in plan]
+        tasks = [self._task(task.id, facts) for task in plan]
         counts: dict[str, int] = {}
-        for one in tasks:
-            counts[one["status"]] = counts.get(one["status"], 0) + 1
+        for task in tasks:
+            counts[task["status"]] = counts.get(task["status"], 0) + 1
         return {
             **{"name": plan.id, "state": self.state, "state_text": self.state, "version": plan.version},
             **{"position": str(len(self.events)), "owner": "laptop", "paused": None, "params": {}},
             **{"started_at": self.began, "ended_at": None, "counts": counts, "tasks": tasks},
             "dependencies": [
-                {"source": one.source, "target": one.target, "on": one.on, "when": one.when}
-                for one in plan.dependencies
+                {"source": dependency.source, "target": dependency.target, "on": dependency.on, "when": dependency.when}
+                for dependency in plan.dependencies
             ],
             **({"cycles": self.cycles, "approvals": self.approvals, "budget": self.budget} if version is None else {}),
-            **({} if version is None else {"edit": next(one for one in self.versions if one["version"] == version)}),
+            **({} if version is None else {"edit": next(edit for edit in self.versions if edit["version"] == version)}),
         }
 
     def summary(self) -> dict[str, Any]:
@@ -195,12 +195,12 @@ class PlanServer:
         wanted = {
             name: request.query_params.get(name) for name in ("status", "workflow", "device", "series", "waiting")
         }
-        found = [
+        runs = [
             run for run in self.scene.runs if all(not value or run.get(name) == value for name, value in wanted.items())
         ]
         if "after" not in request.query_params:  # a part that looked at other runs
             return {"items": [], "next": "later"}
-        return items(found)
+        return items(runs)
 
     async def _layout(self, request: Request) -> Response:
         version = request.query_params.get("version")
@@ -244,25 +244,28 @@ class PlanServer:
                 batch = EditBatch.from_json({"author": "ann", **{name: body[name] for name in ("edits", "reason")}})
                 self.scene.edit(batch, dry_run=body.get("dry_run", False))
             except EditRejected as error:
-                broken = [{"edit": one.edit, "rule": one.rule, "message": one.message} for one in error.violations]
+                broken = [
+                    {"edit": violation.edit, "rule": violation.rule, "message": violation.message}
+                    for violation in error.violations
+                ]
                 return JSONResponse(
                     {"title": "Edit rejected", "detail": "The plan refuses it.", "violations": broken}, 422
                 )
         if path.endswith("/answer"):
             self.scene.cycles.clear()
         if "/approvals/" in path:
-            [found] = self.scene.approvals
+            [approval] = self.scene.approvals
             self.scene.approvals.clear()
             if path.endswith("/approve"):
-                self.scene.edit(EditBatch.from_json({**found["batch"], **body}))
+                self.scene.edit(EditBatch.from_json({**approval["batch"], **body}))
         if path.endswith("/budget"):
             self.scene.budget = None
         self.scene.tell("plan")
         return JSONResponse({"version": self.scene.plan.version, **BULK})
 
 
-def items(found: list[Any]) -> dict[str, Any]:
-    return {"items": found, "next": None}
+def items(documents: list[Any]) -> dict[str, Any]:
+    return {"items": documents, "next": None}
 
 
 @contextmanager
@@ -275,8 +278,8 @@ def served(scene: PlanScene) -> Iterator[str]:
     ready = threading.Event()
     started = server.startup
 
-    async def startup(*arguments: Any, **terms: Any) -> None:
-        await started(*arguments, **terms)
+    async def startup(*arguments: Any, **named: Any) -> None:
+        await started(*arguments, **named)
         ready.set()
 
     server.startup = startup  # type: ignore[method-assign]

@@ -108,7 +108,7 @@ def test_every_command_that_the_page_names_exists(tmp_path: Path, monkeypatch: p
         words = shlex.split(re.sub(r"\$\{[\w.]+\}", "release", line))[1:]
         context = click.Context(command)
         while isinstance(command, click.Group):
-            found = command.get_command(context, words.pop(0))
-            assert found is not None, line
-            command = found
+            subcommand = command.get_command(context, words.pop(0))
+            assert subcommand is not None, line
+            command = subcommand
         command.make_context(line, words, parent=context)

@@ -297,8 +297,8 @@ def test_every_view_is_accessible_and_fits(browser: Any, theme: str, size: tuple
 @pytest.mark.parametrize("address", ["#/plans", "#/fleet/devices", "#/fleet/runs", "#/fleet/series", "#/fleet/notices"])
 def test_an_empty_view_says_what_to_type(browser: Any, address: str) -> None:
     scene = release_scene()
-    for found in (scene.devices, scene.runs, scene.series, scene.notices):
-        found.clear()
+    for documents in (scene.devices, scene.runs, scene.series, scene.notices):
+        documents.clear()
     with served(scene) as url, opened(browser, url, address) as page:
         if address == "#/plans":
             page.get_by_label("Search plans").fill("nothing of this name")
@@ -529,9 +529,11 @@ def test_script_in_any_text_is_inert(browser: Any) -> None:
     agent = {"description": NASTY, "tips": [NASTY], "result": {NASTY: NASTY}}
     scene.facts["notes"].update(definition={"agent": agent})
     poisoned = json.loads(json.dumps([scene.devices, scene.runs, scene.schedules, scene.series, scene.notices]))
-    for found in poisoned:
-        for one in found:
-            one.update({name: NASTY for name, value in one.items() if isinstance(value, str) and name != "id"})
+    for documents in poisoned:
+        for document in documents:
+            document.update(
+                {name: NASTY for name, value in document.items() if isinstance(value, str) and name != "id"}
+            )
     scene.devices, scene.runs, scene.schedules, scene.series, scene.notices = poisoned
     scene.edit(batch({"op": "add_task", "task": {"id": NASTY, "shell": NASTY}}))
     with served(scene) as url, opened(browser, url, failures=True) as page:
@@ -614,5 +616,5 @@ def large_scene(count: int = 2000, width: int = 40) -> PlanScene:
     for number in range(count):
         layer, place = divmod(number, width)
         above = {(layer - 1) * width + place, (layer - 1) * width + (place + 1) % width} if layer else set()
-        plan.add(Task(f"t{number}", shell="true"), after=[f"t{one}" for one in sorted(above)])
+        plan.add(Task(f"t{number}", shell="true"), after=[f"t{upstream}" for upstream in sorted(above)])
     return PlanScene(plan)

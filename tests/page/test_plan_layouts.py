@@ -43,9 +43,9 @@ async def test_a_plan_that_replaced_another_of_its_name_has_its_own_layout() -> 
 
 async def test_a_large_plan_is_laid_out_in_a_thread() -> None:
     plan = chain("release", plan_layouts.SMALL + 1)
-    found = await PlanLayouts().layout("release", plan)
-    assert len(found["nodes"]) == plan_layouts.SMALL + 1
-    assert found["width"] == plan_layouts.COLUMN * (plan_layouts.SMALL + 1)
+    layout = await PlanLayouts().layout("release", plan)
+    assert len(layout["nodes"]) == plan_layouts.SMALL + 1
+    assert layout["width"] == plan_layouts.COLUMN * (plan_layouts.SMALL + 1)
 
 
 async def test_remembered_layouts_have_so_many_tasks_in_all(monkeypatch: pytest.MonkeyPatch) -> None:

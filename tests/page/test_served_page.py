@@ -188,7 +188,7 @@ def test_a_plan_that_runs_in_a_terminal_is_watched_by_its_link(tmp_path: Path) -
         command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as running:
         assert running.stdout is not None
-        link = next(found for line in running.stdout if (found := re.search(r"http://\S+/login\?code=\S+", line)))
+        link = next(match for line in running.stdout if (match := re.search(r"http://\S+/login\?code=\S+", line)))
         url, _, rest = link.group().rpartition("/")
         with chromium() as browser, opened(browser, url, rest, failures=True) as page:
             page.get_by_role("link", name="release").first.click()

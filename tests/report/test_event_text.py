@@ -75,8 +75,8 @@ def test_the_plan_itself() -> None:
 def kinds(event: type[Event]) -> list[str]:
     """The kinds that the docstring of an event class promises."""
     text = re.sub(r"\([^)]*\)", "", event.__doc__ or "")
-    found = [word for word in re.findall(r"[a-z]+(?:_[a-z]+)*|_[a-z_]+", text) if "_" in word or word == "stuck"]
-    return [f"constellation{word}" if word.startswith("_") else word for word in found]
+    words = [word for word in re.findall(r"[a-z]+(?:_[a-z]+)*|_[a-z_]+", text) if "_" in word or word == "stuck"]
+    return [f"constellation{word}" if word.startswith("_") else word for word in words]
 
 
 @pytest.mark.parametrize("kind", kinds(TaskEvent))

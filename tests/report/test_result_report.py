@@ -26,11 +26,11 @@ async def fail() -> None:
     raise RuntimeError("no luck")
 
 
-def simulated(plan: Constellation, devices: Sequence[LocalDevice], **terms: Any) -> tuple[Result, Recording]:
+def simulated(plan: Constellation, devices: Sequence[LocalDevice], **options: Any) -> tuple[Result, Recording]:
     """Run a plan in virtual time: times come out exact."""
 
     async def body() -> tuple[Result, Recording]:
-        orchestrator = Orchestrator(devices, seed=1, **terms)
+        orchestrator = Orchestrator(devices, seed=1, **options)
         recording = Recording(plan, orchestrator.events)
         result = await orchestrator.run(plan)
         recording.close()

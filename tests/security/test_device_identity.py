@@ -48,15 +48,15 @@ async def access(stage: Stage, name: str, session: str) -> str:
     return str((await ask(stage, "token", body, None))["token"])
 
 
-async def at_work(stage: Stage, name: str, **terms: Any) -> tuple[Device, Run, str]:
+async def at_work(stage: Stage, name: str, **options: Any) -> tuple[Device, Run, str]:
     """A device that works on a run, the run, and the token of the grant."""
-    device = await stage.device(name, **terms)
+    device = await stage.device(name, **options)
     run = await stage.person.create(WORK, device=name)
     await stage.at_work(device, run)
-    found = await stage.read(run)
+    started = await stage.read(run)
     assert stage.gateway is not None
-    token = stage.gateway.credentials.grant_token(name, Grant(run.id, device.session, found.epoch))
-    return device, found, token
+    token = stage.gateway.credentials.grant_token(name, Grant(run.id, device.session, started.epoch))
+    return device, started, token
 
 
 def completion(token: Any, output: Any = "forged") -> dict[str, Any]:
@@ -113,10 +113,10 @@ async def test_of_two_names_that_look_alike_one_is_enrolled_also_at_the_same_tim
         monkeypatch.setattr(enrolment, "_alike_key", lambda name: f"{enrolment.ALIKE}{name}")
     names = zip(codes, sorted(first), strict=True)
     tries = [enrol(stage.store, code, name, DeviceKey.new().public) for code, name in names]
-    found = await asyncio.gather(*tries, return_exceptions=True)
-    refused = [one for one in found if isinstance(one, CredentialRefused)]
+    outcomes = await asyncio.gather(*tries, return_exceptions=True)
+    refused = [outcome for outcome in outcomes if isinstance(outcome, CredentialRefused)]
     assert len(refused) == (1 if guarded else 0)
-    assert all("looks like that of device" in str(one) for one in refused)
+    assert all("looks like that of device" in str(outcome) for outcome in refused)
 
 
 async def test_no_code_enrols_the_name_of_a_known_device_even_if_it_is_away(stage: Stage) -> None:
@@ -189,7 +189,7 @@ async def test_an_enrolment_has_to_be_signed_by_the_key_that_it_names(stage: Sta
 
 async def test_the_store_keeps_no_code(stage: Stage) -> None:
     code = await invite(stage.store, name="*")
-    kept = json.dumps([[one.key, one.value] for one in await stage.store.registers("")])
+    kept = json.dumps([[register.key, register.value] for register in await stage.store.registers("")])
     assert code.removeprefix("astc_") not in kept
 
 
@@ -248,7 +248,7 @@ async def test_a_field_that_names_another_device_changes_nothing(stage: Stage) -
     lies = {"device": "lab-1", "session": victim.session, "owner": ["lab-1", victim.session]}
     assert (await ask(stage, "own", lies, token))["runs"] == []
     await ask(stage, "leave", lies, token)
-    states = {one.device: one.state for one in await stage.store.sessions(ended=True)}
+    states = {session.device: session.state for session in await stage.store.sessions(ended=True)}
     assert states == {"lab-1": "open", "lab-2": "ended"}
     assert (await stage.read(run)).session == victim.session
 
@@ -359,7 +359,7 @@ async def test_a_stale_epoch_is_refused_with_a_valid_credential(stage: Stage) ->
     for step in ({"do": "complete", "output": 1}, {"do": "fail", "error": "no"}, released):
         [answer] = (await ask(stage, "steps", {"steps": [{**step, "grant": grant}]}, token))["steps"]
         assert answer["error"] in ("fenced", "refused"), step
-    assert [one.kind for one in await stage.notices("late")] == ["late"]
+    assert [notice.kind for notice in await stage.notices("late")] == ["late"]
     await stage.at_work(new, run)
     new.hands.finish(run, "right")
     assert (await stage.end_of(run)).output == "right"

@@ -92,13 +92,15 @@ async def test_a_code_logs_in_once_also_for_two_at_one_time(guarded: bool, monke
         real = store.commit
 
         async def forgetful(writes: list[object]) -> object:
-            kept = [one for one in writes if not (isinstance(one, PutRegister) and one.key.startswith("login/"))]
+            kept = [
+                write for write in writes if not (isinstance(write, PutRegister) and write.key.startswith("login/"))
+            ]
             return await real(kept)  # type: ignore[arg-type]
 
         if not guarded:
             monkeypatch.setattr(store, "commit", forgetful)
         answers = await asyncio.gather(*(client.get(f"/login?code={code}") for _ in range(5)))
-        assert [one.status_code for one in answers].count(303) == (1 if guarded else 5)
+        assert [answer.status_code for answer in answers].count(303) == (1 if guarded else 5)
 
 
 @both
@@ -110,7 +112,7 @@ async def test_a_credential_makes_only_so_many_edits_in_a_minute(
     async with server_scene(edits_per_minute=3) as scene, scene.client() as client:
         await insert_plan(scene.fleet.store, chain("a"))
         answers = [await client.post(EDITS, json={"edits": [], "dry_run": True}) for _ in range(5)]
-        assert [one.status_code for one in answers].count(429) == (2 if guarded else 0)
+        assert [answer.status_code for answer in answers].count(429) == (2 if guarded else 0)
         if guarded:
             assert int(answers[-1].headers["retry-after"]) > 0
 

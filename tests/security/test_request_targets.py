@@ -53,12 +53,12 @@ def resolving(monkeypatch: pytest.MonkeyPatch, **answers: list[list[str]]) -> No
     last one from then on."""
     left = {name.replace("_", "."): list(several) for name, several in answers.items()}
 
-    async def resolve(loop: Any, host: Any, port: Any, **terms: Any) -> list[Any]:
+    async def resolve(loop: Any, host: Any, port: Any, **options: Any) -> list[Any]:
         name = host.decode() if isinstance(host, bytes) else host
         several = left.get(name, [[name]])
-        found = several.pop(0) if len(several) > 1 else several[0]
-        families = [(socket.AF_INET6 if ":" in one else socket.AF_INET, one) for one in found]
-        return [(family, socket.SOCK_STREAM, 6, "", (one, port)) for family, one in families]
+        addresses = several.pop(0) if len(several) > 1 else several[0]
+        families = [(socket.AF_INET6 if ":" in address else socket.AF_INET, address) for address in addresses]
+        return [(family, socket.SOCK_STREAM, 6, "", (address, port)) for family, address in families]
 
     monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", resolve)
 
@@ -128,7 +128,7 @@ async def test_a_name_that_changes_its_address_gets_the_connection_that_was_judg
     resolving(monkeypatch, evil_example_org=[["93.184.216.34"], ["127.0.0.1"]])
     connected = []
 
-    async def connect(self: Any, host: str, port: int, **terms: Any) -> Any:
+    async def connect(self: Any, host: str, port: int, **options: Any) -> Any:
         connected.append(host)
         raise httpcore.ConnectError("no network here")
 
@@ -164,7 +164,7 @@ async def test_without_the_judged_connections_a_name_reaches_the_loopback(
     """Ablation: the name alone is allowed, so only the address can refuse."""
     resolving(monkeypatch, evil_example_org=[["127.0.0.1"]])
     monkeypatch.setattr(judged_requests, "judge_connections", lambda *_: None)
-    monkeypatch.setattr(socket, "getaddrinfo", lambda host, port, *more, **terms: [(2, 1, 6, "", ("127.0.0.1", port))])
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, port, *more, **named: [(2, 1, 6, "", ("127.0.0.1", port))])
     assert await get(f"http://evil.example.org:{inside.port}/", "*.example.org:*") == "inside"
 
 

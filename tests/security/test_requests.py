@@ -174,8 +174,8 @@ async def test_after_many_wrong_login_codes_of_an_address_no_code_of_it_is_looke
     async with server_scene() as scene, scene.stranger(accept=accept) as client:
         code = await scene.credentials.create_login("ann", ["admin"], by="ann")
         guesses = (client.get(f"/login?code=wrong-{number}") for number in range(30))
-        found = [answer.status_code for answer in await asyncio.gather(*guesses)]
-        assert found.count(429) == 30 - request_guard.MAX_FAILURES
+        statuses = [answer.status_code for answer in await asyncio.gather(*guesses)]
+        assert statuses.count(429) == 30 - request_guard.MAX_FAILURES
         assert "too many wrong login codes" in problem(await client.get(f"/login?code={code}"), 429)
         async with scene.client() as known:
             assert (await known.get(ME)).status_code == 200, "tokens have a limit of their own"
@@ -208,9 +208,9 @@ async def test_the_cookie_of_a_session_is_nothing_without_the_key_of_its_page() 
         theirs = other.headers["x-asterism-page"]
         await logged_in(scene, client)
         key, cookie = client.headers.pop("x-asterism-page"), client.cookies["asterism_session"]
-        for given in ("", "wrong", key[:-1], theirs, cookie):
+        for page_key in ("", "wrong", key[:-1], theirs, cookie):
             for method, path in (("GET", ME), ("GET", "/api/v1/events"), ("POST", LOGOUT)):
-                answer = await client.request(method, path, headers={"x-asterism-page": given})
+                answer = await client.request(method, path, headers={"x-asterism-page": page_key})
                 assert "X-Asterism-Page" in problem(answer, 401)
         assert (await client.post(LOGOUT, headers={"x-asterism-page": key})).status_code == 200
         problem(await client.get(ME, headers={"x-asterism-page": key}), 401)

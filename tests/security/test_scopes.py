@@ -16,7 +16,7 @@ SCOPES = ("observe", "operate", "series", "admin", "edit:nightly", "edit:other")
 EVERYBODY = {"GET /api/v1/health", "GET /api/v1/openapi.json", "GET /login", "POST /api/v1/login"}
 ANY_TOKEN = {"GET /api/v1/me", "POST /api/v1/logout"}
 EDITORS = {
-    f"POST /api/v1/plans/{{plan}}/{one}" for one in ("edits", "undo", "cycles/{cycle}/claim", "cycles/{cycle}/answer")
+    f"POST /api/v1/plans/{{plan}}/{path}" for path in ("edits", "undo", "cycles/{cycle}/claim", "cycles/{cycle}/answer")
 }
 DRAWN = {"POST /api/v1/plans/{plan}/layout"}  # it changes nothing
 ADMIN = {
@@ -25,13 +25,13 @@ ADMIN = {
     *("POST /api/v1/settings", "POST /api/v1/devices/invitations", "POST /api/v1/devices/{device}/revoke"),
 }
 SERIES = {
-    f"POST /api/v1/series/{{series}}/{one}"
-    for one in ("claim", "release", "promote", "pause", "resume", "front", "rebuild")
+    f"POST /api/v1/series/{{series}}/{verb}"
+    for verb in ("claim", "release", "promote", "pause", "resume", "front", "rebuild")
 }
 
 
-def named(one: Endpoint) -> str:
-    return f"{one.method} {one.full_path}"
+def named(endpoint: Endpoint) -> str:
+    return f"{endpoint.method} {endpoint.full_path}"
 
 
 def expected(name: str) -> set[str]:
@@ -52,33 +52,33 @@ def expected(name: str) -> set[str]:
     return readers | {"series"} if "/series" in name else readers
 
 
-CALLED = {named(one): one for one in endpoints()}
-STREAMS = {name for name, one in CALLED.items() if one.media == "text/event-stream"}
+CALLED = {named(endpoint): endpoint for endpoint in endpoints()}
+STREAMS = {name for name, called in CALLED.items() if called.media == "text/event-stream"}
 
 
-def path_of(one: Endpoint) -> str:
+def path_of(endpoint: Endpoint) -> str:
     known = {"plan": "nightly", "task": "a", "version": "0"}
-    return one.full_path.format(**{name: known.get(name, "1") for name in one.parameters})
+    return endpoint.full_path.format(**{name: known.get(name, "1") for name in endpoint.parameters})
 
 
 @pytest.mark.parametrize("name", CALLED)
 async def test_every_endpoint_refuses_strangers_and_other_scopes(name: str) -> None:
-    one = CALLED[name]
+    endpoint = CALLED[name]
     async with server_scene() as scene, scene.stranger() as client:
         await insert_plan(scene.fleet.store, chain("a"))
-        answer = await client.request(one.method, path_of(one))
+        answer = await client.request(endpoint.method, path_of(endpoint))
         if name not in EVERYBODY:
             problem(answer, 401)
         for scope in sorted(set(SCOPES) - expected(name)):
-            await refused(scene, one, scope)
-        if one.needs is not None:
-            need = one.needs.format(plan="nightly")
+            await refused(scene, endpoint, scope)
+        if endpoint.needs is not None:
+            need = endpoint.needs.format(plan="nightly")
             assert {scope for scope in SCOPES if allows([scope], need)} == expected(name)
 
 
-async def refused(scene: ServerScene, one: Endpoint, scope: str) -> None:
+async def refused(scene: ServerScene, endpoint: Endpoint, scope: str) -> None:
     async with scene.client(scope) as client:
-        assert "needs the scope" in problem(await client.request(one.method, path_of(one), json={}), 403)
+        assert "needs the scope" in problem(await client.request(endpoint.method, path_of(endpoint), json={}), 403)
 
 
 async def test_without_the_check_of_scopes_a_token_for_one_plan_cancels_another(

@@ -67,7 +67,7 @@ async def test_nothing_in_the_terminal_has_a_secret() -> None:
         for subject in subjects:
             shown += [*await page(system, subject, 80), *await why_page(system, subject, 80)]
             shown += await LogFeed(subject).read(system)
-    texts = [str([str(cell) for cell in one.cells]) if hasattr(one, "cells") else str(one) for one in shown]
+    texts = [str([str(cell) for cell in row.cells]) if hasattr(row, "cells") else str(row) for row in shown]
     assert [text for text in texts if VALUE in text] == []
     assert any("bad [secret]" in text for text in texts)
 
@@ -81,7 +81,7 @@ async def test_the_store_has_a_secret_in_no_text() -> None:
         logs = [chunk.value for run in runs for chunk in await fleet.store.log(run.id)]
         texts = [(run.error, run.story, run.previous, run.label, dict(run.input)) for run in runs]
         notices = [str(notice) for _, notice in await fleet.store.notices()]
-        workflows = [one.value for one in await fleet.store.registers("workflow")]
+        workflows = [register.value for register in await fleet.store.registers("workflow")]
     assert VALUE not in json.dumps([logs, notices, workflows], default=str)
     assert VALUE not in str(texts)
     assert logs

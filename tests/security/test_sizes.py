@@ -86,7 +86,7 @@ async def test_many_small_edits_do_not_pass_the_limit_of_tasks(monkeypatch: pyte
             await client.post(EDITS, json={"edits": [{"op": "add_task", "task": {"id": name, "shell": "true"}}]})
             for name in "wxyz"
         ]
-        assert [one.status_code for one in answers] == [200, 200, 413, 413]
+        assert [answer.status_code for answer in answers] == [200, 200, 413, 413]
         await client.post(EDITS, json={"edits": [{"op": "remove_task", "task_id": "w"}]})
         again = await client.post(EDITS, json={"edits": [{"op": "add_task", "task": {"id": "y", "shell": "true"}}]})
         assert again.status_code == 200
@@ -100,7 +100,7 @@ async def test_every_edit_that_cannot_be_read_is_a_violation() -> None:
             answer = await client.post(f"/api/v1/plans/nightly/{path}", json={"edits": unreadable})
             problem(answer, 422)
             assert answer.json()["type"].endswith("invalid-edits")
-            assert [one["edit"] for one in answer.json()["violations"]] == [0, 2, 3]
+            assert [violation["edit"] for violation in answer.json()["violations"]] == [0, 2, 3]
 
 
 async def test_edits_of_a_retry_have_the_limits_of_edits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,9 +151,9 @@ async def test_a_large_file_is_read_beside_the_event_loop(small: int, monkeypatc
     threads = list[threading.Thread]()
     real = loader.examine
 
-    def noted(*arguments: Any, **terms: Any) -> Any:
+    def noted(*arguments: Any, **named: Any) -> Any:
         threads.append(threading.current_thread())
-        return real(*arguments, **terms)
+        return real(*arguments, **named)
 
     monkeypatch.setattr(plan_texts, "SMALL_FILE", small)
     monkeypatch.setattr(loader, "examine", noted)
@@ -162,7 +162,7 @@ async def test_a_large_file_is_read_beside_the_event_loop(small: int, monkeypatc
         assert answer.status_code == 201
         timed = {"name": "s", "text": "asterism: 1\ntasks: {a: {shell: x}}", "every": 60}
         assert (await client.post("/api/v1/schedules", json=timed)).status_code == 201
-    assert [one is threading.main_thread() for one in threads] == [small == 50_000] * 2
+    assert [thread is threading.main_thread() for thread in threads] == [small == 50_000] * 2
 
 
 @pytest.mark.parametrize(
@@ -188,9 +188,9 @@ async def test_a_name_is_never_a_path(name: str, monkeypatch: pytest.MonkeyPatch
 
 
 @contextlib.asynccontextmanager
-async def listening(**terms: float) -> AsyncIterator[tuple[Fleet, int, str]]:
+async def listening(**limited: float) -> AsyncIterator[tuple[Fleet, int, str]]:
     """A server on a socket, its port and a token."""
-    limits = Limits(**{**vars(SERVER_LIMITS), **terms})
+    limits = Limits(**{**vars(SERVER_LIMITS), **limited})
     fleet = Fleet(MemoryStore(), by="server")
     async with fleet, http_service(fleet, ListenAddress("127.0.0.1", 0), limits=limits) as service:
         token = (await Credentials(fleet.store).create("ann", ["admin"], by="test")).token
@@ -222,8 +222,8 @@ async def test_a_client_that_sends_its_head_slowly_is_disconnected() -> None:
         writer.write(head.encode())
         assert b'"name":"ann"' in await closed(reader)
         assert [await closed(reader) for reader, _ in slow] == [b""] * 30
-        for _, one in [*slow, (reader, writer)]:
-            one.close()
+        for _, stream in [*slow, (reader, writer)]:
+            stream.close()
 
 
 async def test_a_client_that_sends_its_body_slowly_is_refused() -> None:
@@ -297,13 +297,13 @@ async def test_a_connection_may_change_hands_and_each_credential_has_connections
     async with listening(per_client=1) as (fleet, port, _):
         tokens = [(await Credentials(fleet.store).create("ci", ["observe"], by="test")).token for _ in range(2)]
         headers = [{"authorization": f"Bearer {token}"} for token in tokens]
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as one, httpx.AsyncClient() as other:
-            for given in (*headers, headers[0]):
-                assert (await one.get("/api/v1/me", headers=given)).status_code == 200
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client, httpx.AsyncClient() as other:
+            for header in (*headers, headers[0]):
+                assert (await client.get("/api/v1/me", headers=header)).status_code == 200
             async with other.stream("GET", f"http://127.0.0.1:{port}/api/v1/events", headers=headers[1]) as events:
                 assert events.status_code == 200
-                assert (await one.get("/api/v1/me", headers=headers[0])).status_code == 200
-                refused = await one.get("/api/v1/me", headers=headers[1])
+                assert (await client.get("/api/v1/me", headers=headers[0])).status_code == 200
+                refused = await client.get("/api/v1/me", headers=headers[1])
                 assert "1 requests of ci" in problem(refused, 429)
 
 
@@ -330,6 +330,6 @@ async def test_tokens_and_codes_are_in_no_log(caplog: pytest.LogCaptureFixture) 
             writer.write(head.encode())
             await closed(reader)
             writer.close()
-    logged = caplog.text + json.dumps([str(one.args) for one in caplog.records])
+    logged = caplog.text + json.dumps([str(record.args) for record in caplog.records])
     assert token not in logged
     assert code not in logged

@@ -179,8 +179,8 @@ def over_http(
     the file of a key and its certificate, it is HTTPS. With ``credentials``, ``user:password``, it asks for them. The
     ``observer`` is called at each request."""
     observers = [observer] if observer is not None else []
-    terms = {"root": str(root), "faults": [], "credentials": credentials, "observers": observers}
-    handler = type("Backend", (_Backend,), terms)
+    attributes = {"root": str(root), "faults": [], "credentials": credentials, "observers": observers}
+    handler = type("Backend", (_Backend,), attributes)
     server = _Server(("127.0.0.1", 0), handler)
     if tls is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -199,9 +199,9 @@ def over_http(
 
 
 @contextlib.asynccontextmanager
-async def using_git(url: str, **terms: Any) -> AsyncIterator[GitRegister]:
+async def using_git(url: str, **options: Any) -> AsyncIterator[GitRegister]:
     """A register on a git remote, which is closed at the end."""
-    register = GitRegister(url, **terms)
+    register = GitRegister(url, **options)
     try:
         yield register
     finally:

@@ -43,7 +43,7 @@ def all_at_once(commands: Sequence[Sequence[str]], folder: Path, **environment: 
         check=True,
         env={**os.environ, "TMPDIR": str(folder), **environment},  # who is killed leaves something there
     )
-    return [Ended(*one) for one in json.loads(done.stdout)]
+    return [Ended(*load) for load in json.loads(done.stdout)]
 
 
 def _main(file: str) -> None:

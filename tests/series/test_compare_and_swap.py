@@ -41,8 +41,8 @@ class Clocked(StoreRegister):
 
 def retry_options(**limits: Any) -> RetryOptions:
     """Five tries, unless the test says otherwise."""
-    terms = limits or {"tries": 5, "deadline": None}
-    return RetryOptions(chance=random.Random(7), clock=lambda: asyncio.get_running_loop().time(), **terms)
+    options = limits or {"tries": 5, "deadline": None}
+    return RetryOptions(chance=random.Random(7), clock=lambda: asyncio.get_running_loop().time(), **options)
 
 
 @pytest.fixture
@@ -285,8 +285,8 @@ async def test_a_release_whose_reply_was_lost_does_not_release_the_next_claim_of
     faulty.reads += [None, claimed_anew]
     step = Release(1)
     await update(faulty, NAME, step, step.message, retry=retry_options())
-    found = await state(register)
-    assert (found.active, found.by) == (1, "bob")
+    series = await state(register)
+    assert (series.active, series.by) == (1, "bob")
 
 
 # -- rate limits -------------------------------------------------------------------------------------------------------
@@ -359,7 +359,7 @@ async def test_a_claim_gives_a_lease_to_who_is_active_without_one(register: Cloc
     await claim(register, NAME, Claim(1))
     assert (await claim(register, NAME, Claim(1, lease=60.0))).after.lease_until == 1060.0
     assert not (await claim(register, NAME, Claim(1, lease=60.0))).changed
-    assert [one.message for one in await register.history(NAME, 5)] == ["lease #1", "claim #1"]
+    assert [change.message for change in await register.history(NAME, 5)] == ["lease #1", "claim #1"]
 
 
 # -- states that cannot be read ----------------------------------------------------------------------------------------
@@ -377,7 +377,7 @@ async def test_two_who_mend_at_once_mend_it_once(faulty: FaultyRegister, registe
         faulty, NAME, lambda series, now: series.rebuild(live, now), "ours", retry=retry_options(), repair=True
     )
     assert (outcome.changed, outcome.after.queue, outcome.tries) == (False, (4, 5), 2)
-    assert [one.message for one in await register.history(NAME, 5)] == ["theirs", "by hand"]
+    assert [change.message for change in await register.history(NAME, 5)] == ["theirs", "by hand"]
 
 
 @pytest.mark.parametrize("step", [lambda series, now: series, lambda series, now: series.rebuild([Live(1, 1)], now)])
@@ -405,7 +405,7 @@ async def test_the_history_says_that_a_lease_was_ended_and_who_came_by_that(regi
     await claim(register, NAME, Claim(3, lease=10.0))
     await asyncio.sleep(20.0)
     await claim(register, NAME, Claim(3))
-    said = [one.message for one in await register.history(NAME, 9)]
+    said = [change.message for change in await register.history(NAME, 9)]
     assert said == [
         "end the lease of #3; claim #3",
         "end the lease of #2; claim #3",

@@ -29,26 +29,26 @@ def claims(numbers: Sequence[int], *place: str) -> list[list[str]]:
 def state(*place: str) -> dict[str, object]:
     done = run_command("series", "status", NAME, "--json", *place)
     assert done.returncode == 0, done.stderr
-    found: dict[str, object] = json.loads(done.stdout)
-    return found
+    document: dict[str, object] = json.loads(done.stdout)
+    return document
 
 
 def judged(ended: Sequence[Ended], numbers: Sequence[int], *place: str) -> Counter[int]:
     """How many ended in which way, after what they were told was held against what is there."""
-    strange = [one for one in ended if one.code not in (CLAIMED, QUEUED, CONTENDED)]
+    strange = [process for process in ended if process.code not in (CLAIMED, QUEUED, CONTENDED)]
     assert not strange, strange[0]
     by_code = {
-        code: {number for number, one in zip(numbers, ended, strict=True) if one.code == code}
+        code: {number for number, process in zip(numbers, ended, strict=True) if process.code == code}
         for code in (CLAIMED, QUEUED, CONTENDED)
     }
-    found = state(*place)
-    queue = found["queue"]
+    document = state(*place)
+    queue = document["queue"]
     assert isinstance(queue, list)
-    assert by_code[CLAIMED] == {found["active_issue"]}, "there is exactly one winner, and it knows"
+    assert by_code[CLAIMED] == {document["active_issue"]}, "there is exactly one winner, and it knows"
     assert set(queue) == by_code[QUEUED], "who was told that it is queued is, and nobody else"
     assert len(set(queue)) == len(queue)
-    assert found["revision"] == 1 + len(queue)
-    return Counter(one.code for one in ended)
+    assert document["revision"] == 1 + len(queue)
+    return Counter(process.code for process in ended)
 
 
 # -- git ---------------------------------------------------------------------------------------------------------------
@@ -56,9 +56,9 @@ def judged(ended: Sequence[Ended], numbers: Sequence[int], *place: str) -> Count
 
 def answered(ended: Sequence[Ended], numbers: Sequence[int]) -> bool:
     """Whether each was told how its own issue stands. How long it took is measured by ``bench/series``."""
-    told = [json.loads(one.out) for one in ended]
+    told = [json.loads(process.out) for process in ended]
     statuses = {CLAIMED: "claimed", QUEUED: "queued", CONTENDED: "contended"}
-    right = [statuses[one.code] == form["status"] for one, form in zip(ended, told, strict=True)]
+    right = [statuses[process.code] == form["status"] for process, form in zip(ended, told, strict=True)]
     named = [form["issue"] == number for number, form in zip(numbers, told, strict=True) if "issue" in form]
     return all(right) and all(named) and len(ended) == len(numbers)
 
@@ -68,10 +68,10 @@ def test_many_claims_on_a_bare_repository_are_all_answered_with_claimed_queued_o
     numbers = range(1, 31)
     place = ("--remote", bare_repository(tmp_path / "remote.git"))
     ended = all_at_once(claims(numbers, *place), tmp_path)
-    found = judged(ended, numbers, *place)
+    counts = judged(ended, numbers, *place)
     assert answered(ended, numbers)
-    assert found[CLAIMED] == 1
-    assert found[QUEUED] + found[CONTENDED] == len(numbers) - 1
+    assert counts[CLAIMED] == 1
+    assert counts[QUEUED] + counts[CONTENDED] == len(numbers) - 1
 
 
 @pytest.mark.parametrize(
@@ -90,8 +90,8 @@ def test_many_claims_over_http_that_do_not_give_up_are_all_queued(tmp_path: Path
     bare_repository(tmp_path / "remote.git")
     with over_http(tmp_path) as (address, _):
         place = ("--remote", f"{address}/remote.git")
-        found = judged(all_at_once(claims(numbers, *place, "--tries", "0"), tmp_path), numbers, *place)
-    assert found == {CLAIMED: 1, QUEUED: len(numbers) - 1}
+        counts = judged(all_at_once(claims(numbers, *place, "--tries", "0"), tmp_path), numbers, *place)
+    assert counts == {CLAIMED: 1, QUEUED: len(numbers) - 1}
 
 
 # -- stores ------------------------------------------------------------------------------------------------------------
@@ -103,8 +103,8 @@ def claim_from_processes(processes: int, tmp_path: Path, url: str) -> None:
     shares = [numbers[first::processes] for first in range(processes)]
     words = [["series-claims", url, NAME, *map(str, own)] for own in shares]
     ended = all_at_once(words, tmp_path)
-    assert {one.code for one in ended} == {0}, next(one.err for one in ended if one.code)
-    told = [(number, code) for one in ended for number, code in json.loads(one.out)]
+    assert {process.code for process in ended} == {0}, next(process.err for process in ended if process.code)
+    told = [(number, code) for process in ended for number, code in json.loads(process.out)]
     assert sorted(number for number, _ in told) == list(numbers)
     place = ("--store", url)
     judged([Ended(code, "", "", 0.0) for _, code in sorted(told)], numbers, *place)
@@ -134,18 +134,18 @@ def test_what_was_acknowledged_is_there_whoever_was_killed_meanwhile(
     place = ("--remote", bare_repository(tmp_path / "remote.git"))
     numbers = range(1, clients + 1)
     words = [
-        [*one, "--tries", "0", "--killed-after", f"{chance.uniform(0.05, longest if number % 2 else 2.0):.3f}"]
-        for number, one in zip(numbers, claims(numbers, *place), strict=True)
+        [*claim_words, "--tries", "0", "--killed-after", f"{chance.uniform(0.05, longest if number % 2 else 2.0):.3f}"]
+        for number, claim_words in zip(numbers, claims(numbers, *place), strict=True)
     ]
     ended = all_at_once([*words, *claims([99], *place, "--tries", "0")], tmp_path)
-    told = {number: one.code for number, one in zip([*numbers, 99], ended, strict=True)}
+    told = {number: process.code for number, process in zip([*numbers, 99], ended, strict=True)}
     assert set(told.values()) <= {-signal.SIGKILL, CLAIMED, QUEUED}
-    found = state(*place)
-    queue = found["queue"]
+    document = state(*place)
+    queue = document["queue"]
     assert isinstance(queue, list)
     assert {number for number, code in told.items() if code == QUEUED} <= set(queue)
-    assert {number for number, code in told.items() if code == CLAIMED} <= {found["active_issue"]}
-    assert len({found["active_issue"], *queue}) == 1 + len(queue) == found["revision"]
+    assert {number for number, code in told.items() if code == CLAIMED} <= {document["active_issue"]}
+    assert len({document["active_issue"], *queue}) == 1 + len(queue) == document["revision"]
 
 
 @pytest.mark.parametrize(
@@ -174,13 +174,13 @@ def test_clients_that_are_killed_in_the_middle_leave_no_series_stuck(
     ]
     [survivor] = claims([99], *place, "--lease", "1h", "--tries", "0")  # nobody ends that one, however slow it all is
     ended = all_at_once([*doomed, survivor], tmp_path)
-    assert {one.code for one in ended[:-1]} <= {-signal.SIGKILL, CLAIMED, QUEUED}
+    assert {process.code for process in ended[:-1]} <= {-signal.SIGKILL, CLAIMED, QUEUED}
     assert ended[-1].code in (CLAIMED, QUEUED), ended[-1]
-    assert -signal.SIGKILL in {one.code for one in ended}, "nobody was killed"
-    found = state(*place)
-    queue = found["queue"]
+    assert -signal.SIGKILL in {process.code for process in ended}, "nobody was killed"
+    document = state(*place)
+    queue = document["queue"]
     assert isinstance(queue, list)
-    here = [number for number in (found["active_issue"], *queue) if number is not None]
+    here = [number for number in (document["active_issue"], *queue) if number is not None]
     assert len(set(here)) == len(here)
     assert 99 in here
     assert set(here) <= {*range(1, 13), 99}

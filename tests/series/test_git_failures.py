@@ -216,7 +216,7 @@ async def test_a_register_whose_folder_was_swept_makes_it_anew(remote: Path, who
             (swept / "HEAD").unlink()
             shutil.rmtree(swept / "objects")
         await register.swap(NAME, seen.token, "two", "the second")
-        assert [one.message for one in await register.history(NAME, 9)] == ["the second", "claim #1"]
+        assert [change.message for change in await register.history(NAME, 9)] == ["the second", "claim #1"]
         assert not swept.exists()
 
 
@@ -308,7 +308,7 @@ async def test_a_series_is_kept_over_ssh(remote: Path, over_ssh: tuple[Path, dic
         second = await claim(register, NAME, Claim(2), retry=EAGER)
         assert (first.after.active, second.after.active, second.after.queue) == (1, 1, (2,))
         assert await register.names() == [NAME]
-        assert [one.message for one in await register.history(NAME, 9)] == ["queue #2", "claim #1"]
+        assert [change.message for change in await register.history(NAME, 9)] == ["queue #2", "claim #1"]
         with pytest.raises(RevisionConflict):
             await register.swap(NAME, first.token, "x", "late")
     said = notes.read_text()

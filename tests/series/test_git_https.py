@@ -92,7 +92,9 @@ def test_many_claim_at_once_over_https(remote: str, trusted: Path, tmp_path: Pat
         ["series", "claim", NAME, "--issue", str(number), "--tries", "0", "--remote", remote] for number in range(1, 4)
     ]
     ended = all_at_once(words, tmp_path, GIT_SSL_CAINFO=str(trusted))
-    assert Counter(one.code for one in ended) == {0: 1, 75: 2}, [one.err for one in ended if one.code not in (0, 75)]
+    assert Counter(process.code for process in ended) == {0: 1, 75: 2}, [
+        process.err for process in ended if process.code not in (0, 75)
+    ]
 
 
 async def test_the_swap_and_the_history_are_the_same_over_https(remote: str, trusted: Path) -> None:
@@ -101,7 +103,7 @@ async def test_the_swap_and_the_history_are_the_same_over_https(remote: str, tru
         await register.swap(NAME, first, "two", "the second")
         with pytest.raises(RevisionConflict):
             await register.swap(NAME, first, "late", "late")
-        assert [one.message for one in await register.history(NAME, 9)] == ["the second", "the first"]
+        assert [change.message for change in await register.history(NAME, 9)] == ["the second", "the first"]
 
 
 async def test_the_authority_that_the_settings_of_git_name_is_trusted(

@@ -282,8 +282,8 @@ async def test_who_is_interrupted_while_git_begins_leaves_no_process_behind(
     file, environment = frozen
     start = git_process.start_process
 
-    async def slowly(*words: Any, **terms: Any) -> Any:
-        process = await start(*words, **terms)
+    async def slowly(*words: Any, **options: Any) -> Any:
+        process = await start(*words, **options)
         await asyncio.to_thread(noted, file)
         reading.cancel()
         return process
@@ -324,7 +324,7 @@ async def test_a_push_whose_connection_breaks_is_found_out(remote: Path, faults:
             outcome = await claim(register, NAME, Claim(2), retry=RetryOptions(jitter=(0.0, 0.01), deadline=None))
             assert (outcome.after.active, outcome.after.queue, outcome.after.revision) == (1, (2,), 2)
             to_come.clear()
-            assert [one.message for one in await register.history(NAME, 9)] == ["queue #2", "claim #1"]
+            assert [change.message for change in await register.history(NAME, 9)] == ["queue #2", "claim #1"]
 
 
 async def test_a_push_that_is_repeated_below_us_is_recognised_as_ours(remote: Path) -> None:
@@ -348,9 +348,9 @@ async def test_a_push_that_is_repeated_after_others_built_upon_it_is_recognised_
             to_come.append(built_upon)
             token = await register.swap(NAME, None, "x", "ours")
             assert not to_come
-            found = await register.history(NAME, 9)
-            assert [one.message for one in found] == ["theirs", "ours"]
-            assert found[1].token == token
+            changes = await register.history(NAME, 9)
+            assert [change.message for change in changes] == ["theirs", "ours"]
+            assert changes[1].token == token
 
 
 @pytest.mark.parametrize(

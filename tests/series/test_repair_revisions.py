@@ -33,10 +33,10 @@ async def in_store(folder: Path) -> AsyncIterator[tuple[SeriesRegister, Spoil]]:
     store = MemoryStore()
 
     async def spoil(text: str | None) -> None:
-        found = await store.register(STATE_PREFIX + SERIES)
-        assert found is not None
-        value = None if text is None else {**found.value, "text": text}
-        await store.commit([PutRegister(found.key, value, found.revision)])
+        kept = await store.register(STATE_PREFIX + SERIES)
+        assert kept is not None
+        value = None if text is None else {**kept.value, "text": text}
+        await store.commit([PutRegister(kept.key, value, kept.revision)])
 
     yield StoreRegister(store), spoil
 
@@ -45,18 +45,18 @@ async def in_store(folder: Path) -> AsyncIterator[tuple[SeriesRegister, Spoil]]:
 async def on_git(folder: Path) -> AsyncIterator[tuple[SeriesRegister, Spoil]]:
     register = GitRegister(bare_repository(folder / "remote.git"))
 
-    def git(*words: str, given: str = "") -> str:
+    def git(*words: str, stdin: str = "") -> str:
         who = ("-c", "user.name=x", "-c", "user.email=x@example.invalid")
         words = ("git", "-C", str(folder / "remote.git"), *who, *words)
-        return subprocess.run(words, input=given, capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run(words, input=stdin, capture_output=True, text=True, check=True).stdout.strip()
 
     async def spoil(text: str | None) -> None:
         if text is None:
             git("update-ref", "-d", REF)
             return
-        blob = git("hash-object", "-w", "--stdin", given=text)
-        tree = git("mktree", given=f"100644 blob {blob}\t{STATE_FILE}\n")
-        git("update-ref", REF, git("commit-tree", "-p", REF, tree, given="by hand"))
+        blob = git("hash-object", "-w", "--stdin", stdin=text)
+        tree = git("mktree", stdin=f"100644 blob {blob}\t{STATE_FILE}\n")
+        git("update-ref", REF, git("commit-tree", "-p", REF, tree, stdin="by hand"))
 
     try:
         yield register, spoil

@@ -101,15 +101,15 @@ def contest(seed: int, register_of: Register = Slow) -> Counter[str]:
             asyncio.ensure_future(claim(register, NAME, Claim(item), retry=retry, counts=counts))
             for item in range(1, number + 1)
         ]
-        for one in claims:
+        for running_claim in claims:
             if chance.random() < dying:
-                loop.call_later(chance.uniform(0.0, 4.0), one.cancel)
+                loop.call_later(chance.uniform(0.0, 4.0), running_claim.cancel)
         outcomes = await asyncio.gather(*claims, return_exceptions=True)
         await asyncio.sleep(LATEST)
         return outcomes, Series.from_text(register.text, NAME), counts
 
-    outcomes, found, counts = run(main(), seed=seed)
-    told = _push_result(outcomes, found)
+    outcomes, series, counts = run(main(), seed=seed)
+    told = _push_result(outcomes, series)
     assert counts.duplicate_prevented == told["queued"]
     told["conflicts"], told["lost"] = counts.conflicts, counts.unsure
     if not tries and not dying:
@@ -117,23 +117,23 @@ def contest(seed: int, register_of: Register = Slow) -> Counter[str]:
     return told
 
 
-def _push_result(outcomes: list[Outcome | BaseException], found: Series) -> Counter[str]:
+def _push_result(outcomes: list[Outcome | BaseException], series: Series) -> Counter[str]:
     """What everybody was told, held against what is there."""
-    there = {found.active, *found.queue} if found.revision else set()
-    assert len(there) == found.revision, "nobody is in it twice, and nobody without a change"
+    there = {series.active, *series.queue} if series.revision else set()
+    assert len(there) == series.revision, "nobody is in it twice, and nobody without a change"
     assert there <= set(range(1, len(outcomes) + 1)), "only claimed issues are in it"
     told: Counter[str] = Counter()
-    for item, one in enumerate(outcomes, 1):
-        if isinstance(one, Outcome):
-            active = one.after.active == item
-            assert (item == found.active) if active else (item in found.queue), "who was told so is there"
+    for item, outcome in enumerate(outcomes, 1):
+        if isinstance(outcome, Outcome):
+            active = outcome.after.active == item
+            assert (item == series.active) if active else (item in series.queue), "who was told so is there"
             told["claimed" if active else "queued"] += 1
-        elif isinstance(one, Contended):
+        elif isinstance(outcome, Contended):
             assert item not in there, "who was told that nothing was written is not there"
             told["contended"] += 1
         else:
-            assert isinstance(one, OutcomeUnknown | asyncio.CancelledError), one
-            told["unsure" if isinstance(one, OutcomeUnknown) else "dead"] += 1
+            assert isinstance(outcome, OutcomeUnknown | asyncio.CancelledError), outcome
+            told["unsure" if isinstance(outcome, OutcomeUnknown) else "dead"] += 1
     assert told["claimed"] <= 1
     return told
 
@@ -143,11 +143,11 @@ def test_whatever_gets_lost_and_whoever_dies_there_is_one_winner_and_everybody_e
     claims, seed = 0, FIRST
     while claims < CLAIMS:
         try:
-            found = contest(seed)
+            counts = contest(seed)
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
-        told += found
-        claims += sum(found.values()) - found["conflicts"] - found["lost"]
+        told += counts
+        claims += sum(counts.values()) - counts["conflicts"] - counts["lost"]
         seed += 1
     for what in ("claimed", "queued", "contended", "unsure", "dead", "lost"):
         assert told[what] > 0, f"nobody was ever {what}"

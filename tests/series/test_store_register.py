@@ -40,9 +40,9 @@ async def test_issues_and_runs_of_one_name_are_two_series(register: StoreRegiste
     await store.commit([PutRegister(f"series/{NAME}", Series(NAME).claim("r1", 1.0).to_json(), None)])
     await claim(register, NAME, Claim(7))
     assert await register.names() == [NAME]
-    found = await store.register(f"series/{NAME}")
-    assert found is not None
-    assert Series.from_json(found.value).active == "r1"
+    kept = await store.register(f"series/{NAME}")
+    assert kept is not None
+    assert Series.from_json(kept.value).active == "r1"
 
 
 async def test_old_changes_are_forgotten_and_the_last_ones_kept(
@@ -54,7 +54,7 @@ async def test_old_changes_are_forgotten_and_the_last_ones_kept(
     for number in range(1, 43):
         token = await register.swap(NAME, token, str(number), f"change {number}")
         await register.swap(f"{NAME}/x", None, "other", "m") if number == 1 else None
-    assert [one.text for one in await register.history(NAME, 99)] == [str(n) for n in range(42, 30, -1)]
+    assert [change.text for change in await register.history(NAME, 99)] == [str(n) for n in range(42, 30, -1)]
     assert len(await register.history(f"{NAME}/x", 99)) == 1
 
 
@@ -68,7 +68,7 @@ async def test_a_store_that_was_restored_goes_on_counting_changes(register: Stor
     again = StoreRegister(restored)
     seen = await again.read(NAME)
     await again.swap(NAME, seen.token, "3", "change 3")
-    assert [one.text for one in await again.history(NAME, 9)] == ["3", "2", "1", "0"]
+    assert [change.text for change in await again.history(NAME, 9)] == ["3", "2", "1", "0"]
 
 
 async def test_a_value_that_nobody_here_wrote_is_taken_and_can_be_mended(

@@ -26,14 +26,14 @@ BASE = "http://127.0.0.1:7400"
 class ServerScene:
     """``app`` is the application. ``client`` makes a client of it, by default with a token of the scope ``admin``."""
 
-    def __init__(self, fleet: Fleet, **terms: Any) -> None:
+    def __init__(self, fleet: Fleet, **options: Any) -> None:
         self.fleet, self.credentials = fleet, Credentials(fleet.store)
-        gate = Gate(self.credentials, asyncio.get_running_loop().time, https=False, **terms)
+        gate = Gate(self.credentials, asyncio.get_running_loop().time, https=False, **options)
         self.state = ServerState(fleet, gate, Bodies(SERVER_LIMITS))
         self.app = server_app(self.state, ["127.0.0.1", "localhost"])
 
-    async def token(self, *scopes: str, name: str = "ann", **terms: Any) -> str:
-        return (await self.credentials.create(name, scopes or ["admin"], by="test", **terms)).token
+    async def token(self, *scopes: str, name: str = "ann", **options: Any) -> str:
+        return (await self.credentials.create(name, scopes or ["admin"], by="test", **options)).token
 
     @asynccontextmanager
     async def client(self, *scopes: str, token: str | None = None, **headers: str) -> AsyncIterator[httpx.AsyncClient]:
@@ -50,9 +50,9 @@ class ServerScene:
 
 
 @asynccontextmanager
-async def server_scene(**terms: Any) -> AsyncIterator[ServerScene]:
+async def server_scene(**options: Any) -> AsyncIterator[ServerScene]:
     async with Fleet(MemoryStore(), by="server") as fleet:
-        scene = ServerScene(fleet, **terms)
+        scene = ServerScene(fleet, **options)
         yield scene
         await scene.state.close()
 
@@ -61,10 +61,10 @@ async def server_scene(**terms: Any) -> AsyncIterator[ServerScene]:
 
 
 @asynccontextmanager
-async def plan_server(local: int = 4, **terms: Any) -> AsyncIterator[tuple[ServerScene, Stage]]:
+async def plan_server(local: int = 4, **options: Any) -> AsyncIterator[tuple[ServerScene, Stage]]:
     """A server that runs plans. The tasks of plan files are functions of tests/durable/durable_work.py."""
     async with staged() as stage:
-        scene = ServerScene(stage.fleet(), **terms)
+        scene = ServerScene(stage.fleet(), **options)
         runner = PlanRunner(stage.fleet(), make=lambda fleet: stage.orchestrator(local=local))
         stage.spawn(runner.run())
         scene.state.submitted = runner.wake
@@ -84,9 +84,9 @@ def plan_text(*tasks: str, call: str = "work") -> str:
 async def ended(client: httpx.AsyncClient, name: str = "nightly") -> dict[str, Any]:
     """The plan when it has ended."""
     for _ in range(1000):
-        found = (await client.get(f"/api/v1/plans/{name}")).json()
-        if found["state"] in ("completed", "failed", "partially_failed", "cancelled"):
-            return dict(found)
+        document = (await client.get(f"/api/v1/plans/{name}")).json()
+        if document["state"] in ("completed", "failed", "partially_failed", "cancelled"):
+            return dict(document)
         await asyncio.sleep(0.5)
     raise AssertionError(f"{name} has not ended")
 
@@ -100,14 +100,14 @@ class EventClient:
         self._text, self.events = "", list[dict[str, Any]]()
         self.comments, self.status, self.over = 0, 0, False
         path, _, query = path.partition("?")
-        given = {"host": "127.0.0.1:7400", "authorization": f"Bearer {token}", **headers}
+        all_headers = {"host": "127.0.0.1:7400", "authorization": f"Bearer {token}", **headers}
         scope = {
             "type": "http",
             "method": "GET",
             "path": path,
             "raw_path": path.encode(),
             "query_string": query.encode(),
-            "headers": [(name.replace("_", "-").encode(), value.encode()) for name, value in given.items()],
+            "headers": [(name.replace("_", "-").encode(), value.encode()) for name, value in all_headers.items()],
             "client": ("127.0.0.1", 1),
             "http_version": "1.1",
             "scheme": "http",

@@ -18,10 +18,10 @@ async def test_a_token_is_found_and_the_store_has_only_its_hash() -> None:
     store = MemoryStore()
     new = await Credentials(store).create("ci", ["operate"], by="ann")
     assert new.token.startswith("ast_")
-    found = await Credentials(store).find(new.token)
-    assert found is not None
-    assert (found.name, found.scopes, found.created_by) == ("ci", {"operate"}, "ann")
-    written = json.dumps([one.value for one in await store.registers("")])
+    credential = await Credentials(store).find(new.token)
+    assert credential is not None
+    assert (credential.name, credential.scopes, credential.created_by) == ("ci", {"operate"}, "ann")
+    written = json.dumps([register.value for register in await store.registers("")])
     assert new.token not in written
     assert new.token.split("_", 2)[2] not in written
     assert new.token not in repr(new)
@@ -46,7 +46,7 @@ async def test_expired_and_revoked_tokens_are_not_found_and_stay_listed() -> Non
     assert await credentials.find(old.token) is None
     assert await credentials.find(gone.token) is None
     assert not await credentials.is_active(gone.credential.id)
-    assert sorted(one.state(store.clock()) for one in await credentials.all()) == ["expired", "revoked"]
+    assert sorted(credential.state(store.clock()) for credential in await credentials.all()) == ["expired", "revoked"]
     with pytest.raises(UnknownCredential, match="token list"):
         await credentials.revoke("nothing")
 
@@ -55,7 +55,7 @@ async def test_credentials_that_ended_long_ago_are_forgotten() -> None:
     store = MemoryStore()
     await Credentials(store).create("old", ["observe"], by="ann", valid_for=-40 * 86_400.0)
     await Credentials(store).create("new", ["observe"], by="ann")
-    assert [one.name for one in await Credentials(store).all()] == ["new"]
+    assert [credential.name for credential in await Credentials(store).all()] == ["new"]
 
 
 async def test_a_login_code_works_once() -> None:

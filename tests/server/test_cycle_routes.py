@@ -30,10 +30,10 @@ ADD = {"op": "add_task", "task": {"id": "d", "call": "tests.durable.durable_work
 
 
 @asynccontextmanager
-async def running(**terms: Any) -> AsyncIterator[tuple[ServerScene, Stage]]:
+async def running(**options: Any) -> AsyncIterator[tuple[ServerScene, Stage]]:
     """A server beside a process that runs a plan whose first task waits at its gate."""
     async with plan_server() as (scene, stage):
-        stage.spawn(stage.orchestrator(**terms).run(chain("a", "b", "c", call="wait")))
+        stage.spawn(stage.orchestrator(**options).run(chain("a", "b", "c", call="wait")))
         await gate("a begun").wait()
         yield scene, stage
 
@@ -78,7 +78,7 @@ async def test_an_editor_claims_and_answers_a_cycle() -> None:
             assert "is claimed by" in problem(refused, 409)
             assert refused.json()["type"] == "urn:asterism:problem:cycle-claimed"
         rejected = await editor.post(f"{path}/answer", json={"edits": [{"op": "remove_task", "task_id": "x"}]})
-        assert [one["rule"] for one in rejected.json()["violations"]] == ["unknown_task"]
+        assert [violation["rule"] for violation in rejected.json()["violations"]] == ["unknown_task"]
         done = (await editor.post(f"{path}/answer", json={"edits": [REMOVE], "reason": "enough"})).json()
         assert (done["accepted"], done["version"], done["applied_by"]) == (True, 1, "nightly@here")
         assert (await ended(editor))["state"] == "completed"
@@ -121,14 +121,14 @@ async def test_an_edit_waits_and_a_person_approves_it() -> None:
         assert (await ann.get(PLAN)).json()["approvals"] == [edit]
         for step in ("approve", "refuse"):  # a credential for edits does not approve its own
             assert "scope" in problem(await robot.post(f"{PLAN}/approvals/1/{step}"), 403)
-        assert [one["state"] for one in await items(robot, "approvals")] == ["waiting"]
+        assert [entry["state"] for entry in await items(robot, "approvals")] == ["waiting"]
         done = (await ann.post(f"{PLAN}/approvals/1/approve")).json()
-        assert (done["version"], [one["op"] for one in done["edits"]]) == (1, ["remove_task"])
+        assert (done["version"], [entry["op"] for entry in done["edits"]]) == (1, ["remove_task"])
         assert await items(ann, "approvals") == []
         (decided,) = await items(ann, "approvals?all=true")
         assert decided["state"] == "approved"
         assert "no edit waits" in problem(await ann.post(f"{PLAN}/approvals/1/approve"), 404)
-        kinds = [one["what"] for one in await items(ann, "changes") if one["kind"] == "approval"]
+        kinds = [entry["what"] for entry in await items(ann, "changes") if entry["kind"] == "approval"]
         assert kinds == ["edit waits", "edit approved"]
         open_gates()
         await ended(ann)
@@ -152,8 +152,8 @@ async def test_an_edit_is_changed_or_refused() -> None:
 
 
 async def test_a_waiting_edit_tells_its_cost_its_effects_and_when_people_hear_of_it_again() -> None:
-    terms = {"approvals": [ApprovalRule.parse("cost=5")], "approval_escalation": 600.0}
-    async with running(**terms) as (scene, stage), scene.client("operate") as ann:
+    options = {"approvals": [ApprovalRule.parse("cost=5")], "approval_escalation": 600.0}
+    async with running(**options) as (scene, stage), scene.client("operate") as ann:
         await stage.fleet().configure(notify_url="https://example.com/hook")
         clean = {"op": "add_task", "task": {"id": "clean", "shell": "rm -r build", "cost": 6, "effects": ["spends"]}}
         await ann.post(f"{PLAN}/edits", json={"edits": [clean, ADD]})
@@ -221,7 +221,7 @@ async def test_a_credential_for_edits_alone_is_an_editor_with_a_scope() -> None:
         await ann.post("/api/v1/plans", json={"text": text, "scopes": ["edits=cancel_task"]})
         await gate("a begun").wait()
         outside = await robot.post(f"{PLAN}/edits", json={"edits": [REMOVE]})
-        assert [one["rule"] for one in outside.json()["violations"]] == ["scope"]
+        assert [violation["rule"] for violation in outside.json()["violations"]] == ["scope"]
         outside = await robot.post(f"{PLAN}/edits", json={"edits": [REMOVE], "dry_run": True})
         assert outside.status_code == 422
         done = await robot.post(f"{PLAN}/edits", json={"edits": [{"op": "cancel_task", "task_id": "c"}]})
@@ -232,8 +232,8 @@ async def test_a_credential_for_edits_alone_is_an_editor_with_a_scope() -> None:
 
 
 async def test_an_editor_outside_learns_why_its_answer_was_refused() -> None:
-    terms = {**OUTSIDE, **RULES}
-    async with running(**terms) as (scene, _), scene.client("edit:nightly") as robot, scene.client("operate") as ann:
+    options = {**OUTSIDE, **RULES}
+    async with running(**options) as (scene, _), scene.client("edit:nightly") as robot, scene.client("operate") as ann:
         open_gates()
         await asyncio.sleep(2.0)
         waits = await robot.post(f"{PLAN}/cycles/1/answer", json={"edits": [REMOVE]})
@@ -241,7 +241,7 @@ async def test_an_editor_outside_learns_why_its_answer_was_refused() -> None:
         await ann.post(f"{PLAN}/approvals/1/refuse", json={"reason": "we need it"})
         cycle = (await items(robot, "cycles"))[0]
         read_record(documents.CycleDetails, cycle)
-        assert [(one["approval"], one["reason"]) for one in cycle["refusals"]] == [(1, "we need it")]
+        assert [(refusal["approval"], refusal["reason"]) for refusal in cycle["refusals"]] == [(1, "we need it")]
         await robot.post(f"{PLAN}/cycles/{cycle['id']}/answer")
         await ended(ann)
 
@@ -286,17 +286,17 @@ async def test_the_cost_of_a_model_is_told_with_the_cycle_and_the_version_that_i
         result = await stage.orchestrator(editor=model).run(pipeline())
         async with bob(scene) as client:
             answer = (await client.get("/api/v1/plans/pipeline/versions")).json()
-            found = read_record(documents.Versions, answer)
-        assert [(one.tasks, one.outcome, one.version) for one in found.cycles[:2]] == [
+            versions = read_record(documents.Versions, answer)
+        assert [(cycle.tasks, cycle.outcome, cycle.version) for cycle in versions.cycles[:2]] == [
             (["build"], "empty", None),
             (["test"], "accepted", 1),
         ]
-        cost = found.cycles[1].cost
+        cost = versions.cycles[1].cost
         assert cost is not None
         assert (cost.model, cost.calls, cost.input_tokens, cost.output_tokens) == ("test:scripted", 1, 1000, 100)
         assert (cost.dollars, cost.seconds) == (pytest.approx(0.002), 2.0)
-        assert found.cost is not None
-        assert (found.cost.calls, found.cost.dollars) == (result.editor_cost.calls, result.editor_cost.dollars)
+        assert versions.cost is not None
+        assert (versions.cost.calls, versions.cost.dollars) == (result.editor_cost.calls, result.editor_cost.dollars)
 
 
 async def test_the_answer_of_a_cycle_that_a_person_approved_has_its_version() -> None:
@@ -334,8 +334,8 @@ async def test_a_dry_run_says_that_an_edit_would_wait_and_an_approval_keeps_its_
         async with client:
             assert (await client.edit_plan("nightly", [RemoveTask("c")], dry_run=True)).waits
             assert (await client.approve_edit("nightly", 1, reason="fine by me")).version == 1
-        assert [one["why"] for one in await items(ann, "approvals?all=true")] == ["fine by me"]
-        assert any("fine by me" in one["why"] for one in await items(ann, "story"))
+        assert [entry["why"] for entry in await items(ann, "approvals?all=true")] == ["fine by me"]
+        assert any("fine by me" in entry["why"] for entry in await items(ann, "story"))
         open_gates()
         await ended(ann)
 
@@ -345,7 +345,13 @@ async def test_a_retry_with_edits_that_need_approval_is_rejected() -> None:
         await ann.post("/api/v1/plans", json={"text": plan_text("a", call="fail"), "approvals": ["all"]})
         await ended(ann)
         answer = await ann.post(f"{PLAN}/retry", json={"edits": [ADD]})
-        assert (answer.status_code, [one["rule"] for one in answer.json()["violations"]]) == (422, ["approval"])
+        assert (answer.status_code, [violation["rule"] for violation in answer.json()["violations"]]) == (
+            422,
+            ["approval"],
+        )
         answer = await ann.post(f"{PLAN}/edits", json={"edits": [ADD]})
-        assert (answer.status_code, [one["rule"] for one in answer.json()["violations"]]) == (422, ["ended"])
+        assert (answer.status_code, [violation["rule"] for violation in answer.json()["violations"]]) == (
+            422,
+            ["ended"],
+        )
         assert await items(ann, "approvals") == []

@@ -27,7 +27,7 @@ EVENTS = "/api/v1/plans/nightly/events"
 
 
 async def all_events(stage: Stage) -> list[str]:
-    return [str(one.position) for one in (await plan_events(stage.store, "nightly")).events]
+    return [str(event.position) for event in (await plan_events(stage.store, "nightly")).events]
 
 
 async def started(scene: ServerScene, *tasks: str, call: str = "work") -> None:
@@ -39,8 +39,8 @@ async def started(scene: ServerScene, *tasks: str, call: str = "work") -> None:
 async def test_a_client_sees_every_event_of_a_plan() -> None:
     async with plan_server() as (scene, stage), scene.client() as client:
         await started(scene, "a", "b", call="wait")
-        found = (await client.get("/api/v1/plans/nightly")).json()
-        follower = EventClient(scene, f"{EVENTS}?after={found['position']}", await scene.token("observe"))
+        document = (await client.get("/api/v1/plans/nightly")).json()
+        follower = EventClient(scene, f"{EVENTS}?after={document['position']}", await scene.token("observe"))
         await stage.until(gate("a begun").is_set)
         gate("a").set()
         await stage.until(gate("b begun").is_set)
@@ -48,9 +48,9 @@ async def test_a_client_sees_every_event_of_a_plan() -> None:
         await ended(client)
         expected = await all_events(stage)
         events = await follower.until(len(expected))
-        assert [one["id"] for one in events] == expected
-        assert {one["event"] for one in events} == {"task", "plan"}
-        assert [one["status"] for one in events if one.get("task") == "b"][-1] == "completed"
+        assert [event["id"] for event in events] == expected
+        assert {event["event"] for event in events} == {"task", "plan"}
+        assert [event["status"] for event in events if event.get("task") == "b"][-1] == "completed"
         await follower.leave()
         assert not scene.state.plan_feeds._feeds
 
@@ -72,7 +72,7 @@ async def test_a_client_that_reconnects_anywhere_loses_nothing_and_gets_nothing_
             follower = EventClient(scene, after, token, **headers)
             await stage.fleet().clock.sleep(chance.uniform(0.1, 9.0))
             await follower.leave()
-            seen += [one["id"] for one in follower.events]
+            seen += [event["id"] for event in follower.events]
             if seen:
                 headers = {"last_event_id": seen[-1]}
             if chance.random() < 0.3:
@@ -91,7 +91,7 @@ async def test_a_client_gets_missed_events_from_the_journal(monkeypatch: pytest.
         for index in (0, len(expected) // 2, len(expected) - 1):
             follower = EventClient(scene, EVENTS, token, last_event_id=expected[index])
             await follower.until(len(expected) - index - 1)
-            assert [one["id"] for one in follower.events] == expected[index + 1 :]
+            assert [event["id"] for event in follower.events] == expected[index + 1 :]
             await follower.leave()
         await others.leave()
 
@@ -104,8 +104,8 @@ async def test_a_position_of_another_plan_is_a_reset() -> None:
             follower = EventClient(scene, EVENTS, await scene.token("observe"), last_event_id=position)
             [event] = await follower.until(1)
             assert event["event"] == "reset"
-            found = (await client.get("/api/v1/plans/nightly")).json()
-            assert event["position"] == found["position"]
+            document = (await client.get("/api/v1/plans/nightly")).json()
+            assert event["position"] == document["position"]
             await follower.leave()
 
 
@@ -198,7 +198,7 @@ async def test_events_outlive_an_outage_of_the_store_and_a_change_of_the_owner(
         assert (await stage.load()).head.snapshot is not None
         expected = await all_events(stage)
         await follower.until(len(expected))
-        assert [one["id"] for one in follower.events] == expected
+        assert [event["id"] for event in follower.events] == expected
         await follower.leave()
 
 
@@ -217,15 +217,15 @@ async def test_streams_count_for_the_requests_of_their_credential() -> None:
         await started(scene, "a", call="wait")
         token = await scene.token("observe")
         two = [EventClient(scene, EVENTS, token) for _ in range(2)]
-        await stage.until(lambda: all(one.status == 200 for one in two))
+        await stage.until(lambda: all(stream.status == 200 for stream in two))
         third = EventClient(scene, EVENTS, token)
         await stage.until(third.task.done)
         assert third.status == 429
         await two[0].leave()
         fourth = EventClient(scene, EVENTS, token)
         await stage.until(lambda: fourth.status == 200)
-        for one in (two[1], fourth):
-            await one.leave()
+        for stream in (two[1], fourth):
+            await stream.leave()
 
 
 async def test_a_page_of_another_origin_cannot_follow_a_plan() -> None:

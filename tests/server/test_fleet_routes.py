@@ -27,8 +27,8 @@ async def a_workflow(stage: Stage, call: str = "work") -> None:
     await stage.fleet().workflows.add(Workflow("w", call=f"tests.durable.durable_work:{call}"))
 
 
-async def created(client: httpx.AsyncClient, **terms: Any) -> dict[str, Any]:
-    answer = await client.post(f"{API}/runs", json={"workflow": "w", "input": {"name": "x"}, **terms})
+async def created(client: httpx.AsyncClient, **fields: Any) -> dict[str, Any]:
+    answer = await client.post(f"{API}/runs", json={"workflow": "w", "input": {"name": "x"}, **fields})
     assert answer.status_code == 201, answer.text
     return dict(answer.json())
 
@@ -49,7 +49,11 @@ async def test_a_run_is_created_executed_and_shown() -> None:
         log = (await client.get(f"{API}/runs/{run['id']}/logs")).json()
         assert (log["items"], log["next"], log["ended"]) == ([], "0.0", True)
         device = (await client.get(f"{API}/devices/lab")).json()
-        assert (device["name"], device["holds"], [one["id"] for one in device["latest"]]) == ("lab", [], [run["id"]])
+        assert (device["name"], device["holds"], [latest["id"] for latest in device["latest"]]) == (
+            "lab",
+            [],
+            [run["id"]],
+        )
         again = (await client.post(f"{API}/runs/{run['id']}/retry")).json()
         assert again["retry_of"] == run["id"]
 
@@ -60,10 +64,10 @@ async def test_runs_are_listed_in_parts_and_by_filter() -> None:
         made = [(await created(client, label=f"run {number}"))["id"] for number in range(5)]
         first = (await client.get(f"{API}/runs?limit=3")).json()
         rest = (await client.get(f"{API}/runs?limit=3&after={first['next']}")).json()
-        assert [one["id"] for one in [*first["items"], *rest["items"]]] == sorted(made, reverse=True)
+        assert [run["id"] for run in [*first["items"], *rest["items"]]] == sorted(made, reverse=True)
         assert rest["next"] is None
-        found = (await client.get(f"{API}/runs?search=run%203&status=open")).json()["items"]
-        assert [one["label"] for one in found] == ["run 3"]
+        matching = (await client.get(f"{API}/runs?search=run%203&status=open")).json()["items"]
+        assert [run["label"] for run in matching] == ["run 3"]
         assert (await client.get(f"{API}/runs?status=completed,failed")).json()["items"] == []
         assert "is not a status" in problem(await client.get(f"{API}/runs?status=odd"), 422)
         why = (await client.get(f"{API}/runs/{made[0]}/why")).json()
@@ -78,11 +82,11 @@ async def test_runs_are_found_by_what_they_wait_for(monkeypatch: pytest.MonkeyPa
         await client.post(f"{API}/runs/{made[4]}/pause", json={"reason": "lunch"})
         free = sorted([made[0], made[2], made[3]], reverse=True)
         for wanted, ids in {"turn": [made[1]], "person": [made[4]], "device": free}.items():
-            found = (await client.get(f"{API}/runs?waiting={wanted}")).json()
-            assert [(one["id"], one["waiting"]) for one in found["items"]] == [(run, wanted) for run in ids]
+            page = (await client.get(f"{API}/runs?waiting={wanted}")).json()
+            assert [(listed["id"], listed["waiting"]) for listed in page["items"]] == [(run, wanted) for run in ids]
         first = (await client.get(f"{API}/runs?waiting=device&limit=2")).json()
         rest = (await client.get(f"{API}/runs?waiting=device&limit=2&after={first['next']}")).json()
-        assert ([one["id"] for one in rest["items"]], rest["next"]) == (free[2:], None)
+        assert ([listed["id"] for listed in rest["items"]], rest["next"]) == (free[2:], None)
         done = (await client.post(f"{API}/runs/actions", json={"action": "cancel", "waiting": "turn"})).json()
         assert done["changed"] == [made[1]]
         problem(await client.get(f"{API}/runs?waiting=godot"), 422)
@@ -99,12 +103,12 @@ async def test_a_request_looks_at_a_bounded_number_of_runs(monkeypatch: pytest.M
         await a_workflow(stage)
         made = [(await created(client, label=f"run {number}"))["id"] for number in range(6)]
         await client.post(f"{API}/runs/{made[0]}/pause", json={"reason": "lunch"})
-        found, after, parts = [], "", 0
+        ids, after, parts = [], "", 0
         while after is not None:
             page = (await client.get(f"{API}/runs?{filters}&limit=1{after and f'&after={after}'}")).json()
-            found += [run["id"] for run in page["items"]]
+            ids += [run["id"] for run in page["items"]]
             after, parts = page["next"], parts + 1
-        assert (found, parts) == ([made[0]], 3)
+        assert (ids, parts) == ([made[0]], 3)
 
 
 async def test_an_action_on_a_filter_reaches_every_run_that_matches() -> None:
@@ -163,7 +167,7 @@ async def test_a_run_is_moved_and_a_slow_move_goes_on() -> None:
 async def test_a_device_is_drained() -> None:
     async with plan_server() as (scene, stage), scene.client() as client:
         device = await stage.device("lab")
-        assert [one["name"] for one in (await client.get(f"{API}/devices")).json()["items"]] == ["lab"]
+        assert [listed["name"] for listed in (await client.get(f"{API}/devices")).json()["items"]] == ["lab"]
         assert (await client.post(f"{API}/devices/lab/drain")).json()["draining"]
         await stage.until(device.draining.is_set)
         problem(await client.post(f"{API}/devices/x/drain"), 404)
@@ -180,7 +184,7 @@ async def test_a_schedule_creates_a_plan_that_the_server_runs() -> None:
         assert tick["outcome"]
         assert (await client.post(f"{API}/schedules/s/pause", json={"reason": "x"})).json()["paused"] == "by ann: x"
         assert (await client.post(f"{API}/schedules/s/resume")).json()["paused"] is None
-        assert [one["name"] for one in (await client.get(f"{API}/schedules")).json()["items"]] == ["s"]
+        assert [schedule["name"] for schedule in (await client.get(f"{API}/schedules")).json()["items"]] == ["s"]
         assert (await client.delete(f"{API}/schedules/s")).status_code == 200
         problem(await client.get(f"{API}/schedules/s"), 404)
 
@@ -211,7 +215,7 @@ async def test_a_series_is_claimed_and_released_with_its_own_scope() -> None:
         shown = (await client.get(path)).json()
         assert (shown["active"], shown["status"], len(shown["changes"])) == (1, "active", 2)
         assert (await client.post(f"{path}/release", json={"issue": 1})).json()["active"] == 2
-        assert [one["name"] for one in (await other.get(f"{API}/series")).json()["items"]] == ["RFC-1"]
+        assert [entry["name"] for entry in (await other.get(f"{API}/series")).json()["items"]] == ["RFC-1"]
         problem(await client.get(f"{API}/series/nothing"), 404)
         problem(await client.get(f"{API}/runs"), 403)
 
@@ -221,7 +225,7 @@ async def test_notices_and_metrics_are_served() -> None:
         await stage.store.commit([Notice(stage.store.clock(), "lost", f"notice {number}") for number in range(3)])
         first = (await client.get(f"{API}/notices?limit=2")).json()
         rest = (await client.get(f"{API}/notices?after={first['next']}")).json()
-        assert [one["message"] for one in [*first["items"], *rest["items"]]] == [f"notice {n}" for n in range(3)]
+        assert [notice["message"] for notice in [*first["items"], *rest["items"]]] == [f"notice {n}" for n in range(3)]
         answer = await client.get(f"{API}/metrics")
         assert answer.headers["content-type"].startswith("application/openmetrics-text")
         assert answer.text.endswith("# EOF\n")
@@ -242,21 +246,21 @@ async def test_the_events_of_a_fleet_are_runs_devices_and_notices() -> None:
         await stage.device("lab")
         run = await created(client)
         await stage.store.commit([Notice(stage.store.clock(), "lost", "a notice")])
-        await stage.until(lambda: any(one.get("status") == "completed" for one in follower.events))
-        kinds = [one["event"] for one in follower.events]
+        await stage.until(lambda: any(event.get("status") == "completed" for event in follower.events))
+        kinds = [event["event"] for event in follower.events]
         assert kinds[0] == "reset"
         assert {"run", "device", "notice"} <= set(kinds)
         assert follower.events[-1]["kind"] in ("run", "device", "notice")
         last = follower.events[-1]["id"]
         other = await followed(scene, stage, last_event_id=follower.events[1]["id"])
         await stage.until(lambda: bool(other.events) and other.events[-1]["id"] == last)
-        assert [one["id"] for one in other.events] == [one["id"] for one in follower.events[2:]]
+        assert [event["id"] for event in other.events] == [event["id"] for event in follower.events[2:]]
         await follower.leave()
         await other.leave()
         await stage.fleet().clock.sleep(fleet_feed.KEPT_FOR + 2 * fleet_feed.LOOK_INTERVAL)
         again = await followed(scene, stage, last_event_id=last)
         await again.until(1)
-        assert [one["event"] for one in again.events] == ["reset"]
+        assert [event["event"] for event in again.events] == ["reset"]
         await again.leave()
         assert run["id"]
 
@@ -278,8 +282,10 @@ async def test_a_lone_client_of_a_fleet_resumes_and_gets_each_event_once(
             follower = await followed(scene, stage, last_event_id=last)
             await stage.store.commit([Notice(stage.store.clock(), "lost", f"while here {number}")])
             text = f"while here {number}"
-            await stage.until(lambda text=text, client=follower: text in [one.get("message") for one in client.events])
-            seen += [one.get("message", one["event"]) for one in follower.events]
+            await stage.until(
+                lambda text=text, client=follower: text in [event.get("message") for event in client.events]
+            )
+            seen += [event.get("message", event["event"]) for event in follower.events]
             last = follower.events[-1]["id"]
         await follower.leave()
         every = [f"while {where} {number}" for number in range(10) for where in ("away", "here")]
@@ -303,10 +309,10 @@ async def test_a_feed_whose_beginning_failed_begins_for_the_next_client(monkeypa
     async with plan_server() as (scene, stage):
         real, failing = stage.store.notices, True
 
-        async def notices(**terms: Any) -> Any:
+        async def notices(**filters: Any) -> Any:
             if failing:
                 raise StoreUnavailable("gone for a moment")
-            return await real(**terms)
+            return await real(**filters)
 
         monkeypatch.setattr(stage.store, "notices", notices)
         first = await followed(scene, stage)
@@ -316,14 +322,14 @@ async def test_a_feed_whose_beginning_failed_begins_for_the_next_client(monkeypa
         second = await followed(scene, stage)
         await second.until(1)
         await stage.device("lab")
-        await stage.until(lambda: any(one["event"] == "device" for one in second.events))
+        await stage.until(lambda: any(event["event"] == "device" for event in second.events))
         failing = True  # what changes during an outage comes after it
         await stage.store.commit([Notice(stage.store.clock(), "lost", "during the outage")])
         await stage.device("other")
         await stage.fleet().clock.sleep(5.0)
         failing = False
-        await stage.until(lambda: {"other"} <= {one.get("name") for one in second.events})
-        await stage.until(lambda: any(one.get("message") == "during the outage" for one in second.events))
+        await stage.until(lambda: {"other"} <= {event.get("name") for event in second.events})
+        await stage.until(lambda: any(event.get("message") == "during the outage" for event in second.events))
         await second.leave()
 
 
@@ -335,7 +341,7 @@ async def test_an_error_of_a_feed_ends_its_streams_and_the_next_begins_anew(monk
             patch.setattr(scene.state.fleet_feed, "_changes", None)
             await stage.until(follower.task.done)
         again = await followed(scene, stage, last_event_id=follower.events[0]["id"])
-        assert [one["event"] for one in await again.until(1)] == ["reset"]
+        assert [event["event"] for event in await again.until(1)] == ["reset"]
         await again.leave()
 
 

@@ -55,14 +55,14 @@ async def test_a_plan_is_submitted_edited_and_read_with_the_names_of_the_library
         assert outcome.edits[0]["op"] == "add_task"
         with pytest.raises(EditRejected) as rejected:
             await client.edit_plan("nightly", [edits.RemoveTask("x"), {"op": "cancel_task", "task_id": "y"}])
-        assert [one.rule for one in rejected.value.violations] == ["unknown_task", "unknown_task"]
+        assert [violation.rule for violation in rejected.value.violations] == ["unknown_task", "unknown_task"]
         versions = await client.list_versions("nightly")
-        assert [one.reason for one in versions.items] == ["", "more"]
+        assert [version.reason for version in versions.items] == ["", "more"]
         assert (await client.show_version("nightly", 0)).version == 0
         events = await client.read_changes("nightly", plan.position)
-        assert {one["kind"] for one in events.items} >= {"edit"}
+        assert {event["kind"] for event in events.items} >= {"edit"}
         only = await client.read_changes("nightly", plan.position, kinds="edit,cycle")
-        assert [one["kind"] for one in only.items] == ["edit"]
+        assert [change["kind"] for change in only.items] == ["edit"]
         with pytest.raises(ApiError, match="'edits' is not a kind of events; they are: task, edit"):
             await client.read_changes("nightly", kinds="edits")
 
@@ -80,7 +80,7 @@ async def test_a_client_waits_for_events_and_for_the_end_of_a_plan() -> None:
         waiting = asyncio.create_task(client.read_changes("nightly", quiet.position, kinds="plan", timeout=50.0))
         await asyncio.sleep(1.0)
         gate("a").set()
-        assert [one["kind"] for one in (await waiting).items] == ["plan"]
+        assert [event["kind"] for event in (await waiting).items] == ["plan"]
         assert stage.now() - began < 30.0
         assert (await client.wait_plan("nightly")).counts == {"completed": 1}
 
@@ -94,10 +94,10 @@ async def test_errors_of_the_server_are_exceptions() -> None:
             with pytest.raises(NotAllowed, match="scope operate"):
                 await client.submit_plan(plan_text("a"))
         async with client_of(scene, await scene.token()) as client:
-            with pytest.raises(ApiError, match="the plan file has mistakes") as found:
+            with pytest.raises(ApiError, match="the plan file has mistakes") as invalid:
                 await client.submit_plan("tasks: 1")
-            assert found.value.problem == "invalid-plan"
-            assert found.value.violations
+            assert invalid.value.problem == "invalid-plan"
+            assert invalid.value.violations
             assert (await client.me()).name == "ann"
             assert (await client.metrics()).endswith("# EOF\n")
             assert (await client.list_runs(limit=5)).items == []
@@ -107,7 +107,7 @@ async def test_errors_of_the_server_are_exceptions() -> None:
 
 
 def test_both_clients_have_the_same_operations() -> None:
-    own = [name for name, one in vars(ServerOperations).items() if isinstance(one, Operation)]
+    own = [name for name, member in vars(ServerOperations).items() if isinstance(member, Operation)]
     built = {*own, *OPERATIONS}
     for kind in (Client, AsyncClient):
         assert built <= set(dir(kind))
@@ -125,7 +125,9 @@ STREAMED = {"GET /api/v1/plans/{plan}/events": "follow_plan", "GET /api/v1/event
 
 
 def test_every_stream_has_a_method() -> None:
-    streams = {f"{one.method} {one.full_path}" for one in endpoints() if one.media == "text/event-stream"}
+    streams = {
+        f"{endpoint.method} {endpoint.full_path}" for endpoint in endpoints() if endpoint.media == "text/event-stream"
+    }
     assert streams == set(STREAMED)
     for name in STREAMED.values():
         assert inspect.isgenerator(getattr(Client(BASE, "token"), name)("1"))
@@ -136,14 +138,14 @@ def test_every_stream_has_a_method() -> None:
 
 
 def test_every_endpoint_has_an_operation() -> None:
-    own = [one for one in vars(ServerOperations).values() if isinstance(one, Operation)]
-    sent = {(one.method, one.path) for one in (*own, *OPERATIONS.values())}
-    for one in endpoints():
-        if f"{one.method} {one.full_path}" not in NOT_IN_THE_CLIENT | set(STREAMED):
+    own = [member for member in vars(ServerOperations).values() if isinstance(member, Operation)]
+    sent = {(operation.method, operation.path) for operation in (*own, *OPERATIONS.values())}
+    for endpoint in endpoints():
+        if f"{endpoint.method} {endpoint.full_path}" not in NOT_IN_THE_CLIENT | set(STREAMED):
             assert any(
-                one.method == method and re.fullmatch(re.sub(r"{\w+}", "[^/]+", one.path), path)
+                endpoint.method == method and re.fullmatch(re.sub(r"{\w+}", "[^/]+", endpoint.path), path)
                 for method, path in sent
-            ), one.full_path
+            ), endpoint.full_path
 
 
 @pytest.mark.parametrize("url", ["host:7400", "http://host.example:7400", "ftp://127.0.0.1", "http://10.0.0.1"])
@@ -155,11 +157,11 @@ def test_a_token_is_not_sent_over_plain_http_to_another_machine(url: str) -> Non
 
 def test_an_event_that_breaks_off_is_not_skipped() -> None:
     lines = EventLines("1")
-    assert [lines.add(one) for one in ("id: 2", "event: task", 'data: {"a"')] == [None] * 3
+    assert [lines.add(line) for line in ("id: 2", "event: task", 'data: {"a"')] == [None] * 3
     lines.reset()
     assert lines.last_id == "1"
-    for one in (": alive", "", "id: 2", "event: task", "data: {}"):
-        assert lines.add(one) is None
+    for line in (": alive", "", "id: 2", "event: task", "data: {}"):
+        assert lines.add(line) is None
     assert lines.add("") == ("2", "task", "{}")
     assert lines.last_id == "2"
 
@@ -218,9 +220,9 @@ async def test_the_blocking_client_follows_a_plan_over_a_socket() -> None:
         def follow() -> list[int]:
             with Client(service.url, token) as client:
                 events = client.follow_plan("nightly", position)
-                found = [next(events), next(events)]
+                received = [next(events), next(events)]
                 events.close()
-                return [one.fields["version"] for one in found]
+                return [event.fields["version"] for event in received]
 
         following = asyncio.create_task(asyncio.to_thread(follow))
         for name in ("x", "y"):
@@ -258,9 +260,9 @@ async def test_a_fleet_is_followed_over_a_socket(monkeypatch: pytest.MonkeyPatch
             events, same = client.follow_fleet(), blocking_client.follow_fleet()
 
             async def received() -> documents.FleetEvent:
-                found = await anext(events)
-                assert await asyncio.to_thread(next, same) == found
-                return found
+                event = await anext(events)
+                assert await asyncio.to_thread(next, same) == event
+                return event
 
             assert (await received()).kind == "reset"
             made = (await client.create_run("w")).id
@@ -272,8 +274,8 @@ async def test_a_fleet_is_followed_over_a_socket(monkeypatch: pytest.MonkeyPatch
             later = client.follow_fleet(first.position)
             assert await anext(later) == second
             same.close()
-            for one in (events, later):
-                await one.aclose()
+            for stream in (events, later):
+                await stream.aclose()
 
 
 async def test_a_stream_that_is_refused_raises_the_error_of_the_server() -> None:

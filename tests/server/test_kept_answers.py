@@ -89,10 +89,10 @@ async def test_a_repeat_waits_for_the_first(monkeypatch: pytest.MonkeyPatch) -> 
         await scene_with_workflow(scene)
         create, begun = type(scene.fleet).create, asyncio.Event()
 
-        async def slow(*given: Any, **named: Any) -> Any:
+        async def slow(*arguments: Any, **named: Any) -> Any:
             begun.set()
             await asyncio.sleep(5)
-            return await create(*given, **named)
+            return await create(*arguments, **named)
 
         monkeypatch.setattr(type(scene.fleet), "create", slow)
         first = asyncio.create_task(client.post("/api/v1/runs", json=CREATE))
@@ -106,7 +106,7 @@ async def test_after_a_crash_in_the_middle_the_outcome_is_unknown(monkeypatch: p
     async with server_scene() as scene, scene.client(**{"idempotency-key": "k1"}) as client:
         await scene_with_workflow(scene)
 
-        async def crash(*given: Any, **named: Any) -> Any:
+        async def crash(*arguments: Any, **named: Any) -> Any:
             raise StoreUnavailable("gone")
 
         with monkeypatch.context() as patch:

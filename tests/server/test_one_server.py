@@ -66,9 +66,9 @@ class Noted:
         return SimpleNamespace(series=[])
 
 
-def webhook(service: Noted, **terms: Any) -> WebhookEndpoint:
+def webhook(service: Noted, **options: Any) -> WebhookEndpoint:
     worker = SyncWorker(cast(Any, service), 3600.0)
-    return WebhookEndpoint(worker, "acme/rocket", SeriesMatcher(), SECRET, LOOPBACK.limits(LIMITS), **terms)
+    return WebhookEndpoint(worker, "acme/rocket", SeriesMatcher(), SECRET, LOOPBACK.limits(LIMITS), **options)
 
 
 def payload(number: int = 1) -> bytes:
@@ -223,10 +223,10 @@ async def certificate_of(url: str, name: str) -> bytes:
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     host, port = url.removeprefix("https://").split(":")
     _, writer = await asyncio.open_connection(host, int(port), ssl=context, server_hostname=name)
-    found = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    certificate = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
     writer.close()
     await writer.wait_closed()
-    return bytes(found)
+    return bytes(certificate)
 
 
 @pytest.mark.parametrize("peers", [True, False])
@@ -321,17 +321,17 @@ async def test_the_command_syncs_after_a_delivery_and_stops_on_a_signal(
 
         async with stores(tmp_path) as (fleet, guest):
             before, announced = asyncio.all_tasks(), Announced(monkeypatch)
-            terms: dict[str, Any] = {"local": 0, "policy": ServerPolicy.find(None), "as_json": False}
-            terms |= {"webhook": settings(), "peers": True}
-            serving = asyncio.create_task(server_process.serve_until_signal(fleet, LOOPBACK, [], **terms))
-            found = await announced.addresses
+            options: dict[str, Any] = {"local": 0, "policy": ServerPolicy.find(None), "as_json": False}
+            options |= {"webhook": settings(), "peers": True}
+            serving = asyncio.create_task(server_process.serve_until_signal(fleet, LOOPBACK, [], **options))
+            addresses = await announced.addresses
             assert await assigned(1)
             scenes.merged(github, 1)
-            async with client_of(found["url"]) as client:
-                answer = await client.post(found["webhook"], content=payload(), headers=signed(payload()))
+            async with client_of(addresses["url"]) as client:
+                answer = await client.post(addresses["webhook"], content=payload(), headers=signed(payload()))
             assert answer.status_code == 202
             assert await assigned(2)
-            assert await exchanged(fleet, guest, found["peers"]) == ["cook"]
+            assert await exchanged(fleet, guest, addresses["peers"]) == ["cook"]
             signal.raise_signal(signal.SIGTERM)
             assert await serving == 0
             assert asyncio.all_tasks() <= before
@@ -363,9 +363,9 @@ async def test_every_device_of_a_server_delivers_notices_under_its_device_policy
     both = asyncio.Event()
 
     class Recorded(device_agent.Coordinator):
-        def __init__(self, fleet: Fleet, name: str, session: str, policy: DevicePolicy, **terms: Any) -> None:
+        def __init__(self, fleet: Fleet, name: str, session: str, policy: DevicePolicy, **options: Any) -> None:
             judging[name.partition("@")[0].partition("-")[0]] = policy
-            super().__init__(fleet, name, session, policy, **terms)
+            super().__init__(fleet, name, session, policy, **options)
             if len(judging) == 2:
                 both.set()
 
@@ -389,7 +389,10 @@ async def test_every_device_of_a_server_delivers_notices_under_its_device_policy
         signal.raise_signal(signal.SIGTERM)
         assert await serving == 0
     assert judging.keys() == {"server", "p"}
-    assert all(one is policy.notices and one.only_public is not file for one in judging.values())
+    assert all(
+        notices_policy is policy.notices and notices_policy.only_public is not file
+        for notices_policy in judging.values()
+    )
 
 
 # -- stopping ----------------------------------------------------------------------------------------------------------
@@ -401,7 +404,7 @@ async def test_a_request_that_is_not_done_when_the_server_stops_gets_a_problem_d
 ) -> None:
     begun = asyncio.Event()
 
-    async def never(*args: Any, **terms: Any) -> Any:
+    async def never(*args: Any, **named: Any) -> Any:
         begun.set()
         await asyncio.Event().wait()
 
@@ -436,8 +439,8 @@ async def test_requests_are_answered_before_the_plans_stop(tmp_path: Path, monke
 
     def recorded(name: str, inner: Any) -> Any:
         @asynccontextmanager
-        async def recording(*args: Any, **terms: Any) -> AsyncIterator[Any]:
-            async with inner(*args, **terms) as value:
+        async def recording(*args: Any, **named: Any) -> AsyncIterator[Any]:
+            async with inner(*args, **named) as value:
                 yield value
             stopped.append(name)
 

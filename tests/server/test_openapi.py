@@ -24,15 +24,15 @@ async def test_the_document_is_public_and_lists_every_endpoint() -> None:
         document = (await client.get(f"{API}/openapi.json")).json()
         assert document["openapi"] == "3.1.0"
         listed = {(method.upper(), path) for path, item in document["paths"].items() for method in item}
-        assert listed == {(one.method, one.full_path) for one in endpoints()}
-        operations = [one for item in document["paths"].values() for one in item.values()]
-        names = [one["operationId"] for one in operations]
+        assert listed == {(endpoint.method, endpoint.full_path) for endpoint in endpoints()}
+        operations = [operation for item in document["paths"].values() for operation in item.values()]
+        names = [operation["operationId"] for operation in operations]
         assert len(names) == len(set(names))
 
 
 def test_the_schemas_of_the_document_are_valid() -> None:
-    found = [one for one in endpoints() if one.path != "/openapi.json"]
-    for schema in openapi_document(found)["components"]["schemas"].values():
+    described = [endpoint for endpoint in endpoints() if endpoint.path != "/openapi.json"]
+    for schema in openapi_document(described)["components"]["schemas"].values():
         jsonschema.Draft202012Validator.check_schema(schema)
 
 
@@ -179,6 +179,8 @@ async def test_real_answers_are_as_the_document_says() -> None:
         await ask("POST", "/devices/invitations", {"name": "plan@host"})
         await ask("POST", "/devices/{device}/revoke", {}, device="lab")
         await ask("POST", "/logout")
-        json_paths = {(one.method, one.full_path) for one in endpoints() if one.media == "application/json"}
+        json_paths = {
+            (endpoint.method, endpoint.full_path) for endpoint in endpoints() if endpoint.media == "application/json"
+        }
         assert json_paths - ask.seen == {("GET", "/login")}
         assert json.dumps(document)

@@ -58,7 +58,7 @@ class FuzzedServer:
             for scope in ("admin", "observe"):
                 self.tokens[scope] = (await credentials.create("fuzz", [scope], by="test")).token
             code = await credentials.create_login("fuzz", ["admin"], by="test")
-            hashes = [secret_hash(one) for one in (*self.tokens.values(), code)]
+            hashes = [secret_hash(secret) for secret in (*self.tokens.values(), code)]
             text = "Traceback (most recent"
             self.hidden = [*self.tokens.values(), code, *hashes, fleet.store.url, text, "site-packages", ".py"]
             self.known = {"plan": "nightly", "task": "a", "run": run.id, "schedule": "s", "series": "x", "version": "0"}
@@ -84,16 +84,16 @@ def server() -> Iterator[FuzzedServer]:
         yield server
 
 
-CHOSEN = [one for one in endpoints() if one.media not in STREAMS and one.path not in LEFT_OUT]
-OPERATIONS = [f"{one.method} {one.full_path}" for one in CHOSEN]
+CHOSEN = [endpoint for endpoint in endpoints() if endpoint.media not in STREAMS and endpoint.path not in LEFT_OUT]
+OPERATIONS = [f"{endpoint.method} {endpoint.full_path}" for endpoint in CHOSEN]
 
 
 @pytest.fixture(scope="module")
 def operations() -> dict[str, Any]:
     import schemathesis  # takes half a second, so only the worker that runs these tests does it
 
-    found = [result.ok() for result in schemathesis.openapi.from_dict(openapi_document(CHOSEN)).get_all_operations()]
-    return {f"{operation.method.upper()} {operation.path}": operation for operation in found}
+    parsed = [result.ok() for result in schemathesis.openapi.from_dict(openapi_document(CHOSEN)).get_all_operations()]
+    return {f"{operation.method.upper()} {operation.path}": operation for operation in parsed}
 
 
 def test_every_endpoint_is_fuzzed(operations: dict[str, Any]) -> None:
@@ -101,7 +101,9 @@ def test_every_endpoint_is_fuzzed(operations: dict[str, Any]) -> None:
 
 
 OBSERVED = {
-    f"{one.method} {one.full_path}" for one in endpoints() if (one.needs or "known").startswith(("known", "observe"))
+    f"{endpoint.method} {endpoint.full_path}"
+    for endpoint in endpoints()
+    if (endpoint.needs or "known").startswith(("known", "observe"))
 }
 FEW = [name for name in OPERATIONS if name.endswith(("/plans", "/edits", "/runs", "/actions", "/changes"))]
 
@@ -128,10 +130,10 @@ def fuzz(server: FuzzedServer, operation: Any, who: str, examples: int) -> None:
         if isinstance(wait := (case.query or {}).get("timeout"), int | float):
             case.query["timeout"] = min(wait, SHORT_WAIT)  # otherwise the server may wait as long as this client
         answer = case.call(base_url=server.url, headers=headers, timeout=60)
-        assert not [one for one in server.hidden if one in answer.text]
+        assert not [secret for secret in server.hidden if secret in answer.text]
         if who == "stranger" and not public:
             assert answer.status_code in (400, 401, 404, 405, 429)
-            assert not any(one in answer.text for one in server.known.values() if len(one) > 4)
+            assert not any(secret in answer.text for secret in server.known.values() if len(secret) > 4)
         if who == "observe" and f"{case.method} {operation.path}" not in OBSERVED:
             assert answer.status_code in (400, 403, 404, 405)
         case.validate_response(answer, checks=checks)

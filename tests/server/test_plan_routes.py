@@ -33,15 +33,15 @@ async def submitted(client: httpx.AsyncClient, text: str, **more: Any) -> dict[s
 
 async def test_a_submitted_plan_runs_to_its_end() -> None:
     async with plan_server() as (scene, stage), scene.client("operate") as client:
-        found = await submitted(client, plan_text("a", "b"))
-        assert (found["name"], found["version"], found["tasks"]) == ("nightly", 0, [])
-        found = await ended(client)
-        assert found["state"] == "completed"
-        assert found["counts"] == {"completed": 2}
-        assert [one["status"] for one in found["tasks"]] == ["completed", "completed"]
-        assert found["dependencies"] == [{"source": "a", "target": "b", "on": "success", "when": None}]
+        document = await submitted(client, plan_text("a", "b"))
+        assert (document["name"], document["version"], document["tasks"]) == ("nightly", 0, [])
+        document = await ended(client)
+        assert document["state"] == "completed"
+        assert document["counts"] == {"completed": 2}
+        assert [task["status"] for task in document["tasks"]] == ["completed", "completed"]
+        assert document["dependencies"] == [{"source": "a", "target": "b", "on": "success", "when": None}]
         listed = (await client.get("/api/v1/plans")).json()["items"]
-        assert [(one["name"], one["done"], one["tasks"]) for one in listed] == [("nightly", 2, 2)]
+        assert [(plan["name"], plan["done"], plan["tasks"]) for plan in listed] == [("nightly", 2, 2)]
         await stage.until(lambda: True)
         assert DONE == {"a": 1, "b": 1}
 
@@ -72,10 +72,10 @@ async def test_a_plan_file_with_mistakes_tells_all_of_them_and_reads_no_other_fi
         text = "asterism: 1\ninclude: /etc/passwd\ntasks:\n  a: {shell: x, after: nothing}\n"
         answer = await client.post("/api/v1/plans", json={"text": text})
         assert problem(answer, 422) == "the plan file has mistakes"
-        messages = [one["message"] for one in answer.json()["violations"]]
+        messages = [violation["message"] for violation in answer.json()["violations"]]
         assert len(messages) == 2
         assert "cannot include files" in messages[0]
-        assert not any("root" in one for one in messages)
+        assert not any("root" in message for message in messages)
         answer = await client.post("/api/v1/plans", json={"text": plan_text("a"), "name": "../x"})
         assert "without '/'" in problem(answer, 422)
         await submitted(client, plan_text("a"))
@@ -88,8 +88,8 @@ async def test_parameters_fill_a_submitted_plan() -> None:
     async with plan_server() as (scene, _), scene.client() as client:
         answer = await client.post("/api/v1/plans", json={"name": "p", "text": text})
         assert answer.status_code == 422
-        found = await submitted(client, text, name="p", params={"who": "ann"})
-        assert found["params"] == {"who": "ann"}
+        document = await submitted(client, text, name="p", params={"who": "ann"})
+        assert document["params"] == {"who": "ann"}
 
 
 async def stored(stage: Stage) -> None:
@@ -108,10 +108,12 @@ async def test_an_edit_is_checked_applied_and_undone_in_the_name_of_the_caller()
         done = (await client.post(f"{PLAN}/edits", json={"edits": [ADD], "reason": "news", "base_version": 0})).json()
         assert done["accepted"]
         versions = (await client.get(f"{PLAN}/versions")).json()
-        assert [(one["version"], one["author"], one["reason"]) for one in versions["items"]][1:] == [(1, "ann", "news")]
+        assert [(version["version"], version["author"], version["reason"]) for version in versions["items"]][1:] == [
+            (1, "ann", "news")
+        ]
         assert (await client.post(f"{PLAN}/undo")).json()["version"] == 2
         past = (await client.get(f"{PLAN}/versions/1")).json()
-        assert [one["id"] for one in past["tasks"]] == ["a", "b", "mail"]
+        assert [task["id"] for task in past["tasks"]] == ["a", "b", "mail"]
         problem(await client.get(f"{PLAN}/versions/9"), 404)
         problem(await client.get(f"{PLAN}/versions/x"), 404)
 
@@ -127,7 +129,7 @@ async def test_a_rejected_edit_has_all_its_violations() -> None:
         answer = await client.post(f"{PLAN}/edits", json={"edits": edits})
         assert "nothing has changed" in problem(answer, 422)
         assert answer.json()["type"] == "urn:asterism:problem:edit-rejected"
-        assert [(one["edit"], one["rule"]) for one in answer.json()["violations"]] == [
+        assert [(violation["edit"], violation["rule"]) for violation in answer.json()["violations"]] == [
             (0, "unknown_task"),
             (1, "unknown_task"),
         ]
@@ -207,8 +209,8 @@ async def test_a_plan_that_a_server_cancels_without_a_device_stays_cancelling_un
         await asyncio.sleep(4 * 300.0)  # far longer than no_device_timeout
         [listed] = (await client.get("/api/v1/plans")).json()["items"]
         shown = (await client.get(PLAN)).json()
-        for one in (listed, shown):
-            assert (one["state"], one["owner"], one["counts"]) == (
+        for document in (listed, shown):
+            assert (document["state"], document["owner"], document["counts"]) == (
                 "cancelling",
                 "nightly@here",
                 {"cancelled": 1, "queued": 1},
@@ -226,12 +228,12 @@ async def test_what_failed_runs_again() -> None:
         assert (await ended(client))["state"] == "failed"
         answer = await client.post(f"{PLAN}/retry", json={"reason": "again"})
         assert answer.json()["tasks"] == ["a"]
-        found = await ended(client)
-        assert found["tasks"][0]["attempts"] == 2
+        document = await ended(client)
+        assert document["tasks"][0]["attempts"] == 2
         story = (await client.get(f"{PLAN}/story?task=a")).json()["items"]
-        assert {one["task"] for one in story} == {"a"}
+        assert {entry["task"] for entry in story} == {"a"}
         task = (await client.get(f"{PLAN}/tasks/a")).json()
-        assert [one["status"] for one in task["executions"]] == ["failed", "failed"]
+        assert [execution["status"] for execution in task["executions"]] == ["failed", "failed"]
         assert task["definition"]["call"] == "tests.durable.durable_work:fail"
 
 
@@ -265,8 +267,8 @@ async def test_each_scope_allows_what_it_says(scope: str, allowed: list[str], re
             body = {"edits": []} if path == "/edits" else {}
             return (await client.request(method, PLAN + path, json=body if method == "POST" else None)).status_code
 
-        assert [await status(one) for one in allowed] == [200] * len(allowed)
-        assert [await status(one) for one in refused] == [403] * len(refused)
+        assert [await status(asked) for asked in allowed] == [200] * len(allowed)
+        assert [await status(asked) for asked in refused] == [403] * len(refused)
 
 
 async def test_edits_are_limited_in_a_minute() -> None:
@@ -305,9 +307,9 @@ async def test_edits_at_one_time_of_a_plan_at_rest_load_it_once_each(monkeypatch
     async def counted(*arguments: Any) -> Any:
         nonlocal loads
         loads += 1
-        found = await real(*arguments)
+        loaded = await real(*arguments)
         await asyncio.sleep(0)
-        return found
+        return loaded
 
     async with plan_server() as (scene, stage), scene.client() as client:
         await stored(stage)

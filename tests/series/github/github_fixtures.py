@@ -52,14 +52,14 @@ async def synced(server: GitHubServer, mode: Any = "enforce", **more: Any) -> Sy
 def sync(server: GitHubServer, mode: Any = "enforce", **more: Any) -> SeriesReport:
     """One sync; the report of the one series."""
     report = asyncio.run(synced(server, mode, **more))
-    [one] = report.series
-    return one
+    [series_report] = report.series
+    return series_report
 
 
 def state(server: GitHubServer, series: str = SERIES) -> dict[str, Any]:
     """What the register says."""
-    found: dict[str, Any] = json.loads(server.call(lambda world: world.documents()[series]))
-    return found
+    document: dict[str, Any] = json.loads(server.call(lambda world: world.documents()[series]))
+    return document
 
 
 def view(server: GitHubServer, number: int) -> dict[str, Any]:
@@ -71,8 +71,8 @@ def view(server: GitHubServer, number: int) -> dict[str, Any]:
 
 def assigned(server: GitHubServer, series: str = SERIES) -> list[int]:
     """The open issues of the series that the bot is assigned to."""
-    found: list[int] = server.call(lambda world: world.assigned_by_series().get(series, []))
-    return found
+    numbers: list[int] = server.call(lambda world: world.assigned_by_series().get(series, []))
+    return numbers
 
 
 def merged(server: GitHubServer, issue: int) -> None:

@@ -27,10 +27,10 @@ class Enum(str):
 
 class Reader:
     def __init__(self, text: str) -> None:
-        found = TOKENS.findall(text)
-        if "".join(found) != text:
+        tokens = TOKENS.findall(text)
+        if "".join(tokens) != text:
             raise GraphQLError("Parse error on unexpected letters")
-        self.tokens = [token for token in found if token.strip() and token != "," and not token.startswith("#")]
+        self.tokens = [token for token in tokens if token.strip() and token != "," and not token.startswith("#")]
         self.place = 0
 
     def peek(self) -> str:
@@ -54,14 +54,14 @@ class Reader:
         return kind, chosen, declared
 
     def _declared(self) -> set[str]:
-        found = set()
+        names = set()
         self.take("(")
         while self.peek() != ")":
             token = self.take()
             if token.startswith("$"):
-                found.add(token[1:])
+                names.add(token[1:])
         self.take(")")
-        return found
+        return names
 
     def selection(self) -> list[Any]:
         """(response key, field, arguments, selection), or (None, type, {}, selection) for an inline fragment."""
@@ -84,13 +84,13 @@ class Reader:
 
     def _arguments(self, end: str = ")") -> dict[str, Any]:
         self.take()
-        found = {}
+        arguments = {}
         while self.peek() != end:
             name = self.take()
             self.take(":")
-            found[name] = self._value()
+            arguments[name] = self._value()
         self.take(end)
-        return found
+        return arguments
 
     def _value(self) -> Any:
         token = self.peek()
@@ -163,7 +163,7 @@ class GraphQL:
 
     def _value(self, value: Any, inner: Any, variables: Any, path: list[str], errors: list[Any]) -> Any:
         if isinstance(value, list):
-            return [self._value(one, inner, variables, path, errors) for one in value]
+            return [self._value(element, inner, variables, path, errors) for element in value]
         if isinstance(value, dict):
             return self._object(value, inner or [], variables, path, errors)
         return value
@@ -198,10 +198,10 @@ class GraphQL:
         return {"__typename": "Commit", "oid": sha, "message": value["message"]} if kind == "commit" else None
 
     def _issue_by_number(self, number: int) -> dict[str, Any]:
-        found = self.world.issues.get(number)
-        if not isinstance(found, Issue) or found == GONE or found.moved_to or found.is_pull:
+        issue = self.world.issues.get(number)
+        if not isinstance(issue, Issue) or issue == GONE or issue.moved_to or issue.is_pull:
             raise GraphQLError(f"Could not resolve to an Issue with the number of {number}.", "NOT_FOUND")
-        return self._issue(found)
+        return self._issue(issue)
 
     def _issue(self, issue: Issue) -> dict[str, Any]:
         return {
@@ -215,7 +215,7 @@ class GraphQL:
 
     def _timeline(self, issue: Issue, kinds: list[str]) -> list[dict[str, Any]]:
         if kinds == ["CLOSED_EVENT"]:
-            return [self._closed(one) for one in issue.closers]
+            return [self._closed(closer) for closer in issue.closers]
         assert kinds == ["UNASSIGNED_EVENT"], kinds
         return [
             {
@@ -273,7 +273,7 @@ class GraphQL:
         return {"__typename": "UpdateRefsPayload", "clientMutationId": input.get("clientMutationId")}
 
     def _replace(self, input: dict[str, Any]) -> dict[str, Any]:
-        issue = next((one for one in self.world.listed() if one.node_id == input["assignableId"]), None)
+        issue = next((listed for listed in self.world.listed() if listed.node_id == input["assignableId"]), None)
         if issue is None:
             raise GraphQLError("Could not resolve to a node with the global id", "NOT_FOUND")
         wanted = {person.node_id: person for person in self.world.people.values()}
@@ -296,9 +296,9 @@ def _connection(nodes: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _filled(value: Any, variables: dict[str, Any]) -> Any:
     if isinstance(value, dict):
-        return {key: _filled(one, variables) for key, one in value.items()}
+        return {key: _filled(element, variables) for key, element in value.items()}
     if isinstance(value, list):
-        return [_filled(one, variables) for one in value]
+        return [_filled(element, variables) for element in value]
     if isinstance(value, tuple):
         if value[1] not in variables:
             raise GraphQLError(f"Variable ${value[1]} is used but not declared")

@@ -77,7 +77,7 @@ class Routes:
             match = pattern.fullmatch(path)
             if match and allowed == method:
                 posted = json.loads(body) if body else {}
-                arguments = [int(one) if one.isdigit() and len(one) < 12 else one for one in match.groups()]
+                arguments = [int(group) if group.isdigit() and len(group) < 12 else group for group in match.groups()]
                 return handler(*arguments, **({"posted": posted} if method != "GET" else {}))
         raise Refusal(404, "Not SeriesIssue")
 
@@ -100,14 +100,14 @@ class Routes:
         people = self.world.person(assignee) if assignee and assignee != "*" else None
         if assignee and assignee != "*" and people is None:
             raise Refusal(422, "Validation Failed")
-        found = [
+        issues = [
             self.forms.issue(issue)
             for issue in self.world.listed()
             if state in ("all", issue.state)
             and set(labels) <= {label.lower() for label in issue.labels}
             and (not assignee or people in issue.assignees or (assignee == "*" and issue.assignees))
         ]
-        return self._page(found[::-1] if self.query.get("direction") == "asc" else found)
+        return self._page(issues[::-1] if self.query.get("direction") == "asc" else issues)
 
     def _create_issue(self, posted: dict[str, Any]) -> Answer:
         if not posted.get("title"):
@@ -172,10 +172,10 @@ class Routes:
 
     def _search(self) -> Answer:
         """What was true when it was last indexed."""
-        found = [self.world.issues[number] for number in self.world.search_index]
+        issues = [self.world.issues[number] for number in self.world.search_index]
         items = [
             {**self.forms.issue(issue), "score": 1.0, "body": issue.body or ""}
-            for issue in found
+            for issue in issues
             if isinstance(issue, Issue)
         ]
         form = {"total_count": len(items), "incomplete_results": False, "items": items, "search_type": "lexical"}
@@ -217,12 +217,12 @@ class Routes:
         return 200, self.forms.git_commit(self.world.commit(sha)), {}
 
     def _list_commits(self) -> Answer:
-        found, sha = [], self.query.get("sha") or self.world.refs["refs/heads/main"]
+        commits, sha = [], self.query.get("sha") or self.world.refs["refs/heads/main"]
         while sha:
             commit = self.world.commit(sha)
-            found.append(self.forms.listed_commit(commit))
+            commits.append(self.forms.listed_commit(commit))
             sha = commit["parents"][0] if commit["parents"] else ""
-        return self._page(found)
+        return self._page(commits)
 
     # -- GraphQL and credentials ---------------------------------------------------------------------------------------
 

@@ -148,23 +148,23 @@ class World:
         return name
 
     def remove_label(self, issue: Issue, name: str) -> None:
-        found = [label for label in issue.labels if label.lower() == name.lower()]
-        if not found:
+        matching = [label for label in issue.labels if label.lower() == name.lower()]
+        if not matching:
             raise Refusal(404, "Label does not exist")
-        issue.labels.remove(found[0])
+        issue.labels.remove(matching[0])
         issue.updated_at = self.tick()
 
     def issue(self, number: int) -> Issue:
         """Raises what GitHub answers for one that is not there: 404, 410 for deleted, 301 for transferred."""
-        found = self.issues.get(number)
-        if found is None:
+        issue = self.issues.get(number)
+        if issue is None:
             raise Refusal(404, "Not SeriesIssue")
-        if found == GONE:
+        if issue == GONE:
             raise Refusal(410, "This issue was deleted")
-        assert isinstance(found, Issue)
-        if found.moved_to:
-            raise Refusal(301, "Moved Permanently", location=found.moved_to)
-        return found
+        assert isinstance(issue, Issue)
+        if issue.moved_to:
+            raise Refusal(301, "Moved Permanently", location=issue.moved_to)
+        return issue
 
     def listed(self) -> list[Issue]:
         """Newest first, as GitHub lists them."""
@@ -296,10 +296,10 @@ class World:
     def descends(self, sha: str, ancestor: str) -> bool:
         todo = [sha]
         while todo:
-            one = todo.pop()
-            if one == ancestor:
+            commit = todo.pop()
+            if commit == ancestor:
                 return True
-            kind, value = self.objects[one]
+            kind, value = self.objects[commit]
             todo += value["parents"] if kind == "commit" else []
         return False
 
@@ -337,12 +337,12 @@ class World:
 
     def documents(self, prefix: str = "refs/asterism/series/") -> dict[str, str]:
         """The text each of these refs stands for."""
-        found = {}
+        documents = {}
         for name, sha in self.refs.items():
             if name.startswith(prefix):
                 tree = self.objects[self.objects[sha][1]["tree"]][1]
-                found[name.removeprefix(prefix)] = self.objects[next(iter(tree.values()))][1]
-        return found
+                documents[name.removeprefix(prefix)] = self.objects[next(iter(tree.values()))][1]
+        return documents
 
     def write_document(self, ref: str, text: str, file: str) -> None:
         """What a careless person with a git program does."""
@@ -352,12 +352,12 @@ class World:
 
     def assigned_by_series(self) -> dict[str, list[int]]:
         """For each series, the open issues that the bot is assigned to."""
-        found: dict[str, list[int]] = defaultdict(list)
+        numbers: dict[str, list[int]] = defaultdict(list)
         for issue in self.listed():
             series = series_of(issue.title)
             if series and issue.state == "open" and self.people[self.bot.lower()] in issue.assignees:
-                found[series].append(issue.number)
-        return dict(found)
+                numbers[series].append(issue.number)
+        return dict(numbers)
 
 
 def series_of(title: str) -> str | None:

@@ -30,15 +30,15 @@ async def cycle(server: GitHubServer, cache: Path | None = None) -> tuple[int, i
 
 def figures(server: GitHubServer, cache: Path | None) -> dict[str, tuple[int, int]]:
     """Of a repository with one series of three issues, one kind of sync after the other."""
-    found = {FIRST: asyncio.run(cycle(server, cache))}
+    costs = {FIRST: asyncio.run(cycle(server, cache))}
     asyncio.run(cycle(server, cache))
-    found[NOTHING] = asyncio.run(cycle(server, cache))
+    costs[NOTHING] = asyncio.run(cycle(server, cache))
     server.call(lambda world: world.add_issue("RFC-093-99: one more"))
-    found[QUEUED] = asyncio.run(cycle(server, cache))
+    costs[QUEUED] = asyncio.run(cycle(server, cache))
     merged(server, 1)
-    found[PROMOTED] = asyncio.run(cycle(server, cache))
+    costs[PROMOTED] = asyncio.run(cycle(server, cache))
     server.call(lambda world: world.unassign(2, "robot"))
-    found[AGAIN] = asyncio.run(cycle(server, cache))
+    costs[AGAIN] = asyncio.run(cycle(server, cache))
     server.call(lambda world: world.assign(3, "robot", by_hand=True))
-    found[REPAIRED] = asyncio.run(cycle(server, cache))
-    return found
+    costs[REPAIRED] = asyncio.run(cycle(server, cache))
+    return costs

@@ -19,7 +19,7 @@ from asterism.series.register import SeriesError
 PATIENCE = RetryOptions(tries=0, jitter=(0.05, 0.3), deadline=120.0)
 
 
-async def one() -> dict[str, object]:
+async def sync_once() -> dict[str, object]:
     register = open_github("acme/rocket", environ=os.environ, max_wait=300.0)
     service = SyncService(register, SyncSettings("robot", retry=PATIENCE, lock_deadline=60.0))
     try:
@@ -39,7 +39,7 @@ async def one() -> dict[str, object]:
 async def main(count: int) -> None:
     print("ready", flush=True)
     await asyncio.to_thread(sys.stdin.readline)
-    ends = await asyncio.gather(*(one() for _ in range(count)))
+    ends = await asyncio.gather(*(sync_once() for _ in range(count)))
     print(json.dumps(ends), flush=True)
 
 

@@ -239,7 +239,7 @@ def test_a_copy_of_github_that_is_behind_does_not_announce_what_was_announced_be
 
     async def scene() -> None:
         register = opened(server)
-        [old] = [one for one in await register.history(SERIES, 9) if one.token == before]
+        [old] = [change for change in await register.history(SERIES, 9) if change.token == before]
         series = Series.from_text(old.text, SERIES)
 
         async def behind(name: str) -> Snapshot:

@@ -74,7 +74,7 @@ def refused(server: GitHubServer) -> int:
 
 def take_back(server: GitHubServer) -> None:
     """No token of an installation is good any more."""
-    server.call(lambda world: [server.tokens.pop(one) for one in list(server.tokens) if one != TOKEN])
+    server.call(lambda world: [server.tokens.pop(token) for token in list(server.tokens) if token != TOKEN])
 
 
 async def test_an_app_finds_its_installation_and_works_with_one_token(server, key):
@@ -129,7 +129,7 @@ async def test_a_token_that_ends_in_the_middle_of_a_change_loses_and_doubles_not
         token = await service.register.swap("OPS-1", None, "one", "the first")
         take_back(server)
         await service.register.swap("OPS-1", token, "two", "the second")
-        assert [one.message for one in await service.register.history("OPS-1", 9)] == ["the second", "the first"]
+        assert [change.message for change in await service.register.history("OPS-1", 9)] == ["the second", "the first"]
     assert refused(server) == 2
 
 
@@ -166,7 +166,7 @@ async def test_a_token_that_is_not_given_at_first_is_asked_for_again_and_nothing
         server.faults.broken = 1.0
         made = await service.register.client.send("POST", "issues", {"title": "one"}, repeatable=False)
         assert made["title"] == "one"
-    assert [one.title for one in server.world.listed()].count("one") == 1
+    assert [issue.title for issue in server.world.listed()].count("one") == 1
 
 
 async def test_the_token_of_a_person_that_is_refused_is_asked_with_once(server):

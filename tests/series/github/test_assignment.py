@@ -99,12 +99,12 @@ async def test_a_turn_is_taken_by_one_and_given_back(server):
 async def test_many_who_want_a_turn_at_once_get_it_one_at_a_time(server):
     registers = [opened(server) for _ in range(10)]
     taken = await asyncio.gather(
-        *(SeriesAssignmentLock(one).acquire(SERIES) for one in registers), return_exceptions=True
+        *(SeriesAssignmentLock(register).acquire(SERIES) for register in registers), return_exceptions=True
     )
     for register in registers:
         await register.close()
-    assert len([one for one in taken if isinstance(one, HeldLock)]) == 1
-    assert len([one for one in taken if isinstance(one, LockHeld)]) == 9
+    assert len([outcome for outcome in taken if isinstance(outcome, HeldLock)]) == 1
+    assert len([outcome for outcome in taken if isinstance(outcome, LockHeld)]) == 9
 
 
 async def test_a_turn_whose_reply_was_lost_is_recognised(server):
@@ -247,10 +247,10 @@ def test_the_deadline_is_one_for_all_series_and_their_views(server, deadline, lo
         server.call(lambda world, name=name: world.add_issue(f"{name}-1: tidy"))
     blocked(server, *names)
     report, waited = asyncio.run(waiting(server, deadline=deadline, lock_deadline=lock_deadline))
-    found = {one.name: one.status for one in report.series}
-    assert found["OPS-0"] == "contended"
-    assert "in step" not in {found[name] for name in names}
-    assert waited < 60.0 + 5.0 + 10.0 * len(found)  # a pause that began before the end, and what the looks take
+    statuses = {series_report.name: series_report.status for series_report in report.series}
+    assert statuses["OPS-0"] == "contended"
+    assert "in step" not in {statuses[name] for name in names}
+    assert waited < 60.0 + 5.0 + 10.0 * len(statuses)  # a pause that began before the end, and what the looks take
 
 
 async def test_who_is_not_to_wait_for_a_turn_goes_on_to_the_next_series_at_once(server):
@@ -265,7 +265,10 @@ async def test_who_is_not_to_wait_for_a_turn_goes_on_to_the_next_series_at_once(
     service.sleep = never
     report = await service.sync()
     await register.close()
-    assert {one.name: one.status for one in report.series} == {"OPS-7": "contended", SERIES: "in step"}
+    assert {series_report.name: series_report.status for series_report in report.series} == {
+        "OPS-7": "contended",
+        SERIES: "in step",
+    }
     assert "this run did not wait" in (report.series[0].problem or "")
     assert (assigned(server), assigned(server, "OPS-7")) == ([1], [])
 
@@ -307,7 +310,7 @@ async def test_an_active_issue_that_is_closed_while_one_waits_for_the_turn_is_no
 
 
 def people(server: GitHubServer, number: int) -> set[str]:
-    return {one.login for one in server.call(lambda world: world.issue(number)).assignees}
+    return {assignee.login for assignee in server.call(lambda world: world.issue(number)).assignees}
 
 
 def before_the_list(server: GitHubServer, happens: Callable[[], None]) -> None:

@@ -12,11 +12,11 @@ from asterism.series.github.tracking_issue import body_of
 
 
 def issue(title: str, *labels: str, number: int = 7, **more: object) -> dict[str, object]:
-    return {"number": number, "title": title, "state": "open", "labels": [{"name": one} for one in labels], **more}
+    return {"number": number, "title": title, "state": "open", "labels": [{"name": label} for label in labels], **more}
 
 
 @pytest.mark.parametrize(
-    ("form", "found"),
+    ("form", "expected"),
     [
         (issue("RFC-093-02: a part"), ("RFC-093", 2)),
         (issue("RFC-093-010"), ("RFC-093", 10)),
@@ -33,9 +33,9 @@ def issue(title: str, *labels: str, number: int = 7, **more: object) -> dict[str
         (issue("a lamp", "series: "), None),
     ],
 )
-def test_titles_and_labels_name_series(form, found):
+def test_titles_and_labels_name_series(form, expected):
     seen = SeriesMatcher().match(form)
-    assert (seen and (seen.series, seen.micro)) == found
+    assert (seen and (seen.series, seen.micro)) == expected
 
 
 def test_a_pattern_of_ones_own_finds_other_titles():
@@ -53,10 +53,10 @@ def test_a_pattern_that_cannot_be_used_is_refused(pattern):
 
 def test_a_bot_has_several_names():
     for login in ("copilot-swe-agent", "Copilot", "copilot-swe-agent[bot]", "@Copilot"):
-        one = Assignee(login)
-        assert one.is_bot
-        assert one.is_assigned({"assignees": [{"login": "Copilot"}]})
-        assert not one.is_assigned({"assignees": [{"login": "ada"}]})
+        assignee = Assignee(login)
+        assert assignee.is_bot
+        assert assignee.is_assigned({"assignees": [{"login": "Copilot"}]})
+        assert not assignee.is_assigned({"assignees": [{"login": "ada"}]})
     person = Assignee("Ada")
     assert not person.is_bot
     assert person.is_assigned({"assignees": [{"login": "ADA"}]})
@@ -116,9 +116,9 @@ def test_a_required_label_counts_in_whatever_case():
 )
 def test_a_label_in_other_case_names_the_series_that_titles_name(label, series):
     """To GitHub labels are the same in whatever case; titles are not."""
-    found = SeriesMatcher().match(issue("another part", label))
-    assert found is not None
-    assert found.series == series
+    member = SeriesMatcher().match(issue("another part", label))
+    assert member is not None
+    assert member.series == series
 
 
 def test_a_label_is_taken_as_it_is_where_titles_may_be_in_any_case():

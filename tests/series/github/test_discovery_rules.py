@@ -17,7 +17,7 @@ OTHER = r"^(?P<series>RFC_\d+)-(?P<micro>\d+)"
 WIDER = r"^(?P<series>[A-Za-z]+-\d+)-(?P<micro>\d+)\b"
 
 
-def terms(server: GitHubServer, series: str = SERIES) -> Any:
+def rules(server: GitHubServer, series: str = SERIES) -> Any:
     kept = server.call(lambda world: world.documents("refs/asterism/tracking/"))
     return json.loads(kept[series]).get("found_by") if series in kept else None
 
@@ -41,7 +41,7 @@ def test_what_another_pattern_would_leave_alone_is_observed_so_too(server):
     sync(server)
     for dry in (True, False):
         assert sync(server, "observe", pattern=OTHER, dry_run=dry).status == "unmatched"
-    assert terms(server)["pattern"] != OTHER
+    assert rules(server)["pattern"] != OTHER
 
 
 def two_teams(world: World) -> None:
@@ -58,8 +58,10 @@ def test_two_teams_with_labels_of_their_own_do_not_undo_each_other(server):
     before = server.call(lambda world: dict(world.refs))
     for label, other in (("team-a", "OPS-7"), ("team-b", SERIES)) * 2:
         report = asyncio.run(synced(server, label=label))
-        assert {one.name: one.status for one in report.series if one.name == other} == {other: "left alone"}
-        assert [one.problem for one in report.series] == [None, None]
+        assert {
+            series_report.name: series_report.status for series_report in report.series if series_report.name == other
+        } == {other: "left alone"}
+        assert [series_report.problem for series_report in report.series] == [None, None]
     assert server.call(lambda world: dict(world.refs)) == before
     assert (assigned(server), assigned(server, "OPS-7")) == ([1], [4])
 
@@ -72,7 +74,10 @@ def test_a_team_whose_series_are_all_done_made_no_slip(server):
         merged(server, number)
     for _ in range(2):
         report = asyncio.run(synced(server, label="team-b"))
-        assert {one.name: one.status for one in report.series} == {"OPS-7": "in step", SERIES: "left alone"}
+        assert {series_report.name: series_report.status for series_report in report.series} == {
+            "OPS-7": "in step",
+            SERIES: "left alone",
+        }
     assert state(server, "OPS-7")["active_issue"] is None
 
 
@@ -81,7 +86,7 @@ def test_who_looks_without_a_label_takes_a_series_over_and_is_not_undone(server)
     server.call(lambda world: [world.add_label(world.issue(number), "team-a") for number in (1, 3)])
     assert sync(server, label="team-a").state.queue == (3,)
     assert sync(server).state.queue == (3, 2)
-    assert terms(server)["label"] is None
+    assert rules(server)["label"] is None
     for _ in range(2):
         report = sync(server, label="team-a")
         assert (report.status, "#2 would not belong to it" in (report.left_alone or "")) == ("left alone", True)
@@ -92,7 +97,7 @@ def test_who_looks_without_a_label_takes_a_series_over_and_is_not_undone(server)
 def test_a_pattern_that_finds_all_that_another_did_takes_its_place(server):
     sync(server)
     assert sync(server, pattern=WIDER).status == "in step"
-    assert terms(server)["pattern"] == WIDER
+    assert rules(server)["pattern"] == WIDER
     refs = server.call(lambda world: dict(world.refs))
     assert sync(server, pattern=WIDER).changed is False
     assert server.call(lambda world: dict(world.refs)) == refs  # it is written once
@@ -116,4 +121,4 @@ def test_a_series_of_which_nobody_said_by_what_it_is_found_is_left_alone_if_noth
     assert assigned(server) == [1]
     report = sync(server)
     assert (report.status, report.tracking, view(server, number)["active_issue"]) == ("in step", number, 1)
-    assert terms(server)["label"] is None
+    assert rules(server)["label"] is None

@@ -28,12 +28,12 @@ def server():
         yield running
 
 
-def claimed(server: GitHubServer, number: int, **terms: Any) -> Outcome:
+def claimed(server: GitHubServer, number: int, **options: Any) -> Outcome:
     async def main() -> Outcome:
         register = opened(server)
         try:
             return await IssueClaims(register.client).claim(
-                register, SERIES, Claim(number, "ann", **terms), retry=QUICK
+                register, SERIES, Claim(number, "ann", **options), retry=QUICK
             )
         finally:
             await register.close()
@@ -133,9 +133,9 @@ def test_a_forced_issue_is_of_no_series_by_its_title(server):
     fourth = server.call(lambda world: world.add_issue(f"{OTHER}-02: the next")).number
     reports(server)
     claimed(server, FOREIGN, force=True)
-    found = reports(server)
-    assert (found[OTHER].state.active, found[OTHER].state.queue) == (fourth, ())
-    assert found[SERIES].state.queue == (2, FOREIGN)
+    by_series = reports(server)
+    assert (by_series[OTHER].state.active, by_series[OTHER].state.queue) == (fourth, ())
+    assert by_series[SERIES].state.queue == (2, FOREIGN)
     for only in (frozenset({OTHER}), frozenset({SERIES}), None):
         assert all(not report.changed and not report.repaired for report in reports(server, only=only).values())
 
@@ -150,8 +150,8 @@ def test_a_forced_issue_that_is_released_is_forced_no_longer(server):
 
     asyncio.run(release())
     assert "forced" not in state(server)
-    found = reports(server)
-    assert (found[SERIES].state.active, found[OTHER].state.active) == (1, FOREIGN)
+    by_series = reports(server)
+    assert (by_series[SERIES].state.active, by_series[OTHER].state.active) == (1, FOREIGN)
 
 
 def test_an_issue_that_is_queued_can_be_forced_afterwards(server):
@@ -166,11 +166,11 @@ def test_an_issue_that_is_queued_can_be_forced_afterwards(server):
 
 def test_a_foreign_active_issue_that_nobody_forced_is_evicted_and_the_next_promoted(server):
     claimed_without_a_look(server, FOREIGN)
-    found = reports(server)
-    mine = found[SERIES]
+    by_series = reports(server)
+    mine = by_series[SERIES]
     assert ({n: str(why) for n, why in mine.left.items()}, mine.state.active) == ({FOREIGN: "evicted"}, 1)
     assert any("#3 evicted: neither its title nor a label puts it into RFC-093" in line for line in mine.lines())
-    assert found[OTHER].state.active == FOREIGN
+    assert by_series[OTHER].state.active == FOREIGN
     assert (assigned(server), assigned(server, OTHER)) == ([1], [FOREIGN])
 
 
@@ -184,8 +184,8 @@ def test_a_foreign_issue_is_evicted_from_a_series_without_issues_of_its_own(serv
     for number in (1, 2):
         server.call(lambda world, number=number: world.delete(number))
     claimed_without_a_look(server, FOREIGN)
-    found = reports(server)
-    assert (found[SERIES].state.active, found[OTHER].state.active) == (None, FOREIGN)
+    by_series = reports(server)
+    assert (by_series[SERIES].state.active, by_series[OTHER].state.active) == (None, FOREIGN)
 
 
 def test_an_observer_says_that_it_would_evict(server):

@@ -142,13 +142,13 @@ class Description:
         ]
 
     def operation(self, method: str, path: str) -> dict[str, Any]:
-        found = [
+        operations = [
             methods[method.lower()]
             for pattern, methods in self.paths
             if pattern.fullmatch(path) and method.lower() in methods
         ]
-        assert found, f"GitHub has no {method} {path}"
-        return found[0]
+        assert operations, f"GitHub has no {method} {path}"
+        return operations[0]
 
     def check(self, schema: dict[str, Any], value: Any) -> None:
         validator = jsonschema.Draft202012Validator({**schema, "components": self.document["components"]})
@@ -157,17 +157,17 @@ class Description:
 
     def resolved(self, thing: dict[str, Any]) -> dict[str, Any]:
         while "$ref" in thing:
-            found: Any = self.document
+            target: Any = self.document
             for part in thing["$ref"].removeprefix("#/").split("/"):
-                found = found[part]
-            thing = found
+                target = target[part]
+            thing = target
         return thing
 
 
 def without_nullable(thing: Any) -> Any:
     """OpenAPI 3.0 says ``nullable`` where JSON Schema says that null is one of the types."""
     if isinstance(thing, list):
-        return [without_nullable(one) for one in thing]
+        return [without_nullable(element) for element in thing]
     if not isinstance(thing, dict):
         return thing
     changed = {key: without_nullable(value) for key, value in thing.items() if key not in ("nullable", "example")}
@@ -248,12 +248,12 @@ def test_the_queries_of_the_service_are_valid_in_githubs_schema(traffic):
     queries.append('query { repository(owner: "a", name: "b") { nothingOfThatKind } }')
     words = ["node", "-e", CHECK, str(FOLDER / "graphql"), str(FOLDER / "schema.graphql")]
     done = subprocess.run(words, input=json.dumps(queries), capture_output=True, text=True, check=True)
-    *found, nonsense = json.loads(done.stdout)
+    *answers, nonsense = json.loads(done.stdout)
     assert nonsense != []
-    for query, errors in zip(queries, found, strict=False):
+    for query, errors in zip(queries, answers, strict=False):
         unexpected = [error for error in errors if not NEWER.search(error)]
         assert unexpected == [], (query, unexpected)
-    assert len([errors for errors in found if not errors]) >= 4
+    assert len([errors for errors in answers if not errors]) >= 4
 
 
 # -- what it does ------------------------------------------------------------------------------------------------------
@@ -272,9 +272,9 @@ def test_the_last_who_writes_an_issue_wins_whatever_it_was_told_to_match():
 def test_a_search_lags_behind_and_a_list_does_not():
     with GitHubServer(world_of(2)) as server:
         headers = {"Authorization": f"token {environ(server)['GITHUB_TOKEN']}"}
-        found = httpx.get(f"{server.url}/search/issues?q=x", headers=headers).json()
+        searched = httpx.get(f"{server.url}/search/issues?q=x", headers=headers).json()
         listed = httpx.get(f"{server.url}/repos/acme/rocket/issues", headers=headers).json()
-        assert (found["total_count"], len(listed)) == (0, 2)
+        assert (searched["total_count"], len(listed)) == (0, 2)
 
 
 def test_the_world_records_two_issues_that_are_assigned_at_once():

@@ -69,7 +69,7 @@ async def test_a_lost_reply_to_a_swap_is_not_believed_either_way(server):
 async def test_claims_go_through_while_replies_get_lost(server):
     server.faults = Faults(seed=3, lose=0.1, drop=0.05, broken=0.05)
 
-    async def one(issue: int) -> int | str | None:
+    async def claim_issue(issue: int) -> int | str | None:
         register, wanted = opened(server), Claim(issue)
         try:
             while True:  # a claim that finds GitHub unavailable, or never hears its outcome, is repeated by its job
@@ -79,7 +79,7 @@ async def test_claims_go_through_while_replies_get_lost(server):
         finally:
             await register.close()
 
-    positions = await asyncio.gather(*(one(issue) for issue in range(1, 9)))
+    positions = await asyncio.gather(*(claim_issue(issue) for issue in range(1, 9)))
     assert positions.count(0) >= 1
     [text] = server.call(lambda world: list(world.documents().values()))
     series = Series.from_text(text, NAME)
@@ -101,11 +101,11 @@ async def test_a_ref_that_holds_no_commit_is_not_free_and_can_be_replaced(server
     register = opened(server)
     blob = server.call(lambda world: world.put_blob("rubbish"))
     server.call(lambda world: world.refs.update({f"refs/asterism/series/{NAME}": blob}))
-    found = await register.read(NAME)
-    assert found == Snapshot("", blob)
+    snapshot = await register.read(NAME)
+    assert snapshot == Snapshot("", blob)
     with pytest.raises(RevisionConflict):
         await register.swap(NAME, None, "mine", "m")
-    token = await register.swap(NAME, found.token, "mended", "m")
+    token = await register.swap(NAME, snapshot.token, "mended", "m")
     assert await register.read(NAME) == Snapshot("mended", token)
     await register.close()
 

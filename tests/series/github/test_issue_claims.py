@@ -23,12 +23,12 @@ def world() -> World:
     return world_of(6)
 
 
-def claimed(server: GitHubServer, number: int, **terms: Any) -> tuple[Outcome, dict[int, Departure]]:
+def claimed(server: GitHubServer, number: int, **options: Any) -> tuple[Outcome, dict[int, Departure]]:
     async def main() -> tuple[Outcome, dict[int, Departure]]:
         register = opened(server)
         claims = IssueClaims(register.client)
         try:
-            return await claims.claim(register, SERIES, Claim(number, "ann"), retry=QUICK, **terms), claims.left
+            return await claims.claim(register, SERIES, Claim(number, "ann"), retry=QUICK, **options), claims.left
         finally:
             await register.close()
 
@@ -198,7 +198,7 @@ def test_many_claims_at_once_behind_a_closed_issue_make_one_active(server):
     queued(server, 1)
     merged(server, 1)
 
-    async def one(number: int) -> Outcome:
+    async def claim_issue(number: int) -> Outcome:
         register = opened(server)
         try:
             return await IssueClaims(register.client).claim(register, SERIES, Claim(number), retry=QUICK)
@@ -206,13 +206,13 @@ def test_many_claims_at_once_behind_a_closed_issue_make_one_active(server):
             await register.close()
 
     async def all_of_them() -> list[Outcome]:
-        return await asyncio.gather(*(one(number) for number in (2, 3, 4, 5, 6)))
+        return await asyncio.gather(*(claim_issue(number) for number in (2, 3, 4, 5, 6)))
 
     asyncio.run(all_of_them())
-    found = state(server)
-    assert sorted([found["active_issue"], *found["queue"]]) == [2, 3, 4, 5, 6]
+    document = state(server)
+    assert sorted([document["active_issue"], *document["queue"]]) == [2, 3, 4, 5, 6]
     sync(server)
-    assert assigned(server) == [found["active_issue"]]
+    assert assigned(server) == [document["active_issue"]]
 
 
 @pytest.mark.parametrize(

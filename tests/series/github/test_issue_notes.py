@@ -43,15 +43,15 @@ def server():
 
 def labelled(server: GitHubServer) -> dict[int, list[str]]:
     """Of all issues but the tracking issue, closed ones too."""
-    found: dict[int, list[str]] = server.call(
-        lambda world: {one.number: one.labels for one in world.listed() if "Series State" not in one.title}
+    labels_of: dict[int, list[str]] = server.call(
+        lambda world: {issue.number: issue.labels for issue in world.listed() if "Series State" not in issue.title}
     )
-    return {number: sorted(labels) for number, labels in sorted(found.items())}
+    return {number: sorted(labels) for number, labels in sorted(labels_of.items())}
 
 
 def comments(server: GitHubServer, number: int = 1) -> list[str]:
-    found: list[str] = server.call(lambda world: [note["body"] for note in world.issue(number).comments])
-    return found
+    bodies: list[str] = server.call(lambda world: [note["body"] for note in world.issue(number).comments])
+    return bodies
 
 
 def changed(server: GitHubServer, step: Any) -> None:
@@ -192,11 +192,13 @@ def test_labels_that_say_something_else_are_refused(server, names, said):
 # -- a person unassigns ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("terms", [{}, {"assign_with": "graphql"}, {"view": False}], ids=["rest", "graphql", "no view"])
-def test_who_is_assigned_again_after_a_person_unassigned_it_is_told_so_once(server, terms):
-    sync(server, **terms)
+@pytest.mark.parametrize(
+    "options", [{}, {"assign_with": "graphql"}, {"view": False}], ids=["rest", "graphql", "no view"]
+)
+def test_who_is_assigned_again_after_a_person_unassigned_it_is_told_so_once(server, options):
+    sync(server, **options)
     server.call(lambda world: world.unassign(1, "robot", by="ada"))
-    report = sync(server, **terms)
+    report = sync(server, **options)
     assert (report.unassigned.by, report.to_json()["unassigned_by"]) == ("ada", "ada")
     assert "  ada unassigned #1: it was assigned again" in report.lines()
     assert assigned(server) == [1]
@@ -204,10 +206,10 @@ def test_who_is_assigned_again_after_a_person_unassigned_it_is_told_so_once(serv
     assert note.startswith("ada unassigned robot, but this is the active issue of the series RFC-093")
     assert "@" not in note
     for _ in range(3):
-        sync(server, **terms)
+        sync(server, **options)
     assert len(comments(server)) == 1
     server.call(lambda world: world.unassign(1, "robot", by="grace"))
-    sync(server, **terms)
+    sync(server, **options)
     assert [note.split()[0] for note in comments(server)] == ["ada", "grace"]
 
 
@@ -223,17 +225,17 @@ def test_many_who_assign_again_comment_once(server):
 
 
 @pytest.mark.parametrize("who", ["service", "copilot-swe-agent"], ids=["the service itself", "a bot"])
-@pytest.mark.parametrize("terms", [{}, RESPECT], ids=["", "respect"])
-def test_what_no_person_did_is_mended_without_a_word(server, who, terms):
-    sync(server, **terms)
+@pytest.mark.parametrize("options", [{}, RESPECT], ids=["", "respect"])
+def test_what_no_person_did_is_mended_without_a_word(server, who, options):
+    sync(server, **options)
     server.call(lambda world: world.unassign(1, "robot", by=who))
-    sync(server, **terms)
+    sync(server, **options)
     assert (assigned(server), comments(server), state(server).get("paused")) == ([1], [], None)
 
 
-@pytest.mark.parametrize("terms", [{}, RESPECT], ids=["", "respect"])
-def test_who_was_unassigned_before_its_turn_came_is_assigned_without_a_word(server, terms):
-    sync(server, **terms)
+@pytest.mark.parametrize("options", [{}, RESPECT], ids=["", "respect"])
+def test_who_was_unassigned_before_its_turn_came_is_assigned_without_a_word(server, options):
+    sync(server, **options)
     server.call(lambda world: world.assign(2, "robot", by_hand=True))
     server.call(lambda world: world.unassign(2, "robot", by="ada"))
 
@@ -246,7 +248,7 @@ def test_who_was_unassigned_before_its_turn_came_is_assigned_without_a_word(serv
     server.call(long_ago)
     changed(server, lambda series, now: series.leave(1, now))
     server.call(lambda world: world.unassign(1, "robot"))
-    sync(server, **terms)
+    sync(server, **options)
     assert (assigned(server), comments(server, 2), state(server).get("paused")) == ([2], [], None)
 
 

@@ -66,10 +66,14 @@ def check_in_step(server: GitHubServer) -> None:
     """The issues, the state and the only tracking issue agree."""
     document = state(server)
     world = server.world
-    of_the_series = [one for one in world.listed() if one.title.startswith(f"{SERIES}-") and one.state == "open"]
-    waiting = sorted(one.number for one in of_the_series if one.number != document["active_issue"])
+    of_the_series = [
+        listed for listed in world.listed() if listed.title.startswith(f"{SERIES}-") and listed.state == "open"
+    ]
+    waiting = sorted(issue.number for issue in of_the_series if issue.number != document["active_issue"])
     assert (assigned(server), sorted(document["queue"])) == ([document["active_issue"]], waiting)
-    [shown] = [one for one in world.listed() if one.title == f"{SERIES} Series State" and one.state == "open"]
+    [shown] = [
+        listed for listed in world.listed() if listed.title == f"{SERIES} Series State" and listed.state == "open"
+    ]
     assert view(server, shown.number) == document
     assert world.doubles == []
 
@@ -105,7 +109,9 @@ def test_wherever_a_sync_dies_the_next_one_puts_all_in_step(before: Callable[[Gi
             assert (report.status, report.problem) == ("in step", None), f"after {writes} writes"
             check_in_step(server)
             told = [
-                note["body"].partition(" is the active")[0] for one in server.world.listed() for note in one.comments
+                note["body"].partition(" is the active")[0]
+                for issue in server.world.listed()
+                for note in issue.comments
             ]
             assert len(told) == len(set(told)), "nobody was announced twice"
         writes += every

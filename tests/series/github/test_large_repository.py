@@ -58,10 +58,10 @@ def test_a_sync_succeeds_while_people_comment_between_any_two_lists(server):
         register = opened(server)
         try:
             return [
-                one.item
-                for one in await IssueObserver(register.client, SeriesMatcher(assignee=Assignee("robot"))).live_issues(
-                    SERIES, True
-                )
+                live_issue.item
+                for live_issue in await IssueObserver(
+                    register.client, SeriesMatcher(assignee=Assignee("robot"))
+                ).live_issues(SERIES, True)
             ]
         finally:
             await register.close()
@@ -88,7 +88,7 @@ async def test_in_the_turn_no_list_of_all_issues_is_read(server, assignee):
         lists.clear()
         [report] = (await service.sync()).series
         assert (report.status, report.assigned, report.state.active) == ("in step", True, active)
-        assert len([one for one in lists if "assignee=" not in one]) == 3, "it is listed once, before the turn"
+        assert len([path for path in lists if "assignee=" not in path]) == 3, "it is listed once, before the turn"
         merged(server, active)
     await register.close()
     assert DURATION - 30.0 < 3 * 20.0 + 20.0

@@ -24,24 +24,24 @@ TOGETHER = 4
 
 
 def open_issues(world: World) -> list[int]:
-    return [one.number for one in world.listed() if one.state == "open" and one.title.startswith(SERIES + "-")]
+    return [issue.number for issue in world.listed() if issue.state == "open" and issue.title.startswith(SERIES + "-")]
 
 
 def meddle(world: World, chance: random.Random) -> None:
     """Something that a person does on the web page, or with a git program."""
-    issues = [one for one in world.listed() if one.title.startswith(SERIES + "-") and not one.is_pull]
+    issues = [listed for listed in world.listed() if listed.title.startswith(SERIES + "-") and not listed.is_pull]
     ref = f"refs/asterism/series/{SERIES}"
-    tracking = [one.number for one in world.listed() if "asterism-series" in one.labels]
+    tracking = [listed.number for listed in world.listed() if "asterism-series" in listed.labels]
 
     def merge() -> None:
-        for one in world.active_of(SERIES)[:1]:
-            world.merge(world.open_pull("done", [one.number]).number)
+        for active in world.active_of(SERIES)[:1]:
+            world.merge(world.open_pull("done", [active.number]).number)
 
     deeds: list[Callable[[], object]] = [
         merge,
         merge,
-        lambda: [world.close(one.number, "not_planned") for one in world.active_of(SERIES)[:1]],
-        lambda: [world.reopen(one.number) for one in issues if one.state == "closed"][:1],
+        lambda: [world.close(active.number, "not_planned") for active in world.active_of(SERIES)[:1]],
+        lambda: [world.reopen(issue.number) for issue in issues if issue.state == "closed"][:1],
         lambda: world.assign(chance.choice(issues).number, "robot", by_hand=True),
         lambda: world.unassign(chance.choice(issues).number, "robot"),
         lambda: world.add_issue(f"{SERIES}-{chance.randrange(100)}: new"),
@@ -77,7 +77,7 @@ async def one_sync(server: GitHubServer) -> None:
     try:
         report = await service_of(register, lock_deadline=2.0).sync()
         allowed = {"in step", "contended", "unavailable", "unreadable", "no view", "unassignable"}
-        assert {one.status for one in report.series} <= allowed, report.series
+        assert {series_report.status for series_report in report.series} <= allowed, report.series
     except RegisterUnavailable:
         pass
     finally:
@@ -115,7 +115,7 @@ def test_whatever_people_do_the_service_never_assigns_two_and_puts_right_what_th
             assert holding == [document["active_issue"]]
         else:
             assert len(holding) <= (1 if "paused" in document else 0)
-        known = [one for one in [document["active_issue"], *document["queue"]] if one is not None]
+        known = [issue for issue in [document["active_issue"], *document["queue"]] if issue is not None]
         assert sorted(known) == sorted(live)
         assert view(server, report.tracking) == json.loads(json.dumps(document))
         assert server.world.doubles == []

@@ -128,7 +128,7 @@ def test_near_misses_and_names_that_look_alike_are_told_by_who_observes_only(ser
     server.call(lambda world: [world.add_issue(title) for title in titles])
     server.call(lambda world: world.add_issue("RFC-093: by a label", labels=["series:house"]))
     report, _ = observed(server, tmp_path / "m.json")
-    assert [(one.number, one.why) for one in report.near_misses] == [
+    assert [(near_miss.number, near_miss.why) for near_miss in report.near_misses] == [
         (4, "its capitals are written in lower case"),
         (5, "the name is not at the beginning of the title"),
         (6, "it has no micro number"),

@@ -26,7 +26,7 @@ def without_link_on_304(server: GitHubServer) -> None:
 
     def answered(*args: Any) -> Any:
         status, extra, content = answer(*args)
-        return status, {key: one for key, one in extra.items() if status != 304 or key != "Link"}, content
+        return status, {key: value for key, value in extra.items() if status != 304 or key != "Link"}, content
 
     server._answered = answered  # type: ignore[method-assign]
 
@@ -51,7 +51,7 @@ def test_the_101st_issue_is_found_by_one_who_knows_the_first_hundred(link):
             server.call(lambda world: world.assign(102, "robot", by_hand=True))
             report = await service.sync()
             await register.close()
-            return [one.name for one in report.series]
+            return [series_report.name for series_report in report.series]
 
         assert asyncio.run(scene()) == ["RFC-1", "RFC-2"]
         assert assigned(server, "RFC-1") == [1]
@@ -65,9 +65,9 @@ def test_a_list_that_is_not_given_in_pages_is_read_once(server):
 
     async def listed() -> int:
         register = opened(server)
-        found = await register.client.get_all("issues", {"state": "open"})
+        issues = await register.client.get_all("issues", {"state": "open"})
         await register.close()
-        return len(found)
+        return len(issues)
 
     assert asyncio.run(listed()) == 100
     assert server.counted["all"] == 2
@@ -81,7 +81,7 @@ async def test_an_event_does_not_widen_which_series_are_meant(server):
     register = opened(server)
     report = await service_of(register, only=frozenset({SERIES})).sync(frozenset({"OPS-7"}))
     await register.close()
-    assert [one.name for one in report.series] == []
+    assert [series_report.name for series_report in report.series] == []
     assert (assigned(server, "OPS-7"), server.log) == ([], [])
 
 
@@ -126,8 +126,8 @@ def live(server: GitHubServer, name: str, matcher: SeriesMatcher, known: bool) -
     async def scene() -> list[tuple[int, bool]]:
         register = opened(server)
         try:
-            found = await IssueObserver(register.client, matcher).live_issues(name, known)
-            return [(int(one.item), one.assigned) for one in found]
+            issues = await IssueObserver(register.client, matcher).live_issues(name, known)
+            return [(int(issue.item), issue.assigned) for issue in issues]
         finally:
             await register.close()
 
@@ -149,8 +149,8 @@ def test_without_knowing_whom_series_assign_the_one_that_is_assigned_is_active(s
     server.call(lambda world: world.assign(3, "ada", by_hand=True))
     with pytest.raises(CannotRebuild, match="#2, #3 of RFC-093 are assigned"):
         live(server, SERIES, SeriesMatcher(), False)
-    found = live(server, SERIES, SeriesMatcher(assignee=Assignee("robot")), True)
-    assert found == [(1, False), (2, True), (3, False)]
+    issues = live(server, SERIES, SeriesMatcher(assignee=Assignee("robot")), True)
+    assert issues == [(1, False), (2, True), (3, False)]
 
 
 # -- what others read --------------------------------------------------------------------------------------------------

@@ -36,10 +36,10 @@ def tracking_issues(server: GitHubServer) -> list[int]:
     """The open ones."""
 
     def find(world: World) -> list[int]:
-        return [one.number for one in world.listed() if "asterism-series" in one.labels and one.state == "open"]
+        return [issue.number for issue in world.listed() if "asterism-series" in issue.labels and issue.state == "open"]
 
-    found: list[int] = server.call(find)
-    return found
+    numbers: list[int] = server.call(find)
+    return numbers
 
 
 # -- the view ----------------------------------------------------------------------------------------------------------
@@ -278,7 +278,9 @@ def test_trouble_with_one_series_does_not_hold_up_the_others(server):
     server.call(lambda world: world.write_document("refs/asterism/series/OPS-7", '{"version": 9}', STATE_FILE))
     merged(server, 1)
     report = asyncio.run(synced(server))
-    assert {one.name: (one.status, one.state.active) for one in report.series} == {
+    assert {
+        series_report.name: (series_report.status, series_report.state.active) for series_report in report.series
+    } == {
         "OPS-7": ("unreadable", None),
         "RFC-093": ("in step", 2),
     }

@@ -25,14 +25,14 @@ MOST = {
 @pytest.mark.parametrize("kept", [False, True], ids=["without a cache", "with a cache"])
 def test_a_sync_takes_few_requests(tmp_path, capsys, kept):
     with GitHubServer(world_of()) as server:
-        found = figures(server, tmp_path / "cache.json" if kept else None)
-    for what, (requests, charged) in found.items():
+        costs = figures(server, tmp_path / "cache.json" if kept else None)
+    for what, (requests, charged) in costs.items():
         assert requests <= MOST[what], what
         assert charged <= requests
     if kept:
-        assert found[sync_costs.NOTHING] == (2, 0)
+        assert costs[sync_costs.NOTHING] == (2, 0)
     with capsys.disabled():
-        print("".join(f"\n  {what}: {one[0]} requests, {one[1]} counted" for what, one in found.items()), end=" ")
+        print("".join(f"\n  {what}: {cost[0]} requests, {cost[1]} counted" for what, cost in costs.items()), end=" ")
 
 
 def test_eight_series_in_step_take_no_more_than_one():

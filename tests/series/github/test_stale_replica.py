@@ -92,9 +92,9 @@ def test_what_was_not_known_yet_is_not_kept_as_empty(server, tmp_path):
     lagging = forgets(server, server.world.refs[REF])
     assert asyncio.run(read(known=False)) is None
     lagging.clear()
-    found = asyncio.run(read(known=True))
-    assert found is not None
-    assert SERIES in (found.text or "")
+    snapshot = asyncio.run(read(known=True))
+    assert snapshot is not None
+    assert SERIES in (snapshot.text or "")
 
 
 def test_one_commit_that_is_not_known_yet_does_not_hold_up_the_other_series(server):
@@ -103,7 +103,10 @@ def test_one_commit_that_is_not_known_yet_does_not_hold_up_the_other_series(serv
     forgets(server, server.world.refs["refs/asterism/series/OPS-7"])
     merged(server, 1)
     report = asyncio.run(synced(server))
-    assert {one.name: one.status for one in report.series} == {"OPS-7": "unavailable", SERIES: "in step"}
+    assert {series_report.name: series_report.status for series_report in report.series} == {
+        "OPS-7": "unavailable",
+        SERIES: "in step",
+    }
     assert assigned(server) == [2]
 
 
@@ -173,6 +176,6 @@ def test_all_series_are_read_with_two_questions(server):
         server.call(lambda world, number=number: world.add_issue(f"OPS-{number}-1: tidy"))
     asyncio.run(synced(server, view=False))
     server.forget()
-    found = with_register(server, lambda register: register.read_all())
-    assert len(found) == 7
+    snapshots = with_register(server, lambda register: register.read_all())
+    assert len(snapshots) == 7
     assert server.counted["all"] == 2

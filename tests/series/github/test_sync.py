@@ -167,7 +167,7 @@ def test_observe_writes_the_view_and_nothing_else(server):
     assert {number: issues[number] for number in before[1]} == before[1]
     assert (assigned(server), server.world.assigned_log) == ([], [])
     made = {(method, path.removeprefix("/repos/acme/rocket")) for method, path, _ in server.posted}
-    assert made <= {("POST", "/graphql"), *(("POST", f"/{one}") for one in (*GIT, "issues"))}
+    assert made <= {("POST", "/graphql"), *(("POST", f"/{allowed}") for allowed in (*GIT, "issues"))}
     shown = view(server, report.tracking)
     assert (shown["active_issue"], shown["queue"]) == (1, [2, 3])
     assert "only observes" in server.call(lambda world: world.issue(report.tracking).body)
@@ -186,7 +186,7 @@ def test_announce_comments_once_on_each_promotion(server):
     sync(server, "announce")
     sync(server, "announce")
     comments = [note["body"] for note in server.call(lambda world: world.issue(tracking)).comments]
-    assert [one.splitlines()[0] for one in comments] == [
+    assert [comment.splitlines()[0] for comment in comments] == [
         "#1 is now the active issue of RFC-093 (revision 1).",
         "#2 is now the active issue of RFC-093 (revision 2).",
     ]
@@ -232,7 +232,10 @@ def test_a_bot_is_assigned_through_graphql_and_people_stay(server):
     server.call(lambda world: world.assign(1, "grace", by_hand=True))
     report = sync(server, assignee="copilot-swe-agent")
     assert report.assigned
-    assert [one.login for one in server.call(lambda world: world.issue(1)).assignees] == ["grace", "copilot-swe-agent"]
+    assert [assignee.login for assignee in server.call(lambda world: world.issue(1)).assignees] == [
+        "grace",
+        "copilot-swe-agent",
+    ]
     merged(server, 1)
     server.call(lambda world: world.assign(3, "copilot-swe-agent", by_hand=True))
     report = sync(server, assignee="Copilot")
@@ -273,7 +276,9 @@ def test_several_series_are_kept_apart_and_labels_may_name_them(server):
     server.call(lambda world: world.add_issue("fix the door", labels=["series:house/1"]))
     server.call(lambda world: world.open_pull("RFC-093-09: not an issue", []))
     report = asyncio.run(synced(server))
-    assert {one.name: (one.state.active, one.state.queue) for one in report.series} == {
+    assert {
+        series_report.name: (series_report.state.active, series_report.state.queue) for series_report in report.series
+    } == {
         "RFC-093": (1, (2, 3)),
         "OPS-7": (4, ()),
         "house": (6, (5,)),

@@ -105,7 +105,7 @@ def test_many_syncs_at_once_never_assign_two_issues_of_a_series(processes, syncs
         server.faults = Faults()
         stop_merging()
         report = asyncio.run(synced(server))
-        assert [one.status for one in report.series] == ["in step", "in step"]
+        assert [series_report.status for series_report in report.series] == ["in step", "in step"]
         for series in (SERIES, "OPS-7"):
             holding, waiting = server.call(lambda world, series=series: open_issues(world, series))
             document = state(server, series)

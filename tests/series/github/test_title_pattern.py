@@ -108,19 +108,19 @@ DO_NOT = [
 MATCHER = SeriesMatcher()
 
 
-def found(title: str) -> tuple[str, int] | None:
+def match_title(title: str) -> tuple[str, int] | None:
     seen = MATCHER.match({"number": 77, "title": title, "labels": []})
     return (seen.series, seen.micro) if seen else None
 
 
 @pytest.mark.parametrize(("title", "expected"), BELONG.items())
 def test_titles_that_name_a_series(title, expected):
-    assert found(title) == expected
+    assert match_title(title) == expected
 
 
 @pytest.mark.parametrize("title", DO_NOT)
 def test_titles_that_only_look_like_it(title):
-    assert found(title) is None
+    assert match_title(title) is None
 
 
 codes = st.text(ascii_uppercase, min_size=1, max_size=6).filter(lambda code: code not in STANDARDS)
@@ -142,21 +142,21 @@ def test_every_form_of_one_title_names_the_same_series(words, code, number, micr
         "[{}{} {} - {:02}]",
         "  {}{}-{}-{:03}",
     ):
-        assert found(form.format(prefix, code, number, micro) + rest) == expected
+        assert match_title(form.format(prefix, code, number, micro) + rest) == expected
 
 
 @given(st.sampled_from(STANDARDS), st.integers(0, 99999), st.integers(0, 99999), rests)
 def test_no_standard_is_a_series(code, number, part, rest):
     for form in ("{}-{}-{}", "[{}-{}-{}]", "{} {} - {}", "Draft-{}-{}-{}"):
         title = form.format(code, number, part) + rest
-        assert found(title) is None
+        assert match_title(title) is None
         assert "standard" in (mismatch_reason(title, re.compile(TITLE_PATTERN), ()) or "")
 
 
 @given(st.text(max_size=80), st.sampled_from(["", "RFC-093", "rfc 1 - 2", "[RFC-1-2", "ISO-1-"]))
 def test_no_title_breaks_the_judge(text, beginning):
     title = beginning + text
-    seen, why = found(title), mismatch_reason(title, re.compile(TITLE_PATTERN), {"RFC-093"})
+    seen, why = match_title(title), mismatch_reason(title, re.compile(TITLE_PATTERN), {"RFC-093"})
     if seen is not None:
         name, micro = seen
         assert re.fullmatch(r"(?:[A-Z][A-Za-z0-9]*-)*[A-Z]+-[0-9]+", name)
@@ -170,7 +170,7 @@ def test_no_title_takes_long(piece):
     """GitHub takes 256 letters; a pattern that backtracks would not end for a hundred."""
     began = time.process_time()
     for title in (piece * 2000, piece * 2000 + "RFC-1-1", "RFC-1-1 " + piece * 2000):
-        found(title)
+        match_title(title)
         mismatch_reason(title, re.compile(TITLE_PATTERN), ())
     assert time.process_time() - began < 5.0
 
@@ -245,8 +245,11 @@ async def test_every_form_is_of_one_series_when_it_is_synced():
         register = opened(server)
         report = await service_of(register).sync()
         await register.close()
-        return {one.name: [one.state.active, *one.state.queue] for one in report.series}
+        return {
+            series_report.name: [series_report.state.active, *series_report.state.queue]
+            for series_report in report.series
+        }
 
     with GitHubServer(world) as server:
         assert await scene(server) == {"Flow-RFC-009": [5, 4], "RFC-051": [3, 1, 2]}
-        assert server.call(lambda world: [one.number for one in world.listed() if one.assignees]) == [5, 3]
+        assert server.call(lambda world: [issue.number for issue in world.listed() if issue.assignees]) == [5, 3]

@@ -194,9 +194,9 @@ class Troubled:
         self.asked.append((asyncio.get_running_loop().time(), only))
         names = ["OPS-7", "RFC-093"] if only is None else sorted(only)
         reports = [SeriesReport(name, Series(name)) for name in names]
-        for one in reports:
-            if one.name == self.name:
-                one.status, one.problem = self.status, f"{self.name} is in trouble"
+        for series_report in reports:
+            if series_report.name == self.name:
+                series_report.status, series_report.problem = self.status, f"{self.name} is in trouble"
         return SyncReport("github:acme/rocket", "enforce", reports, {})
 
     def times(self, name: str) -> list[float]:
@@ -287,7 +287,7 @@ HOUR = 3600.0
 def in_rest(server: GitHubServer) -> bool:
     """Whether the sync at the beginning is over: the turn to make the tracking issue has been given back."""
     turns = server.world.documents("refs/asterism/turns/")
-    shown = any("asterism-series" in one.labels for one in server.world.listed())
+    shown = any("asterism-series" in issue.labels for issue in server.world.listed())
     return shown and all(json.loads(text)["holder"] is None for text in turns.values())
 
 
@@ -340,7 +340,7 @@ def test_a_service_of_an_app_outlives_its_token(server, tmp_path):
 
 def test_what_is_not_signed_not_new_or_not_ours_leads_to_nothing(server):
     with serving(server) as (_, url):
-        assert server.wait_for(lambda world: any("asterism-series" in one.labels for one in world.listed()))
+        assert server.wait_for(lambda world: any("asterism-series" in issue.labels for issue in world.listed()))
         assert httpx.get(f"{url}/health", timeout=PATIENCE).status_code in (200, 503)
         first = payload("edited")
         assert deliver(url, first, delivery="one").status_code == 202
