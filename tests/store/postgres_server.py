@@ -60,6 +60,19 @@ shutil.rmtree(folder, ignore_errors=True)
 """
 
 
+def kept(folder: Path, user: tuple[int, int] | None, *command: str) -> subprocess.Popen[str]:
+    """The process that starts a server when it is told so, and stops it and removes its folder when its input ends."""
+    keeper = (sys.executable, "-I", "-S", "-c", _KEEPER)
+    return subprocess.Popen(
+        [*keeper, str(folder), "" if user is None else f"{user[0]}:{user[1]}", *command],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        bufsize=1,
+        start_new_session=True,  # a Ctrl-C in the terminal must not reach it
+    )
+
+
 class NoServer(RuntimeError):
     """There are no binaries, or the server did not start. The message says which, with the end of its log."""
 
@@ -70,7 +83,7 @@ class RunningServer:
     _password: str | None = None
 
     def __init__(self, folder: Path, binaries: Path, database: str = "postgres") -> None:
-        self._user = _ordinary_user()
+        self._user = ordinary_user()
         self._folder = folder
         self._bin = binaries
         self._database = database
@@ -126,8 +139,8 @@ class Server(RunningServer):
         password: str | None = None,
         standby_of: Server | None = None,
     ) -> None:
-        self._user = _ordinary_user()
-        self._folder = Path(tempfile.mkdtemp(prefix="ast-pg-", dir=_reachable_folder(self._user)))
+        self._user = ordinary_user()
+        self._folder = Path(tempfile.mkdtemp(prefix="ast-pg-", dir=reachable_folder(self._user)))
         try:
             if self._user is not None:
                 os.chown(self._folder, *self._user)
@@ -141,16 +154,7 @@ class Server(RunningServer):
         except BaseException:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise
-        user = "" if self._user is None else f"{self._user[0]}:{self._user[1]}"
-        watcher = (sys.executable, "-I", "-S", "-c", _KEEPER)
-        self._keeper = subprocess.Popen(
-            [*watcher, str(self._folder), user, str(self._bin / "postgres"), "-D", str(self._data)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            bufsize=1,
-            start_new_session=True,  # a Ctrl-C in the terminal must not reach it
-        )
+        self._keeper = kept(self._folder, self._user, str(self._bin / "postgres"), "-D", str(self._data))
         self.running = False
         try:
             self.start()
@@ -345,7 +349,7 @@ def _runs(folder: Path, user: tuple[int, int] | None) -> bool:
         return False
 
 
-def _ordinary_user() -> tuple[int, int] | None:
+def ordinary_user() -> tuple[int, int] | None:
     """Return the user as which root runs the server; None for the current user."""
     if os.geteuid() != 0:
         return None
@@ -357,7 +361,7 @@ def _as(user: tuple[int, int] | None) -> dict[str, object]:
     return {} if user is None else {"user": user[0], "group": user[1], "extra_groups": []}
 
 
-def _reachable_folder(user: tuple[int, int] | None) -> str:
+def reachable_folder(user: tuple[int, int] | None) -> str:
     """Create a temporary folder that the user can reach, with a path that is short enough for a socket."""
     for folder in (tempfile.gettempdir(), "/tmp", "/var/tmp"):
         path = Path(folder).resolve()

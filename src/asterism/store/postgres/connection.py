@@ -33,6 +33,7 @@ from asterism.base.https_session import is_loopback
 from asterism.base.text import masked_url
 from asterism.store.postgres.commit_history import CommitHistory
 from asterism.store.postgres.error_mapping import is_collision, spoils, translated
+from asterism.store.postgres.pooled_connection import PooledConnection
 from asterism.store.store_errors import StoreBusy, StoreError, StoreMissing, StoreReadOnly, StoreUnavailable
 
 log = logging.getLogger(__name__)
@@ -230,6 +231,8 @@ class ConnectionFactory:
         self.opened = False
         """Whether the store was opened: from then on a server that refuses writes, or the login while the password is
         being changed, is temporarily unavailable."""
+        self.pooled = False
+        """Whether the server is behind a connection pooler that keeps no settings of a session."""
         self._first = 0
         """The server to try first: the one that took the last connection."""
 
@@ -253,14 +256,25 @@ class ConnectionFactory:
         raise self._verdict(refusals)
 
     async def _connect_to(self, host: dict[str, Any], settings: Mapping[str, str]) -> Connection:
-        connection: Connection = await asyncpg.connect(
+        settings = {**self._limits(), **settings}
+        options = {
             **host,
-            timeout=self.timeout / 3 / len(self.address.hosts),
-            command_timeout=self.timeout,
-            target_session_attrs="read-write",
-            server_settings={**self._limits(), **settings},
-        )
-        return connection
+            "timeout": self.timeout / 3 / len(self.address.hosts),
+            "command_timeout": self.timeout,
+        }
+        if not self.pooled:
+            try:
+                connection: Connection = await asyncpg.connect(
+                    **options, target_session_attrs="read-write", server_settings=settings
+                )
+            except asyncpg.ProtocolViolationError:  # PgBouncer refuses settings that it does not know
+                self.pooled = True
+            else:
+                if self.opened or await _has_settings(connection, settings):
+                    return connection
+                self.pooled = True  # it ignores them
+                connection.terminate()
+        return await PooledConnection.open(options, settings)
 
     def _limits(self) -> dict[str, str]:
         return {
@@ -281,6 +295,11 @@ class ConnectionFactory:
         if len(kinds) == 1 and not (self.opened and StoreReadOnly in kinds):
             return kinds.pop()(reasons)
         return StoreUnavailable(reasons)
+
+
+async def _has_settings(connection: Connection, settings: Mapping[str, str]) -> bool:
+    found = await connection.fetchval("SELECT current_setting('search_path')")
+    return bool(found == settings["search_path"])
 
 
 def _refusal(error: Exception, shown: str) -> StoreError:
@@ -388,7 +407,7 @@ class ConnectionPool:
         if self._closed:
             connection.terminate()
             raise StoreUnavailable(f"{self._factory.address.shown}: this store is closed")
-        connection.add_log_listener(self._warned)
+        connection.add_log_listener(lambda _, message: self._warned(connection, message))
         return connection
 
     def _warned(self, connection: Connection, message: Any) -> None:

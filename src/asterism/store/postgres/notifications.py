@@ -7,6 +7,7 @@ process dies between its commit and its NOTIFY, no watch is woken, and waiters f
 
 One connection listens, from the first watch on. When it is lost it is opened again, and all watches are woken, since
 notifications may have been missed. It also asks for the server's time regularly, which shows whether it is alive.
+Through a pooler that lends sessions for a transaction nothing can listen: all watches are woken every second.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ NOTIFY_INTERVAL = 0.01
 
 KEEPALIVE = 10.0
 """How often to test the listening connection, in seconds."""
+
+POLL = 1.0
+"""How often watches are woken where nothing can listen, in seconds."""
 
 SETTINGS = BROAD | {"application_name": "asterism listening"}
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
@@ -132,15 +136,18 @@ class Listener:
         """Listen until the connection is lost."""
         lost = asyncio.Event()
         connection.add_termination_listener(lambda _: lost.set())
-        await connection.add_listener(self._channel, self._received)
+        if not self._factory.pooled:
+            await connection.add_listener(self._channel, self._received)
         self._watches.wake_all()
         clock = self._factory.clock
         while not connection.is_closed():
             asked = clock.own()
             clock.learn(await connection.fetchval(statements()["clock"]), asked)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(KEEPALIVE):
+                async with asyncio.timeout(POLL if self._factory.pooled else KEEPALIVE):
                     await lost.wait()
+            if self._factory.pooled:
+                self._watches.wake_all()
 
     def _received(self, connection: object, pid: int, channel: str, payload: str) -> None:
         try:
