@@ -88,6 +88,44 @@ def lagging() -> Iterator[Cluster]:
         yield cluster
 
 
+RISK = "a standby is connected, but synchronous_standby_names is empty: a failover may lose acknowledged commits"
+
+
+async def _risks(url: str, caplog: pytest.LogCaptureFixture, **options: str) -> list[str]:
+    """What a process that stays logs when it starts, and then what the check logs."""
+    warnings = []
+    async with opened(url, **options) as store:
+        caplog.clear()
+        watch = store.watch(frozenset({"a"}))
+        while not store._listener._warned:  # noqa: ASYNC110 - nothing else is awaited at the start
+            await asyncio.sleep(0.01)
+        watch.close()
+        warnings += [caplog.messages]
+        caplog.clear()
+        assert await store.check() == []
+        warnings += [caplog.messages]
+    assert warnings[0] == warnings[1]
+    return warnings[0]
+
+
+async def test_a_configuration_that_may_lose_commits_is_reported(
+    lagging: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    [line] = await _risks(lagging.primary.url(), caplog)
+    assert line.startswith(lagging.primary.url())
+    assert RISK in line
+    [line] = await _risks(lagging.url(), caplog)
+    assert RISK in line
+    await asyncio.to_thread(lagging.fail_over)
+    [line] = await _risks(lagging.url(), caplog)
+    assert "the address names 2 servers, but synchronous_standby_names is empty" in line
+    assert await _risks(lagging.primary.url(), caplog) == []
+
+
+async def test_a_synchronous_standby_is_no_risk(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    assert await _risks(cluster.url(), caplog, schema="no_risk") == []
+
+
 async def _write_while_cut(cluster: Cluster, store: PostgresStore) -> None:
     """A run that the standby gets, one that it does not get, and the claim of both."""
     await joined(store, KITCHEN)

@@ -20,7 +20,7 @@ import uuid
 from collections.abc import Iterable, Iterator
 
 from asterism.store.postgres.connection import BROAD, Connection, ConnectionFactory, ConnectionPool
-from asterism.store.postgres.schema import statements
+from asterism.store.postgres.schema import careless_settings, missing_standby, statements
 from asterism.store.row_codec import to_text
 from asterism.store.store_errors import StoreError
 from asterism.store.watches import Watches
@@ -108,6 +108,7 @@ class Listener:
         self._sender = sender
         self._watches = watches
         self._task: asyncio.Task[None] | None = None
+        self._warned = False
 
     def start(self) -> None:
         if self._task is None:
@@ -139,6 +140,7 @@ class Listener:
         if not self._factory.pooled:
             await connection.add_listener(self._channel, self._received)
         self._watches.wake_all()
+        await self._warn(connection)
         clock = self._factory.clock
         while not connection.is_closed():
             asked = clock.own()
@@ -148,6 +150,16 @@ class Listener:
                     await lost.wait()
             if self._factory.pooled:
                 self._watches.wake_all()
+
+    async def _warn(self, connection: Connection) -> None:
+        """Say once where the configuration makes loss possible: what listens is no short command, but a process that
+        stays."""
+        if not self._warned:
+            address = self._factory.address
+            risks = [*await careless_settings(connection), *await missing_standby(connection, len(address.hosts))]
+            self._warned = True
+            for risk in risks:
+                log.warning("%s: %s", address.shown, risk)
 
     def _received(self, connection: object, pid: int, channel: str, payload: str) -> None:
         try:

@@ -127,6 +127,25 @@ def _not_ours(schema: str, kind: str, name: str) -> str:
     return f"schema {schema!r} has the {kind} {name!r}, which is not one of the store"
 
 
+async def careless_settings(connection: Connection) -> list[str]:
+    """The settings with which a crash of the server may lose acknowledged commits, as sentences."""
+    return [
+        f"the server runs with {name} = {value}: a crash may lose acknowledged commits"
+        for name, value in await connection.fetch(statements()["careless_settings"])
+    ]
+
+
+async def missing_standby(connection: Connection, servers: int) -> list[str]:
+    """The sentence that a failover may lose acknowledged commits, if there is another server and no commit waits for
+    it. ``servers`` is the number of servers in the address."""
+    synchronous, standbys = await connection.fetchrow(statements()["standbys"])
+    if synchronous or (servers == 1 and not standbys):
+        return []
+    why = "a standby is connected" if standbys else f"the address names {servers} servers"
+    advice = "a failover may lose acknowledged commits; name the standby there"
+    return [f"{why}, but synchronous_standby_names is empty: {advice}"]
+
+
 async def disabled_triggers(connection: Connection, schema: str) -> list[str]:
     """The triggers of the store that do not fire, as sentences."""
     return [

@@ -234,7 +234,15 @@ SELECT DISTINCT run FROM logs WHERE NOT EXISTS (SELECT 1 FROM runs WHERE runs.id
 SELECT data FROM blobs ORDER BY name
 
 -- name: careless_settings
-SELECT name, setting FROM pg_settings WHERE name IN ('fsync', 'full_page_writes') AND setting = 'off' ORDER BY name
+SELECT name, setting FROM pg_settings
+WHERE (name IN ('fsync', 'full_page_writes', 'synchronous_commit') AND setting = 'off')
+    OR (name = 'synchronous_commit' AND setting = 'local')
+ORDER BY name
+
+-- name: standbys
+-- Whether commits wait for a standby, and how many are connected.
+SELECT current_setting('synchronous_standby_names') <> '', count(*) FROM pg_stat_replication
+WHERE state IS DISTINCT FROM 'backup'
 
 -- name: runs_of_missing_sessions
 SELECT runs.id, runs.session FROM runs LEFT JOIN sessions ON sessions.id = runs.session

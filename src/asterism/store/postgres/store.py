@@ -6,18 +6,20 @@ nothing is decided on a replica.
 
 *Durable.* A commit that returned is on the server's disk (``synchronous_commit`` is on for our connections, whatever
 the server's default; with synchronous standbys it is on theirs too). If a connection breaks during a commit, the
-outcome is unknown: StoreUnavailable. The same store object works again when the server is back.
+outcome is unknown: StoreUnavailable. The same store object works again when the server is back, or another one has
+taken over. If that one lacks acknowledged commits: StoreCorrupt (``commit_history``).
 
 *Time* is the server's; ``clock`` is an estimate of it (``connection``). *Waking* uses LISTEN and NOTIFY
 (``notifications``).
 
-The store needs server sessions of its own: a connection pooler has to run in session mode.
+Behind a connection pooler in transaction mode everything works more slowly (``pooled_connection``).
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
@@ -37,11 +39,13 @@ from asterism.store.postgres.notifications import Listener, NotificationSender, 
 from asterism.store.postgres.queue import TakeQueue
 from asterism.store.postgres.reads import Reads
 from asterism.store.postgres.schema import (
+    careless_settings,
     changed_definitions,
     disabled_triggers,
     foreign_objects,
     inert_objects,
     migrate,
+    missing_standby,
     statements,
     write_access,
 )
@@ -60,6 +64,8 @@ from asterism.store.row_codec import (
 )
 from asterism.store.store_errors import StoreCorrupt, StoreError
 from asterism.store.watches import Watches, topics_of
+
+log = logging.getLogger(__name__)
 
 TIMEOUT = 30.0
 PAGE = 200
@@ -188,8 +194,9 @@ class PostgresStore(Reads):
         problems: list[str] = []
         shown, schema = self._factory.address.shown, self._factory.address.schema
         async with self._snapshot() as connection:
-            for name, value in await connection.fetch(statements()["careless_settings"]):
-                problems.append(f"the server runs with {name} = {value}: a crash may lose acknowledged commits")
+            problems += await careless_settings(connection)
+            for risk in await missing_standby(connection, len(self._factory.address.hosts)):
+                log.warning("%s: %s", shown, risk)  # the operator decides
             problems += await disabled_triggers(connection, schema)
             problems += await write_access(connection, shown, schema)
             if foreign := [*await foreign_objects(connection, schema), *await inert_objects(connection, schema)]:
