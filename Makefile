@@ -1,4 +1,4 @@
-# Everything happens in .venv (and .venv-bench); nothing outside the checkout is changed, except by `chromium`.
+# Everything happens in .venv (and .venv-bench); nothing outside the checkout is changed, except by `chromium` and `pgbouncer`.
 
 PYTHON ?= python3
 UV ?= uv
@@ -18,7 +18,7 @@ export PYTHONDONTWRITEBYTECODE =
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-changed test-long lint types races sim chaos failover bench bench-env series-million coverage chromium github-schema acp-examples modules reference repin clean
+.PHONY: help demo test test-changed test-long lint types races sim chaos failover bench bench-env series-million coverage chromium pgbouncer github-schema acp-examples modules reference repin clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -96,6 +96,19 @@ chromium: ## Install Chromium, which the tests of the page use
 	    echo "Cannot install Chromium: that takes apt-get and root."; \
 	    echo "Either run 'sudo make chromium' on Debian, or install it with your system's package manager,"; \
 	    echo "so that the command 'chromium' is on PATH."; \
+	    exit 1; \
+	fi
+
+pgbouncer: ## Install PgBouncer, which tests of the PostgreSQL store use
+	@if command -v pgbouncer >/dev/null || [ -x /usr/sbin/pgbouncer ]; then \
+	    echo "PgBouncer is there."; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "Installing pgbouncer with apt-get"; \
+	    apt-get -qq update && \
+	    DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends pgbouncer >/dev/null; \
+	else \
+	    echo "Cannot install PgBouncer: that takes apt-get and root."; \
+	    echo "Either run 'sudo make pgbouncer' on Debian, or install it with your system's package manager."; \
 	    exit 1; \
 	fi
 

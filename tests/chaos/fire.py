@@ -163,7 +163,8 @@ def problems(fire: Fire, made: list[str], runs: list[Run]) -> list[str]:
     """Everything that is not as promised."""
     stored = {run.id: run for run in runs}
     wrong = [f"{run_id} was acknowledged and is lost" for run_id in made if run_id not in stored]
-    wrong += [f"{run.id} was created twice" for run in runs if run.id not in set(made)]
+    acknowledged = set(made)
+    wrong += [f"{run.id} was created twice" for run in runs if run.id not in acknowledged]
     wrong += [f"{run.id} is {run.status}: {run.error}" for run in runs if run.status is not COMPLETED]
     began = fire.beginnings()
     wrong += [f"{run} was begun {count} times in epoch {epoch}" for (run, epoch), count in began.items() if count > 1]

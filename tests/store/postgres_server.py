@@ -61,7 +61,7 @@ shutil.rmtree(folder, ignore_errors=True)
 
 
 def kept(folder: Path, user: tuple[int, int] | None, *command: str) -> subprocess.Popen[str]:
-    """The process that starts a server when it is told so, and stops it and removes its folder when its input ends."""
+    """A process that starts a server on demand. When its input ends, it stops the server and removes the folder."""
     keeper = (sys.executable, "-I", "-S", "-c", _KEEPER)
     return subprocess.Popen(
         [*keeper, str(folder), "" if user is None else f"{user[0]}:{user[1]}", *command],

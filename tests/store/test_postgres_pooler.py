@@ -79,8 +79,10 @@ async def _completes(url: str) -> None:
 
 
 @needs_pgbouncer
-async def test_a_fleet_works_behind_a_pooler(pooler: PgBouncer) -> None:
-    await _completes(pooler.url(schema="pooled_fleet"))
+@pytest.mark.parametrize("mode", ["transaction", "session"])
+async def test_a_fleet_works_behind_a_pooler(postgres_server: Server, mode: str) -> None:
+    with PgBouncer(postgres_server, mode=mode, sessions=3 if mode == "transaction" else 60) as pooler:
+        await _completes(pooler.url(schema=f"fleet_{mode}"))
 
 
 async def test_nothing_rests_on_notifications(postgres_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
