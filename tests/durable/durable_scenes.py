@@ -52,13 +52,13 @@ class Stage:
         self._made += 1
         return Fleet(self.store, by="ann", clock=LoopClock(), chance=random.Random(self._made))
 
-    def orchestrator(self, *, host: str = "here", local: int = 4, **terms: Any) -> DurableOrchestrator:
+    def orchestrator(self, *, host: str = "here", local: int = 4, **options: Any) -> DurableOrchestrator:
         return DurableOrchestrator(
-            self.fleet(), local=local, host=host, make_agent=lambda *a, **t: agent(*a, host=host, **t), **terms
+            self.fleet(), local=local, host=host, make_agent=lambda *a, **t: agent(*a, host=host, **t), **options
         )
 
-    async def device(self, name: str, **terms: Any) -> DeviceAgent:
-        made = agent(self.fleet(), name, host=name, **{"slots": 4, **terms})
+    async def device(self, name: str, **options: Any) -> DeviceAgent:
+        made = agent(self.fleet(), name, host=name, **{"slots": 4, **options})
         self.spawn(made.run())
         await made.joined.wait()
         return made
@@ -86,12 +86,12 @@ class Stage:
         assert await self.store.check() == []
 
 
-def agent(*arguments: Any, host: str, **terms: Any) -> DeviceAgent:
-    return DeviceAgent(*arguments, **{"host": SimHost(host), "measure": dict, "monitor_every": 2.0, **terms})
+def agent(*arguments: Any, host: str, **options: Any) -> DeviceAgent:
+    return DeviceAgent(*arguments, **{"host": SimHost(host), "measure": dict, "monitor_every": 2.0, **options})
 
 
-def task(name: str, call: str = "work", **terms: Any) -> Task:
-    return Task(name, call=f"tests.durable.durable_work:{call}", inputs={"name": name}, **terms)
+def task(name: str, call: str = "work", **options: Any) -> Task:
+    return Task(name, call=f"tests.durable.durable_work:{call}", inputs={"name": name}, **options)
 
 
 def chain(*names: str, call: str = "work") -> Constellation:

@@ -82,8 +82,8 @@ async def input_and_results(first: Any, results: dict[str, Any]) -> list[Any]:
     return [first, dict(results)]
 
 
-async def whatever(**given: Any) -> list[str]:
-    return sorted(given)
+async def whatever(**inputs: Any) -> list[str]:
+    return sorted(inputs)
 
 
 async def who(run: Any) -> list[Any]:

@@ -33,10 +33,10 @@ RULES = (ApprovalRule.parse("destructive"),)
 TERMS = {"approvals": {"rules": [rule.to_json() for rule in RULES], "timeout": 5000.0}}
 
 
-async def running(stage: Stage, *names: str, **terms: Any) -> asyncio.Task[Any]:
+async def running(stage: Stage, *names: str, **options: Any) -> asyncio.Task[Any]:
     """A plan with rules whose first task waits at its gate."""
     plan = chain(*(names or ("a", "b", "c")), call="wait")
-    job = stage.spawn(stage.orchestrator(**{"approvals": RULES, **terms}).run(plan))
+    job = stage.spawn(stage.orchestrator(**{"approvals": RULES, **options}).run(plan))
     await durable_work.gate("a begun").wait()
     return job
 
@@ -45,8 +45,8 @@ async def resting(stage: Stage) -> None:
     await insert_plan(stage.store, chain("a", "b", "c"))
     head = await stage.store.register("plan/nightly")
     assert head is not None
-    terms = {**head.value["terms"], **TERMS}
-    await stage.store.commit([PutRegister("plan/nightly", {**head.value, "terms": terms}, head.revision)])
+    plan_terms = {**head.value["terms"], **TERMS}
+    await stage.store.commit([PutRegister("plan/nightly", {**head.value, "terms": plan_terms}, head.revision)])
 
 
 def removing(name: str = "b", author: str = "robot") -> EditBatch:
@@ -65,7 +65,7 @@ def open_gates() -> None:
 
 
 async def states(stage: Stage) -> list[str]:
-    return [one.state for one in await list_approvals(stage.store, "nightly")]
+    return [approval.state for approval in await list_approvals(stage.store, "nightly")]
 
 
 # -- decided by the owner ----------------------------------------------------------------------------------------------
@@ -84,8 +84,8 @@ async def test_an_approved_edit_is_applied_by_the_owner(stage: Stage) -> None:
     assert set((await job).values) == {"a", "c"}
     (decided,) = await list_approvals(stage.store, "nightly")
     assert (decided.state, decided.decided_by, decided.version) == ("approved", "bob", 1)
-    events = [one.data for one in (await plan_events(stage.store, "nightly")).events if one.kind == "approval"]
-    assert [(one["approval"], one["what"]) for one in events] == [(1, "edit waits"), (1, "edit approved")]
+    events = [event.data for event in (await plan_events(stage.store, "nightly")).events if event.kind == "approval"]
+    assert [(event["approval"], event["what"]) for event in events] == [(1, "edit waits"), (1, "edit approved")]
 
 
 async def test_a_refused_edit_changes_nothing(stage: Stage) -> None:
@@ -121,7 +121,7 @@ async def test_answers_of_editors_outside_wait_too(stage: Stage) -> None:
     await asyncio.sleep(2.0)
     with pytest.raises(EditWaits):
         await answer_cycle(stage.fleet(), "nightly", 1, removing())
-    assert [one.cycle for one in await list_approvals(stage.store, "nightly")] == [1]
+    assert [approval.cycle for approval in await list_approvals(stage.store, "nightly")] == [1]
     await approve_edit(stage.fleet(), "nightly", 1)
     assert set((await job).values) == {"a", "c"}
 
@@ -134,7 +134,7 @@ async def test_the_commands_of_the_orchestrator_are_durable_on_return(stage: Sta
         with pytest.raises(EditWaits):
             await orchestrator.edit("nightly", removing())
     assert await states(stage) == ["waiting", "waiting"]
-    assert [one.id for one in orchestrator.approvals()] == [1, 2]
+    assert [approval.id for approval in orchestrator.approvals()] == [1, 2]
     await orchestrator.refuse(1, "ann")
     assert (await orchestrator.approve(2, "ann")).version == 1
     assert await states(stage) == ["refused", "approved"]
@@ -252,7 +252,7 @@ async def test_many_processes_approve_and_one_succeeds(stage: Stage) -> None:
     await submitted(stage)
     asked = [approve_edit(stage.fleet(), "nightly", 1, who=f"p{number}") for number in range(5)]
     results = await asyncio.gather(*asked, return_exceptions=True)
-    assert sorted(type(one).__name__ for one in results) == ["ApprovalGone"] * 4 + ["EditAnswer"]
+    assert sorted(type(outcome).__name__ for outcome in results) == ["ApprovalGone"] * 4 + ["EditAnswer"]
     assert (await stage.load()).plan.version == 1
 
 
@@ -270,19 +270,19 @@ def every_state(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 async def check_states(seen: list[Any]) -> set[tuple[str, ...]]:
     """In each of them an edit is approved if and only if it was applied. Returns the states of the edits there were."""
-    found = set()
+    states = set()
     for registers in seen:
         store = MemoryStore(lambda: 0.0)
-        await store.commit([PutRegister(one.key, one.value, None) for one in registers])
+        await store.commit([PutRegister(register.key, register.value, None) for register in registers])
         if not await store.registers("plan/nightly"):
             continue
-        applied = [one.data for one in (await plan_events(store, "nightly")).events if one.kind == "edit"]
+        applied = [change.data for change in (await plan_events(store, "nightly")).events if change.kind == "edit"]
         edits = await list_approvals(store, "nightly")
         for edit in edits:
-            times = sum(one["edits"] == edit.batch.to_json()["edits"] for one in applied)
+            times = sum(change["edits"] == edit.batch.to_json()["edits"] for change in applied)
             assert times == (edit.state == "approved"), (edit, applied)
-        found.add(tuple(edit.state for edit in edits))
-    return found
+        states.add(tuple(edit.state for edit in edits))
+    return states
 
 
 async def many_edits(stage: Stage) -> None:
@@ -342,7 +342,7 @@ async def test_only_the_newest_decided_edits_are_kept(stage: Stage, monkeypatch:
     for number in range(1, 6):
         await submitted(stage)
         await refuse_edit(stage.fleet(), "nightly", number)
-    assert [one.id for one in await list_approvals(stage.store, "nightly")] == [4, 5]
+    assert [approval.id for approval in await list_approvals(stage.store, "nightly")] == [4, 5]
     open_gates()
     await job
     head = await stage.store.register("plan/nightly")
@@ -386,7 +386,7 @@ async def test_the_reason_of_an_approval_is_kept(stage: Stage, stopped: bool) ->
     await approve_edit(stage.fleet(), "nightly", 1, reason="fine by me")
     other = EditBatch((AddTask(task("d")),), "ann")
     await approve_edit(stage.fleet(), "nightly", 2, other, "this is better")
-    assert [one.why for one in await list_approvals(stage.store, "nightly")] == [
+    assert [approval.why for approval in await list_approvals(stage.store, "nightly")] == [
         "fine by me",
         "changed: this is better",
     ]

@@ -114,4 +114,4 @@ async def test_the_next_owner_finishes_a_cancellation(stage: Stage) -> None:
     cancelling.cancel()
     result = await stage.orchestrator().run_stored("nightly")
     assert result.state is ConstellationState.CANCELLED
-    assert {str(one.status) for one in (await stage.load()).plan.nodes.values()} == {"cancelled"}
+    assert {str(node.status) for node in (await stage.load()).plan.nodes.values()} == {"cancelled"}

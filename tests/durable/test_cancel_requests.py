@@ -36,10 +36,10 @@ async def test_the_owner_cancels_on_request_and_records_the_reason(stage: Stage)
     await admin.cancel(stage.fleet(), "nightly", "not tonight")
     assert (await running).state is CANCELLED
     assert stage.now() - before <= 2 * ownership.REQUEST_INTERVAL
-    found = await stage.load()
-    assert (found.head.state, found.head.owner, found.head.cancelling) == ("cancelled", None, True)
-    assert told_of_cancelling(found.plan) == ["by ann: not tonight"]
-    assert {str(node.status) for node in found.plan.nodes.values()} == {"cancelled"}
+    stored = await stage.load()
+    assert (stored.head.state, stored.head.owner, stored.head.cancelling) == ("cancelled", None, True)
+    assert told_of_cancelling(stored.plan) == ["by ann: not tonight"]
+    assert {str(node.status) for node in stored.plan.nodes.values()} == {"cancelled"}
     assert DONE == {}
 
 
@@ -55,7 +55,7 @@ async def test_every_cancelled_task_has_the_reason_of_the_person(stage: Stage) -
         assert [entry.why for entry in plan.story() if entry.what == "cancelled" and entry.task] == [why, why]
     view = plan_documents.view(stored, now=0.0)
     assert [task.reason for task in view.tasks] == [why, why]
-    assert all(one.note.endswith(why) for one in picture(stored.record.plan).tasks)
+    assert all(row.note.endswith(why) for row in picture(stored.record.plan).tasks)
     explained = await explain_task(stage.fleet(), "nightly", "b")
     assert explained.reasons[0].text.endswith(f": {why}")
 
@@ -71,7 +71,7 @@ async def test_the_head_says_cancelling_while_a_task_stops(stage: Stage) -> None
     assert not running.done()
     durable_work.gate("a").set()
     assert (await running).state is CANCELLED
-    assert [one.kind for one in heard].count("constellation_cancelling") == 1
+    assert [event.kind for event in heard].count("constellation_cancelling") == 1
 
 
 async def test_the_next_owner_cancels_a_stopped_plan_and_starts_nothing(stage: Stage) -> None:
@@ -104,11 +104,11 @@ async def test_a_late_cancel_request_leaves_nothing_behind(stage: Stage, monkeyp
     register = stage.store.register
 
     async def ended_after_the_look(key: str) -> Any:
-        found = await register(key)
+        answer = await register(key)
         if key == admin.cancel_key("nightly"):
             monkeypatch.setattr(stage.store, "register", register)
             await stage.orchestrator().run_stored("nightly")
-        return found
+        return answer
 
     monkeypatch.setattr(stage.store, "register", ended_after_the_look)
     with pytest.raises(PlanError, match="is completed: it cannot be cancelled"):
@@ -140,10 +140,10 @@ async def test_a_standby_finishes_the_cancellation_of_a_dead_owner(stage: Stage)
     durable_work.gate("a").set()
     await asyncio.wait([running])
     assert (await second).state is CANCELLED
-    found = await stage.load()
-    assert found.head.epoch == 2
-    assert told_of_cancelling(found.plan) == ["by ann: not tonight"]
-    assert str(found.plan["b"].status) == "cancelled"
+    stored = await stage.load()
+    assert stored.head.epoch == 2
+    assert told_of_cancelling(stored.plan) == ["by ann: not tonight"]
+    assert str(stored.plan["b"].status) == "cancelled"
 
 
 async def test_a_standby_obeys_a_cancel_request_that_the_dead_owner_missed(stage: Stage) -> None:
@@ -193,10 +193,10 @@ async def test_concurrent_edits_cancels_and_standbys_end_cancelled_with_all_acce
     asked = [stage.spawn(admin.cancel(stage.fleet(), "nightly")) for _ in range(3)]
     outcomes = await asyncio.gather(*edits, return_exceptions=True)
     await asyncio.gather(*asked)
-    assert [one.state for one in await asyncio.gather(*taken_up)] == [CANCELLED, CANCELLED]
-    added = {f"t{number}" for number, one in enumerate(outcomes) if isinstance(one, Applied)}
+    assert [outcome.state for outcome in await asyncio.gather(*taken_up)] == [CANCELLED, CANCELLED]
+    added = {f"t{number}" for number, outcome in enumerate(outcomes) if isinstance(outcome, Applied)}
     assert set((await stage.load()).plan.nodes) == {"a", *added}
-    assert all(isinstance(one, Applied | PlanError) for one in outcomes), outcomes
+    assert all(isinstance(outcome, Applied | PlanError) for outcome in outcomes), outcomes
     assert DONE == {}
 
 
@@ -218,6 +218,6 @@ async def test_the_name_of_a_removed_cancelled_plan_can_be_used_again(stage: Sta
     await asyncio.sleep(10_000.0)
     assert await stage.fleet().prune(1000.0) == 1
     await stage.fleet().prune(1000.0)
-    left_over = {one.key.partition("/")[0] for one in await stage.store.registers("")}
+    left_over = {register.key.partition("/")[0] for register in await stage.store.registers("")}
     assert not left_over & {"plan", "journal", "workflow-version", "cancel"}
     assert (await stage.orchestrator().run(chain("a"))).state == "completed"

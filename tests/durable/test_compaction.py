@@ -59,7 +59,7 @@ def say(kept: StoredConstellation, times: int = 12) -> None:
 
 
 async def parts(stage: Stage) -> list[str]:
-    return [one.key for one in await stage.store.registers("snapshot/nightly/")]
+    return [part.key for part in await stage.store.registers("snapshot/nightly/")]
 
 
 async def some_parts(stage: Stage, number: int) -> None:
@@ -156,7 +156,7 @@ async def test_a_large_result_does_not_make_a_part_too_long(stage: Stage) -> Non
     await journal.commit()
     await journal.compaction.wait()
     await journal.close()
-    lengths = [len(one.value["text"]) for one in await stage.store.registers("snapshot/nightly/")]
+    lengths = [len(part.value["text"]) for part in await stage.store.registers("snapshot/nightly/")]
     assert max(lengths) <= journal_store.PART_LENGTH
     assert len(lengths) > 5000 // journal_store.PART_LENGTH
     assert picture(await stage.load()) == picture(kept)
@@ -204,15 +204,15 @@ class Watched:
 
     async def check(self) -> list[StoredConstellation]:
         """Each of these states loads as the plan was when its last record was cut."""
-        found = []
+        readable = []
         for registers in self.states:
             store = MemoryStore(lambda: 0.0)
-            await store.commit([PutRegister(one.key, one.value, None) for one in registers])
+            await store.commit([PutRegister(register.key, register.value, None) for register in registers])
             kept = await journal_store.load(store, "nightly", expressions)
-            if found or kept.number in self.as_cut:  # before that, the plan is being inserted
+            if readable or kept.number in self.as_cut:  # before that, the plan is being inserted
                 assert picture(kept) == self.as_cut[kept.number]
-                found.append(kept)
-        return found
+                readable.append(kept)
+        return readable
 
 
 def living_plan() -> Constellation:
@@ -242,9 +242,9 @@ async def live(stage: Stage) -> None:
 async def test_a_crash_at_any_commit_leaves_a_correct_journal(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     watched = Watched(stage, monkeypatch)
     await live(stage)
-    found = await watched.check()
-    assert len({kept.head.snapshot for kept in found}) > 3
-    assert sum(bool(kept.garbage) for kept in found) > 20  # many crashes were in the middle
+    readable = await watched.check()
+    assert len({kept.head.snapshot for kept in readable}) > 3
+    assert sum(bool(kept.garbage) for kept in readable) > 20  # many crashes were in the middle
     assert await parts(stage) == await named(stage)
 
 
@@ -314,10 +314,10 @@ async def test_the_next_owner_removes_old_records(stage: Stage, monkeypatch: pyt
         assert (await stage.load()).garbage
         await journal.close()
     await stage.orchestrator().run_stored("nightly")
-    found = await stage.load()
-    assert found.garbage == []
-    assert min(one.key for one in await stage.store.registers("journal/")) == journal_store.record_key(
-        "nightly", found.head.first
+    stored = await stage.load()
+    assert stored.garbage == []
+    assert min(record.key for record in await stage.store.registers("journal/")) == journal_store.record_key(
+        "nightly", stored.head.first
     )
 
 
@@ -339,8 +339,8 @@ async def test_an_interrupted_compaction_closes_without_the_store(
     with monkeypatch.context() as patch:
         patch.setattr(stage.store, "commit", refuse)
         await journal.close()
-    found = await stage.load()
-    assert (picture(found), found.garbage) == (picture(kept), there)
+    stored = await stage.load()
+    assert (picture(stored), stored.garbage) == (picture(kept), there)
 
 
 async def test_a_snapshot_that_the_head_may_name_is_not_removed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -393,8 +393,8 @@ async def test_a_plan_continues_if_compaction_fails(
     monkeypatch.setattr(PlanSnapshot, "chunks", broken)
     with caplog.at_level(logging.CRITICAL, "asterism"):
         assert (await stage.orchestrator().run(chain(*(f"t{number}" for number in range(20))))).state == "completed"
-    found = await stage.load()
-    assert (found.head.first, tried) == (found.head.began, 1)
+    stored = await stage.load()
+    assert (stored.head.first, tried) == (stored.head.began, 1)
 
 
 async def test_a_missing_part_is_named(stage: Stage) -> None:
@@ -412,9 +412,9 @@ async def test_a_missing_part_is_named(stage: Stage) -> None:
 async def test_retention_removes_the_snapshot_of_a_plan(stage: Stage) -> None:
     await stage.orchestrator().run(chain(*(f"t{number}" for number in range(20))))
     assert await parts(stage)
-    found = await stage.store.register("plan/nightly")
-    assert found is not None
-    await retention._remove_plan(stage.store, found)
+    head = await stage.store.register("plan/nightly")
+    assert head is not None
+    await retention._remove_plan(stage.store, head)
     assert await parts(stage) == []
 
 

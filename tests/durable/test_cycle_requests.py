@@ -25,9 +25,9 @@ pytestmark = pytest.mark.virtual_time
 OUTSIDE: dict[str, Any] = {"external": True, "claim_timeout": float("inf")}
 
 
-async def reviewed(stage: Stage, *names: str, **terms: Any) -> asyncio.Task[Any]:
+async def reviewed(stage: Stage, *names: str, **options: Any) -> asyncio.Task[Any]:
     """A plan whose first task has ended and waits for its review."""
-    job = stage.spawn(stage.orchestrator(**{**OUTSIDE, **terms}).run(chain(*(names or ("a", "b")))))
+    job = stage.spawn(stage.orchestrator(**{**OUTSIDE, **options}).run(chain(*(names or ("a", "b")))))
     await stage.until(lambda: DONE["a"])
     await asyncio.sleep(1.0)
     return job
@@ -39,14 +39,14 @@ async def cycle_of(stage: Stage) -> int:
 
 
 async def requests(stage: Stage) -> list[Any]:
-    return [one.key for one in await stage.store.registers("request/")]
+    return [register.key for register in await stage.store.registers("request/")]
 
 
 async def test_a_cycle_is_listed_claimed_and_answered(stage: Stage) -> None:
     job = await reviewed(stage)
-    found = await list_cycles(stage.fleet(), "nightly")
-    (cycle,) = found.cycles
-    assert (found.by, cycle.tasks, cycle.claimed_by, cycle.stuck, cycle.version) == (
+    listed = await list_cycles(stage.fleet(), "nightly")
+    (cycle,) = listed.cycles
+    assert (listed.by, cycle.tasks, cycle.claimed_by, cycle.stuck, cycle.version) == (
         "nightly@here",
         ("a",),
         None,
@@ -69,8 +69,8 @@ async def test_a_cycle_is_listed_claimed_and_answered(stage: Stage) -> None:
     assert (await stage.load()).plan.version == 1  # durable on return
     await stage.until(lambda: DONE["b"] and DONE["c"])
     await asyncio.sleep(1.0)
-    for one in (await list_cycles(stage.fleet(), "nightly")).cycles:  # the ends of b and c
-        await answer_cycle(stage.fleet(), "nightly", one.id)
+    for open_cycle in (await list_cycles(stage.fleet(), "nightly")).cycles:  # the ends of b and c
+        await answer_cycle(stage.fleet(), "nightly", open_cycle.id)
     assert set((await job).values) == {"a", "b", "c"}
     assert await requests(stage) == []
     assert (await list_cycles(stage.fleet(), "nightly")) == cycle_requests.CycleList(())
@@ -81,7 +81,7 @@ async def test_a_rejected_answer_leaves_the_cycle_open(stage: Stage) -> None:
     number = await cycle_of(stage)
     with pytest.raises(EditRejected) as rejected:
         await answer_cycle(stage.fleet(), "nightly", number, EditBatch((RemoveTask("x"), RemoveTask("a"))))
-    assert [one.rule for one in rejected.value.violations] == ["unknown_task", "immutable"]
+    assert [violation.rule for violation in rejected.value.violations] == ["unknown_task", "immutable"]
     (cycle,) = (await list_cycles(stage.fleet(), "nightly")).cycles
     assert (cycle.rejections, cycle.claimed_by) == (1, "ann")
     await answer_cycle(stage.fleet(), "nightly", number, EditBatch((RemoveTask("b"),), reason="enough"))
@@ -124,9 +124,9 @@ async def test_an_unclaimed_cycle_is_claimed_by_its_answer_after_a_restart(stage
         return await stage.orchestrator(**OUTSIDE).run(chain("a", "b"))
 
     await left(work(), lambda: DONE["a"], stage)
-    found = await list_cycles(stage.fleet(), "nightly")
-    assert (found.by, found.cycles[0].expires_at) == (None, None)
-    number = found.cycles[0].id
+    listed = await list_cycles(stage.fleet(), "nightly")
+    assert (listed.by, listed.cycles[0].expires_at) == (None, None)
+    number = listed.cycles[0].id
     with pytest.raises(PlanError, match="no process runs plan 'nightly', so its edit cycles wait"):
         await answer_cycle(stage.fleet(), "nightly", number)
     job = stage.spawn(stage.orchestrator(**OUTSIDE, edit_on=lambda task: task.id == "a").run_stored("nightly"))
@@ -155,8 +155,8 @@ async def test_an_owner_that_does_not_answer_changes_nothing(stage: Stage, monke
     await asyncio.sleep(2.0)
     with pytest.raises(NotAnswered):
         await answer_cycle(stage.fleet(), "nightly", 1, EditBatch((RemoveTask("b"),)))
-    found = await list_cycles(stage.fleet(), "nightly")
-    assert (found.by, len(found.cycles)) == (None, 1)  # what the journal says
+    listed = await list_cycles(stage.fleet(), "nightly")
+    assert (listed.by, len(listed.cycles)) == (None, 1)  # what the journal says
     assert await requests(stage) == []
     assert (await stage.load()).plan.version == 0
 
@@ -204,5 +204,5 @@ async def test_edits_and_answers_of_many_processes_are_each_applied_once(stage: 
         for index in range(3)
     ]
     results = await asyncio.gather(*edits, *answers)
-    assert sorted(one.applied.version for one in results) == list(range(1, 8))
+    assert sorted(answer.applied.version for answer in results) == list(range(1, 8))
     assert len((await job).values) == 9

@@ -36,10 +36,10 @@ async def test_edit_events_are_published_when_durable_and_in_order(
     durable_work.gate("a").set()
     await reached.wait()
     await asyncio.sleep(1.0)
-    early = [one.kind for one in heard]
+    early = [event.kind for event in heard]
     go.set()
     await running
-    kinds = [one.kind for one in heard]
+    kinds = [event.kind for event in heard]
     assert kinds.index("task_completed") < kinds.index("cycle_opened"), kinds
     assert "cycle_opened" not in early
 
@@ -58,7 +58,7 @@ async def test_an_announced_edit_is_in_the_store(stage: Stage, monkeypatch: pyte
     monkeypatch.setattr(stage.store, "commit", slow)
     amending = asyncio.ensure_future(orchestrator.edit("nightly", EditBatch((AddTask(task("c")),), "ann")))
     await asyncio.sleep(1.0)
-    told = [one.kind for one in heard]
+    told = [event.kind for event in heard]
     there = "c" in (await stage.load()).plan
     go.set()
     await amending
@@ -86,7 +86,7 @@ async def test_no_editor_is_called_about_an_end_that_is_not_durable(
     go.set()
     await running
     assert early == []
-    assert [str(one) for one in asked] == ["completed"]
+    assert [str(status) for status in asked] == ["completed"]
 
 
 async def test_cancelling_is_announced_when_it_is_durable(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +104,7 @@ async def test_cancelling_is_announced_when_it_is_durable(stage: Stage, monkeypa
     monkeypatch.setattr(stage.store, "commit", slow)
     cancelling = asyncio.ensure_future(orchestrator.cancel("nightly"))
     await asyncio.sleep(1.0)
-    early = [one.kind for one in heard]
+    early = [event.kind for event in heard]
     go.set()
     await cancelling
     await running
@@ -136,9 +136,9 @@ async def test_a_stopping_orchestrator_publishes_nothing_false_and_calls_no_edit
     await asyncio.wait([running])
     await asyncio.sleep(100.0)
     assert asked == [["a"]]
-    assert [one.kind for one in heard] == []
+    assert [event.kind for event in heard] == []
     assert len((await stage.load()).lock.cycles) == 1  # the next owner calls the editor again
-    assert not [one for one in asyncio.all_tasks() if "_converse" in repr(one)]
+    assert not [status for status in asyncio.all_tasks() if "_converse" in repr(status)]
 
 
 async def test_a_reloaded_execution_publishes_nothing_false(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,8 +164,8 @@ async def test_a_reloaded_execution_publishes_nothing_false(stage: Stage, monkey
     durable_work.gate("c").set()
     await stage.until(lambda: len(asked) > 1)
     await asyncio.sleep(1.0)
-    print(asked, [one.kind for one in heard])
+    print(asked, [event.kind for event in heard])
     durable_work.gate("editor").set()
     await running
     assert asked[:2] == [["a"], ["a"]]
-    assert not [one for one in heard if one.kind == "editor_failed"]
+    assert not [event for event in heard if event.kind == "editor_failed"]

@@ -76,7 +76,9 @@ async def test_a_list_whose_end_is_known_is_expanded_by_the_next_owner(stage: St
 async def test_start_and_end_of_a_group_are_in_one_record(stage: Stage) -> None:
     """So no process ever finds a group that is running: it would wait for a run that does not exist."""
     await stage.orchestrator().run(grouped())
-    records = [one.value["steps"] for one in await stage.store.registers("journal/nightly/") if "steps" in one.value]
+    records = [
+        record.value["steps"] for record in await stage.store.registers("journal/nightly/") if "steps" in record.value
+    ]
     ours = [[step[0] for step in steps if step[1] == "it"] for steps in records]
     assert ["start", "finish"] in ours
-    assert all(found in ([], ["start", "finish"]) for found in ours)
+    assert all(kinds in ([], ["start", "finish"]) for kinds in ours)

@@ -169,11 +169,11 @@ async def test_a_timeout_counts_from_the_start_of_the_work(stage: Stage) -> None
     assert result.state == "completed"
 
 
-async def run_beside(stage: Stage, plan: Constellation, **terms: Any) -> str | None:
+async def run_beside(stage: Stage, plan: Constellation, **options: Any) -> str | None:
     """The device of a run that is no task of a plan, when the plan has ended."""
     await stage.fleet().workflows.add(Workflow("w", call="tests.durable.durable_work:work"))
     other = await stage.fleet().create("w", {"name": "other"})
-    assert (await stage.orchestrator(local=2, **terms).run(plan)).state == "completed"
+    assert (await stage.orchestrator(local=2, **options).run(plan)).state == "completed"
     return (await stage.fleet().run(other.id)).device
 
 
@@ -276,7 +276,7 @@ async def test_runs_keep_the_terms_that_are_stored_with_the_plan(stage: Stage) -
         durable_work.gate(name).set()
     assert (await again).state == "completed"
     flows = [await stage.fleet().workflows.get(run.workflow, run.version) for run in await stage.store.find(Query())]
-    assert [(one.no_device_timeout, one.strategy, one.losses) for one in flows] == [(7200.0, "round_robin", 9)] * 2
+    assert [(flow.no_device_timeout, flow.strategy, flow.losses) for flow in flows] == [(7200.0, "round_robin", 9)] * 2
 
 
 @pytest.mark.virtual_time
@@ -375,7 +375,7 @@ async def test_the_result_of_a_revoked_execution_is_refused(stage: Stage) -> Non
 
 @pytest.mark.virtual_time
 @pytest.mark.parametrize(
-    ("terms", "words"),
+    ("options", "words"),
     [
         ({"no_device_timeout": float("inf")}, "no_device_timeout"),
         ({"max_losses": -1}, "losses"),
@@ -383,10 +383,10 @@ async def test_the_result_of_a_revoked_execution_is_refused(stage: Stage) -> Non
     ],
 )
 async def test_invalid_options_are_refused_before_anything_is_stored(
-    stage: Stage, terms: dict[str, Any], words: str
+    stage: Stage, options: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(ValueError, match=words):
-        stage.orchestrator(**terms)
+        stage.orchestrator(**options)
 
 
 @pytest.mark.virtual_time
@@ -563,7 +563,7 @@ async def test_retention_removes_a_plan_and_its_runs_only_after_its_end(
     await stage.orchestrator().run_stored("nightly")
     await asyncio.sleep(10_000.0)
     assert await stage.fleet().prune(1000.0) == 2
-    left_over = {one.key.partition("/")[0] for one in await stage.store.registers("")}
+    left_over = {register.key.partition("/")[0] for register in await stage.store.registers("")}
     assert not left_over & {"plan", "journal", "workflow-version", "paused"}
 
 

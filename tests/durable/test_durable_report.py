@@ -50,7 +50,7 @@ async def test_the_report_has_all_edits_and_the_first_plan_after_a_reload(
     assert (await running).state is ConstellationState.COMPLETED
     assert orchestrator.recording is not None
     assert sorted(orchestrator.recording.first) == ["a", "b"]
-    assert [one.kind for one in orchestrator.recording.edits] == ["edit_applied"]
+    assert [edit.kind for edit in orchestrator.recording.edits] == ["edit_applied"]
 
 
 async def test_four_slots_have_four_lanes_and_tasks_took_as_long_as_they_worked(stage: Stage) -> None:
@@ -63,16 +63,16 @@ async def test_four_slots_have_four_lanes_and_tasks_took_as_long_as_they_worked(
     stored = await read_plan(stage.fleet(), "nightly")
     assert stored.counts == {"queued": 8, "running": 4}
     assert {stored.phase(node) for node in stored.record.plan.nodes.values()} == {"queued", "running"}
-    families = {one.name: one for one in await plan_families(stage.store, 3600.0)}
+    families = {family.name: family for family in await plan_families(stage.store, 3600.0)}
     assert families["asterism_plan_tasks"].samples == {("nightly", "queued"): 8, ("nightly", "running"): 4}
     result = await running
-    found = report_of(result)
-    assert {bar.slot for bar in found.executions} == {1, 2, 3, 4}
-    assert [bar.end - bar.start for bar in found.executions] == pytest.approx([8.0] * 12, abs=0.1)
-    assert [(row.end or 0.0) - (row.start or 0.0) for row in found.tasks] == pytest.approx([8.0] * 12, abs=0.1)
-    assert sorted(round(row.waited or 0.0) for row in found.tasks) == [0] * 4 + [8] * 4 + [16] * 4
+    model = report_of(result)
+    assert {bar.slot for bar in model.executions} == {1, 2, 3, 4}
+    assert [bar.end - bar.start for bar in model.executions] == pytest.approx([8.0] * 12, abs=0.1)
+    assert [(row.end or 0.0) - (row.start or 0.0) for row in model.tasks] == pytest.approx([8.0] * 12, abs=0.1)
+    assert sorted(round(row.waited or 0.0) for row in model.tasks) == [0] * 4 + [8] * 4 + [16] * 4
     assert result.summary.parallelism.work == pytest.approx(12 * 8.0, abs=1.0)
-    page = report(found)
+    page = report(model)
     assert ">Waited<" in page
     read = (await stage.load()).plan  # as another process knows it
     assert [node.times for node in read.nodes.values()] == [node.times for node in result.plan.nodes.values()]

@@ -44,10 +44,10 @@ async def run(plan: Constellation, store: str) -> Any:
 async def records(store: str) -> list[Any]:
     """The journal and all runs, as data."""
     async with await Fleet.open(store) as fleet:
-        registers = [one.value for one in await fleet.store.registers("")]
+        registers = [register.value for register in await fleet.store.registers("")]
         return [
             *registers,
-            *((one.input, one.output, one.error, one.story, one.previous) for one in await fleet.runs()),
+            *((run.input, run.output, run.error, run.story, run.previous) for run in await fleet.runs()),
         ]
 
 

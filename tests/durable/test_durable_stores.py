@@ -73,7 +73,7 @@ async def edited_by_another_process(url: str) -> None:
 
         async def withdrawn_before(writes: Sequence[Write]) -> None:
             """The answer comes too late: the request is gone, and nothing of the commit happens."""
-            late = [one for one in writes if isinstance(one, PutRegister) and one.key.startswith("request/")]
+            late = [write for write in writes if isinstance(write, PutRegister) and write.key.startswith("request/")]
             if late:
                 fleet.store.commit = commit  # type: ignore[method-assign]
                 await other.store.commit([PutRegister(late[0].key, None, late[0].expected)])

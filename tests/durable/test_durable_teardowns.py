@@ -41,10 +41,10 @@ async def test_a_killed_process_in_the_middle_of_a_cancellation_leaves_the_teard
     running.cancel()
     await asyncio.wait([running])
     cancelling.cancel()
-    found = await read_plan(stage.fleet(), "nightly")
-    assert (found.state, found.record.plan.state, found.record.head.state) == ("cancelling",) * 3
-    assert found.record.plan["verify"].status == "cancelled"
-    states = next(one for one in await plan_families(stage.store, 60.0) if one.name == "asterism_plans")
+    view = await read_plan(stage.fleet(), "nightly")
+    assert (view.state, view.record.plan.state, view.record.head.state) == ("cancelling",) * 3
+    assert view.record.plan["verify"].status == "cancelled"
+    states = next(family for family in await plan_families(stage.store, 60.0) if family.name == "asterism_plans")
     assert dict(states.samples) == {("cancelling",): 1}
     durable_work.gate("drop").set()
     result = await stage.orchestrator().run_stored("nightly")
@@ -60,8 +60,8 @@ async def test_a_cancellation_of_a_plan_that_no_process_runs_tears_down_what_was
     running.cancel()
     await asyncio.wait([running])
     await admin.cancel(stage.fleet(), "nightly", "not tonight")
-    found = await explain_task(stage.fleet(), "nightly", "drop")
-    assert [one.kind for one in found.reasons] == ["teardown"]
+    explanation = await explain_task(stage.fleet(), "nightly", "drop")
+    assert [reason.kind for reason in explanation.reasons] == ["teardown"]
     result = await stage.orchestrator().run_stored("nightly")
     assert result.state is ConstellationState.CANCELLED
     assert DONE == {"create": 1, "drop": 1}
@@ -111,8 +111,8 @@ async def test_the_cancellation_of_a_plan_does_not_wait_for_the_teardown_of_a_qu
     running.cancel()
     await asyncio.wait([running])
     await admin.cancel(stage.fleet(), "nightly")
-    found = await read_plan(stage.fleet(), "nightly")
-    assert not found.is_due(found.record.plan.node("drop"))
+    view = await read_plan(stage.fleet(), "nightly")
+    assert not view.is_due(view.record.plan.node("drop"))
     result = await stage.orchestrator(local=0).run_stored("nightly")
     assert (result.state, result["drop"].status) == (ConstellationState.CANCELLED, "cancelled")
     assert DONE == {}
@@ -165,8 +165,8 @@ async def test_a_teardown_of_a_cancelled_plan_waits_for_a_device_without_limit(s
     await stage.device("bystander", can=(), slots=0)
     server = stage.spawn(stage.orchestrator(local=0).run_stored("nightly"))
     await asyncio.sleep(4 * 300.0)
-    found = await read_plan(stage.fleet(), "nightly")
-    assert (found.state, found.record.plan["drop"].status, server.done()) == ("cancelling", "running", False)
+    view = await read_plan(stage.fleet(), "nightly")
+    assert (view.state, view.record.plan["drop"].status, server.done()) == ("cancelling", "running", False)
     durable_work.gate("drop").set()
     await stage.device("kitchen-pc")
     result = await server
@@ -184,7 +184,11 @@ async def test_a_teardown_that_was_given_up_before_the_cancellation_runs_all_the
     await asyncio.wait([running])
     await stage.device("bystander", slots=0)
     await asyncio.sleep(2 * 300.0)
-    [run] = [one for one in await stage.store.find(Query()) if str(one.key).startswith("plan:nightly/drop/")]
+    [run] = [
+        candidate
+        for candidate in await stage.store.find(Query())
+        if str(candidate.key).startswith("plan:nightly/drop/")
+    ]
     assert "no device could take it for 300 s" in str(run.error)
     await admin.cancel(stage.fleet(), "nightly", "not tonight")
     durable_work.gate("drop").set()

@@ -61,8 +61,8 @@ async def test_without_a_tracer_nothing_is_recorded(stage: Stage) -> None:
     assert "traceparent" not in head.to_json()
 
 
-def made(**terms: Any) -> Run:
-    return transitions.create("1", Workflow("w", shell="true"), {}, by="ann", now=1.0, **terms)
+def made(**options: Any) -> Run:
+    return transitions.create("1", Workflow("w", shell="true"), {}, by="ann", now=1.0, **options)
 
 
 def test_a_record_without_a_trace_is_what_it_was_before_there_were_traces() -> None:

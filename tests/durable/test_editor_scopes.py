@@ -49,8 +49,8 @@ def open_gates() -> None:
         durable_work.gate(name).set()
 
 
-async def begun(stage: Stage, plan: Constellation, **terms: Any) -> asyncio.Task[Any]:
-    job = stage.spawn(stage.orchestrator(**terms).run(plan))
+async def begun(stage: Stage, plan: Constellation, **options: Any) -> asyncio.Task[Any]:
+    job = stage.spawn(stage.orchestrator(**options).run(plan))
     await durable_work.gate("a begun").wait()
     return job
 
@@ -58,7 +58,7 @@ async def begun(stage: Stage, plan: Constellation, **terms: Any) -> asyncio.Task
 async def rules(awaitable: Any) -> list[str]:
     with pytest.raises(EditRejected) as rejected:
         await awaitable
-    return [one.rule for one in rejected.value.violations]
+    return [violation.rule for violation in rejected.value.violations]
 
 
 async def test_the_edits_of_an_editor_have_a_scope_wherever_they_come_from(stage: Stage) -> None:
@@ -79,7 +79,7 @@ async def test_the_edits_of_an_editor_have_a_scope_wherever_they_come_from(stage
     result = await job
     assert str(result.plan["b"].status) == "cancelled"
     kept = await rejected_edits(stage.store, "nightly")
-    assert [one.violations[-1]["rule"] for one in kept] == ["scope"] * 3  # what a dry run rejects is not kept
+    assert [edit.violations[-1]["rule"] for edit in kept] == ["scope"] * 3  # what a dry run rejects is not kept
     edited = [entry.why for entry in result.plan.story() if entry.what == "edited" and entry.task is None]
     assert [why.split(" (")[0] for why in edited] == ["version 1 by robot", "version 2 by ann", "version 3 by robot"]
 
@@ -126,8 +126,8 @@ async def test_untrusted_input_lets_an_edit_wait_at_rest(stage: Stage) -> None:
 
 async def test_a_retry_keeps_the_taint_until_a_person_removes_it(stage: Stage) -> None:
     """The retry removes the untrusted elements of a group, and the list runs again: an editor has read them."""
-    plan, given = Constellation("nightly"), "tests.durable.durable_work:given"
-    plan.add(Task("list", call=given, inputs={"value": ["x"]}))
+    plan, call = Constellation("nightly"), "tests.durable.durable_work:given"
+    plan.add(Task("list", call=call, inputs={"value": ["x"]}))
     template = Task("it", call="tests.durable.durable_work:work", inputs={"name": "{item}"}, untrusted=True)
     plan.add(deferred_group(template, {"from": "list"}, {}), "list")
     plan.add(task("last"), "it")
@@ -188,5 +188,5 @@ async def test_people_are_told_again(stage: Stage) -> None:
     messages = [notice.message for _, notice in await stage.store.notices() if notice.kind == "approval"]
     assert "still waits for approval 1" in messages[1]
     assert (await job).state == "completed"
-    assert [one.state for one in await list_approvals(stage.store, "nightly")] == ["expired"]
-    assert len([one for _, one in await stage.store.notices() if one.kind == "approval"]) == 2
+    assert [approval.state for approval in await list_approvals(stage.store, "nightly")] == ["expired"]
+    assert len([notice for _, notice in await stage.store.notices() if notice.kind == "approval"]) == 2

@@ -59,9 +59,9 @@ async def test_the_edit_and_the_submission_are_one_commit(stage: Stage, monkeypa
     commits: list[list[str]] = []
     commit = stage.store.commit
 
-    async def recorded(writes: list[object], *more: object, **terms: object) -> object:
-        commits.append([one.key for one in writes if isinstance(one, PutRegister)])
-        return await commit(writes, *more, **terms)  # type: ignore[arg-type]
+    async def recorded(writes: list[object], *more: object, **options: object) -> object:
+        commits.append([write.key for write in writes if isinstance(write, PutRegister)])
+        return await commit(writes, *more, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(stage.store, "commit", recorded)
     await admin.edit(stage.fleet(), "nightly", EditBatch((AddTask(task("late")),)))
@@ -92,9 +92,9 @@ async def test_an_edit_of_a_plan_that_was_stopped_says_that_it_rests(stage: Stag
     await asyncio.wait([running])
     answer = await add(stage, "late")
     assert (answer.reopened, answer.rests) == (False, True)
-    found = await read_plan(stage.fleet(), "nightly")
-    assert (found.state_name, found.state) == ("at_rest", "at rest")
-    states = next(one for one in await plan_families(stage.store, 60.0) if one.name == "asterism_plans")
+    view = await read_plan(stage.fleet(), "nightly")
+    assert (view.state_name, view.state) == ("at_rest", "at rest")
+    states = next(family for family in await plan_families(stage.store, 60.0) if family.name == "asterism_plans")
     assert dict(states.samples) == {("at_rest",): 1}
 
 
@@ -117,7 +117,7 @@ async def test_an_edit_that_reopens_a_plan_says_that_it_rests_unless_a_runner_li
     await asyncio.sleep(RUNNER_TIMEOUT + 1.0)
     assert (await add(stage, "latest")).rests  # it was killed
     await announce_runner(stage.store, "another server")
-    assert [one.key for one in await stage.store.registers(RUNNERS)] == ["runner/another server"]
+    assert [runner.key for runner in await stage.store.registers(RUNNERS)] == ["runner/another server"]
 
 
 async def test_a_plan_that_was_only_stored_rests(stage: Stage) -> None:

@@ -60,8 +60,8 @@ async def test_a_head_change_during_compaction_keeps_the_new_first_record(
     await asyncio.sleep(1.5)  # it is being compacted now
     await journal.change_head(device="kitchen")
     await journal.compaction.wait()
-    found = await stage.load()
-    assert (found.head.device, found.head.first) == ("kitchen", found.head.began + 2)
+    stored = await stage.load()
+    assert (stored.head.device, stored.head.first) == ("kitchen", stored.head.began + 2)
     await journal.close()
 
 
@@ -70,10 +70,10 @@ async def test_no_task_fails_while_the_store_is_unavailable(stage: Stage, monkey
     sessions = stage.store.sessions
     until = stage.now() + 5.0
 
-    async def away(**terms: Any) -> Any:
+    async def away(**options: Any) -> Any:
         if stage.now() < until:
             raise StoreUnavailable("a hiccup")
-        return await sessions(**terms)
+        return await sessions(**options)
 
     orchestrator = stage.orchestrator(local=0)
     monkeypatch.setattr(orchestrator.fleet.store, "sessions", away)
@@ -175,19 +175,19 @@ async def test_a_journal_compacted_while_it_is_read_is_read_again(
 
     async def late(key: str) -> Any:
         nonlocal looks
-        found = await head(key)
+        head_register = await head(key)
         looks += 1
         if looks == 1:  # after the head was read, and before the records are
             for number in range(6):
                 kept.plan.note(float(number), "said", None, "something")
             await journal.commit()
             await journal.commit()
-        return found
+        return head_register
 
     monkeypatch.setattr(stage.store, "register", late)
-    found = await stage.load()
-    assert found.head.first > 1
-    assert found.plan.to_json() == kept.plan.to_json()
+    stored = await stage.load()
+    assert stored.head.first > 1
+    assert stored.plan.to_json() == kept.plan.to_json()
     await journal.close()
 
 
@@ -207,8 +207,8 @@ async def test_a_plan_can_be_loaded_while_it_is_written(stage: Stage, monkeypatc
         return await registers(prefix)
 
     monkeypatch.setattr(stage.store, "registers", busy)
-    found = await stage.load()
-    assert found.number > found.head.first
+    stored = await stage.load()
+    assert stored.number > stored.head.first
     await journal.close()
 
 

@@ -71,8 +71,8 @@ async def test_an_unreadable_journal_is_refused_with_the_reason(
     stage: Stage, key: str | int, change: Callable[[Any], Any], words: str
 ) -> None:
     await kept(stage, "a")
-    [found] = await read_heads(stage.store)
-    name = record_key("nightly", found.first + key) if isinstance(key, int) else key
+    [head] = await read_heads(stage.store)
+    name = record_key("nightly", head.first + key) if isinstance(key, int) else key
     before = await stage.store.register(name)
     await put(stage, name, change(before.value if before is not None else None))
     with pytest.raises(UnreadableJournal, match=words):
@@ -95,15 +95,15 @@ async def test_a_large_plan_is_stored_in_parts(stage: Stage, monkeypatch: pytest
 
 async def test_stored_plans_can_be_listed(stage: Stage) -> None:
     await kept(stage, "a")
-    [found] = await read_heads(stage.store)
-    assert (found.name, found.state, found.ended, found.epoch) == ("nightly", "created", False, 0)
+    [head] = await read_heads(stage.store)
+    assert (head.name, head.state, head.ended, head.epoch) == ("nightly", "created", False, 0)
 
 
 async def test_an_end_missing_in_the_head_is_written_by_the_next_reader(stage: Stage) -> None:
     await stage.orchestrator().run(chain("a"))
-    found = await stage.store.register("plan/nightly")
-    assert found is not None
-    await put(stage, "plan/nightly", {**found.value, "state": "executing", "ended_at": None, "owner": "gone"})
+    register = await stage.store.register("plan/nightly")
+    assert register is not None
+    await put(stage, "plan/nightly", {**register.value, "state": "executing", "ended_at": None, "owner": "gone"})
     result = await stage.orchestrator().run_stored("nightly")
     assert result.state == "completed"
     [head] = await read_heads(stage.store)
@@ -121,10 +121,10 @@ async def test_a_stored_journal_of_every_version_can_be_read(stage: Stage, path:
     await stage.store.commit([PutRegister(key, value, None) for key, value in stored["registers"].items()])
     for text in stored.get("blobs", ()):
         await stage.store.put_blob(text.encode())
-    found = await stage.load(stored["name"])
-    assert {node.id: str(node.status) for node in found.plan.nodes.values()} == stored["tasks"]
-    assert (found.plan.version, str(found.plan.state)) == (stored["version"], stored["state"])
-    assert len(found.lock.cycles) == stored["open_cycles"]
+    loaded = await stage.load(stored["name"])
+    assert {node.id: str(node.status) for node in loaded.plan.nodes.values()} == stored["tasks"]
+    assert (loaded.plan.version, str(loaded.plan.state)) == (stored["version"], stored["state"])
+    assert len(loaded.lock.cycles) == stored["open_cycles"]
 
 
 def test_there_is_a_stored_journal_of_this_version() -> None:
@@ -153,11 +153,11 @@ async def test_each_concurrent_edit_is_applied_or_rejected_as_stale(stage: Stage
     ]
     same = [admin.edit(stage.fleet(), "nightly", EditBatch((RemoveTask("a"),), base_version=0)) for _ in range(3)]
     outcomes = await asyncio.gather(*apart, *same, return_exceptions=True)
-    assert [type(one).__name__ for one in outcomes[:5]] == ["Applied"] * 5
-    assert sorted(type(one).__name__ for one in outcomes[5:]) == ["Applied", "EditRejected", "EditRejected"]
-    found = await stage.load()
-    assert found.plan.version == 6
-    assert set(found.plan.nodes) == {f"t{number}" for number in range(5)}
+    assert [type(outcome).__name__ for outcome in outcomes[:5]] == ["Applied"] * 5
+    assert sorted(type(outcome).__name__ for outcome in outcomes[5:]) == ["Applied", "EditRejected", "EditRejected"]
+    loaded = await stage.load()
+    assert loaded.plan.version == 6
+    assert set(loaded.plan.nodes) == {f"t{number}" for number in range(5)}
 
 
 async def test_a_running_plan_and_an_ended_plan_cannot_be_edited_in_the_store(stage: Stage) -> None:

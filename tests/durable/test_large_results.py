@@ -143,7 +143,7 @@ def large_plan() -> Constellation:
 
 async def journal_size(store: Store) -> int:
     """How many bytes of JSON all registers of plans have, with archive and snapshots."""
-    return sum(len(json.dumps(one.value)) for one in await store.registers(""))
+    return sum(len(json.dumps(register.value)) for register in await store.registers(""))
 
 
 async def test_the_journal_refers_to_a_large_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,12 +178,12 @@ async def test_a_large_result_is_kept_as_long_as_its_plan_and_restored_with_it(t
         assert await store.prune(FAR, 10, blobs_before=FAR) == 0
         copy = MemoryStore()
         await copy.load(store.dump())
-        for one in (store, copy):
-            assert (await load(one, "large")).plan.node("big").value == ROWS
-            assert await prune(one, FAR, 10) == 0
-            assert await one.registers(BLOB_USES) == []
-            await one.prune(FAR, 10, blobs_before=FAR)
-            assert one._blobs == {}
+        for engine in (store, copy):
+            assert (await load(engine, "large")).plan.node("big").value == ROWS
+            assert await prune(engine, FAR, 10) == 0
+            assert await engine.registers(BLOB_USES) == []
+            await engine.prune(FAR, 10, blobs_before=FAR)
+            assert engine._blobs == {}
 
 
 async def test_a_lost_blob_of_a_result_is_named() -> None:

@@ -87,7 +87,7 @@ async def test_versions_tell_who_why_and_what_of_every_edit(stage: Stage) -> Non
     assert added.diff["added"] == ["c"]
     assert (removed.version, removed.diff and removed.diff["removed"]) == (2, ["c"])
     assert first.position < added.position < removed.position
-    json.dumps([one.to_json() for one in (first, added, removed)])
+    json.dumps([version.to_json() for version in (first, added, removed)])
 
 
 async def test_the_plan_at_a_version_is_as_its_owner_had_it(
@@ -97,7 +97,7 @@ async def test_the_plan_at_a_version_is_as_its_owner_had_it(
     await lived(stage)
     monkeypatch.undo()
     assert len(seen) > 5
-    assert [one.version for one in await versions(stage.store, "nightly")] == [0, *seen]
+    assert [version.version for version in await versions(stage.store, "nightly")] == [0, *seen]
     for version, picture in seen.items():
         past = await plan_at(stage.store, "nightly", version)
         assert (past.version.version, json.dumps(past.plan.to_json())) == (version, picture)
@@ -120,13 +120,13 @@ async def test_events_change_a_view_into_the_plan(stage: Stage, compacted: None)
     await lived(stage)
     past = await plan_at(stage.store, "nightly", 0)
     view = View(past.plan, past.lock)
-    found = await plan_events(stage.store, "nightly")
-    for event in found.events:
+    read = await plan_events(stage.store, "nightly")
+    for event in read.events:
         view.apply(Change(event.kind, event.at, event.data))
     now = await stage.load()
     assert_same(view, now.plan, now.lock)
-    assert (found.position, found.reset) == (Position(now.number), False)
-    assert {event.kind for event in found.events} == {"plan", "task", "edit", "cycle"}
+    assert (read.position, read.reset) == (Position(now.number), False)
+    assert {event.kind for event in read.events} == {"plan", "task", "edit", "cycle"}
 
 
 async def test_any_split_of_the_reading_misses_nothing_and_tells_nothing_twice(stage: Stage, compacted: None) -> None:
@@ -137,15 +137,15 @@ async def test_any_split_of_the_reading_misses_nothing_and_tells_nothing_twice(s
     chance = random.Random(1)
     for index in chance.sample(range(len(whole)), 12):
         after = Position.parse(str(positions[index]))
-        found = await plan_events(stage.store, "nightly", after)
-        assert not found.reset
-        assert as_json(found.events) == as_json(whole[index + 1 :])
+        read = await plan_events(stage.store, "nightly", after)
+        assert not read.reset
+        assert as_json(read.events) == as_json(whole[index + 1 :])
         follower = await PlanFollower.open(stage.store, "nightly", after)
         assert as_json(await follower.read()) == as_json(whole[index + 1 :])
     records = sorted({position.number for position in positions})
     for number in chance.sample(records, 5):  # after a whole record, as a view has it
-        found = await plan_events(stage.store, "nightly", Position(number))
-        assert as_json(found.events) == [one.to_json() for one in whole if one.position.number > number]
+        read = await plan_events(stage.store, "nightly", Position(number))
+        assert as_json(read.events) == [event.to_json() for event in whole if event.position.number > number]
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -179,9 +179,9 @@ async def test_readers_beside_a_writer_and_a_compaction_see_every_event_once(
     while not running.done():
         await asyncio.sleep(chance.uniform(0.0, 0.5) * (20 if late else 1))
         heard += await follower.read()
-        found = await plan_events(stage.store, "nightly", last)
-        assert not found.reset
-        taken = found.events[: chance.randint(0, len(found.events))]
+        answer = await plan_events(stage.store, "nightly", last)
+        assert not answer.reset
+        taken = answer.events[: chance.randint(0, len(answer.events))]
         one_by_one += taken
         last = taken[-1].position if taken else last
     await running
@@ -200,7 +200,7 @@ async def test_a_read_is_bounded_and_the_next_one_continues(stage: Stage, monkey
     follower = await PlanFollower.open(stage.store, "nightly")
     await stage.orchestrator().run_stored("nightly")
     read = [await follower.read() for _ in range(40)]
-    assert as_json([one for some in read for one in some]) == as_json(
+    assert as_json([event for some in read for event in some]) == as_json(
         (await plan_events(stage.store, "nightly")).events
     )
     assert len(read[0]) < len((await plan_events(stage.store, "nightly")).events)
@@ -212,7 +212,7 @@ async def test_a_read_is_bounded_and_the_next_one_continues(stage: Stage, monkey
 async def drop_archive(stage: Stage) -> None:
     """As if an earlier version of Asterism had compacted the journal."""
     registers = await stage.store.registers("archive/")
-    await stage.store.commit([PutRegister(one.key, None, one.revision) for one in registers])
+    await stage.store.commit([PutRegister(register.key, None, register.revision) for register in registers])
 
 
 async def test_without_the_archive_the_history_begins_with_the_snapshot(stage: Stage, compacted: None) -> None:
@@ -225,7 +225,7 @@ async def test_without_the_archive_the_history_begins_with_the_snapshot(stage: S
     snapshot = now.head.snapshot
     assert snapshot is not None
     since = await plan_events(stage.store, "nightly", Position(snapshot))
-    assert as_json(since.events) == [one.to_json() for one in whole if one.position.number > snapshot]
+    assert as_json(since.events) == [event.to_json() for event in whole if event.position.number > snapshot]
     first, *_ = await versions(stage.store, "nightly")
     with pytest.raises(VersionUnknown, match=rf"no version 0 in its history: versions {first.version} to"):
         await plan_at(stage.store, "nightly", 0)
@@ -249,15 +249,15 @@ async def test_a_follower_whose_records_are_lost_is_told_to_start_again(stage: S
 async def test_a_position_of_another_plan_is_reset(stage: Stage, after: Position) -> None:
     await insert_plan(stage.store, chain("a"))
     assert (await plan_events(stage.store, "nightly", after)).reset
-    assert [one.kind for one in await (await PlanFollower.open(stage.store, "nightly", after)).read()] == ["reset"]
+    assert [event.kind for event in await (await PlanFollower.open(stage.store, "nightly", after)).read()] == ["reset"]
 
 
 async def test_the_last_event_of_a_plan_that_was_removed(stage: Stage) -> None:
     await stage.orchestrator().run(chain("a"))
     follower = await PlanFollower.open(stage.store, "nightly")
-    found = await stage.store.register("plan/nightly")
-    assert found is not None
-    await retention._remove_plan(stage.store, found)
+    head = await stage.store.register("plan/nightly")
+    assert head is not None
+    await retention._remove_plan(stage.store, head)
     assert [event.kind for event in await follower.read()] == ["gone"]
     assert await follower.read() == []
 
@@ -267,9 +267,9 @@ async def test_the_last_event_of_a_plan_that_was_removed(stage: Stage) -> None:
 
 async def test_retention_removes_the_archive_with_the_plan(stage: Stage, compacted: None) -> None:
     await lived(stage)
-    found = await stage.store.register("plan/nightly")
-    assert found is not None
-    await retention._remove_plan(stage.store, found)
+    head = await stage.store.register("plan/nightly")
+    assert head is not None
+    await retention._remove_plan(stage.store, head)
     assert await stage.store.registers("archive/") == []
 
 
@@ -289,9 +289,9 @@ async def test_two_processes_that_archive_the_same_records_lose_none(stage: Stag
     head = (await stage.load()).head
     numbers = range(head.began, head.first)
     some = [numbers, numbers[5:], numbers[: len(numbers) // 2]]
-    await asyncio.gather(*(compaction.archive_records(stage.store, "nightly", one, turn) for one in some))
+    await asyncio.gather(*(compaction.archive_records(stage.store, "nightly", numbers, turn) for numbers in some))
     assert await stage.store.register(record_key("nightly", head.began)) is None
-    assert (await stage.load()).garbage == [one for one in (await stage.load()).garbage if one.startswith("snapshot/")]
+    assert (await stage.load()).garbage == [key for key in (await stage.load()).garbage if key.startswith("snapshot/")]
     assert as_json((await plan_events(stage.store, "nightly")).events) == whole
 
 

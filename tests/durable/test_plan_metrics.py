@@ -27,8 +27,8 @@ async def metrics(stage: Stage, window: float = 3600.0) -> dict[str, ReadFamily]
     return read(render(await plan_families(stage.store, window)))
 
 
-def of_plan(found: dict[str, ReadFamily], name: str, **labels: str) -> float:
-    return found[f"asterism_plan_{name}"].samples["", (("plan", "nightly"), *labels.items())]
+def of_plan(families: dict[str, ReadFamily], name: str, **labels: str) -> float:
+    return families[f"asterism_plan_{name}"].samples["", (("plan", "nightly"), *labels.items())]
 
 
 async def test_edits_cycles_and_holds_of_a_plan(stage: Stage) -> None:
@@ -37,13 +37,13 @@ async def test_edits_cycles_and_holds_of_a_plan(stage: Stage) -> None:
         return EditBatch((AddTask(task("x")),), "editor") if "x" not in view else None
 
     result = await stage.orchestrator(editor=editor).run(chain("a", "b"))
-    found = await metrics(stage)
-    assert found["asterism_plans"].samples["", (("state", "completed"),)] == 1
-    assert of_plan(found, "edits", answer="accepted") == result.summary.edits_accepted == 1
-    assert of_plan(found, "edits", answer="rejected") == 0
-    assert of_plan(found, "edit_cycles") == result.summary.cycles
-    assert (of_plan(found, "holds"), of_plan(found, "held_tasks")) == (len(result.holds), 0)
-    assert of_plan(found, "hold_seconds") == pytest.approx(result.summary.held) == pytest.approx(10.0)
+    families = await metrics(stage)
+    assert families["asterism_plans"].samples["", (("state", "completed"),)] == 1
+    assert of_plan(families, "edits", answer="accepted") == result.summary.edits_accepted == 1
+    assert of_plan(families, "edits", answer="rejected") == 0
+    assert of_plan(families, "edit_cycles") == result.summary.cycles
+    assert (of_plan(families, "holds"), of_plan(families, "held_tasks")) == (len(result.holds), 0)
+    assert of_plan(families, "hold_seconds") == pytest.approx(result.summary.held) == pytest.approx(10.0)
 
 
 async def test_old_plans_are_counted_and_not_read(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,18 +60,18 @@ async def test_a_damaged_plan_does_not_hide_the_others(stage: Stage) -> None:
     head = await stage.store.register("plan/nightly")
     assert head is not None
     await stage.store.commit([PutRegister("plan/broken", {**head.value, "name": "broken"}, None)])
-    found = await metrics(stage)
-    assert found["asterism_plans"].samples["", (("state", "completed"),)] == 2
-    assert of_plan(found, "edit_cycles") == 0
+    families = await metrics(stage)
+    assert families["asterism_plans"].samples["", (("state", "completed"),)] == 2
+    assert of_plan(families, "edit_cycles") == 0
 
 
 async def test_metrics_lists_and_documents_agree_about_a_plan(stage: Stage) -> None:
     """Also about one whose owner is dead, from its last heartbeat on, and about a cancellation, from the request on."""
 
     async def agreed() -> tuple[str, dict[str, int]]:
-        found = {one.name: one.samples for one in await plan_families(stage.store, 3600.0)}
-        [(state, _)] = found["asterism_plans"].items()
-        tasks = {status: count for (_, status), count in found["asterism_plan_tasks"].items()}
+        families = {family.name: family.samples for family in await plan_families(stage.store, 3600.0)}
+        [(state, _)] = families["asterism_plans"].items()
+        tasks = {status: count for (_, status), count in families["asterism_plan_tasks"].items()}
         [listed] = await list_plans(stage.store, PlanQuery())
         [filtered] = await list_plans(stage.store, PlanQuery(states=frozenset(state)))
         stored = await read_plan(stage.fleet(), "nightly")

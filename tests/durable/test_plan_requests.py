@@ -37,15 +37,15 @@ def adding(*names: str, author: str = "bob") -> EditBatch:
     return EditBatch(tuple(AddTask(task(name)) for name in names), author)
 
 
-async def running(stage: Stage, *names: str, **terms: Any) -> asyncio.Task[Any]:
+async def running(stage: Stage, *names: str, **options: Any) -> asyncio.Task[Any]:
     """A plan whose first task waits at its gate."""
-    job = stage.spawn(stage.orchestrator(**terms).run(chain(*(names or ("a", "b")), call="wait")))
+    job = stage.spawn(stage.orchestrator(**options).run(chain(*(names or ("a", "b")), call="wait")))
     await durable_work.gate("a begun").wait()
     return job
 
 
 async def requests(stage: Stage) -> list[Any]:
-    return [one.value for one in await stage.store.registers(requests_prefix("nightly"))]
+    return [register.value for register in await stage.store.registers(requests_prefix("nightly"))]
 
 
 def edits_by(plan: Any, author: str) -> int:
@@ -87,9 +87,9 @@ async def test_the_owner_applies_an_edit_within_a_second_and_is_named(stage: Sta
 # -- of the process itself ---------------------------------------------------------------------------------------------
 
 
-async def _owner(stage: Stage, **terms: Any) -> Fleet:
+async def _owner(stage: Stage, **options: Any) -> Fleet:
     """The fleet of a process that runs a plan, whose first task waits at its gate."""
-    orchestrator = stage.orchestrator(**terms)
+    orchestrator = stage.orchestrator(**options)
     stage.spawn(orchestrator.run(chain("a", "b", call="wait")))
     await durable_work.gate("a begun").wait()
     return orchestrator.fleet.named("bob")
@@ -159,8 +159,12 @@ async def test_a_running_plan_rejects_an_edit_for_the_same_reasons_as_one_at_res
     await stage.until(lambda: durable_work.gate("a begun").is_set())
     with pytest.raises(EditRejected) as live:
         await edit_plan(stage.fleet(), "nightly", bad)
-    assert [one.rule for one in at_rest.value.violations] == ["duplicate_task", "unknown_task", "cycle"]
-    assert [one.rule for one in live.value.violations] == ["duplicate_task", "unknown_task", "immutable"]  # a runs
+    assert [violation.rule for violation in at_rest.value.violations] == ["duplicate_task", "unknown_task", "cycle"]
+    assert [violation.rule for violation in live.value.violations] == [
+        "duplicate_task",
+        "unknown_task",
+        "immutable",
+    ]  # a runs
     assert await requests(stage) == []
     assert (await stage.load()).plan.version == 0
 
@@ -178,7 +182,7 @@ async def test_edits_of_many_processes_are_all_applied(stage: Stage) -> None:
     answers = await asyncio.gather(
         *(edit_plan(stage.fleet(), "nightly", adding(f"t{number}", author=f"p{number}")) for number in range(8))
     )
-    assert sorted(one.applied.version for one in answers) == list(range(1, 9))
+    assert sorted(answer.applied.version for answer in answers) == list(range(1, 9))
     plan = (await stage.load()).plan
     assert [edits_by(plan, f"p{number}") for number in range(8)] == [1] * 8
 
@@ -285,8 +289,8 @@ async def test_a_request_that_this_version_does_not_know_is_answered(stage: Stag
     key = f"{requests_prefix('nightly')}1"
     await stage.store.commit([PutRegister(key, {"kind": "dance", "at": stage.store.clock()}, None)])
     await asyncio.sleep(2.0)
-    (found,) = await requests(stage)
-    assert found["answer"]["error"] == "'nightly@here' does not know the request 'dance': its version differs"
+    (request,) = await requests(stage)
+    assert request["answer"]["error"] == "'nightly@here' does not know the request 'dance': its version differs"
 
 
 # -- ends, deaths and silence ------------------------------------------------------------------------------------------
@@ -380,8 +384,8 @@ async def test_a_request_whose_process_died_is_applied_once(stage: Stage, monkey
     stage.spawn(stage.orchestrator().run_stored("nightly"))
     await asyncio.sleep(10.0)
     assert edits_by((await stage.load()).plan, "bob") == 1
-    (found,) = await requests(stage)
-    assert found["answer"]["version"] == 1
+    (request,) = await requests(stage)
+    assert request["answer"]["version"] == 1
     await asyncio.sleep(plan_requests.ANSWER_KEPT)
     assert await requests(stage) == []
 
@@ -394,8 +398,8 @@ async def test_an_answer_waits_for_its_process_whatever_the_clock_of_the_store_d
     value = {"kind": "edit", "batch": adding("c").to_json(), "from": "bob", "at": asked_at}
     await stage.store.commit([PutRegister(f"{requests_prefix('nightly')}1", value, None)])
     await asyncio.sleep(plan_requests.ANSWER_KEPT - 60.0)
-    (found,) = await requests(stage)
-    assert found["answer"]["version"] == 1
+    (request,) = await requests(stage)
+    assert request["answer"]["version"] == 1
     await asyncio.sleep(120.0)
     assert await requests(stage) == []
 
@@ -429,7 +433,7 @@ def withdrawing_late(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> list[str]
     commit, withdrawn = stage.store.commit, []
 
     async def late(writes: Sequence[Write]) -> None:
-        for write in (one for one in writes if isinstance(one, PutRegister)):
+        for write in (candidate for candidate in writes if isinstance(candidate, PutRegister)):
             answers = write.key.startswith("request/") and write.value is not None
             if answers and write.expected is not None and not withdrawn:
                 withdrawn.append(write.key)
@@ -495,11 +499,11 @@ async def test_a_pause_is_withdrawn_though_the_owner_answers_at_that_moment(
     register = stage.store.register
 
     async def answered_after_the_look(key: str) -> Any:
-        found = await register(key)
+        pause = await register(key)
         if key == admin.pause_key("nightly"):
             monkeypatch.setattr(stage.store, "register", register)
-            await stage.store.commit([PutRegister(key, {**found.value, "applied_by": "x"}, found.revision)])
-        return found
+            await stage.store.commit([PutRegister(key, {**pause.value, "applied_by": "x"}, pause.revision)])
+        return pause
 
     monkeypatch.setattr(stage.store, "register", answered_after_the_look)
     assert await admin.unpause(stage.fleet(), "nightly")
@@ -512,13 +516,13 @@ async def test_the_owner_explains_what_only_it_knows(stage: Stage) -> None:
     plan.add(task("z"))
     stage.spawn(orchestrator.run(plan))
     await durable_work.gate("a begun").wait()
-    found = await ask_why(stage.fleet(), "nightly", "z")
-    assert found is not None
-    assert [one.kind for one in found.holders] == ["concurrency"]
+    explanation = await ask_why(stage.fleet(), "nightly", "z")
+    assert explanation is not None
+    assert [holder.kind for holder in explanation.holders] == ["concurrency"]
     orchestrator.pause("nightly")
-    found = await ask_why(stage.fleet(), "nightly", "z")
-    assert found is not None
-    assert [one.kind for one in found.holders] == ["pause"]
+    explanation = await ask_why(stage.fleet(), "nightly", "z")
+    assert explanation is not None
+    assert [holder.kind for holder in explanation.holders] == ["pause"]
     assert await ask_why(stage.fleet(), "nightly", "no-such-task") is None
     assert await requests(stage) == []
 
@@ -545,9 +549,9 @@ async def test_edits_are_undone_newest_first(stage: Stage, live: bool) -> None:
     assert first.applied.batch.undoes == 2
     assert set((await stage.load()).plan.nodes) == {"a", "b", "c"}
     await undo_edit(fleet, "nightly")
-    found = await stage.load()
-    assert (set(found.plan.nodes), found.plan.version) == ({"a", "b"}, 4)
-    reasons = [entry.why for entry in found.plan.story(None) if entry.what == "edited"]
+    stored = await stage.load()
+    assert (set(stored.plan.nodes), stored.plan.version) == ({"a", "b"}, 4)
+    reasons = [entry.why for entry in stored.plan.story(None) if entry.what == "edited"]
     assert "version 3 by ann: undo version 2: a mistake" in reasons[2]
     with pytest.raises(EditRejected, match="there is no edit that can be undone"):
         await undo_edit(fleet, "nightly")

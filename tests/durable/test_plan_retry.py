@@ -96,7 +96,7 @@ async def test_of_two_retries_one_succeeds(stage: Stage) -> None:
     await failed(stage)
     both = [reopen_plan(stage.fleet(), "nightly", batch=MEND) for _ in range(2)]
     outcomes = await asyncio.gather(*both, return_exceptions=True)
-    refused = [one for one in outcomes if isinstance(one, PlanError)]
+    refused = [outcome for outcome in outcomes if isinstance(outcome, PlanError)]
     assert len(refused) == 1
     assert str(refused[0]) == "plan 'nightly' has not ended; resume it with: asterism resume nightly"
     stored = await stage.load()
@@ -297,7 +297,7 @@ async def test_edits_of_a_retry_obey_the_rules_of_the_plan(
         return
     with pytest.raises(EditRejected) as rejected:
         await reopen_plan(stage.fleet(), "nightly", batch=batch, editor=editor)
-    assert [one.rule for one in rejected.value.violations] == [rule]
+    assert [violation.rule for violation in rejected.value.violations] == [rule]
     assert await read_head(stage.store, "nightly") == before, "nothing runs again"
     assert (await reopen_plan(stage.fleet(), "nightly", editor=editor)).tasks == ("b",)
 
@@ -317,5 +317,5 @@ async def test_an_edit_that_needs_approval_does_not_wait_for_a_plan_that_has_end
         EditRejected, match=r"has ended .*needs approval .*retry the plan, and then edit it"
     ) as rejected:
         await edit_plan(stage.fleet(), "nightly", EditBatch((edits.AddTask(task("d")),)), dry_run=dry_run)
-    assert [one.rule for one in rejected.value.violations] == ["ended"]
+    assert [violation.rule for violation in rejected.value.violations] == ["ended"]
     assert await list_approvals(stage.store, "nightly") == []

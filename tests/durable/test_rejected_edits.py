@@ -24,9 +24,9 @@ pytestmark = pytest.mark.virtual_time
 BAD = EditBatch((RemoveTask("x"),), "bob", "tidy up")
 
 
-async def rejected(stage: Stage, batch: EditBatch = BAD, **terms: Any) -> None:
+async def rejected(stage: Stage, batch: EditBatch = BAD, **options: Any) -> None:
     with pytest.raises(EditRejected):
-        await edit_plan(stage.fleet(), "nightly", batch, **terms)
+        await edit_plan(stage.fleet(), "nightly", batch, **options)
 
 
 async def test_one_of_a_plan_at_rest(stage: Stage) -> None:
@@ -34,12 +34,12 @@ async def test_one_of_a_plan_at_rest(stage: Stage) -> None:
     await rejected(stage, dry_run=True)
     assert await rejected_edits(stage.store, "nightly") == []
     await rejected(stage)
-    (one,) = await rejected_edits(stage.store, "nightly")
-    assert (one.version, one.author, one.reason, one.edits) == (
+    (edit,) = await rejected_edits(stage.store, "nightly")
+    assert (edit.version, edit.author, edit.reason, edit.edits) == (
         *(0, "bob", "tidy up"),
         [{"op": "remove_task", "task_id": "x"}],
     )
-    assert [violation["rule"] for violation in one.violations] == ["unknown_task"]
+    assert [violation["rule"] for violation in edit.violations] == ["unknown_task"]
 
 
 async def test_those_of_requests_and_editors_of_a_running_plan(stage: Stage) -> None:
@@ -65,7 +65,7 @@ async def test_only_the_newest_are_kept(stage: Stage, monkeypatch: pytest.Monkey
     await insert_plan(stage.store, chain("a"))
     for number in range(7):
         await rejected(stage, EditBatch((RemoveTask(f"x{number}"),), "bob"))
-    assert [one.edits[0]["task_id"] for one in await rejected_edits(stage.store, "nightly") if one.edits] == [
+    assert [edit.edits[0]["task_id"] for edit in await rejected_edits(stage.store, "nightly") if edit.edits] == [
         *("x4", "x5", "x6")
     ]
 
@@ -74,7 +74,7 @@ async def test_those_that_come_at_once_are_all_recorded(stage: Stage) -> None:
     await insert_plan(stage.store, chain("a"))
     why = EditRejected([])
     await asyncio.gather(*(record_rejection(stage.store, "nightly", 0, BAD, why) for _ in range(5)))
-    assert [one.number for one in await rejected_edits(stage.store, "nightly")] == [1, 2, 3, 4, 5]
+    assert [edit.number for edit in await rejected_edits(stage.store, "nightly")] == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize(
@@ -89,8 +89,8 @@ async def test_those_that_come_at_once_are_all_recorded(stage: Stage) -> None:
 async def test_edits_that_cannot_be_kept_are_left_out(stage: Stage, batch: EditBatch) -> None:
     await insert_plan(stage.store, chain("a"))
     await record_rejection(stage.store, "nightly", 0, batch, EditRejected([]))
-    (one,) = await rejected_edits(stage.store, "nightly")
-    assert one.edits is None
+    (edit,) = await rejected_edits(stage.store, "nightly")
+    assert edit.edits is None
 
 
 async def test_a_store_that_cannot_be_written_changes_nothing_for_the_author(
@@ -111,9 +111,9 @@ async def test_those_of_an_earlier_plan_of_that_name_are_not_shown(stage: Stage)
     await insert_plan(stage.store, chain("a"))
     await asyncio.sleep(5.0)
     await rejected(stage)
-    found = await stage.store.register("plan/nightly")
-    assert found is not None
-    await retention._remove_plan(stage.store, found)
+    head = await stage.store.register("plan/nightly")
+    assert head is not None
+    await retention._remove_plan(stage.store, head)
     assert await stage.store.registers("rejected/") == []
     await record_rejection(stage.store, "nightly", 0, BAD, EditRejected([]))  # by a process that is late
     await asyncio.sleep(5.0)

@@ -154,16 +154,16 @@ async def test_a_reload_releases_the_slots_of_tasks_that_never_began(stage: Stag
 async def test_a_run_whose_end_is_being_written_is_not_outdated(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """The plan is ahead of the store while the end of a run is being committed."""
     find, commit = stage.store.find, stage.store.commit
-    found, ended = asyncio.Event(), asyncio.Event()
+    looked, ended = asyncio.Event(), asyncio.Event()
 
     async def slowly_found(query: Query) -> Any:
-        if query.statuses is None or RunStatus.COMPLETED in query.statuses or found.is_set():
+        if query.statuses is None or RunStatus.COMPLETED in query.statuses or looked.is_set():
             return await find(query)
         if query.workflow != "plan:nightly":
             return await find(query)
         await durable_work.gate("a begun").wait()
         answer = await find(query)
-        found.set()
+        looked.set()
         await ended.wait()
         return answer
 
@@ -176,7 +176,7 @@ async def test_a_run_whose_end_is_being_written_is_not_outdated(stage: Stage, mo
     monkeypatch.setattr(stage.store, "find", slowly_found)
     monkeypatch.setattr(stage.store, "commit", slow)
     running = asyncio.ensure_future(stage.orchestrator().run(chain("a", "b", call="wait")))
-    await found.wait()
+    await looked.wait()
     durable_work.gate("b").set()
     durable_work.gate("a").set()
     assert (await running).state is ConstellationState.COMPLETED
@@ -258,9 +258,9 @@ async def test_runs_of_a_peer_plan_of_the_same_name_are_not_cancelled(stage: Sta
     await stage.store.start_feed()
     await stage.store.commit([PutCopy(theirs, None, "their store")])
     await stage.store.commit([PutRegister("plan/nightly", None, (await stage.store.register("plan/nightly")).revision)])
-    for one in await stage.store.registers("journal/nightly/"):
-        await stage.store.commit([PutRegister(one.key, None, one.revision)])
+    for record in await stage.store.registers("journal/nightly/"):
+        await stage.store.commit([PutRegister(record.key, None, record.revision)])
     assert (await stage.orchestrator().run(chain("b"))).state is ConstellationState.COMPLETED
-    found = await stage.store.run("theirs")
-    assert found is not None
-    assert not found.ended
+    run = await stage.store.run("theirs")
+    assert run is not None
+    assert not run.ended

@@ -37,7 +37,7 @@ async def queued(stage: Stage, backlog: int = 0) -> asyncio.Task[Any]:
 
 
 async def run_of(stage: Stage, name: str) -> Run:
-    [run] = [one for one in await stage.store.find(Query()) if f"/{name}/" in str(one.key)]
+    [run] = [candidate for candidate in await stage.store.find(Query()) if f"/{name}/" in str(candidate.key)]
     return run
 
 
@@ -62,8 +62,10 @@ async def test_a_queued_run_becomes_urgent_in_the_commit_of_the_edit(
         "prioritised",
         "from 1 to 4: by the tasks that wait for it",
     )
-    [writes] = [some for some in commits if any(isinstance(one, PutRun) and one.run.id == run.id for one in some)]
-    steps = [one.value["steps"] for one in writes if isinstance(one, PutRegister) and one.key.startswith("journal/")]
+    [writes] = [some for some in commits if any(isinstance(write, PutRun) and write.run.id == run.id for write in some)]
+    steps = [
+        write.value["steps"] for write in writes if isinstance(write, PutRegister) and write.key.startswith("journal/")
+    ]
     assert [step[0] for step in steps[0]] == ["edit"]
     await edit_plan(stage.fleet(), "nightly", EditBatch((CancelTask("urgent"),)))
     assert (await run_of(stage, "low")).priority == Priority.LOW
@@ -111,12 +113,12 @@ async def test_a_run_that_another_process_changes_meanwhile_only_makes_the_commi
 
     async def disturbed(self: JournalWriter, urged: Any, writes: Any) -> Any:
         nonlocal tries
-        found = await prioritised(self, urged, writes)
+        priority_writes = await prioritised(self, urged, writes)
         tries += 1
         if tries == 1:  # another process writes the run between the look and the commit
             run = await run_of(stage, "low")
             await stage.store.commit([PutRun(run.changed(revision=run.revision + 1), run.revision)])
-        return found
+        return priority_writes
 
     monkeypatch.setattr(JournalWriter, "_prioritised", disturbed)
     answer = await edit_plan(stage.fleet(), "nightly", URGENT)

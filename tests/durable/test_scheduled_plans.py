@@ -27,9 +27,9 @@ from tests.durable.durable_work import DONE
 pytestmark = pytest.mark.virtual_time
 
 
-async def added(stage: Stage, plan: Constellation | None = None, **terms: Any) -> Schedule:
-    terms = {"every": 60, "plan_text": "asterism: 1\n", **terms}
-    return await stage.fleet().schedules.add("nightly", plan=plan or chain("a", "b"), **terms)
+async def added(stage: Stage, plan: Constellation | None = None, **options: Any) -> Schedule:
+    options = {"every": 60, "plan_text": "asterism: 1\n", **options}
+    return await stage.fleet().schedules.add("nightly", plan=plan or chain("a", "b"), **options)
 
 
 def runner(stage: Stage, host: str = "here") -> PlanRunner:
@@ -54,13 +54,13 @@ async def outcomes(stage: Stage) -> list[str]:
 
 async def until_ended(stage: Stage, number: int) -> dict[str, str]:
     """Wait until so many plans are completed."""
-    found = {}
+    plan_states = {}
     for _ in range(3000):
-        found = await states(stage)
-        if list(found.values()).count("completed") >= number:
-            return found
+        plan_states = await states(stage)
+        if list(plan_states.values()).count("completed") >= number:
+            return plan_states
         await asyncio.sleep(1.0)
-    raise AssertionError(f"they never ended: {found}")
+    raise AssertionError(f"they never ended: {plan_states}")
 
 
 async def test_a_tick_stores_a_plan_that_a_runner_runs(stage: Stage) -> None:
@@ -119,8 +119,8 @@ async def test_a_tick_replaces_the_earlier_plan(stage: Stage) -> None:
     job.cancel()
     await stage.device("desk", monitor_every=None)
     stage.spawn(runner(stage).run())
-    found = await until_ended(stage, 1)
-    assert found == {"nightly-19700112T134740Z": "cancelled", "nightly-19700112T134840Z": "completed"}
+    plan_states = await until_ended(stage, 1)
+    assert plan_states == {"nightly-19700112T134740Z": "cancelled", "nightly-19700112T134840Z": "completed"}
     assert DONE == {"a": 1, "b": 1}
 
 
@@ -258,6 +258,6 @@ async def test_a_device_with_the_name_of_the_process_of_a_plan_is_reported_once(
     stage.spawn(runner(stage).run())
     await asyncio.sleep(60.0)
     assert list((await states(stage)).values()) == ["created"]
-    [warning] = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    [warning] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert warning.startswith(f"plan {name} cannot be run, and no process runs it: ")
     assert f"{name}@here" in warning

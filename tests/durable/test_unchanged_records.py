@@ -38,11 +38,11 @@ def files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unchanged_tasks, "call_in_thread", unchanged)
 
 
-async def skipped(orchestrator: DurableOrchestrator, name: str, **terms: Any) -> bool:
+async def skipped(orchestrator: DurableOrchestrator, name: str, **options: Any) -> bool:
     """Whether a plan with one task is completed with a recorded result."""
     plan = Constellation(name)
     plan.source = "nightly"
-    plan.add(task("make", skip_if_unchanged=FILES, **terms))
+    plan.add(task("make", skip_if_unchanged=FILES, **options))
     result = await orchestrator.run(plan)
     assert result.state == "completed"
     return any(entry.what == "unchanged" for entry in result.plan.story("make"))

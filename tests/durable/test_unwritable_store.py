@@ -41,10 +41,10 @@ class Rights:
                 connection.execute("PRAGMA query_only = 1")
 
         def noted(link: FileConnection, error: Exception) -> StoreError:
-            found = fault(link, error)
-            if isinstance(found, StoreUnwritable | StoreReadOnly):
+            mapped = fault(link, error)
+            if isinstance(mapped, StoreUnwritable | StoreReadOnly):
                 self._refused()
-            return found
+            return mapped
 
         monkeypatch.setattr(FileConnection, "_prepare", prepared)
         monkeypatch.setattr(FileConnection, "fault", noted)

@@ -72,8 +72,8 @@ class Line:
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._store, name)
 
-        async def ask(*args: Any, **terms: Any) -> Any:
-            return await self._ask(name, lambda: method(*args, **terms))
+        async def ask(*args: Any, **options: Any) -> Any:
+            return await self._ask(name, lambda: method(*args, **options))
 
         return ask
 
@@ -142,10 +142,10 @@ class Hands:
     def objection(self, workflow: Workflow) -> str | None:
         return self.will_not
 
-    def check(self, workflow: Workflow, given: Any) -> str | None:
+    def check(self, workflow: Workflow, run_input: Any) -> str | None:
         return self.will_not or self.refuses
 
-    def judges_each(self, workflow: Workflow, given: Any) -> bool:
+    def judges_each(self, workflow: Workflow, run_input: Any) -> bool:
         return True
 
     def allow(self, run_id: str, seconds: float) -> None:
@@ -213,11 +213,11 @@ class DeviceHost:
 class Device:
     """An agent with all that belongs to it."""
 
-    def __init__(self, stage: Stage, name: str, *, host: str | None = None, rate: float = 1.0, **terms: Any) -> None:
+    def __init__(self, stage: Stage, name: str, *, host: str | None = None, rate: float = 1.0, **options: Any) -> None:
         key = stage.keys.get(name)
         self.line = Line(stage.store) if key is None else GatewayLine(stage)
         self.hands, self.presence = Hands(), DeviceHost(host or name)
-        self.clock = Clock(rate, skew=terms.pop("skew", 0.0))
+        self.clock = Clock(rate, skew=options.pop("skew", 0.0))
         self.fleet = Fleet(self.line, by=name, clock=self.clock, chance=random.Random(f"{name} {host}"))
         defaults: dict[str, Any] = {"measure": dict, "monitor_every": None, "grace": 1.0}
         place: Fleet | GatewayAccess = self.fleet
@@ -226,7 +226,7 @@ class Device:
             outbox = stage.outboxes.setdefault(name, MemoryOutbox())
             own: dict[str, Any] = {"clock": self.clock, "chance": self.fleet.chance, "wall": stage.store.clock}
             place = GatewayAccess(self.line, key, outbox, **own)
-        self.agent = DeviceAgent(place, name, executor=self.hands, host=self.presence, **{**defaults, **terms})
+        self.agent = DeviceAgent(place, name, executor=self.hands, host=self.presence, **{**defaults, **options})
         self.task: asyncio.Task[None] = asyncio.create_task(self.agent.run())
 
     @property
@@ -269,14 +269,14 @@ class Stage:
         self._fleets += 1  # so that no two draw the same id
         return Fleet(store or self.store, by=by, clock=Clock(), chance=random.Random(self._fleets))
 
-    def monitor(self, name: str = "hub", line: Line | None = None, **terms: Any) -> Monitor:
-        return Monitor(self.fleet(name, line), name, **terms)
+    def monitor(self, name: str = "hub", line: Line | None = None, **options: Any) -> Monitor:
+        return Monitor(self.fleet(name, line), name, **options)
 
-    async def device(self, name: str, **terms: Any) -> Device:
+    async def device(self, name: str, **options: Any) -> Device:
         """One that has joined."""
-        if self.through == "gateway" and terms.get("monitor_every") is None and name not in self.keys:
+        if self.through == "gateway" and options.get("monitor_every") is None and name not in self.keys:
             await self.enrol(name)
-        device = Device(self, name, **terms)
+        device = Device(self, name, **options)
         self.devices.append(device)
         joined = asyncio.create_task(device.agent.joined.wait())
         await asyncio.wait([joined, device.task], return_when=asyncio.FIRST_COMPLETED)

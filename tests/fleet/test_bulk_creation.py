@@ -78,7 +78,7 @@ async def test_an_input_that_cannot_be_used_is_named_and_its_batch_is_not_writte
 
 
 @pytest.mark.parametrize(
-    ("given", "terms", "why"),
+    ("run_input", "options", "why"),
     [
         ([1], {}, r"must be an object of named values, not \[1\]"),
         ({"number": 1}, {"label": "{file}"}, "no such field: it has number"),
@@ -87,9 +87,11 @@ async def test_an_input_that_cannot_be_used_is_named_and_its_batch_is_not_writte
         ({"file": "plan:x"}, {"key": "{file}"}, "are reserved for plans"),
     ],
 )
-async def test_what_is_wrong_with_an_input_is_said(stage: Stage, given: Any, terms: dict[str, str], why: str) -> None:
+async def test_what_is_wrong_with_an_input_is_said(
+    stage: Stage, run_input: Any, options: dict[str, str], why: str
+) -> None:
     with pytest.raises(InvalidInput, match=why):
-        await stage.person.create_many(WORK, [given], **terms)
+        await stage.person.create_many(WORK, [run_input], **options)
     assert await stage.store.find(Query()) == []
 
 
@@ -279,8 +281,8 @@ async def test_a_lost_answer_to_the_commit_of_progress_is_no_other_process(stage
     for batch in (1, 2):  # the second time all keys are taken
         progress = await read_progress(stage.store, "mine")
         line.loses["commit"] = 1
-        found = await creation.add(numbered(3), progress.advance(3 * batch, 3, "", 1.0))
-        assert found.created == (3 if key is None or batch == 1 else 0)
+        written = await creation.add(numbered(3), progress.advance(3 * batch, 3, "", 1.0))
+        assert written.created == (3 if key is None or batch == 1 else 0)
 
 
 async def test_what_was_interrupted_long_ago_is_forgotten(stage: Stage) -> None:

@@ -106,7 +106,7 @@ async def test_a_backlog_is_claimed_in_advance_and_worked_on_by_priority(stage: 
     kitchen = await stage.device("kitchen", slots=1, backlog=3)
     first = await stage.person.create(WORK)
     await stage.at_work(kitchen, first)
-    low, high, middle = [await stage.person.create(WORK, priority=one) for one in (1, 9, 5)]
+    low, high, middle = [await stage.person.create(WORK, priority=priority) for priority in (1, 9, 5)]
     for run in (low, high, middle):
         assert (await stage.reaches(run, "claimed")).device == "kitchen"
     for run in (first, high, middle, low):
@@ -123,9 +123,9 @@ async def test_a_run_that_waits_in_vain_for_a_slot_is_handed_back_without_loss(s
     waits = await stage.person.create(replace(WORK, name="waits", losses=0))
     await stage.reaches(waits, "claimed")
     await asyncio.sleep(1000.0)
-    found = await stage.read(waits)
-    assert (found.status, found.losses, len(found.previous)) == ("reassigning", 0, 1)
-    assert found.previous[0][4:6] == ("released", "no slot became free in time")
+    stored = await stage.read(waits)
+    assert (stored.status, stored.losses, len(stored.previous)) == ("reassigning", 0, 1)
+    assert stored.previous[0][4:6] == ("released", "no slot became free in time")
     attic = await stage.device("attic")
     await stage.at_work(attic, waits)
     kitchen.hands.finish(first)
@@ -140,14 +140,14 @@ async def test_more_urgent_work_stops_an_execution_that_may_be_stopped(stage: St
     urgent = await stage.person.create(URGENT)
     await stage.at_work(kitchen, urgent)
     assert [run for run, _, _ in kitchen.hands.stopped] == [gentle.id]
-    found = await stage.read(gentle)
-    assert (found.previous[0].reason, found.progress, found.failures, found.losses) == (
+    stored = await stage.read(gentle)
+    assert (stored.previous[0].reason, stored.progress, stored.failures, stored.losses) == (
         "preempted",
         Progress(3, 10),
         0,
         0,
     )
-    assert found.previous[0].detail == f"by run {urgent.id} (urgent, priority {urgent.priority})"
+    assert stored.previous[0].detail == f"by run {urgent.id} (urgent, priority {urgent.priority})"
     kitchen.hands.finish(urgent)
     await stage.at_work(kitchen, gentle)
     assert kitchen.hands.works[gentle.id].run.progress == Progress(3, 10)
@@ -185,9 +185,9 @@ async def test_a_decline_by_device_policy_carries_no_penalty(stage: Stage) -> No
     kitchen = await stage.device("kitchen")
     kitchen.hands.will_not = "the policy does not allow it"
     run = await stage.person.create(WORK)
-    found = await stage.reaches(run, "reassigning")
-    assert found.declined == {"kitchen": "the policy does not allow it"}
-    assert (found.failures, found.losses, found.previous[0].reason) == (0, 0, "declined")
+    stored = await stage.reaches(run, "reassigning")
+    assert stored.declined == {"kitchen": "the policy does not allow it"}
+    assert (stored.failures, stored.losses, stored.previous[0].reason) == (0, 0, "declined")
     attic = await stage.device("attic")
     await stage.at_work(attic, run)
 
@@ -223,8 +223,8 @@ async def test_an_objection_just_before_the_start_is_a_decline(stage: Stage, err
     run = await stage.person.create(WORK, {"large": "x" * 100_000})
     await stage.at_work(kitchen, run)
     kitchen.hands.fail(run, error)
-    found = await stage.reaches(run, "reassigning")
-    assert (found.declined, found.avoid, found.failures) == ({"kitchen": str(error)}, ("kitchen",), 0)
+    stored = await stage.reaches(run, "reassigning")
+    assert (stored.declined, stored.avoid, stored.failures) == ({"kitchen": str(error)}, ("kitchen",), 0)
     await asyncio.sleep(120.0)
     assert len(kitchen.hands.begun) == 1, "it does not come back to the same device at once"
 
@@ -247,8 +247,8 @@ async def test_a_full_device_declines_and_is_asked_again(stage: Stage) -> None:
     placer._used["kitchen"] = 0  # the hub does not know yet that it has become busy
     run = await hub.create(WORK)
     assert run.status == "assigned"
-    found = await stage.reaches(run, "reassigning")
-    assert (found.previous[0].detail, found.avoid) == ("it is full", ())
+    stored = await stage.reaches(run, "reassigning")
+    assert (stored.previous[0].detail, stored.avoid) == ("it is full", ())
     kitchen.hands.finish(mine)
     await stage.at_work(kitchen, run)
 

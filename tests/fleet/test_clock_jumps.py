@@ -43,8 +43,8 @@ async def test_a_device_that_is_heard_of_keeps_its_work_when_the_clock_jumps(sta
     await watch(monitor, 600.0)
     assert kitchen.hands.stopped == []
     kitchen.hands.finish(run)
-    found = await stage.end_of(run)
-    assert (found.status, found.epoch, found.losses) == ("completed", 1, 0)
+    stored = await stage.end_of(run)
+    assert (stored.status, stored.epoch, stored.losses) == ("completed", 1, 0)
     words = "jumped ahead by 3600 s: nothing runs out for 90 s" if jump > 0 else "was set back by 3600 s"
     assert await clock_notices(stage) == [f"the store's clock {words}"]
 
@@ -60,9 +60,9 @@ async def test_runs_of_a_dead_device_are_reassigned_in_time_when_the_clock_jumps
     stage.jump = jump
     crashed = stage.now()
     watching = asyncio.create_task(watch(monitor, 2 * HOUR))
-    found = await stage.reaches(run, "reassigning")
+    stored = await stage.reaches(run, "reassigning")
     watching.cancel()
-    assert (found.losses, found.previous[0].reason) == (1, "timeout")
+    assert (stored.losses, stored.previous[0].reason) == (1, "timeout")
     patience = WORK.heartbeat_timeout + (
         90.0 if jump > 0 else 0.0
     )  # after a jump ahead all get a chance to be heard of

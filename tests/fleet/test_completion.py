@@ -15,9 +15,9 @@ from tests.fleet.fleet_scenes import WORK, Device, Stage
 pytestmark = pytest.mark.virtual_time
 
 
-async def at_work(stage: Stage, number: int, **terms: object) -> tuple[Device, list[Run]]:
+async def at_work(stage: Stage, number: int, **options: object) -> tuple[Device, list[Run]]:
     """A device that works on so many runs."""
-    device = await stage.device("kitchen", slots=number, **terms)
+    device = await stage.device("kitchen", slots=number, **options)
     runs = [await stage.person.create(WORK) for _ in range(number)]
     for run in runs:
         await stage.at_work(device, run)

@@ -78,9 +78,9 @@ async def test_bursts_of_two_processes_never_exceed_the_slots_of_a_device(stage:
     """Both may assign a run to the last free slot: the device starts one, and declines the other at once. It waits
     for a slot of any device, and nothing of it is counted."""
     hands, ended = await burst_of_two_processes(stage)
-    assert [one.most for one in hands] == [2] * 4
+    assert [hand.most for hand in hands] == [2] * 4
     assert [run.status for run in ended] == ["completed"] * 60
-    before = [(one.reason, one.detail) for run in ended for one in run.previous]
+    before = [(assignment.reason, assignment.detail) for run in ended for assignment in run.previous]
     assert before == [("declined", "it is full")] * 8, "each slot was given twice, and started one run"
     assert {(run.failures, run.losses, run.rounds) for run in ended} == {(0, 0, 0)}
 
@@ -90,7 +90,7 @@ async def test_without_the_places_that_a_device_keeps_a_burst_exceeds_its_slots(
 ) -> None:
     monkeypatch.setattr(Worker, "reserve", lambda self, run_id, *, starts: True)
     hands, _ = await burst_of_two_processes(stage)
-    assert max(one.most for one in hands) > 2
+    assert max(hand.most for hand in hands) > 2
 
 
 async def test_a_slot_is_kept_for_a_run_while_it_is_written_and_the_devices_are_read_again(

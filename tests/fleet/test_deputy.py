@@ -69,17 +69,17 @@ async def test_without_a_deputy_they_wait_for_the_lease_and_another_timeout(
 
 
 def roles(devices: list[Device]) -> list[tuple[bool, bool]]:
-    return [(one.agent._coordinator.elected, one.agent._coordinator.deputy.elected) for one in devices]
+    return [(device.agent._coordinator.elected, device.agent._coordinator.deputy.elected) for device in devices]
 
 
 async def test_there_is_one_coordinator_and_one_deputy_and_each_has_one_role(stage: Stage) -> None:
     devices = [await stage.device(name, monitor_every=EVERY) for name in ("a", "b", "c")]
     await asyncio.sleep(60.0)
     assert sorted(roles(devices)) == [(False, False), (False, True), (True, False)]
-    chief = next(one for one in devices if one.agent._coordinator.elected)
+    chief = next(device for device in devices if device.agent._coordinator.elected)
     await chief.crash()
     await asyncio.sleep(60.0)
-    left = [one for one in devices if one is not chief]
+    left = [device for device in devices if device is not chief]
     assert sorted(roles(left)) == [(False, True), (True, False)]
 
 
@@ -137,14 +137,14 @@ async def test_the_lease_is_a_setting_of_the_fleet_and_three_passes_at_least(sta
     await stage.person.configure(lease=60.0)
     await stage.device("hub", monitor_every=EVERY)
     await asyncio.sleep(1.0)
-    found = await stage.store.register("coordinator")
-    assert found is not None
-    assert found.value["lease"] == 60.0
+    register = await stage.store.register("coordinator")
+    assert register is not None
+    assert register.value["lease"] == 60.0
     await stage.person.configure(lease=1.0)
     await asyncio.sleep(20.0)
-    found = await stage.store.register("coordinator")
-    assert found is not None
-    assert found.value["lease"] == 3 * EVERY
+    register = await stage.store.register("coordinator")
+    assert register is not None
+    assert register.value["lease"] == 3 * EVERY
 
 
 DAMAGED = [

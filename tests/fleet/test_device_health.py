@@ -44,8 +44,8 @@ class SickHands(Hands):
             raise self.error
 
 
-async def device(stage: Stage, name: str, error: Exception | None, **terms: object) -> tuple[Device, SickHands]:
-    joined = await stage.device(name, **terms)
+async def device(stage: Stage, name: str, error: Exception | None, **options: object) -> tuple[Device, SickHands]:
+    joined = await stage.device(name, **options)
     hands = SickHands(error)
     joined.hands = joined.agent._executor = joined.agent.worker.executor = hands
     return joined, hands
@@ -76,16 +76,16 @@ async def beside_a_healthy_one(stage: Stage) -> tuple[list[Run], int]:
     watching = await watched(stage)
     _, sick = await device(stage, "sick", DeviceTrouble(FULL), slots=2)
     await device(stage, "well", None)
-    found = await ends(stage, [await stage.person.create(BUILD) for _ in range(40)])
+    runs = await ends(stage, [await stage.person.create(BUILD) for _ in range(40)])
     watching.cancel()
-    return found, sick.tried
+    return runs, sick.tried
 
 
 async def test_a_sick_device_beside_a_healthy_one_fails_nothing_and_loses_little(stage: Stage) -> None:
-    found, tried = await beside_a_healthy_one(stage)
-    assert {(run.status, run.device, run.failures) for run in found} == {("completed", "well", 0)}
-    lost = [one for run in found for one in run.previous if one.reason == "timeout"]
-    assert {one.detail for one in lost} == {f"sick: {FULL}"}
+    runs, tried = await beside_a_healthy_one(stage)
+    assert {(run.status, run.device, run.failures) for run in runs} == {("completed", "well", 0)}
+    lost = [assignment for run in runs for assignment in run.previous if assignment.reason == "timeout"]
+    assert {assignment.detail for assignment in lost} == {f"sick: {FULL}"}
     assert len(lost) == tried <= 6
 
 
@@ -123,8 +123,8 @@ async def test_it_tries_again_from_time_to_time_and_goes_on_when_that_succeeds(s
     await asyncio.sleep(20.0 + 40.0 + 80.0)
     assert (hands.tried, hands.probed) == (before, 3), "no run is put at risk before it can do its own part"
     hands.error = None
-    found = await ends(stage, runs)
-    assert {run.status for run in found} == {"completed"}
+    ended = await ends(stage, runs)
+    assert {run.status for run in ended} == {"completed"}
     assert stage.now() - now < 600.0
     assert (await stage.person.devices())[0].suspended is None
     assert [notice.message for notice in await stage.notices("resumed")] == ["sick takes work again"]
@@ -151,8 +151,8 @@ async def test_runs_in_the_backlog_are_handed_back_at_once(stage: Stage) -> None
     hands.error = DeviceTrouble(FULL)
     await stage.until(lambda: sick.agent.health.suspended is not None)
     await stage.until(lambda: not len(sick.agent.worker))
-    found = [await stage.read(run) for run in runs]
-    handed = [run for run in found if run.previous and run.previous[-1].reason == "released"]
+    stored = [await stage.read(run) for run in runs]
+    handed = [run for run in stored if run.previous and run.previous[-1].reason == "released"]
     assert len(handed) == 6 - 1 - hands.tried + 1
     assert all(run.losses == 0 for run in handed)
 
@@ -161,8 +161,8 @@ async def test_work_that_fails_on_every_device_stops_no_device(stage: Stage) -> 
     flow = await stage.person.workflows.add(replace(BUILD, retries=2))
     watching = await watched(stage)
     fleet = [await device(stage, name, ValueError("out of paper")) for name in ("kitchen", "attic")]
-    found = await ends(stage, [await stage.person.create(flow) for _ in range(20)])
-    assert {run.status for run in found} == {"failed"}
+    ended = await ends(stage, [await stage.person.create(flow) for _ in range(20)])
+    assert {run.status for run in ended} == {"failed"}
     assert all(hands.tried > circuit_breaker.MAX_QUICK_FAILURES for _, hands in fleet)
     assert [joined.agent.health.suspended for joined, _ in fleet] == [None, None]
     watching.cancel()
@@ -173,8 +173,8 @@ async def test_a_device_that_fails_where_another_completes_stops_taking_work(sta
     watching = await watched(stage)
     sick, hands = await device(stage, "sick", ValueError("no such library"))
     await device(stage, "well", None)
-    found = await ends(stage, [await stage.person.create(flow) for _ in range(40)])
-    assert {run.status for run in found} == {"completed"}
+    ended = await ends(stage, [await stage.person.create(flow) for _ in range(40)])
+    assert {run.status for run in ended} == {"completed"}
     assert sick.agent.health.suspended is not None
     assert "while well completed 'work'" in sick.agent.health.suspended
     assert hands.tried <= 12
@@ -204,8 +204,8 @@ async def test_a_command_that_the_guard_ended_is_lost_and_is_no_late_result(stag
     run = await stage.person.create(WORK)
     await stage.at_work(kitchen, run)
     kitchen.hands.fail(run, LeaseExpired())
-    found = await stage.reaches(run, "reassigning")
-    assert (found.failures, found.losses, found.previous[0].reason) == (0, 1, "timeout")
+    stored = await stage.reaches(run, "reassigning")
+    assert (stored.failures, stored.losses, stored.previous[0].reason) == (0, 1, "timeout")
     assert await stage.notices("late") == []
     assert kitchen.agent.health.suspended is None
 
@@ -213,9 +213,9 @@ async def test_a_command_that_the_guard_ended_is_lost_and_is_no_late_result(stag
 # -- beside others -----------------------------------------------------------------------------------------------------
 
 
-async def stopped(stage: Stage, **terms: object) -> tuple[Device, SickHands]:
+async def stopped(stage: Stage, **options: object) -> tuple[Device, SickHands]:
     """A device that has stopped taking work, with nothing left to do."""
-    sick, hands = await device(stage, "sick", DeviceTrouble(FULL), slots=1, **terms)
+    sick, hands = await device(stage, "sick", DeviceTrouble(FULL), slots=1, **options)
     run = await stage.person.create(BUILD, device="sick")
     await stage.until(lambda: hands.tried >= 3)
     await asyncio.sleep(2.0)

@@ -26,13 +26,13 @@ def everything_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 def log_lines(caplog: pytest.LogCaptureFixture, *begins: str) -> list[tuple[str, str]]:
     """Level and words of every line that begins so."""
-    found = [(record.levelname, record.getMessage()) for record in caplog.records if record.name == LOGGER]
-    return [(level, words) for level, words in found if words.startswith(begins)]
+    records = [(record.levelname, record.getMessage()) for record in caplog.records if record.name == LOGGER]
+    return [(level, words) for level, words in records if words.startswith(begins)]
 
 
 def ages(lines: list[tuple[str, str]]) -> list[int]:
     """How long it has lasted, in those lines that say it."""
-    return [int(found[1]) for _, words in lines if (found := re.search(r", (?:for|after) ([0-9]+) s", words))]
+    return [int(match[1]) for _, words in lines if (match := re.search(r", (?:for|after) ([0-9]+) s", words))]
 
 
 def kinds(lines: list[tuple[str, str]]) -> list[str]:

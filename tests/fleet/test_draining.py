@@ -46,8 +46,8 @@ async def test_a_device_that_is_to_leave_at_once_hands_its_work_back(stage: Stag
     kitchen.hands.progress(run, 1, 2)
     kitchen.agent.drain(hand_back=True)
     await kitchen.task
-    found = await stage.read(run)
-    assert (found.status, found.progress, found.losses) == ("reassigning", Progress(1, 2), 0)
+    stored = await stage.read(run)
+    assert (stored.status, stored.progress, stored.losses) == ("reassigning", Progress(1, 2), 0)
 
 
 WAYS = pytest.mark.parametrize(
@@ -79,8 +79,8 @@ async def test_a_run_requested_before_a_drain_is_finished(stage: Stage, way: str
     await stage.at_work(kitchen, run)
     kitchen.hands.finish(run)
     await kitchen.task
-    found = await stage.read(run)
-    assert (found.status, found.epoch, found.losses) == ("completed", 1, 0)
+    stored = await stage.read(run)
+    assert (stored.status, stored.epoch, stored.losses) == ("completed", 1, 0)
 
 
 @pytest.mark.parametrize("hurry", [False, True])
@@ -99,8 +99,8 @@ async def test_a_run_taken_before_a_drain_is_not_lost_with_its_answer(stage: Sta
         await stage.at_work(kitchen, run)
         kitchen.hands.finish(run)
     await kitchen.task
-    found = await stage.read(run)
-    assert (found.status, found.epoch, found.losses) == ("reassigning" if hurry else "completed", 1, 0)
+    stored = await stage.read(run)
+    assert (stored.status, stored.epoch, stored.losses) == ("reassigning" if hurry else "completed", 1, 0)
 
 
 async def test_an_unavailable_store_does_not_keep_an_idle_device_from_leaving(stage: Stage) -> None:
@@ -118,9 +118,9 @@ async def test_a_run_that_arrives_during_a_hurried_leave_is_handed_back_without_
     run = await asked_for(stage, kitchen, way)
     kitchen.agent.drain(hand_back=True)
     await kitchen.task
-    found = await stage.read(run)
-    assert (found.status, found.losses) == ("reassigning", 0)
-    assert found.previous[0][4:6] == ("released", "the device is leaving")
+    stored = await stage.read(run)
+    assert (stored.status, stored.losses) == ("reassigning", 0)
+    assert stored.previous[0][4:6] == ("released", "the device is leaving")
 
 
 async def test_a_device_drains_when_the_store_asks(stage: Stage) -> None:
@@ -139,8 +139,8 @@ async def test_a_device_hands_work_back_while_its_own_rule_says_so(stage: Stage)
     run = await stage.person.create(WORK)
     await stage.at_work(kitchen, run)
     profile["battery"] = 0.1
-    found = await stage.reaches(run, "reassigning")
-    assert found.previous[0].detail == "it hands work back while battery < 0.2"
+    stored = await stage.reaches(run, "reassigning")
+    assert stored.previous[0].detail == "it hands work back while battery < 0.2"
     await asyncio.sleep(100.0)
     assert not kitchen.hands.busy
     profile["battery"] = 0.5
@@ -201,7 +201,7 @@ async def test_a_device_without_slots_takes_nothing(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(
-    "terms",
+    "options",
     [
         {"slots": -1},
         {"backlog": -1},
@@ -210,9 +210,9 @@ async def test_a_device_without_slots_takes_nothing(stage: Stage) -> None:
         {"heartbeat_timeout": float("inf")},
     ],
 )
-async def test_a_device_that_makes_no_sense_is_refused(stage: Stage, terms: dict[str, Any]) -> None:
+async def test_a_device_that_makes_no_sense_is_refused(stage: Stage, options: dict[str, Any]) -> None:
     with pytest.raises(AsterismError, match="device 'kitchen'"):
-        Device(stage, "kitchen", **terms)
+        Device(stage, "kitchen", **options)
 
 
 @pytest.mark.parametrize("name", ["", "a|b", "a\nb", "x" * 201])

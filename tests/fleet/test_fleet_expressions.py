@@ -82,7 +82,7 @@ async def test_an_invalid_prefers_is_ignored(stage: Stage, bomb: str) -> None:
 async def test_a_bad_accepts_that_is_in_the_store_is_an_objection_and_others_work(stage: Stage, bomb: str) -> None:
     kitchen = await stage.device("kitchen")
     garage = await stage.device("garage", accepts="true")
-    [session] = [one for one in await stage.store.sessions() if one.device == "garage"]
+    [session] = [candidate for candidate in await stage.store.sessions() if candidate.device == "garage"]
     await stage.store.commit([PutSession(session.changed(accepts=bomb), session.revision)])
     await garage.crash()
     run = await stage.person.create(WORK)
@@ -124,11 +124,11 @@ def asking(bomb: str, **http: Any) -> Workflow:
 
 @pytest.mark.parametrize("bomb", [*CONSTANT.values(), *over("result").values()])
 def test_a_bad_select_fails_the_work_with_words(bomb: str) -> None:
-    given = {"name": "kitchen", "host": "127.0.0.1"}
+    inputs = {"name": "kitchen", "host": "127.0.0.1"}
     with pytest.raises(ValueError, match=r"could not be evaluated: .* steps"):
-        execute(asking(bomb), given)
+        execute(asking(bomb), inputs)
     with pytest.raises(ValueError, match=r"could not be evaluated: .* steps"):
-        execute(command("true", env={"X": {"from": "name", "select": bomb}}), given)
+        execute(command("true", env={"X": {"from": "name", "select": bomb}}), inputs)
 
 
 @pytest.fixture
@@ -148,13 +148,13 @@ CLOSED = [
 MANY = 1500
 
 
-@pytest.mark.parametrize(("workflow", "given"), CLOSED, ids=["request", "command of the input", "command"])
+@pytest.mark.parametrize(("workflow", "run_input"), CLOSED, ids=["request", "command of the input", "command"])
 def test_a_policy_is_asked_before_anything_of_the_work_is_evaluated(
-    workflow: Workflow, given: dict[str, Any], evaluated: list[str]
+    workflow: Workflow, run_input: dict[str, Any], evaluated: list[str]
 ) -> None:
-    assert "does not allow" in str(check(workflow, given, NOTHING))
+    assert "does not allow" in str(check(workflow, run_input, NOTHING))
     with pytest.raises(PolicyForbids):
-        execute(workflow, given, NOTHING)
+        execute(workflow, run_input, NOTHING)
     assert evaluated == []
 
 
@@ -170,11 +170,11 @@ def test_an_address_that_cannot_be_filled_in_is_no_way_around_the_policy(evaluat
 def test_many_selections_of_one_run_share_their_steps() -> None:
     """Each of them is cheap enough; all of them would stop the loop for a minute."""
     costly = {"from": "rows", "select": "result.all(x, result.all(y, y >= 0))"}
-    given = {"name": "a", "host": "127.0.0.1", "rows": list(range(120))}
+    inputs = {"name": "a", "host": "127.0.0.1", "rows": list(range(120))}
     with pytest.raises(ValueError, match=r"could not be evaluated: .* steps"):
-        execute(asking("result", json={f"k{number}": costly for number in range(MANY)}), given)
+        execute(asking("result", json={f"k{number}": costly for number in range(MANY)}), inputs)
     with pytest.raises(ValueError, match=r"could not be evaluated: .* steps"):
-        execute(command("true", env={f"K{number}": costly for number in range(MANY)}), given)
+        execute(command("true", env={f"K{number}": costly for number in range(MANY)}), inputs)
 
 
 def test_allowed_work_is_evaluated(evaluated: list[str]) -> None:
@@ -192,14 +192,14 @@ def test_a_secret_in_an_address_is_judged_after_filling(evaluated: list[str], mo
     assert "does not allow" in str(check(asking("result"), {"name": "a", "host": {"secret": "PLACE"}}, refused))
 
 
-@pytest.mark.parametrize(("workflow", "given"), CLOSED[:2], ids=["request", "command of the input"])
+@pytest.mark.parametrize(("workflow", "run_input"), CLOSED[:2], ids=["request", "command of the input"])
 def test_without_asking_first_the_work_is_evaluated(
-    workflow: Workflow, given: dict[str, Any], evaluated: list[str], monkeypatch: pytest.MonkeyPatch
+    workflow: Workflow, run_input: dict[str, Any], evaluated: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The safeguard switched off."""
     made = executors(NOTHING)
     monkeypatch.setattr(made, "_judge_early", lambda *_: None)
-    made.check(workflow, given)
+    made.check(workflow, run_input)
     with pytest.raises(PolicyForbids):
-        asyncio.run(made.execute(Reports().work(workflow, given)))
+        asyncio.run(made.execute(Reports().work(workflow, run_input)))
     assert evaluated != []

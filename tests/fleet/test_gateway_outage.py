@@ -180,7 +180,7 @@ def test_a_step_recognises_itself_in_the_record_and_no_other(ended: OwnerStep) -
     assert not ended.was_applied(run)
     after = ended.apply(run, flow, 3.0)
     assert ended.was_applied(after)
-    others = [one for one in (Complete(GRANT, 1), Fail(GRANT, "no"), Release(GRANT, "released", "")) if one != ended]
+    others = [step for step in (Complete(GRANT, 1), Fail(GRANT, "no"), Release(GRANT, "released", "")) if step != ended]
     assert not any(other.was_applied(after) for other in others)
 
 
@@ -194,8 +194,8 @@ async def test_of_many_devices_some_are_woken_in_turn_for_a_run_that_waits(
     await asyncio.sleep(60.0)
     before = [device.line.asked["take"] for device in devices]
     await asyncio.sleep(200.0)
-    asked = [device.line.asked["take"] - one for device, one in zip(devices, before, strict=True)]
-    assert all(8 <= one <= 25 for one in asked), asked
+    asked = [device.line.asked["take"] - earlier for device, earlier in zip(devices, before, strict=True)]
+    assert all(8 <= times <= 25 for times in asked), asked
 
 
 async def test_a_device_that_waits_in_vain_asks_for_nothing_else(stage: Stage) -> None:

@@ -79,14 +79,14 @@ async def test_one_grant_is_begun_once_however_often_it_comes(stage: Stage) -> N
     run = await stage.person.create(WORK)
     await stage.at_work(kitchen, run)
     worker: Worker = kitchen.agent.worker
-    found = await stage.read(run)
+    stored = await stage.read(run)
     for _ in range(3):
-        worker.receive(found, WORK, Clock().time())
+        worker.receive(stored, WORK, Clock().time())
     assert (len(worker), len(kitchen.hands.begun)) == (1, 1)
     kitchen.hands.finish(run)
     await stage.end_of(run)
     await stage.until(lambda: not len(worker))
-    worker.receive(found, WORK, Clock().time())
+    worker.receive(stored, WORK, Clock().time())
     assert (len(worker), len(kitchen.hands.begun)) == (0, 1)
 
 
@@ -149,7 +149,7 @@ async def test_the_record_of_a_run_has_the_progress_that_its_device_reported(sta
     kitchen.hands.progress(run, 3, 10)
     await asyncio.sleep(60.0)
     assert (await stage.person.run(run.id)).progress == Progress(3, 10)
-    assert [one.progress for one in await stage.person.runs()] == [Progress(3, 10)]
+    assert [run.progress for run in await stage.person.runs()] == [Progress(3, 10)]
     stored = await stage.store.run(run.id)
     assert stored is not None
     assert (stored.progress, stored.revision) == (None, (await stage.person.run(run.id)).revision), "nothing is written"

@@ -40,10 +40,10 @@ class Worker:
     def objection(self, workflow: Workflow) -> None:
         return None
 
-    def check(self, workflow: Workflow, given: Any) -> None:
+    def check(self, workflow: Workflow, run_input: Any) -> None:
         return None
 
-    def judges_each(self, workflow: Workflow, given: Any) -> bool:
+    def judges_each(self, workflow: Workflow, run_input: Any) -> bool:
         return False
 
     async def probe(self) -> None:
@@ -68,12 +68,12 @@ async def sleeps(work: RunWork) -> str:
 class Scene:
     """One device on a store in memory, in virtual time."""
 
-    def __init__(self, worker: Worker, store: MemoryStore | None = None, **terms: Any) -> None:
+    def __init__(self, worker: Worker, store: MemoryStore | None = None, **options: Any) -> None:
         loop = asyncio.get_running_loop()
         self.store = store or MemoryStore(lambda: 1_000_000.0 + loop.time())
         self.fleet = Fleet(self.store, clock=VirtualClock(), chance=random.Random(7))
         self.agent = DeviceAgent(
-            self.fleet, "kitchen", executor=worker, host=SimHost("here"), grace=0.5, measure=dict, **terms
+            self.fleet, "kitchen", executor=worker, host=SimHost("here"), grace=0.5, measure=dict, **options
         )
         self.person = Fleet(self.store, clock=VirtualClock(), chance=random.Random(8))
         self.task = asyncio.create_task(self.agent.run())

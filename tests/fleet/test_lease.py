@@ -62,9 +62,9 @@ async def test_a_fenced_run_returns_to_the_fleet_with_the_next_heartbeat(stage: 
     kitchen.line.down = True
     await stage.until(lambda: not kitchen.hands.busy)
     kitchen.line.down = False  # no monitor ran, so the store still has it as this device's
-    found = await stage.reaches(run, "reassigning")
-    assert (found.progress, found.previous[0].device) == (Progress(3, 9), "kitchen")
-    assert len(found.previous) == 1
+    stored = await stage.reaches(run, "reassigning")
+    assert (stored.progress, stored.previous[0].device) == (Progress(3, 9), "kitchen")
+    assert len(stored.previous) == 1
 
 
 async def test_a_result_is_written_after_an_outage_longer_than_the_lease(stage: Stage) -> None:
@@ -118,8 +118,8 @@ async def test_a_run_that_was_taken_away_is_stopped_with_the_next_heartbeat(stag
     kitchen = await stage.device("kitchen", heartbeat=5.0)
     run = await stage.person.create(replace(WORK, heartbeat=5.0))
     await stage.at_work(kitchen, run)
-    found = await stage.read(run)
-    lost = await stage.person.ledger.change(found, lambda r, f: transitions.lose(r, f, stage.store.clock(), "test"))
+    stored = await stage.read(run)
+    lost = await stage.person.ledger.change(stored, lambda r, f: transitions.lose(r, f, stage.store.clock(), "test"))
     began = stage.now()
     await stage.until(lambda: not kitchen.hands.busy)
     assert stage.now() - began <= 5.5
@@ -193,8 +193,8 @@ async def test_a_claim_whose_answer_was_lost_is_adopted_with_the_next_heartbeat(
     placer._used["kitchen"] = 1
     run = await stage.person.create(WORK)
     await stage.at_work(kitchen, run)
-    found = await stage.read(run)
-    assert (found.epoch, found.status) == (1, "processing")
+    stored = await stage.read(run)
+    assert (stored.epoch, stored.status) == (1, "processing")
     kitchen.hands.finish(run)
     await stage.end_of(run)
     assert len(kitchen.hands.begun) == 1
@@ -223,8 +223,8 @@ async def test_an_earlier_grant_has_to_leave_before_a_later_one_of_the_same_run_
     run = await stage.person.create(TIGHT)
     await stage.at_work(kitchen, run)
     kitchen.hands.stopping = 4.0
-    found = await stage.read(run)
-    await stage.person.ledger.change(found, lambda r, f: transitions.lose(r, f, stage.store.clock(), "test"))
+    stored = await stage.read(run)
+    await stage.person.ledger.change(stored, lambda r, f: transitions.lose(r, f, stage.store.clock(), "test"))
     await stage.person.ledger.change(run.id, lambda r, _: r.changed(avoid=(), revision=r.revision + 1))
     await stage.until(lambda: len(kitchen.hands.begun) == 2)
     (_, first, _), (_, second, began) = kitchen.hands.begun

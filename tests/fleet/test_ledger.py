@@ -118,9 +118,9 @@ async def test_a_writer_that_loses_the_race_reads_again(stage: Stage) -> None:
     await stage.person.pause(run.id, "first")
     seen = []
 
-    def step(found: Run, _: Workflow) -> Run:
-        seen.append(found.revision)
-        return transitions.cancel(found, stage.store.clock(), "bob")
+    def step(before: Run, _: Workflow) -> Run:
+        seen.append(before.revision)
+        return transitions.cancel(before, stage.store.clock(), "bob")
 
     after = await stage.person.ledger.change(run, step)
     assert seen == [run.revision, run.revision + 1]
@@ -190,7 +190,7 @@ async def test_one_key_is_one_run_also_when_twenty_ask_at_once(stage: Stage) -> 
     again = await stage.person.create(WORK, {"n": 1}, key="nightly")
     assert again == first
     fleets = [stage.fleet(f"person-{number}") for number in range(20)]
-    runs = await asyncio.gather(*(one.create(WORK, {"by": one.by}, key="weekly") for one in fleets))
+    runs = await asyncio.gather(*(fleet.create(WORK, {"by": fleet.by}, key="weekly") for fleet in fleets))
     assert len({run.id for run in runs}) == 1
     assert len(await stage.person.runs()) == 2
 
@@ -208,9 +208,9 @@ async def test_a_retry_is_a_new_run_that_names_the_old_one(stage: Stage) -> None
     with pytest.raises(Exception, match="only a run that has ended can be retried"):
         await stage.person.retry(run.id)
 
-    def fail(found: Run, flow: Workflow) -> Run:
-        half = found.changed(progress=transitions.Progress(5, 10))
-        return transitions.fail(half, _grant(found), "no", flow, stage.store.clock())
+    def fail(before: Run, flow: Workflow) -> Run:
+        half = before.changed(progress=transitions.Progress(5, 10))
+        return transitions.fail(half, _grant(before), "no", flow, stage.store.clock())
 
     old = await stage.person.ledger.change(run, fail)
     new = await stage.person.retry(run.id)
@@ -220,7 +220,7 @@ async def test_a_retry_is_a_new_run_that_names_the_old_one(stage: Stage) -> None
 
 
 @pytest.mark.parametrize(
-    ("terms", "words"),
+    ("options", "words"),
     [
         ({"priority": "high"}, "priority must be a whole number"),
         ({"priority": True}, "priority must be a whole number"),
@@ -233,9 +233,9 @@ async def test_a_retry_is_a_new_run_that_names_the_old_one(stage: Stage) -> None
         ({"device": 3}, "device must be a text"),
     ],
 )
-async def test_invalid_terms_are_refused_before_any_write(stage: Stage, terms: dict[str, Any], words: str) -> None:
+async def test_invalid_terms_are_refused_before_any_write(stage: Stage, options: dict[str, Any], words: str) -> None:
     with pytest.raises(Exception, match=words):
-        await stage.person.create(WORK, terms.pop("input", None), **terms)
+        await stage.person.create(WORK, options.pop("input", None), **options)
     assert await stage.person.runs() == []
 
 
@@ -270,9 +270,9 @@ async def test_runs_of_a_series_that_have_ended_or_are_gone_are_passed_over(stag
 async def test_a_series_that_cannot_be_read_is_taken_and_says_so(stage: Stage) -> None:
     run = await stage.person.create(WORK, series="films")
     held = await stage.person.create(WORK, series="films")
-    found = await stage.store.register("series/films")
-    assert found is not None
-    await stage.store.commit([PutRegister(found.key, {**found.value, "active": None}, found.revision)])
+    register = await stage.store.register("series/films")
+    assert register is not None
+    await stage.store.commit([PutRegister(register.key, {**register.value, "active": None}, register.revision)])
     with pytest.raises(UnreadableSeries, match="contradicts itself"):
         await stage.person.create(WORK, series="films")
     ended = await stage.person.cancel(run.id)
@@ -297,8 +297,8 @@ async def test_a_failure_is_noticed_in_the_same_commit_and_a_cancellation_is_not
     run = await run_that_is(stage, "processing")
     line = Line(stage.store)
 
-    def fail(found: Run, flow: Workflow) -> Run:
-        return transitions.fail(found, _grant(found), "out of paper", flow, 9.0)
+    def fail(before: Run, flow: Workflow) -> Run:
+        return transitions.fail(before, _grant(before), "out of paper", flow, 9.0)
 
     await stage.fleet("kitchen", line).ledger.change(run, fail)
     assert line.asked["commit"] == 1

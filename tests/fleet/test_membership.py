@@ -46,8 +46,8 @@ async def test_a_new_incarnation_inherits_nothing_and_the_work_of_the_old_one_is
     await asyncio.sleep(60.0)
     await monitor.run_pass()
     await stage.until(lambda: new.hands.busy)
-    found = await stage.read(run)
-    assert (found.epoch, found.previous[0].detail) == (2, "kitchen is gone")
+    stored = await stage.read(run)
+    assert (stored.epoch, stored.previous[0].detail) == (2, "kitchen is gone")
 
 
 async def test_of_two_devices_with_one_name_the_second_is_refused(stage: Stage) -> None:
@@ -66,9 +66,9 @@ async def test_two_devices_that_want_one_name_at_once_are_one_device(stage: Stag
     rivals = [Device(stage, "kitchen", host=f"host-{number}") for number in range(5)]
     stage.devices += rivals
     await asyncio.sleep(5.0)
-    refused = [one for one in rivals if one.task.done()]
+    refused = [rival for rival in rivals if rival.task.done()]
     assert len(refused) == 4
-    assert all(isinstance(one.task.exception(), DeviceNameTaken) for one in refused)
+    assert all(isinstance(rival.task.exception(), DeviceNameTaken) for rival in refused)
 
 
 async def test_a_silent_device_of_this_name_is_replaced_without_being_asked_to(stage: Stage) -> None:

@@ -30,9 +30,9 @@ async def watch(monitor: Monitor, seconds: float, every: float = 5.0) -> None:
         await asyncio.sleep(every)
 
 
-async def idle(stage: Stage, name: str, **terms: object) -> Session:
+async def idle(stage: Stage, name: str, **options: object) -> Session:
     """A device that is joined and sends no heartbeats any more."""
-    session = Session(f"{name}-1", name, stage.store.clock(), **terms)  # type: ignore[arg-type]
+    session = Session(f"{name}-1", name, stage.store.clock(), **options)  # type: ignore[arg-type]
     await stage.store.commit([PutSession(session, None)])
     return session
 
@@ -41,11 +41,11 @@ async def processing(stage: Stage, owner: Owner, flow: Workflow = WORK) -> Run:
     run = await stage.fleet("ben").create(flow, device=owner.device)
     now = stage.store.clock
 
-    def step(found: Run, flow: Workflow) -> Run:
-        found = found if found.session is not None else transitions.take(found, owner, flow, now())
-        if found.status == "assigned":
-            found = transitions.claim(found, found.grant, flow, now())  # type: ignore[arg-type]
-        return transitions.start(found, found.grant, now())  # type: ignore[arg-type]
+    def step(current: Run, flow: Workflow) -> Run:
+        current = current if current.session is not None else transitions.take(current, owner, flow, now())
+        if current.status == "assigned":
+            current = transitions.claim(current, current.grant, flow, now())  # type: ignore[arg-type]
+        return transitions.start(current, current.grant, now())  # type: ignore[arg-type]
 
     return await stage.person.ledger.change(run.id, step)
 
@@ -61,9 +61,9 @@ async def test_an_unanswered_assignment_expires(stage: Stage) -> None:
     await watch(monitor, 25.0)
     assert (await stage.read(run)).status == "assigned"
     await watch(monitor, 600.0)
-    found = await stage.read(run)
-    assert found.previous[0][4:6] == ("timeout", "kitchen did not answer in time")
-    assert found.losses >= 1
+    stored = await stage.read(run)
+    assert stored.previous[0][4:6] == ("timeout", "kitchen did not answer in time")
+    assert stored.losses >= 1
 
 
 async def test_a_claim_that_is_not_begun_runs_out(stage: Stage) -> None:
@@ -85,9 +85,9 @@ async def test_the_work_of_a_silent_device_is_taken_away_when_its_time_is_up(sta
     await watch(monitor, 85.0)
     assert (await stage.read(run)).status == "processing"
     await watch(monitor, 30.0)
-    found = await stage.read(run)
-    assert (found.status, found.losses, found.avoid) == ("reassigning", 1, ("kitchen",))
-    assert found.previous[0].detail.startswith("kitchen was not heard of for 9")
+    stored = await stage.read(run)
+    assert (stored.status, stored.losses, stored.avoid) == ("reassigning", 1, ("kitchen",))
+    assert stored.previous[0].detail.startswith("kitchen was not heard of for 9")
 
 
 async def test_nothing_is_taken_from_a_device_of_which_a_heartbeat_slips_in(stage: Stage) -> None:
@@ -113,7 +113,7 @@ async def test_a_loss_is_committed_only_against_the_silence_that_was_seen(
 
     class Ear(Line):
         async def commit(self, writes: object) -> None:
-            guards.extend([one for one in writes if isinstance(one, ExpectSession)])  # type: ignore[attr-defined]
+            guards.extend([write for write in writes if isinstance(write, ExpectSession)])  # type: ignore[attr-defined]
             await stage.store.commit(writes)  # type: ignore[arg-type]
 
     session = await idle(stage, "kitchen")
@@ -127,10 +127,10 @@ async def test_two_monitors_at_once_take_a_run_away_once(stage: Stage) -> None:
     session = await idle(stage, "kitchen")
     runs = [await processing(stage, session.owner) for _ in range(5)]
     monitors = [stage.monitor(f"hub-{number}") for number in range(2)]
-    await asyncio.gather(*(watch(one, 120.0) for one in monitors))
+    await asyncio.gather(*(watch(monitor, 120.0) for monitor in monitors))
     for run in runs:
-        found = await stage.read(run)
-        assert (found.losses, len(found.previous), found.revision) == (1, 1, run.revision + 1)
+        stored = await stage.read(run)
+        assert (stored.losses, len(stored.previous), stored.revision) == (1, 1, run.revision + 1)
 
 
 async def test_a_run_that_is_to_be_cancelled_ends_when_its_device_is_lost(stage: Stage) -> None:
@@ -153,8 +153,8 @@ async def test_a_run_that_is_lost_too_often_is_given_up_and_its_series_goes_on(s
     )
     assert session.device == run.device
     await watch(stage.monitor(), 120.0)
-    found = await stage.read(run)
-    assert (found.error or "").startswith("lost 1 times, the last time because kitchen was not heard of")
+    stored = await stage.read(run)
+    assert (stored.error or "").startswith("lost 1 times, the last time because kitchen was not heard of")
     assert not (await stage.read(next_one)).held
     assert [notice.run for notice in await stage.notices("failed")] == [run.id]
 
@@ -165,7 +165,7 @@ async def test_a_run_that_is_lost_too_often_is_given_up_and_its_series_goes_on(s
 async def test_when_most_of_a_fleet_vanishes_at_once_nothing_is_taken_away_for_a_while(stage: Stage) -> None:
     monitor = stage.monitor()
     sessions = [await idle(stage, f"device-{number}") for number in range(4)]
-    runs = [await processing(stage, one.owner) for one in sessions]
+    runs = [await processing(stage, session.owner) for session in sessions]
     await watch(monitor, 175.0)
     assert {(await stage.read(run)).status for run in runs} == {"processing"}
     [notice] = await stage.notices("brake")
@@ -178,7 +178,7 @@ async def test_when_most_of_a_fleet_vanishes_at_once_nothing_is_taken_away_for_a
 async def test_a_device_that_comes_back_while_the_brake_holds_keeps_its_work(stage: Stage) -> None:
     monitor = stage.monitor()
     sessions = [await idle(stage, f"device-{number}") for number in range(4)]
-    runs = [await processing(stage, one.owner) for one in sessions]
+    runs = [await processing(stage, session.owner) for session in sessions]
     await watch(monitor, 150.0)
     for session in sessions[:3]:
         await stage.store.heartbeat(session.id, {}, ())
@@ -194,9 +194,9 @@ async def test_waiting_runs_are_assigned_by_score_and_keep_the_scores(stage: Sta
     await idle(stage, "slow", profile={"quality": 0.1})
     await idle(stage, "fast", profile={"quality": 0.9})
     await stage.monitor().run_pass()
-    found = await stage.read(run)
-    assert (found.device, found.assigned_by) == ("fast", "hub")
-    assert found.scores == {"slow": 40 + 3 + 10, "fast": 40 + 27 + 20}
+    stored = await stage.read(run)
+    assert (stored.device, stored.assigned_by) == ("fast", "hub")
+    assert stored.scores == {"slow": 40 + 3 + 10, "fast": 40 + 27 + 20}
 
 
 async def test_the_most_urgent_is_handed_out_first_and_nothing_while_it_backs_off(stage: Stage) -> None:
@@ -239,7 +239,7 @@ async def test_orchestration_goes_to_the_coordinator(stage: Stage) -> None:
     assert await stage.person.coordinator() == "hub"
     run = await stage.person.create(replace(WORK, name="orchestration", orchestration=True))
     await stage.at_work(hub, run)
-    assert all(not one.hands.begun for one in others)
+    assert all(not other.hands.begun for other in others)
 
 
 @pytest.mark.store_only("a process that runs a plan has the store")
@@ -250,8 +250,8 @@ async def test_the_loss_of_the_process_that_runs_a_plan_is_not_a_loss_of_its_tas
         nightly = await stage.device("nightly@here")
         await stage.at_work(nightly, run)
         await nightly.crash()
-        found = await stage.reaches(run, "reassigning")
-        assert (found.losses, found.avoid, found.previous[-1].reason) == (0, (), "timeout")
+        stored = await stage.reaches(run, "reassigning")
+        assert (stored.losses, stored.avoid, stored.previous[-1].reason) == (0, (), "timeout")
     for _ in range(2):
         other = await stage.device("weekly@here")
         await stage.at_work(other, run)
@@ -276,7 +276,7 @@ async def test_when_all_decline_they_are_asked_again_and_at_last_it_fails_with_e
     assert "attic (declined): not at night" in (ended.error or "")
     refused = [entry.why for entry in ended.story if entry.what == "declined"]
     for device, why in (("kitchen", "not on battery"), ("attic", "not at night")):
-        asked = [one for one in ended.previous if one.device == device]
+        asked = [assignment for assignment in ended.previous if assignment.device == device]
         assert len(asked) + refused.count(f"by {device}: {why}") == 3, "rounds=3 asks three times"
     assert [notice.run for notice in await stage.notices("failed")] == [run.id]
     assert not hub.hands.begun
@@ -405,7 +405,7 @@ async def test_a_long_silent_session_ends_and_so_does_a_replaced_one(
     monitor = stage.monitor()
 
     async def states() -> dict[str, str]:
-        return {one.id: one.state for one in await stage.store.sessions(ended=True)}
+        return {session.id: session.state for session in await stage.store.sessions(ended=True)}
 
     await watch(monitor, 600.0, every=20.0)
     assert await states() == {gone.id: "open", other.id: "replaced"}

@@ -100,7 +100,7 @@ async def test_a_run_of_a_device_that_dies_meanwhile_is_moved_all_the_same(stage
     kitchen.line.down = True
     await stage.person.move(run.id, "desk", stop=True)
     await stage.at_work(desk, run)
-    assert [one.reason for one in (await stage.read(run)).previous] == ["timeout"]
+    assert [assignment.reason for assignment in (await stage.read(run)).previous] == ["timeout"]
 
 
 async def test_a_move_that_becomes_impossible_leaves_the_run_going(stage: Stage) -> None:
@@ -127,8 +127,8 @@ async def test_a_mover_that_dies_leaves_a_paused_run_that_says_what_for(stage: S
     moving = asyncio.create_task(stage.person.move(run.id, "desk", stop=True))
     await stage.until(lambda: stage.store._runs[run.id].stop_request == "pause")
     moving.cancel()
-    found = await stage.reaches(run, "reassigning")
-    assert found.paused == "by ann: to move it to desk"
+    stored = await stage.reaches(run, "reassigning")
+    assert stored.paused == "by ann: to move it to desk"
     await stage.person.resume(run.id)
     await stage.person.move(run.id, "desk")
     await stage.at_work(desk, run)

@@ -42,16 +42,16 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def servers() -> Iterator[list[Any]]:
     made = [ThreadingHTTPServer(("127.0.0.1", 0), Handler) for _ in range(2)]
-    threads = [threading.Thread(target=one.serve_forever, kwargs={"poll_interval": 0.01}) for one in made]
-    for one, thread in zip(made, threads, strict=True):
-        one.asked = []  # type: ignore[attr-defined]
-        one.host = f"127.0.0.1:{one.server_address[1]}"  # type: ignore[attr-defined]
+    threads = [threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}) for server in made]
+    for server, thread in zip(made, threads, strict=True):
+        server.asked = []  # type: ignore[attr-defined]
+        server.host = f"127.0.0.1:{server.server_address[1]}"  # type: ignore[attr-defined]
         thread.start()
     yield made
-    for one, thread in zip(made, threads, strict=True):
-        one.shutdown()
+    for server, thread in zip(made, threads, strict=True):
+        server.shutdown()
         thread.join()
-        one.server_close()
+        server.server_close()
 
 
 async def told(policy: DevicePolicy, *messages: str, times: int = 1, **settings: Any) -> int:

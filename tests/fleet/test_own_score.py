@@ -64,8 +64,8 @@ async def test_an_ended_assignment_keeps_its_score(stage: Stage) -> None:
     await stage.at_work(kitchen, run)
     score = (await stage.read(run)).scores["kitchen"]
     await stage.person.pause(run.id)
-    found = await stage.reaches(run, "reassigning")
-    assert (found.previous[0].score, dict(found.scores)) == (score, {})
+    stored = await stage.reaches(run, "reassigning")
+    assert (stored.previous[0].score, dict(stored.scores)) == (score, {})
 
 
 async def test_a_slow_connection_lowers_the_score(stage: Stage) -> None:
@@ -109,7 +109,7 @@ async def test_a_large_fleet_is_read_less_often(stage: Stage) -> None:
     kitchen = await stage.device("kitchen")
     session = kitchen.agent.session
     others = [replace(session, id=f"s{n}", device=f"d{n}", revision=1) for n in range(100)]
-    await stage.store.commit([PutSession(one, None) for one in others])
+    await stage.store.commit([PutSession(session, None) for session in others])
     score = OwnScore(StoreConnection(stage.person, session.owner), session)
     await score.refresh()
     assert score._interval == len(others) + 1 > take_order.REFRESH_INTERVAL

@@ -27,8 +27,8 @@ NAME_ONE = Workflow("name-one", argv=("{tool}", "--version"), rounds=9)
 class Strict(Hands):
     """Refuses what its input forbids."""
 
-    def check(self, workflow: Workflow, given: Any) -> str | None:
-        return "the policy forbids it" if given.get("forbidden") else None
+    def check(self, workflow: Workflow, run_input: Any) -> str | None:
+        return "the policy forbids it" if run_input.get("forbidden") else None
 
 
 async def busy(stage: Stage, hands: Hands) -> tuple[Device, Run]:
@@ -50,12 +50,12 @@ async def test_a_refused_run_is_never_taken_and_records_the_reason(stage: Stage)
     run = await stage.person.create(WORK, {"forbidden": True})
     kitchen.hands.finish(first)
     await asyncio.sleep(100.0)
-    found = await stage.read(run)
-    assert (found.status, found.epoch, found.previous, found.rounds) == ("created", 0, (), 0)
-    assert whats(found) == ["created", "declined"]
-    assert found.declined == {"kitchen": "the policy forbids it"}
+    stored = await stage.read(run)
+    assert (stored.status, stored.epoch, stored.previous, stored.rounds) == ("created", 0, (), 0)
+    assert whats(stored) == ["created", "declined"]
+    assert stored.declined == {"kitchen": "the policy forbids it"}
     answer = await explain_run(stage.person, run.id)
-    assert ("objection", "kitchen: the policy forbids it") in [(one.kind, one.text) for one in answer.reasons]
+    assert ("objection", "kitchen: the policy forbids it") in [(reason.kind, reason.text) for reason in answer.reasons]
     attic = await stage.device("attic")
     await stage.at_work(attic, run)
 
@@ -65,7 +65,7 @@ async def test_a_device_judges_a_refused_run_once(stage: Stage) -> None:
     kitchen, first = await busy(stage, Strict())
     judged: list[Any] = []
     check = kitchen.hands.check
-    kitchen.hands.check = lambda flow, given: judged.append(given) or check(flow, given)  # type: ignore[method-assign,func-returns-value]
+    kitchen.hands.check = lambda flow, run_input: judged.append(run_input) or check(flow, run_input)  # type: ignore[method-assign,func-returns-value]
     await stage.person.create(WORK, {"forbidden": True})
     kitchen.hands.finish(first)
     await asyncio.sleep(1000.0)
@@ -86,7 +86,7 @@ async def test_a_device_finds_an_acceptable_run_behind_any_number_of_others(stag
 
 async def test_a_run_to_be_judged_is_not_overtaken_by_less_urgent_ones(stage: Stage) -> None:
     kitchen, first = await busy(stage, Strict())
-    kitchen.hands.judges_each = lambda flow, given: bool(given)  # type: ignore[method-assign]
+    kitchen.hands.judges_each = lambda flow, run_input: bool(run_input)  # type: ignore[method-assign]
     plain = await stage.person.create(WORK)
     urgent = await stage.person.create(WORK, {"n": 1}, priority=5)
     kitchen.hands.finish(first)
@@ -105,7 +105,7 @@ async def test_refusals_count_as_rounds_once_every_device_has_refused(stage: Sta
 
 
 @pytest.mark.parametrize(
-    ("flow", "given", "each"),
+    ("flow", "run_input", "each"),
     [
         (WORK, {}, False),
         (WORK, {"n": 1}, False),
@@ -115,10 +115,10 @@ async def test_refusals_count_as_rounds_once_every_device_has_refused(stage: Sta
     ],
 )
 def test_only_a_function_with_a_plain_input_is_judged_by_its_workflow_alone(
-    flow: Workflow, given: dict[str, Any], each: bool
+    flow: Workflow, run_input: dict[str, Any], each: bool
 ) -> None:
     executors = DeviceExecutor(DevicePolicy.open(), device="kitchen", session="s")
-    assert executors.judges_each(flow, given) is each
+    assert executors.judges_each(flow, run_input) is each
 
 
 @before_taking
@@ -131,9 +131,9 @@ async def test_the_device_policy_judges_each_command_before_the_run_is_taken(sta
     run = await stage.person.create(NAME_ONE, {"tool": "shred"})
     kitchen.hands.finish(first)
     await stage.until(lambda: stage.store._runs[run.id].declined)
-    found = await stage.read(run)
-    assert (found.epoch, whats(found)) == (0, ["created", "declined"])
-    assert "shred" in found.declined["kitchen"]
+    stored = await stage.read(run)
+    assert (stored.epoch, whats(stored)) == (0, ["created", "declined"])
+    assert "shred" in stored.declined["kitchen"]
 
 
 class StrictAtWork(Hands):
@@ -152,8 +152,8 @@ async def test_a_run_that_is_judged_when_it_begins_goes_to_another_device(stage:
     last = await stage.person.create(WORK)
     kitchen.hands.finish(first)
     await stage.at_work(kitchen, last)
-    found = [await stage.read(run) for run in refused]
-    assert {(run.status, run.losses, *run.declined.values()) for run in found} == {
+    stored = [await stage.read(run) for run in refused]
+    assert {(run.status, run.losses, *run.declined.values()) for run in stored} == {
         ("reassigning", 0, "the policy forbids it")
     }
     attic = await stage.device("attic", slots=3)
@@ -164,7 +164,7 @@ async def test_a_run_that_is_judged_when_it_begins_goes_to_another_device(stage:
 async def test_without_judging_first_a_refused_run_shows_a_grant(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """The ablation."""
     kitchen, first = await busy(stage, Hands())
-    kitchen.hands.judges_each = lambda flow, given: False  # type: ignore[method-assign]
+    kitchen.hands.judges_each = lambda flow, run_input: False  # type: ignore[method-assign]
     run = await stage.person.create(WORK)
     kitchen.hands.refuses = "the policy forbids it"
     kitchen.hands.finish(first)

@@ -51,10 +51,10 @@ async def test_a_run_waits_for_a_device_that_rests_and_is_begun_with_the_heartbe
     run = await stage.person.create(FRAIL)
     assert run.status == "created", "it is not even asked"
     await watched(stage, 600.0)
-    found = await stage.read(run)
-    assert (found.status, found.epoch, found.rounds, found.previous) == ("created", 0, 0, ())
+    stored = await stage.read(run)
+    assert (stored.status, stored.epoch, stored.rounds, stored.previous) == ("created", 0, 0, ())
     answer = await explain_run(stage.person, run.id)
-    assert [(one.kind, one.name) for one in answer.reasons] == [("resting", "laptop")]
+    assert [(reason.kind, reason.name) for reason in answer.reasons] == [("resting", "laptop")]
     assert "'battery < 0.2' holds" in answer.reasons[0].text
     battery.level, charged = 0.9, stage.now()
     await stage.until(lambda: laptop.agent.joined.is_set() and laptop.agent.acceptance.resting is None)
@@ -89,12 +89,12 @@ async def test_a_decline_by_a_resting_device_does_not_count_as_a_round(
     await laptop.agent.heartbeat.beat()
     run = await stage.person.create(FRAIL)
     assert run.status == "assigned"
-    found = await stage.reaches(run, "reassigning")
-    assert (found.previous[0].reason, found.previous[0].detail) == ("declined", WORDS)
-    assert (found.rounds, found.avoid, found.declined) == (0, (), {})
+    stored = await stage.reaches(run, "reassigning")
+    assert (stored.previous[0].reason, stored.previous[0].detail) == ("declined", WORDS)
+    assert (stored.rounds, stored.avoid, stored.declined) == (0, (), {})
     await watched(stage, 60.0)
-    found = await stage.read(run)
-    assert (found.status, found.epoch, found.rounds) == ("reassigning", 1, 0), "it is not chosen again"
+    stored = await stage.read(run)
+    assert (stored.status, stored.epoch, stored.rounds) == ("reassigning", 1, 0), "it is not chosen again"
 
 
 async def test_a_device_that_joins_while_it_has_to_rest_takes_nothing_at_all(stage: Stage) -> None:
@@ -114,8 +114,8 @@ async def test_a_run_that_others_declined_waits_for_a_resting_device(stage: Stag
     attic.hands.refuses = "not at night"
     run = await stage.person.create(FRAIL)
     await watched(stage, 120.0)
-    found = await stage.read(run)
-    assert (found.status, found.rounds, found.declined) == ("reassigning", 0, {"attic": "not at night"})
+    stored = await stage.read(run)
+    assert (stored.status, stored.rounds, stored.declined) == ("reassigning", 0, {"attic": "not at night"})
     battery.level = 0.9
     await stage.at_work(laptop, run)
 

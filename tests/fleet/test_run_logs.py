@@ -16,8 +16,8 @@ from tests.fleet.fleet_scenes import WORK, Device, Stage
 pytestmark = pytest.mark.virtual_time
 
 
-async def working(stage: Stage, flow: Workflow = WORK, **terms: Any) -> tuple[Device, Run]:
-    device = await stage.device("kitchen", **terms)
+async def working(stage: Stage, flow: Workflow = WORK, **options: Any) -> tuple[Device, Run]:
+    device = await stage.device("kitchen", **options)
     run = await stage.person.create(flow)
     await stage.at_work(device, run)
     return device, run

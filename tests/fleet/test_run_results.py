@@ -81,8 +81,8 @@ async def test_a_run_stopped_before_its_first_step_leaves_the_worker(stage: Stag
     kitchen.agent.worker.stop(held, "the device changed its mind")
     assert kitchen.hands.begun == []
     await stage.at_work(kitchen, run)
-    found = await stage.read(run)
-    assert (found.epoch, found.previous[0].detail) == (2, "the device changed its mind")
+    stored = await stage.read(run)
+    assert (stored.epoch, stored.previous[0].detail) == (2, "the device changed its mind")
     assert (len(kitchen.agent.worker), kitchen.agent.worker.free_slots) == (1, 0)
 
 
@@ -156,11 +156,11 @@ async def test_a_result_that_cannot_be_kept_is_a_failure_with_words(stage: Stage
 
 async def test_large_inputs_and_outputs_are_kept_apart(stage: Stage) -> None:
     kitchen = await stage.device("kitchen")
-    given = {"text": "ü" * 200_000}
-    run = await stage.person.create(WORK, given)
+    run_input = {"text": "ü" * 200_000}
+    run = await stage.person.create(WORK, run_input)
     assert set(run.input) == {"$blob", "size"}
     await stage.at_work(kitchen, run)
-    assert kitchen.hands.works[run.id].input == given
+    assert kitchen.hands.works[run.id].input == run_input
     kitchen.hands.finish(run, [1] * 100_000)
     ended = await stage.end_of(run)
     assert set(ended.output) == {"$blob", "size"}
@@ -220,7 +220,10 @@ async def test_failed_work_is_tried_again_elsewhere_as_often_as_it_may_be(stage:
     second.hands.fail(run, RuntimeError("out of ink"))
     ended = await stage.end_of(run)
     assert (ended.error, ended.failures) == ("RuntimeError: out of ink", 2)
-    assert [one.detail for one in ended.previous] == ["RuntimeError: out of paper", "RuntimeError: out of ink"]
+    assert [assignment.detail for assignment in ended.previous] == [
+        "RuntimeError: out of paper",
+        "RuntimeError: out of ink",
+    ]
 
 
 # -- traces ------------------------------------------------------------------------------------------------------------

@@ -30,8 +30,8 @@ async def prepare(url: str, schedules: int) -> None:
         await fleet.workflows.add(Workflow("work", argv=("true",)))
         for number in range(schedules):
             name = f"s{number}"
-            terms = {"overlap": "queue"} if number % 2 else {"overlap": "allow"}
-            await fleet.schedules.add(name, workflow="work", every=HOUR, catch_up="all", **terms)
+            options = {"overlap": "queue"} if number % 2 else {"overlap": "allow"}
+            await fleet.schedules.add(name, workflow="work", every=HOUR, catch_up="all", **options)
             stored = await read_schedule(fleet.store, name)
             assert stored is not None
             before = float(stored.schedule.start - TICKS * HOUR)
@@ -92,9 +92,9 @@ async def check(url: str, schedules: int) -> None:
         assert set(keys.values()) == {1}
         assert len(keys) == schedules * TICKS
         for number in range(schedules):
-            found = await fleet.schedules.get(f"s{number}")
+            schedule = await fleet.schedules.get(f"s{number}")
             entries = await fleet.schedules.history(f"s{number}")
-            assert (found.made, [entry.outcome for entry in entries]) == (TICKS, ["created"] * TICKS)
+            assert (schedule.made, [entry.outcome for entry in entries]) == (TICKS, ["created"] * TICKS)
             ticks = [entry.tick for entry in entries if entry.tick is not None]
             assert ticks == list(range(ticks[0], ticks[0] + TICKS * HOUR, HOUR))
         assert await fleet.store.check() == []

@@ -23,9 +23,9 @@ pytestmark = pytest.mark.virtual_time
 Patch = pytest.MonkeyPatch
 
 
-async def added(stage: Stage, **terms: Any) -> None:
+async def added(stage: Stage, **options: Any) -> None:
     await stage.person.workflows.add(WORK)
-    await stage.person.schedules.add("nightly", workflow="work", every=60, **{"overlap": "allow", **terms})
+    await stage.person.schedules.add("nightly", workflow="work", every=60, **{"overlap": "allow", **options})
 
 
 def coordinator(stage: Stage) -> tuple[SchedulePass, Line]:
@@ -54,12 +54,12 @@ def without_revision(patch: Patch) -> None:
 
     async def with_current(self: Any, batch: Any) -> None:
         current = []
-        for one in batch:
-            if isinstance(one, _Whatever):
-                found = await self.register(one.key)
-                current.append(PutRegister(one.key, one.value, found and found.revision))
+        for write in batch:
+            if isinstance(write, _Whatever):
+                register = await self.register(write.key)
+                current.append(PutRegister(write.key, write.value, register and register.revision))
             else:
-                current.append(one)
+                current.append(write)
         await commit(self, current)
 
     patch.setattr(ScheduledWork, "_writes", whatever)
@@ -76,18 +76,18 @@ class _Whatever(PutRegister):
 async def together(stage: Stage) -> Counter[str]:
     """Two coordinators decide about the same ticks at the same time, one of them over a slow line."""
     await added(stage)
-    (one, _), (other, line) = coordinator(stage), coordinator(stage)
+    (first, _), (other, line) = coordinator(stage), coordinator(stage)
     for _ in range(10):
         await asyncio.sleep(60.0)
         line.late = {"commit": 0.5}
-        await asyncio.gather(one.run_pass(), other.run_pass())
+        await asyncio.gather(first.run_pass(), other.run_pass())
     return await created(stage)
 
 
 async def test_two_coordinators_create_each_tick_once(stage: Stage) -> None:
-    found = await together(stage)
-    assert len(found) == 10
-    assert set(found.values()) == {1}
+    counts = await together(stage)
+    assert len(counts) == 10
+    assert set(counts.values()) == {1}
 
 
 async def test_the_revision_alone_keeps_two_coordinators_apart(stage: Stage, monkeypatch: Patch) -> None:
@@ -141,9 +141,9 @@ async def test_a_commit_that_gets_lost_creates_a_tick_once(stage: Stage, fault: 
         await asyncio.sleep(60.0)
         getattr(line, fault)["commit"] = 1
         await decide.run_pass()
-    found = await created(stage)
-    assert len(found) == 3
-    assert set(found.values()) == {1}
+    counts = await created(stage)
+    assert len(counts) == 3
+    assert set(counts.values()) == {1}
     outcomes = [entry.outcome for entry in await stage.person.schedules.history("nightly")]
     assert outcomes == ["created"] * 3
 
@@ -176,9 +176,9 @@ async def killed_between_commits(stage: Stage, patch: Patch) -> Counter[str]:
 
 
 async def test_a_coordinator_that_is_killed_loses_no_tick(stage: Stage, monkeypatch: Patch) -> None:
-    found = await killed_between_commits(stage, monkeypatch)
-    assert len(found) == 3
-    assert set(found.values()) == {1}
+    counts = await killed_between_commits(stage, monkeypatch)
+    assert len(counts) == 3
+    assert set(counts.values()) == {1}
 
 
 async def test_with_two_commits_a_tick_is_lost(stage: Stage, monkeypatch: Patch) -> None:
@@ -209,8 +209,8 @@ async def set_back(stage: Stage) -> Counter[str]:
 
 
 async def test_a_tick_that_comes_again_is_not_created_again(stage: Stage) -> None:
-    found = await set_back(stage)
-    assert set(found.values()) == {1}
+    counts = await set_back(stage)
+    assert set(counts.values()) == {1}
     outcomes = Counter(entry.outcome for entry in await stage.person.schedules.history("nightly"))
     assert outcomes["exists"] > 0
 

@@ -24,10 +24,10 @@ pytestmark = pytest.mark.virtual_time
 MINUTE, HOUR = 60.0, 3600.0
 
 
-async def added(stage: Stage, name: str = "nightly", **terms: Any) -> Schedule:
+async def added(stage: Stage, name: str = "nightly", **options: Any) -> Schedule:
     await stage.person.workflows.add(WORK)
-    terms = {"workflow": "work", **({"every": 60} if "cron" not in terms else {}), **terms}
-    return await stage.person.schedules.add(name, **terms)
+    options = {"workflow": "work", **({"every": 60} if "cron" not in options else {}), **options}
+    return await stage.person.schedules.add(name, **options)
 
 
 async def watch(monitor: Monitor, seconds: float, every: float = 5.0) -> None:
@@ -249,7 +249,7 @@ async def test_a_removed_schedule_can_be_added_again(stage: Stage) -> None:
     assert len(await runs_of(stage)) == 1
     again = await added(stage)
     assert (again.made, await outcomes(stage)) == (0, [])
-    assert [one.name for one in await schedules.all()] == ["nightly"]
+    assert [schedule.name for schedule in await schedules.all()] == ["nightly"]
 
 
 async def test_a_run_on_request_leaves_the_times_alone(stage: Stage) -> None:
@@ -274,7 +274,7 @@ async def test_a_run_on_request_replaces(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(
-    ("terms", "error", "words"),
+    ("options", "error", "words"),
     [
         ({"cron": "0 0 30 2 *"}, InvalidSchedule, "schedule 'nightly': the cron expression '0 0 30 2 *' never fires"),
         ({"cron": "0 0 * *"}, InvalidSchedule, "has 4 fields"),
@@ -287,9 +287,9 @@ async def test_a_run_on_request_replaces(stage: Stage) -> None:
         ({"overlap": "wait"}, InvalidSchedule, "overlap must be one of"),
     ],
 )
-async def test_what_cannot_be_added(stage: Stage, terms: dict[str, Any], error: type[Exception], words: str) -> None:
+async def test_what_cannot_be_added(stage: Stage, options: dict[str, Any], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words.replace("(", r"\(").replace("*", r"\*")):
-        await added(stage, **terms)
+        await added(stage, **options)
     assert await stage.person.schedules.all() == []
 
 
@@ -324,7 +324,7 @@ async def test_a_schedule_that_cannot_be_read_does_not_stop_the_others(
         await watch(stage.monitor(), 65.0)
     assert len(await runs_of(stage)) == 1
     line = caplog.records[0].getMessage()
-    assert [one.name for one in await stage.person.schedules.all()] == ["nightly"]
+    assert [schedule.name for schedule in await stage.person.schedules.all()] == ["nightly"]
     assert "cannot decide about schedule a-later-one" in line
     assert "was written by a later version of Asterism" in line
 

@@ -19,12 +19,12 @@ from tests.fleet.fleet_scenes import WORK, Line, Stage
 pytestmark = pytest.mark.virtual_time
 
 
-async def metrics(fleet: Fleet, **terms: float) -> dict[str, ReadFamily]:
-    return read(render(await fleet_families(fleet, **terms)))  # type: ignore[arg-type]
+async def metrics(fleet: Fleet, **bounds: float) -> dict[str, ReadFamily]:
+    return read(render(await fleet_families(fleet, **bounds)))  # type: ignore[arg-type]
 
 
-def sample(found: dict[str, ReadFamily], name: str, suffix: str = "", **labels: str) -> float:
-    return found[name].samples[suffix, tuple(labels.items())]
+def sample(families: dict[str, ReadFamily], name: str, suffix: str = "", **labels: str) -> float:
+    return families[name].samples[suffix, tuple(labels.items())]
 
 
 async def test_waiting_declines_losses_and_scores_by_device_and_workflow(stage: Stage) -> None:
@@ -38,28 +38,28 @@ async def test_waiting_declines_losses_and_scores_by_device_and_workflow(stage: 
     kitchen.hands.will_not = "there is no oven here"
     await stage.reaches(await stage.person.create(WORK), "reassigning")
     await kitchen.crash()
-    found = await metrics(stage.person)
+    families = await metrics(stage.person)
     labels = {"workflow": "work", "device": "kitchen"}
-    assert sample(found, "asterism_runs", status="completed") == 1
-    assert sample(found, "asterism_runs_waiting", workflow="work", device="") == 1
-    assert sample(found, "asterism_device_slots", device="kitchen") == 1
-    assert sample(found, "asterism_window_runs") == 2
-    assert sample(found, "asterism_window_run_ends", **labels, outcome="completed") == 1
-    assert sample(found, "asterism_window_declines", **labels) == 1
-    assert sample(found, "asterism_window_assignment_ends", **labels, reason="declined") == 1
-    assert sample(found, "asterism_window_waiting_seconds", "_gcount", **labels) == 1
-    assert sample(found, "asterism_window_work_seconds", "_gsum", **labels) == pytest.approx(20.0, abs=0.5)
-    assert sample(found, "asterism_window_score", "_gsum", **labels, reason="completed") == score
-    assert sample(found, "asterism_window_score", "_gcount", **labels, reason="declined") == 1
+    assert sample(families, "asterism_runs", status="completed") == 1
+    assert sample(families, "asterism_runs_waiting", workflow="work", device="") == 1
+    assert sample(families, "asterism_device_slots", device="kitchen") == 1
+    assert sample(families, "asterism_window_runs") == 2
+    assert sample(families, "asterism_window_run_ends", **labels, outcome="completed") == 1
+    assert sample(families, "asterism_window_declines", **labels) == 1
+    assert sample(families, "asterism_window_assignment_ends", **labels, reason="declined") == 1
+    assert sample(families, "asterism_window_waiting_seconds", "_gcount", **labels) == 1
+    assert sample(families, "asterism_window_work_seconds", "_gsum", **labels) == pytest.approx(20.0, abs=0.5)
+    assert sample(families, "asterism_window_score", "_gsum", **labels, reason="completed") == score
+    assert sample(families, "asterism_window_score", "_gcount", **labels, reason="declined") == 1
 
 
 async def test_a_lost_device_shows_with_its_score(stage: Stage) -> None:
     run = lost(await stage.person.create(WORK), stage.store.clock())
     await stage.store.commit([PutRun(run, run.revision - 2)])
-    found = await metrics(stage.person)
+    families = await metrics(stage.person)
     labels = {"workflow": "work", "device": "attic", "reason": "timeout"}
-    assert sample(found, "asterism_window_assignment_ends", **labels) == 1
-    assert sample(found, "asterism_window_score", "_gsum", **labels) == 33.0
+    assert sample(families, "asterism_window_assignment_ends", **labels) == 1
+    assert sample(families, "asterism_window_score", "_gsum", **labels) == 33.0
 
 
 def lost(run: Run, now: float) -> Run:
@@ -72,12 +72,12 @@ async def test_runs_before_the_window_and_beyond_the_limit_are_not_read(stage: S
     for _ in range(3):
         await stage.person.create(WORK)
         await asyncio.sleep(100.0)
-    found = await metrics(stage.person, window=250.0)
-    assert sample(found, "asterism_window_runs") == 2
-    assert sample(found, "asterism_window_covered_seconds") == 250.0
-    found = await metrics(stage.person, limit=1)
-    assert sample(found, "asterism_window_runs") == 1
-    assert sample(found, "asterism_window_covered_seconds") == pytest.approx(100.0, abs=1.0)
+    families = await metrics(stage.person, window=250.0)
+    assert sample(families, "asterism_window_runs") == 2
+    assert sample(families, "asterism_window_covered_seconds") == 250.0
+    families = await metrics(stage.person, limit=1)
+    assert sample(families, "asterism_window_runs") == 1
+    assert sample(families, "asterism_window_covered_seconds") == pytest.approx(100.0, abs=1.0)
 
 
 async def test_a_large_store_is_read_in_pages_and_only_up_to_the_limit(stage: Stage) -> None:
@@ -86,13 +86,13 @@ async def test_a_large_store_is_read_in_pages_and_only_up_to_the_limit(stage: St
     await stage.person.workflows.add(WORK)
     await stage.store.commit([PutRun(run, None) for run in runs])
     line = Line(stage.store)
-    found, _ = await read_window(line, 3600.0, 2 * PAGE)  # type: ignore[arg-type]
-    assert (found.runs, line.asked["find"]) == (2 * PAGE, 2)
-    found, _ = await read_window(line, 3600.0, 100 * PAGE)  # type: ignore[arg-type]
-    assert (found.runs, line.asked["find"]) == (3 * PAGE, 6)
+    window, _ = await read_window(line, 3600.0, 2 * PAGE)  # type: ignore[arg-type]
+    assert (window.runs, line.asked["find"]) == (2 * PAGE, 2)
+    window, _ = await read_window(line, 3600.0, 100 * PAGE)  # type: ignore[arg-type]
+    assert (window.runs, line.asked["find"]) == (3 * PAGE, 6)
 
 
 async def test_an_empty_fleet_has_metrics(stage: Stage) -> None:
-    found = await metrics(stage.person)
-    assert sample(found, "asterism_window_runs") == 0
-    assert "asterism_window_score" not in found
+    families = await metrics(stage.person)
+    assert sample(families, "asterism_window_runs") == 0
+    assert "asterism_window_score" not in families

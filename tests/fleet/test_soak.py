@@ -30,7 +30,7 @@ class Quick(Hands):
     async def execute(self, work: RunWork) -> Any:
         return "done"
 
-    def judges_each(self, flow: Any, given: Any) -> bool:
+    def judges_each(self, flow: Any, run_input: Any) -> bool:
         return True
 
 

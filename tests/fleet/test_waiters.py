@@ -146,11 +146,11 @@ def test_an_end_just_before_the_watch_is_open_is_seen_soon() -> None:
         """Its first answer is on its way while the run ends."""
 
         async def run(self, run_id: str) -> Run | None:
-            found = self.runs.get(run_id)
+            stored = self.runs.get(run_id)
             if self.reads == 0:
                 self.end(a_run(1))
             self.reads += 1
-            return found
+            return stored
 
     async def work() -> float:
         await RunWaiters(Late(a_run(1)), LoopClock()).wait(a_run(1).id)  # type: ignore[arg-type]

@@ -101,7 +101,7 @@ def times(run: Run) -> list[float]:
     return [
         run.created_at,
         *(entry.at for entry in run.story),
-        *(time for one in run.previous for time in (one.assigned_at, one.ended_at)),
+        *(time for assignment in run.previous for time in (assignment.assigned_at, assignment.ended_at)),
         *(time for time in (run.assigned_at, run.claimed_at, run.started_at, run.ended_at) if time is not None),
     ]
 
@@ -114,8 +114,8 @@ BACK = pytest.param(-HOUR, marks=pytest.mark.long)
 def test_records_of_a_device_are_right_although_its_wall_clock_jumps(
     postgres_url: str, jump: float, faked: str
 ) -> None:
-    found, now = across_a_jump(postgres_url, jump, faked)
-    for run in found:
+    runs, now = across_a_jump(postgres_url, jump, faked)
+    for run in runs:
         assert run.status == "completed"
         assert all(now - RIGHT < time <= now + 1.0 for time in times(run)), run
         assert all(earlier.at <= later.at for earlier, later in pairwise(run.story))
@@ -124,12 +124,12 @@ def test_records_of_a_device_are_right_although_its_wall_clock_jumps(
 
 @pytest.mark.parametrize("jump", [HOUR, BACK])
 def test_if_it_followed_its_wall_clock_it_would_be_an_hour_off(postgres_url: str, jump: float) -> None:
-    found, now = across_a_jump(postgres_url, jump, ablation=FOLLOWS_THE_WALL_CLOCK)
-    off = [run for run in found if any(abs(now - time) > RIGHT for time in times(run))]
+    runs, now = across_a_jump(postgres_url, jump, ablation=FOLLOWS_THE_WALL_CLOCK)
+    off = [run for run in runs if any(abs(now - time) > RIGHT for time in times(run))]
     if jump > 0:
         assert off
     else:  # a story never goes back in time, so it stands still
-        assert any(run.started_at == run.ended_at for run in found)
+        assert any(run.started_at == run.ended_at for run in runs)
 
 
 def test_the_own_clock_of_a_device_never_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:

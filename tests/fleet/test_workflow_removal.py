@@ -67,7 +67,7 @@ async def test_versions_of_a_removed_workflow_are_deleted_with_the_last_of_their
         later = fleet.store.clock() + 2 * UNUSED_AGE
         monkeypatch.setattr(fleet.store, "clock", lambda: later)
         assert await prune(fleet.store, 0.0, 100) == 0
-        assert [one.key for one in await fleet.store.registers(VERSIONS)] == [f"{VERSIONS}work@1"]
+        assert [register.key for register in await fleet.store.registers(VERSIONS)] == [f"{VERSIONS}work@1"]
         assert await prune(fleet.store, later, 100) == 1
         assert await prune(fleet.store, later, 100) == 0
         assert await fleet.store.registers(VERSIONS) == []

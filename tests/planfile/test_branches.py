@@ -17,8 +17,8 @@ from asterism.planfile.branches import MAX_CONDITIONS, Terms, always_skipped
 
 
 def warnings(text: str) -> list[Mistake]:
-    found, mistakes = examine("asterism: 1\ntasks:\n" + indent(dedent(text), "  "), "plan")
-    assert found is not None, mistakes
+    plan_file, mistakes = examine("asterism: 1\ntasks:\n" + indent(dedent(text), "  "), "plan")
+    assert plan_file is not None, mistakes
     return [mistake for mistake in mistakes if "always skipped" in mistake.text]
 
 
@@ -45,7 +45,7 @@ def test_join_any_mends_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "other"),
     [
         ("result.ok == true", "result.ok == false"),
         ("result.ok", "!(result.ok)"),
@@ -62,14 +62,14 @@ def test_join_any_mends_it() -> None:
         ('status == "failed"', 'status == "completed"'),
     ],
 )
-def test_conditions_that_exclude_each_other(one: str, other: str) -> None:
-    one, other = one.replace("'", "''"), other.replace("'", "''")
-    assert len(warnings(CHOICE.format(one, other, ""))) == 1
-    assert len(warnings(CHOICE.format(other, one, ""))) == 1
+def test_conditions_that_exclude_each_other(first: str, other: str) -> None:
+    first, other = first.replace("'", "''"), other.replace("'", "''")
+    assert len(warnings(CHOICE.format(first, other, ""))) == 1
+    assert len(warnings(CHOICE.format(other, first, ""))) == 1
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "other"),
     [
         ("result.ok", "result.ok"),
         ("result.a", "!result.b"),
@@ -82,9 +82,9 @@ def test_conditions_that_exclude_each_other(one: str, other: str) -> None:
         ("result.n > 5", 'result.n == "x"'),
     ],
 )
-def test_conditions_that_may_hold_together(one: str, other: str) -> None:
-    assert warnings(CHOICE.format(one, other, "")) == []
-    assert warnings(CHOICE.format(other, one, "")) == []
+def test_conditions_that_may_hold_together(first: str, other: str) -> None:
+    assert warnings(CHOICE.format(first, other, "")) == []
+    assert warnings(CHOICE.format(other, first, "")) == []
 
 
 def test_success_and_failure_of_one_task_exclude_each_other() -> None:
@@ -105,7 +105,7 @@ def test_only_the_topmost_task_is_named() -> None:
 
 
 def test_what_both_branches_need_is_needed_below_a_join_of_any() -> None:
-    found = warnings(
+    reported = warnings(
         """\
         check: {shell: x}
         a: {shell: x, after: {check: {when: result.ok}}}
@@ -115,7 +115,7 @@ def test_what_both_branches_need_is_needed_below_a_join_of_any() -> None:
         both: {shell: x, after: [either, c]}
         """
     )
-    assert [one.text.partition(":")[0] for one in found] == ["task 'both'"]
+    assert [mistake.text.partition(":")[0] for mistake in reported] == ["task 'both'"]
 
 
 def test_a_plan_with_very_many_conditions_is_not_examined() -> None:
@@ -150,14 +150,14 @@ def test_what_is_reported_never_starts(graph: tuple[dict[str, dict[str, Terms]],
     for _ in range(40 if skipped else 0):
         ends: dict[str, tuple[TaskStatus, int | None]] = {}
         for task, sources in edges.items():
-            held = [source in ends and holds(terms, *ends[source]) for source, terms in sources.items()]
+            held = [source in ends and holds(condition, *ends[source]) for source, condition in sources.items()]
             if any(held) if task in any_joins and held else all(held):
                 assert task not in skipped
                 failed = chance.random() < 0.3
                 ends[task] = (FAILED, None) if failed else (COMPLETED, chance.randint(0, 4))
 
 
-def holds(terms: Terms, status: TaskStatus, value: int | None) -> bool:
-    on, when = terms
+def holds(condition: Terms, status: TaskStatus, value: int | None) -> bool:
+    on, when = condition
     fits = on == "completion" or (on == "failure") == (status is FAILED)
     return fits and (when is None or expressions.evaluate(when, status, value) is True)

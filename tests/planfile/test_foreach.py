@@ -14,9 +14,9 @@ from asterism.planfile import examine
 
 def plan(tasks: str, params: str = "", **values: Any) -> Constellation:
     text = f"asterism: 1\n{params}tasks:\n{indent(dedent(tasks), '  ')}"
-    found, mistakes = examine(text, "plan", params=values)
-    assert found is not None, mistakes
-    return found.constellation
+    plan_file, mistakes = examine(text, "plan", params=values)
+    assert plan_file is not None, mistakes
+    return plan_file.constellation
 
 
 def complaint(body: str, params: str = "") -> str:
@@ -28,7 +28,7 @@ def complaint(body: str, params: str = "") -> str:
 
 
 def test_each_element_is_a_task_and_the_group_gathers_them_in_order() -> None:
-    found = plan(
+    built = plan(
         """\
           first: {shell: x}
           load:
@@ -42,24 +42,24 @@ def test_each_element_is_a_task_and_the_group_gathers_them_in_order() -> None:
           last: {call: "os.path:join", after: load, inputs: {a: {from: load}}}
         """
     )
-    assert [task.id for task in found] == ["first", "load[eu]", "load[us]", "load", "last"]
-    element, group = found["load[us]"].task, found["load"].task
+    assert [task.id for task in built] == ["first", "load[eu]", "load[us]", "load", "last"]
+    element, group = built["load[us]"].task, built["load"].task
     assert element.argv == ("load", "us", "1", "{{item}}")
     assert element.inputs == {"all": {"from": "first", "select": 'result["us"]'}, "whole": "us"}
     assert (element.env, element.retries, element.priority) == ({"REGION": "in us"}, 2, 3)
-    assert [(one.source, one.on, one.when) for one in found["load[us]"].dependencies] == [
+    assert [(dependency.source, dependency.on, dependency.when) for dependency in built["load[us]"].dependencies] == [
         ("first", "success", "result.ok")
     ]
     assert group.foreach == {"of": ["load[eu]", "load[us]"]}
     assert (group.argv, group.retries, group.priority) == (None, 0, 3)
-    assert [(one.source, one.on) for one in found["load"].dependencies] == [
+    assert [(dependency.source, dependency.on) for dependency in built["load"].dependencies] == [
         ("load[eu]", "completion"),
         ("load[us]", "completion"),
     ]
 
 
 def test_a_matrix_has_all_combinations() -> None:
-    found = plan(
+    built = plan(
         """\
           test:
             matrix: {os: [linux, mac], python: ["3.11", "3.12"]}
@@ -69,8 +69,8 @@ def test_a_matrix_has_all_combinations() -> None:
         """
     )
     ids = ["test[linux,3.11]", "test[linux,3.12]", "test[mac,3.11]", "test[mac,3.12]"]
-    assert [task.id for task in found] == [*ids, "test"]
-    task = found["test[mac,3.11]"].task
+    assert [task.id for task in built] == [*ids, "test"]
+    task = built["test[mac,3.11]"].task
     assert (task.inputs, task.cwd, task.needs) == ({"python": "3.11", "index": 2}, "/builds/mac", {"mac"})
 
 
@@ -89,23 +89,23 @@ def test_a_matrix_has_all_combinations() -> None:
     ],
 )
 def test_short_and_different_elements_name_their_tasks(items: str, labels: list[str]) -> None:
-    found = plan(f"it: {{foreach: {items}, shell: echo $item}}\n")
-    assert [task.id for task in found] == [*(f"it[{label}]" for label in labels), "it"]
+    built = plan(f"it: {{foreach: {items}, shell: echo $item}}\n")
+    assert [task.id for task in built] == [*(f"it[{label}]" for label in labels), "it"]
 
 
 def test_a_list_may_be_a_parameter_and_elements_use_parameters_too() -> None:
-    found = plan(
+    built = plan(
         "it: {foreach: '{params.files}', argv: [cp, '{item.name}', '{params.to}'], inputs: {n: '{item.n}'}}\n",
         "params: {files: {type: list}, to: /tmp}\n",
         files=[{"name": "{params.to}", "n": 1}],
     )
-    element = found["it[0]"].task
+    element = built["it[0]"].task
     assert element.argv == ("cp", "{{params.to}}", "/tmp")  # what stands in a value is no placeholder
     assert element.inputs == {"n": 1}
 
 
 def test_a_group_over_a_result_keeps_its_template() -> None:
-    found = plan(
+    built = plan(
         """\
           list: {shell: ls}
           it:
@@ -115,8 +115,8 @@ def test_a_group_over_a_result_keeps_its_template() -> None:
         """,
         "params: {key: files}\n",
     )
-    assert [task.id for task in found] == ["list", "it"]
-    task = found["it"].task
+    assert [task.id for task in built] == ["list", "it"]
+    task = built["it"].task
     assert task.foreach is not None
     assert {name: value for name, value in task.foreach.items() if name != "template"} == {
         "from": "list",
@@ -129,7 +129,7 @@ def test_a_group_over_a_result_keeps_its_template() -> None:
     assert template is not None
     assert (template.argv, template.needs) == (("convert", "{item}", "{params.key}"), {"gpu"})
     assert (task.argv, task.needs) == (None, frozenset())
-    assert [one.source for one in found["it"].dependencies] == ["list"]
+    assert [dependency.source for dependency in built["it"].dependencies] == ["list"]
 
 
 @pytest.mark.parametrize(

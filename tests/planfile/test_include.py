@@ -28,14 +28,14 @@ def told(path: str) -> list[str]:
 
 
 def test_a_task_has_the_defaults_unless_it_says_otherwise(tmp_path: Path) -> None:
-    found = load(
+    loaded = load(
         write(
             tmp_path,
             plan="defaults: {retries: 2, timeout: 5m, env: {A: 1, B: 1}, cwd: /tmp, priority: high, device: moon}\n"
             "tasks:\n  a: {shell: x}\n  b: {shell: x, retries: 0, env: {B: 2}, device: {needs: [gpu]}}\n",
         )
     ).constellation
-    a, b = found["a"].task, found["b"].task
+    a, b = loaded["a"].task, loaded["b"].task
     assert (a.retries, a.timeout, a.cwd, a.priority.name, a.device) == (2, 300, "/tmp", "HIGH", "moon")
     assert (b.retries, b.timeout, b.device, b.needs) == (0, 300, None, {"gpu"})
     assert (dict(a.env), dict(b.env)) == ({"A": 1, "B": 1}, {"A": 1, "B": 2})
@@ -70,13 +70,13 @@ def test_tasks_parameters_and_devices_of_included_files_belong_to_the_plan(tmp_p
         "tasks:\n  fetch: {argv: ['{params.day}'], after: more}\n",
         parts__more="tasks:\n  more: {shell: x}\n",
     )
-    found = load(path)
-    plan = found.constellation
-    assert (plan.id, found.policy, found.params) == ("main", None, {"day": "main", "n": 1})
+    plan_file = load(path)
+    plan = plan_file.constellation
+    assert (plan.id, plan_file.policy, plan_file.params) == ("main", None, {"day": "main", "n": 1})
     assert [task.id for task in plan] == ["more", "fetch", "build"]
     assert plan["fetch"].task.argv == ("main",)
     assert [plan[name].task.retries for name in ("build", "fetch", "more")] == [1, 5, 0]
-    assert [device.id for device in found.devices] == ["printer"]
+    assert [device.id for device in plan_file.devices] == ["printer"]
 
 
 def test_a_file_may_have_no_tasks_of_its_own_and_a_file_counts_once(tmp_path: Path) -> None:

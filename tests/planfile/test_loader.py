@@ -14,9 +14,9 @@ from asterism.planfile import PlanFile, examine
 
 
 def plan_file(text: str, name: str = "plan") -> PlanFile:
-    found, mistakes = examine(dedent(text), name)
-    assert found is not None, mistakes
-    return found
+    loaded, mistakes = examine(dedent(text), name)
+    assert loaded is not None, mistakes
+    return loaded
 
 
 def plan(text: str) -> Constellation:
@@ -28,7 +28,7 @@ def only(body: str) -> Task:
 
 
 def test_everything_that_a_task_can_say() -> None:
-    found = plan(
+    built = plan(
         """\
           build:
             argv: [make, "{target}"]
@@ -46,7 +46,7 @@ def test_everything_that_a_task_can_say() -> None:
           fetch: {shell: fetch it}
         """
     )
-    assert found["build"].task == Task(
+    assert built["build"].task == Task(
         "build",
         argv=("make", "{target}"),
         inputs={"target": "all", "deep": {"a": [1, {"b": None}]}},
@@ -61,7 +61,7 @@ def test_everything_that_a_task_can_say() -> None:
         revocable=True,
         description="builds",
     )
-    [edge] = found["build"].dependencies
+    [edge] = built["build"].dependencies
     assert (edge.source, edge.target, edge.on, edge.when) == ("fetch", "build", "completion", "result.ok")
 
 
@@ -93,8 +93,8 @@ def test_the_kinds_of_action() -> None:
     ],
 )
 def test_the_forms_of_after(written: str, edges: list[tuple[str, str, str | None]]) -> None:
-    found = plan(f"  a: {{shell: x}}\n  b: {{shell: x}}\n  it: {{shell: x, after: {written}}}\n")
-    assert [(edge.source, edge.on, edge.when) for edge in found["it"].dependencies] == edges
+    built = plan(f"  a: {{shell: x}}\n  b: {{shell: x}}\n  it: {{shell: x, after: {written}}}\n")
+    assert [(edge.source, edge.on, edge.when) for edge in built["it"].dependencies] == edges
 
 
 @pytest.mark.parametrize(
@@ -110,14 +110,14 @@ def test_a_device_may_be_named_alone() -> None:
 
 
 def test_tasks_may_stand_in_any_order_and_keep_it_where_they_can() -> None:
-    found = plan(
+    built = plan(
         "  last: {shell: x, after: [middle, z]}\n  z: {shell: x}\n  middle: {shell: x, after: a}\n  a: {shell: x}\n"
     )
-    assert [task.id for task in found] == ["z", "a", "middle", "last"]
+    assert [task.id for task in built] == ["z", "a", "middle", "last"]
 
 
 def test_the_head_of_a_file() -> None:
-    found = plan_file(
+    loaded = plan_file(
         """\
         asterism: 1
         id: nightly
@@ -128,32 +128,32 @@ def test_the_head_of_a_file() -> None:
         tasks: {a: {shell: x}}
         """
     )
-    assert found.constellation.id == "nightly"
-    assert found.policy == "speculative"
-    laptop, other = found.devices
+    assert loaded.constellation.id == "nightly"
+    assert loaded.policy == "speculative"
+    laptop, other = loaded.devices
     assert (laptop.id, laptop.slots, laptop.can) == ("laptop", 4, {"linux"})
     assert (other.id, other.slots, other.can) == ("other", os.cpu_count(), frozenset())
 
 
 def test_what_a_file_leaves_out() -> None:
-    found = plan_file("asterism: 1\ntasks: {a: {shell: x}}\n", name="nightly")
-    assert found.constellation.id == "nightly"
-    assert found.policy is None
-    [device] = found.devices
+    loaded = plan_file("asterism: 1\ntasks: {a: {shell: x}}\n", name="nightly")
+    assert loaded.constellation.id == "nightly"
+    assert loaded.policy is None
+    [device] = loaded.devices
     assert (device.slots, device.can) == (os.cpu_count(), frozenset())
 
 
 def test_an_anchor_can_be_used_twice() -> None:
-    found = plan("  a: {shell: x, env: &env {LEVEL: 1}}\n  b: {shell: x, env: *env}\n")
-    assert found["a"].task.env == found["b"].task.env == {"LEVEL": 1}
+    built = plan("  a: {shell: x, env: &env {LEVEL: 1}}\n  b: {shell: x, env: *env}\n")
+    assert built["a"].task.env == built["b"].task.env == {"LEVEL": 1}
 
 
 @pytest.mark.parametrize("tasks", [3_000, pytest.param(100_000, marks=pytest.mark.long)])
 def test_a_plan_of_very_many_tasks_loads(tasks: int) -> None:
     body = "".join(f"  t{n}: {{shell: x, after: t{n // 2}}}\n" for n in range(1, tasks))
-    found = plan("  t0: {shell: x}\n" + body)
-    assert len(found) == tasks
-    assert found[f"t{tasks - 1}"].dependencies[0].source == f"t{tasks // 2 - 1}"
+    built = plan("  t0: {shell: x}\n" + body)
+    assert len(built) == tasks
+    assert built[f"t{tasks - 1}"].dependencies[0].source == f"t{tasks // 2 - 1}"
     assert gc.isenabled()
 
 
@@ -166,19 +166,19 @@ def test_a_large_plan_loads_whatever_the_order_of_parents(tasks: int) -> None:
         parents = [f"t{parent}" for parent in {number - 1, number // 2, chance.randrange(number)}]
         chance.shuffle(parents)
         body += f"  t{number}: {{shell: x, after: [{', '.join(parents)}]}}\n"
-    found = plan("  t0: {shell: x}\n" + body)
-    assert found.topological()[-1] == f"t{tasks - 1}"
+    built = plan("  t0: {shell: x}\n" + body)
+    assert built.topological()[-1] == f"t{tasks - 1}"
 
 
 @pytest.mark.parametrize("tasks", [3_000, pytest.param(10_000, marks=pytest.mark.long)])
 def test_a_plan_in_reverse_order_loads_as_well(tasks: int) -> None:
     body = "".join(f"  t{n}: {{shell: x, after: t{n - 1}}}\n" for n in range(tasks - 1, 0, -1))
-    found = plan(body + "  t0: {shell: x}\n")
-    assert [task.id for task in found][:3] == ["t0", "t1", "t2"]
+    built = plan(body + "  t0: {shell: x}\n")
+    assert [task.id for task in built][:3] == ["t0", "t1", "t2"]
 
 
 def test_a_task_handles_a_failure_and_joins_any() -> None:
-    found = plan(
+    built = plan(
         """\
           build: {shell: x}
           other: {shell: x}
@@ -187,19 +187,19 @@ def test_a_task_handles_a_failure_and_joins_any() -> None:
           same: {shell: x, after: {build: {on: failure, handled: true, when: "status != 'x'"}}}
         """
     )
-    handled = {(edge.source, edge.target): (edge.on, edge.when, edge.handled) for edge in found.dependencies}
+    handled = {(edge.source, edge.target): (edge.on, edge.when, edge.handled) for edge in built.dependencies}
     assert handled == {
         ("build", "fix"): ("failure", None, True),
         ("build", "both"): ("failure", None, True),
         ("other", "both"): ("failure", None, True),
         ("build", "same"): ("failure", "status != 'x'", True),
     }
-    assert (found["both"].task.join, found["fix"].task.join) == ("any", "all")
+    assert (built["both"].task.join, built["fix"].task.join) == ("any", "all")
 
 
 def test_a_task_may_be_untrusted_and_have_a_cost_and_effects() -> None:
     task = only("{shell: x, untrusted: true, cost: 2.5, effects: [spends]}")
     assert (task.untrusted, task.cost, task.effects) == (True, 2.5, {"spends"})
     assert only("{shell: x}").to_json() == {"id": "it", "shell": "x"}
-    found, mistakes = examine("asterism: 1\ntasks:\n  a: {shell: x, cost: -1, effects: [flies]}\n", "plan")
-    assert (found, len(mistakes)) == (None, 2)
+    invalid, mistakes = examine("asterism: 1\ntasks:\n  a: {shell: x, cost: -1, effects: [flies]}\n", "plan")
+    assert (invalid, len(mistakes)) == (None, 2)

@@ -15,9 +15,9 @@ DAY = "params:\n  day: {description: which day}\n  count: 3\n  tags: {type: list
 
 
 def plan_file(text: str, **params: Any) -> PlanFile:
-    found, mistakes = examine(f"asterism: 1\n{dedent(text)}", "plan", params=params)
-    assert found is not None, mistakes
-    return found
+    loaded, mistakes = examine(f"asterism: 1\n{dedent(text)}", "plan", params=params)
+    assert loaded is not None, mistakes
+    return loaded
 
 
 def plan(tasks: str, params: str = DAY, **values: Any) -> Constellation:
@@ -56,16 +56,16 @@ def test_a_word_of_a_command_is_never_split_and_stays_a_template_of_inputs() -> 
 
 
 def test_a_shell_line_uses_variables_which_become_inputs() -> None:
-    found = plan(
+    built = plan(
         """\
           a: {shell: 'echo "$day" "${count}"'}
           b: {shell: echo $day, env: {day: own}}
           c: {shell: echo day}
         """
     )
-    assert found["a"].task.inputs == {"day": "monday", "count": 3}
-    assert found["b"].task.inputs == {}
-    assert found["c"].task.inputs == {}
+    assert built["a"].task.inputs == {"day": "monday", "count": 3}
+    assert built["b"].task.inputs == {}
+    assert built["c"].task.inputs == {}
 
 
 def test_a_url_is_percent_encoded_but_its_beginning_may_be_a_parameter() -> None:
@@ -80,7 +80,7 @@ def test_a_url_is_percent_encoded_but_its_beginning_may_be_a_parameter() -> None
 
 
 def test_conditions_and_selections_have_the_value_as_a_constant() -> None:
-    found = plan(
+    built = plan(
         """\
           a: {shell: x}
           b: {shell: x, after: {a: {when: "result.day == params.day && result.n > params.count"}}}
@@ -89,15 +89,15 @@ def test_conditions_and_selections_have_the_value_as_a_constant() -> None:
         day='mon"day',
         count=-2,
     )
-    assert found["b"].dependencies[0].when == r'result.day == "mon\"day" && result.n > (-2)'
-    assert found["c"].task.inputs["a"]["select"] == r'result["mon\"day"]'
+    assert built["b"].dependencies[0].when == r'result.day == "mon\"day" && result.n > (-2)'
+    assert built["c"].task.inputs["a"]["select"] == r'result["mon\"day"]'
 
 
 def test_a_plan_without_parameters_keeps_its_braces() -> None:
-    found = plan_file("tasks:\n  it: {shell: 'echo {params.day}', env: {A: '{params.x}'}}\n")
-    assert found.constellation["it"].task.shell == "echo {params.day}"
-    assert found.constellation["it"].task.env == {"A": "{params.x}"}
-    assert found.params == {}
+    loaded = plan_file("tasks:\n  it: {shell: 'echo {params.day}', env: {A: '{params.x}'}}\n")
+    assert loaded.constellation["it"].task.shell == "echo {params.day}"
+    assert loaded.constellation["it"].task.env == {"A": "{params.x}"}
+    assert loaded.params == {}
 
 
 def test_a_value_cannot_become_a_reference_to_a_secret() -> None:
@@ -133,12 +133,12 @@ def test_a_value_cannot_become_a_reference_to_a_secret() -> None:
     ],
 )
 def test_a_text_is_converted_to_the_type(declared: str, text: str, value: Any) -> None:
-    given = GivenParameters(texts={"it": text})
-    found, mistakes = examine(
-        f"asterism: 1\nparams: {{it: {declared}}}\ntasks: {{a: {{shell: x}}}}\n", "p", params=given
+    parameters = GivenParameters(texts={"it": text})
+    loaded, mistakes = examine(
+        f"asterism: 1\nparams: {{it: {declared}}}\ntasks: {{a: {{shell: x}}}}\n", "p", params=parameters
     )
-    assert found is not None, mistakes
-    assert found.params == {"it": value}
+    assert loaded is not None, mistakes
+    assert loaded.params == {"it": value}
 
 
 @pytest.mark.parametrize(
@@ -168,8 +168,9 @@ def test_the_order_of_the_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         monkeypatch.setenv(f"ASTERISM_PARAM_{name}", "environment")
     path = tmp_path / "plan.yaml"
     path.write_text("asterism: 1\nparams: {a: 1, b: '', c: '', d: '', e: default}\ntasks: {t: {shell: x}}\n")
-    given = GivenParameters(texts={"a": "2", "b": "set"}, file=str(tmp_path / "values.yaml"))
-    assert load(str(path), params=given).params == {"a": 2, "b": "set", "c": "file", "d": "environment", "e": "default"}
+    parameters = GivenParameters(texts={"a": "2", "b": "set"}, file=str(tmp_path / "values.yaml"))
+    values = {"a": 2, "b": "set", "c": "file", "d": "environment", "e": "default"}
+    assert load(str(path), params=parameters).params == values
 
 
 def test_mistakes_in_values_name_their_file_and_line(tmp_path: Path) -> None:

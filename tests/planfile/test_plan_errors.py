@@ -12,8 +12,8 @@ from asterism.planfile import BadPlan, Mistake, check, examine, load
 
 
 def mistakes(text: str, *, imports: bool = False) -> list[Mistake]:
-    found, told = examine(dedent(text), "plan", imports=imports)
-    assert (found is None) == any(not mistake.warning for mistake in told)
+    plan_file, told = examine(dedent(text), "plan", imports=imports)
+    assert (plan_file is None) == any(not mistake.warning for mistake in told)
     return told
 
 

@@ -82,9 +82,9 @@ def test_the_example_fits_the_schema() -> None:
 def test_the_schema_and_the_models_agree(task: str, good: bool) -> None:
     text = f"asterism: 1\ntasks:\n  a: {{shell: x}}\n  it: {task}\n"
     data, _ = parse_yaml(text)
-    found, _ = examine(text, "plan")
+    plan_file, _ = examine(text, "plan")
     assert judged(data) is good
-    assert (found is not None) is good
+    assert (plan_file is not None) is good
 
 
 @pytest.mark.parametrize(
@@ -103,6 +103,6 @@ def test_the_schema_and_the_models_agree(task: str, good: bool) -> None:
 def test_the_schema_and_the_models_agree_on_the_head(head: str, good: bool) -> None:
     text = f"asterism: 1\n{head}\ntasks:\n  a: {{shell: x}}\n"
     data, _ = parse_yaml(text)
-    found, _ = examine(text, "plan")
+    plan_file, _ = examine(text, "plan")
     assert judged(data) is good
-    assert (found is not None) is good
+    assert (plan_file is not None) is good

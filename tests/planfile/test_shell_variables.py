@@ -29,9 +29,9 @@ tasks:
 
 
 def warnings(line: str) -> list[str]:
-    _, found = examine(PLAN.format(line=json.dumps(line)), "plan")
-    assert all(one.warning for one in found), found
-    return [f"{one.line}: {one.text}" for one in found]
+    _, mistakes = examine(PLAN.format(line=json.dumps(line)), "plan")
+    assert all(mistake.warning for mistake in mistakes), mistakes
+    return [f"{mistake.line}: {mistake.text}" for mistake in mistakes]
 
 
 @pytest.mark.parametrize(
@@ -75,8 +75,8 @@ def warnings(line: str) -> list[str]:
     ],
 )
 def test_a_variable_that_nothing_sets_is_warned_of_with_line_and_suggestion(line: str, words: str) -> None:
-    (found,) = warnings(line)
-    assert words in found
+    (warning,) = warnings(line)
+    assert words in warning
 
 
 @pytest.mark.parametrize(
@@ -118,8 +118,8 @@ tasks:
   each: {foreach: [a, b], shell: "echo $item $index $itm"}
   all: {matrix: {size: [1, 2]}, shell: "echo $size $index $item"}
 """
-    _, found = examine(text, "plan")
-    assert [(one.line, one.text.partition(", ")[0]) for one in found] == [
+    _, mistakes = examine(text, "plan")
+    assert [(mistake.line, mistake.text.partition(", ")[0]) for mistake in mistakes] == [
         (6, "task 'all': the line uses $item"),
     ]
 

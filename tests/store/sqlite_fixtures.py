@@ -30,8 +30,8 @@ def run(number: int, **more: Any) -> Run:
     return transitions.create(f"run-{number:05}", FLOW, {"number": number}, by="laptop", now=100.0 + number, **more)
 
 
-def completed(given: Run, now: float = 1000.0) -> Run:
-    taken = transitions.take(given, ME, FLOW, now)
+def completed(run: Run, now: float = 1000.0) -> Run:
+    taken = transitions.take(run, ME, FLOW, now)
     grant = taken.grant
     assert grant is not None
     return transitions.complete(transitions.start(taken, grant, now), grant, {"done": True}, now)
@@ -50,11 +50,11 @@ async def opened(path: Path, **options: Any) -> AsyncIterator[SqliteStore]:
 async def filled(path: Path, number: int, **options: Any) -> None:
     """Create a store with so many runs, and close it."""
     async with opened(path, **options) as store:
-        await store.commit([PutRun(run(one), None) for one in range(number)])
+        await store.commit([PutRun(run(index), None) for index in range(number)])
 
 
 async def ids(store: SqliteStore) -> list[str]:
-    return [one.id for one in await store.find(Query())]
+    return [run.id for run in await store.find(Query())]
 
 
 class Doing(Job):

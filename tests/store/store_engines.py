@@ -72,7 +72,7 @@ class Trusting(MemoryStore):
     async def commit(self, writes: Sequence[Write]) -> None:
         await asyncio.sleep(0)
         known = {write.key: await self.register(write.key) for write in writes if isinstance(write, PutRegister)}
-        now = {key: found.revision if found else None for key, found in known.items()}
+        now = {key: register.revision if register else None for key, register in known.items()}
         await super().commit(
             [replace(write, expected=now[write.key]) if isinstance(write, PutRegister) else write for write in writes]
         )

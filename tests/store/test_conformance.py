@@ -154,9 +154,9 @@ async def test_memory_refuses_a_change_of_a_field_that_is_written_once() -> None
         with pytest.raises(ValueError, match="cannot change after its creation"):
             await store.commit([PutRun(run.changed(revision=2, **change), 1)])
     await store.commit([PutRun(run.changed(revision=2, input={"x": 2}), 1)])
-    found = await store.run("r1")
-    assert found is not None
-    assert found.input == {"x": 1}
+    stored = await store.run("r1")
+    assert stored is not None
+    assert stored.input == {"x": 1}
 
 
 async def test_the_queue_in_memory_does_not_grow_without_bound() -> None:
@@ -174,9 +174,9 @@ async def test_the_check_of_memory_finds_contradictions() -> None:
     store = MemoryStore()
     run = create("r1", Workflow("transcode", argv=("true",)), {"$blob": "0" * 64, "size": 1}, by="x", now=1.0)
     await store.commit([PutRun(run.changed(session="nobody-1"), None)])
-    found = await store.check()
+    problems = await store.check()
     for words in ("is created, owned by nobody-1", "which does not exist", "refers to blob"):
-        assert any(words in problem for problem in found), found
+        assert any(words in problem for problem in problems), problems
 
 
 # -- the suite itself --------------------------------------------------------------------------------------------------

@@ -139,8 +139,8 @@ async def test_the_journal_is_replayed_to_the_plan_that_version_had(store: Sqlit
 async def resumed(store: Store) -> Result:
     """The plan, resumed in this process and run to its end."""
 
-    def agent(*names: Any, **terms: Any) -> DeviceAgent:
-        return DeviceAgent(*names, **{**terms, "host": SimHost("laptop"), "measure": dict})
+    def agent(*names: Any, **options: Any) -> DeviceAgent:
+        return DeviceAgent(*names, **{**options, "host": SimHost("laptop"), "measure": dict})
 
     fleet = Fleet(store, by="ben", chance=random.Random(4))
     orchestrator = DurableOrchestrator(fleet, local=1, host="laptop", make_agent=agent)

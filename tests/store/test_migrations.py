@@ -30,8 +30,8 @@ WRITTEN = {
 
 def test_no_migration_changes_and_every_one_is_listed() -> None:
     [folder] = map(Path, asterism.store.__path__)
-    found = {
+    written = {
         f"{path.parent.parent.name}/{path.name}": hashlib.sha256(path.read_bytes()).hexdigest()[:32]
         for path in folder.glob("*/migrations/*.sql")
     }
-    assert found == WRITTEN
+    assert written == WRITTEN

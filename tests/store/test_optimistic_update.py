@@ -25,9 +25,9 @@ class SlowStore(MemoryStore):
         self.outages, self.commits = outages, 0
 
     async def register(self, key: str) -> Register | None:
-        found = await super().register(key)
+        register = await super().register(key)
         await asyncio.sleep(0)
-        return found
+        return register
 
     async def commit(self, writes: Sequence[Write]) -> None:
         self.commits += 1
@@ -53,8 +53,8 @@ async def test_two_racing_writers_lose_no_update() -> None:
             await update_register(store, "count", one_more)
 
     await asyncio.gather(writer(), writer())
-    found = await store.register("count")
-    assert found == ("count", 40, 40)
+    register = await store.register("count")
+    assert register == ("count", 40, 40)
     assert store.commits > 40, "the writers never met"
 
 
@@ -80,9 +80,9 @@ async def test_an_attempt_writes_several_records_in_one_commit() -> None:
     store = SlowStore()
 
     async def attempt() -> int:
-        found = await store.register("count")
-        count = one_more(found and found.value)
-        writes: list[Write] = [PutRegister("count", count, found and found.revision)]
+        register = await store.register("count")
+        count = one_more(register and register.value)
+        writes: list[Write] = [PutRegister("count", count, register and register.revision)]
         if count == 3:
             writes.append(Notice(store.clock(), "visits", "the third visit"))
         await store.commit(writes)

@@ -17,7 +17,7 @@ from asterism.store.store_errors import StoreError, StoreMissing
 
 
 def hosts(url: str) -> list[tuple[str | None, int | None]]:
-    return [(one.get("host"), one.get("port")) for one in Address.parse(url).hosts]
+    return [(host.get("host"), host.get("port")) for host in Address.parse(url).hosts]
 
 
 @pytest.mark.parametrize(
@@ -184,8 +184,8 @@ def test_each_server_that_a_service_names_is_judged(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("PGHOST", "elsewhere")
     monkeypatch.setenv("PGSSLMODE", "")
     address = Address.parse("postgresql:///?service=fleet")
-    found = [(host["host"], host["port"], host.get("ssl")) for host in address.hosts]
-    assert found == [("localhost", 5432, None), ("db", 5433, "require")]
+    hosts = [(host["host"], host["port"], host.get("ssl")) for host in address.hosts]
+    assert hosts == [("localhost", 5432, None), ("db", 5433, "require")]
     assert "secret" not in address.shown
     for host in address.hosts:  # nothing is left to the driver
         query = dict(parse_qsl(urlsplit(host["dsn"]).query))

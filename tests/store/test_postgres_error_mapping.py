@@ -81,7 +81,7 @@ async def test_a_full_disk_fails_the_whole_group_and_loses_nothing(postgres_url:
         came = await asyncio.gather(
             *(store.commit([PutRun(run, None)]) for run in (a_run(1), a_run("x1"))), return_exceptions=True
         )
-        assert [type(one) for one in came] == [StoreFull, StoreFull]
+        assert [type(error) for error in came] == [StoreFull, StoreFull]
         assert await store.find(Query()) == []
 
 
@@ -162,8 +162,8 @@ async def test_a_server_with_too_many_connections_is_unavailable_for_now(fragile
         try:
             while await crowd[0].fetchval(_CLIENTS) > 1:  # closed connections may still exist on the server
                 pass
-            while (one := await _one_more(url)) is not None:
-                crowd.append(one)
+            while (another := await _one_more(url)) is not None:
+                crowd.append(another)
             with pytest.raises(StoreUnavailable, match="too many connections"):
                 await store.commit([PutRun(a_run(1), None)])
             with pytest.raises(StoreUnavailable, match="too many connections"):

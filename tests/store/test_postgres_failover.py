@@ -73,9 +73,9 @@ async def test_a_failover_in_the_middle_of_commits_loses_nothing_that_was_acknow
         await asyncio.to_thread(cluster.primary.promote)
         await asyncio.to_thread(cluster.come_back)
         await store.commit([PutRun(a_run("after"), None)])
-        found = {run.id for run in await store.find(Query())}
-        assert acknowledged <= found
-        assert len(found - acknowledged) <= 5
+        stored = {run.id for run in await store.find(Query())}
+        assert acknowledged <= stored
+        assert len(stored - acknowledged) <= 5
         assert await store.check() == []
 
 

@@ -71,7 +71,8 @@ async def test_each_caller_of_a_group_learns_its_own_outcome(postgres_url: str) 
             [PutRun(started(a_run(9).changed(session="kitchen-1", status=old[0].status)), 1)],
         )
         assert groups.sizes == [6]
-        assert [one and one.what for one in came] == [None, "run r0001", None, "run r0002", "key taken", "run r0009"]
+        conflicts = [error and error.what for error in came]
+        assert conflicts == [None, "run r0001", None, "run r0002", "key taken", "run r0009"]
         assert ids(await store.find(Query())) == ["r0000", "r0001", "r0002", "r0003", "r0004", "r0005"]
         assert (await store.run("r0000")) == started(old[0])
         assert (await store.run("r0001")) == old[1]
@@ -99,7 +100,7 @@ async def test_one_of_two_new_runs_with_one_key_in_a_group_is_refused(postgres_u
     async with opened(postgres_url) as store:
         came = await outcomes(store, *([PutRun(a_run(number, key="order-7"), None)] for number in range(5)))
         assert sorted(map(str, came)).count("None") == 1
-        assert {one.what for one in came if one is not None} == {"key order-7"}
+        assert {error.what for error in came if error is not None} == {"key order-7"}
         assert len(await store.find(Query())) == 1
 
 
@@ -109,7 +110,7 @@ async def test_a_write_that_cannot_be_stored_fails_alone(postgres_url: str) -> N
         batches[7] = [PutRun(a_run(7, key="a NUL \0 in it"), None)]
         batches[12] = [PutRun(a_run(12, key="half a \ud83d pair"), None)]
         came = await outcomes(store, *batches)
-        assert [number for number, one in enumerate(came) if one is not None] == [7, 12]
+        assert [number for number, error in enumerate(came) if error is not None] == [7, 12]
         assert {type(came[7]), type(came[12])} == {ValueError}
         assert len(await store.find(Query())) == 18
 
@@ -134,7 +135,7 @@ async def test_a_locked_record_delays_only_its_own_commit(postgres_url: str, mon
         async with other.transaction():
             await other.fetch("SELECT 1 FROM runs WHERE id = 'r0002' FOR UPDATE")
             came = await outcomes(store, *([PutRun(started(run), run.revision)] for run in runs))
-        assert [number for number, one in enumerate(came) if one is not None] == [2]
+        assert [number for number, error in enumerate(came) if error is not None] == [2]
         assert isinstance(came[2], StoreBusy)
         assert "locked" in str(came[2])
         await store.commit([PutRun(started(runs[2]), runs[2].revision)])
@@ -149,7 +150,7 @@ async def test_two_commits_that_deadlock_both_succeed(postgres_url: str) -> None
             ours = [PutRun(a_run(f"r{number}-{attempt}", key=f"{number}-{attempt}"), None) for number in (1, 2)]
             if await _in_each_others_way(store, other, ours):
                 break  # else a busy machine was so slow that the server aborted the other
-        everybody = [f"r{number}-{one}" for number in (1, 2) for one in range(attempt + 1)]
+        everybody = [f"r{number}-{index}" for number in (1, 2) for index in range(attempt + 1)]
         assert ids(await store.find(Query())) == everybody
 
 
@@ -247,6 +248,6 @@ async def test_commits_of_several_runs_share_a_transaction_and_a_refused_one_fai
         assert groups.sizes == [1]
         came = await outcomes(store, puts[2:4], [puts[4], PutRun(completed(old[0]), old[0].revision)], [puts[5]])
         assert groups.sizes == [1, 2, 1, 1, 1]
-        assert [one and one.what for one in came] == [None, "run r0000", None]
+        assert [error and error.what for error in came] == [None, "run r0000", None]
         done = [str((await store.run(run.id)).status) for run in old]  # type: ignore[union-attr]
         assert done == ["completed"] * 4 + ["processing", "completed"]

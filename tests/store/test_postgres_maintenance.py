@@ -89,8 +89,8 @@ DAMAGE = [
 ]
 
 
-@pytest.mark.parametrize(("damage", "found"), DAMAGE)
-async def test_damage_is_found(postgres_url: str, damage: str, found: str) -> None:
+@pytest.mark.parametrize(("damage", "message"), DAMAGE)
+async def test_damage_is_found(postgres_url: str, damage: str, message: str) -> None:
     async with opened(postgres_url) as store, looking(postgres_url) as other:
         blob = await store.put_blob(b"something")
         await joined(store, KITCHEN)
@@ -104,7 +104,7 @@ async def test_damage_is_found(postgres_url: str, damage: str, found: str) -> No
         assert await store.check() == []
         await other.execute(damage)
         [problem] = await store.check()
-        assert found in problem
+        assert message in problem
 
 
 async def test_unsafe_server_settings_are_reported() -> None:
@@ -159,7 +159,7 @@ async def test_two_concurrent_prunes_share_the_work(postgres_url: str) -> None:
     async with opened(postgres_url) as store, opened(postgres_url) as other:
         await joined(store, KITCHEN)
         await added(store, *(completed(held_by(a_run(number), KITCHEN)) for number in range(50)))
-        numbers = await asyncio.gather(*(one.prune(FAR, 10) for one in (store, other, store, other)))
+        numbers = await asyncio.gather(*(engine.prune(FAR, 10) for engine in (store, other, store, other)))
         assert sum(numbers) + len(await store.find(Query())) == 50
         while await store.prune(FAR, 10):
             pass
@@ -213,12 +213,12 @@ async def test_records_of_peers_from_a_restored_backup_are_pruned_when_no_run_ne
             ]
         )
         assert await retention.prune(store, store.clock(), 100) == 0
-        left = [one.key for one in await store.registers("workflow")]
+        left = [register.key for register in await store.registers("workflow")]
         assert left == [f"{OF_PEERS}{needed.kind}", f"{VERSIONS}{needed.kind}"]
 
 
 def test_every_read_of_the_change_feed_has_an_answer() -> None:
-    asked = [name for name, one in vars(ChangeFeed).items() if callable(one) and not name.startswith("_")]
+    asked = [name for name, member in vars(ChangeFeed).items() if callable(member) and not name.startswith("_")]
     for name in asked:
         here, meant = inspect.signature(getattr(PostgresStore, name)), inspect.signature(getattr(ChangeFeed, name))
         assert list(here.parameters) == list(meant.parameters), name

@@ -99,8 +99,8 @@ async def test_every_caller_of_a_group_learns_that_the_answer_was_lost(postgres_
         wire.lose_answer = b"marked"
         runs = [a_run(number) for number in range(2, 6)] + [a_run("marked")]
         came = await asyncio.gather(*(store.commit([PutRun(run, None)]) for run in runs), return_exceptions=True)
-        assert [type(one) for one in came] == [StoreUnavailable] * 5
-        assert len({id(one) for one in came}) == 5  # each has its own traceback
+        assert [type(error) for error in came] == [StoreUnavailable] * 5
+        assert len({id(error) for error in came}) == 5  # each has its own traceback
         await store.close()
 
 
@@ -130,10 +130,10 @@ async def test_a_server_that_does_not_answer_is_given_up_in_time(
 ) -> None:
     connect = asyncpg.connect
 
-    async def impatient(**terms: Any) -> Any:
+    async def impatient(**options: Any) -> Any:
         """Limit only this call: connecting may take longer."""
-        assert terms["command_timeout"] == 120.0
-        return await connect(**(terms | {"command_timeout": 3.0}))
+        assert options["command_timeout"] == 120.0
+        return await connect(**(options | {"command_timeout": 3.0}))
 
     monkeypatch.setattr(asyncpg, "connect", impatient)
     async with Wire(postgres_server.folder) as wire:
@@ -229,11 +229,11 @@ async def test_nothing_acknowledged_is_lost_when_the_server_is_killed_in_the_mid
         await asyncio.to_thread(fragile.kill)
         await asyncio.gather(*writers)
         await asyncio.to_thread(fragile.start)
-        found = {run.id for run in await store.find(Query())}
-        assert acknowledged <= found
-        assert len(found - acknowledged) <= 8
+        stored = {run.id for run in await store.find(Query())}
+        assert acknowledged <= stored
+        assert len(stored - acknowledged) <= 8
         whole = {register.key.removeprefix("with ") for register in await store.registers("with ")}
-        assert whole == {run_id for run_id in found if int(run_id[1]) % 2}
+        assert whole == {run_id for run_id in stored if int(run_id[1]) % 2}
         assert await store.check() == []
 
 

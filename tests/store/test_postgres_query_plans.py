@@ -127,5 +127,5 @@ async def test_starting_a_run_and_a_heartbeat_touch_no_index(postgres_url: str) 
             await store.heartbeat(KITCHEN.id, {}, ())
         await _settle(store)
         updates = "SELECT relname, n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relid = ANY ($1::regclass[])"
-        found = {row[0]: (row[1], row[2]) for row in await other.fetch(updates, ("runs", "sessions"))}
-        assert found == {"runs": (3, 3), "sessions": (20, 20)}
+        counts = {row[0]: (row[1], row[2]) for row in await other.fetch(updates, ("runs", "sessions"))}
+        assert counts == {"runs": (3, 3), "sessions": (20, 20)}

@@ -60,7 +60,7 @@ async def test_concurrent_takes_are_served_together(postgres_url: str, monkeypat
         taken = await asyncio.gather(*(_take(store, session, 2) for session in sessions))
         assert pages.sizes == [8]
         assert sorted(run for runs in taken for run in runs) == ids(a_run(number) for number in range(16))
-        assert {len(one) for one in taken} == {2}
+        assert {len(runs) for runs in taken} == {2}
         for session, runs in zip(sessions, taken, strict=True):
             assert ids(await store.find(Query(session=session.id))) == sorted(runs)
 

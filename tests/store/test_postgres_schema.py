@@ -120,10 +120,10 @@ async def test_without_create_a_missing_store_is_not_found(postgres_server: Serv
 
 async def test_two_schemas_are_two_stores(postgres_server: Server) -> None:
     first, second = postgres_server.url(schema="first_of_two"), postgres_server.url()
-    async with opened(first) as one, opened(second, schema="second_of_two") as two:
-        await one.commit([PutRegister("a", 1, None)])
-        assert await two.register("a") is None
-        watch = two.watch(frozenset({"offered"}))
+    async with opened(first) as store, opened(second, schema="second_of_two") as other:
+        await store.commit([PutRegister("a", 1, None)])
+        assert await other.register("a") is None
+        watch = other.watch(frozenset({"offered"}))
         watch.close()
 
 
@@ -146,7 +146,7 @@ async def test_missing_tables_are_reported(postgres_url: str) -> None:
 
 
 def test_migrations_are_numbered_without_gaps() -> None:
-    assert [one.version for one in migrations()] == list(range(1, len(migrations()) + 1))
+    assert [migration.version for migration in migrations()] == list(range(1, len(migrations()) + 1))
 
 
 def test_the_sql_comes_with_the_package() -> None:
@@ -297,7 +297,7 @@ async def test_a_definition_that_was_changed_is_found(postgres_url: str, stateme
     async with opened(postgres_url), looking(postgres_url) as other:
         await other.execute(statement)
     async with opened(postgres_url) as store:
-        assert any(problem.format(schema=repr(schema_of(postgres_url))) in one for one in await store.check())
+        assert any(problem.format(schema=repr(schema_of(postgres_url))) in line for line in await store.check())
 
 
 async def test_the_check_of_definitions_leaves_nothing_behind_and_lets_operators_tune(postgres_url: str) -> None:

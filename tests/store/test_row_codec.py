@@ -20,17 +20,17 @@ from asterism.testing.store_conformance.sample_records import histories
 from tests.store.sqlite_fixtures import FLOW, KITCHEN, ME, completed, run
 
 
-def row_of(one: Run) -> tuple[Any, ...]:
-    return (*row_codec.fixed(one), *row_codec.moving(one))
+def row_of(run: Run) -> tuple[Any, ...]:
+    return (*row_codec.fixed(run), *row_codec.moving(run))
 
 
-def state_of(one: Run) -> dict[str, Any]:
-    state: dict[str, Any] = json.loads(row_of(one)[-1])
+def state_of(run: Run) -> dict[str, Any]:
+    state: dict[str, Any] = json.loads(row_of(run)[-1])
     return state
 
 
-def through(one: Run) -> Run:
-    return row_codec.run_of(row_of(one))
+def through(run: Run) -> Run:
+    return row_codec.run_of(row_of(run))
 
 
 ENTRIES = st.builds(Entry, st.floats(allow_nan=False, allow_infinity=False), st.text(), st.none(), st.text())
@@ -54,18 +54,18 @@ def test_a_growing_story_is_encoded_as_if_it_were_encoded_at_once(steps: list[li
 def test_runs_that_end_together_are_encoded_as_if_each_were_alone(ends: list[tuple[float, Any]]) -> None:
     """What is remembered of the run before has no effect."""
     alike = [run(number).changed(story=run(1).story) for number in range(len(ends))]
-    taken = [through(transitions.take(one, ME, FLOW, 500.0, starts=True)) for one in alike]
+    taken = [through(transitions.take(each_run, ME, FLOW, 500.0, starts=True)) for each_run in alike]
     done = [
-        transitions.complete(one, one.grant, output, at)  # type: ignore[arg-type]
-        for one, (at, output) in zip(taken, ends, strict=True)
+        transitions.complete(each_run, each_run.grant, output, at)  # type: ignore[arg-type]
+        for each_run, (at, output) in zip(taken, ends, strict=True)
     ]
-    together = [row_codec.moving(one) for one in done]
-    for one, moved in zip(done, together, strict=True):
+    together = [row_codec.moving(each_run) for each_run in done]
+    for each_run, moved in zip(done, together, strict=True):
         row_codec.moving(run(99))
-        assert row_codec.moving(one.changed()) == moved
-        assert json.loads(moved[-1]).get("output") == one.output
-        assert type(json.loads(moved[-1]).get("output")) is type(one.output)
-        assert through(one) == one
+        assert row_codec.moving(each_run.changed()) == moved
+        assert json.loads(moved[-1]).get("output") == each_run.output
+        assert type(json.loads(moved[-1]).get("output")) is type(each_run.output)
+        assert through(each_run) == each_run
 
 
 def test_runs_that_were_created_together_share_nothing_that_changes() -> None:
@@ -83,9 +83,9 @@ def test_runs_that_were_created_together_share_nothing_that_changes() -> None:
 
 
 def test_another_story_is_encoded_anew() -> None:
-    one = run(1)
-    row_of(one)
-    other = one.changed(story=(Entry(5.0, "another", None, 'with "quotes"'),))
+    first = run(1)
+    row_of(first)
+    other = first.changed(story=(Entry(5.0, "another", None, 'with "quotes"'),))
     assert state_of(other)["story"] == [[5.0, "another", 'with "quotes"']]
     assert state_of(other.changed(story=()))["story"] == []
     assert through(other.changed(story=())).story == ()
@@ -101,7 +101,7 @@ def test_an_output_may_look_like_anything(output: Any) -> None:
 
 
 def test_every_field_of_a_run_is_stored() -> None:
-    one = run(1, key="k", priority=3, device="d", retry_of="run-0").changed(
+    full = run(1, key="k", priority=3, device="d", retry_of="run-0").changed(
         avoid=("a", "b c"),
         declined={"a": "full"},
         scores={"a": 1.5},
@@ -116,7 +116,7 @@ def test_every_field_of_a_run_is_stored() -> None:
         losses=2,
         rounds=3,
     )
-    assert through(one) == one
+    assert through(full) == full
     lost = transitions.lose(transitions.take(run(3), ME, FLOW, 5.0), FLOW, 6.0, "it was silent")
     assert through(lost) == lost
     assert type(through(lost).previous[0]) is type(lost.previous[0])
@@ -140,7 +140,7 @@ def test_the_score_of_an_ended_assignment_is_stored_and_left_out_if_there_is_non
 
 def test_an_assignment_of_an_earlier_version_has_no_score() -> None:
     lost = transitions.lose(transitions.take(run(3), ME, FLOW, 5.0), FLOW, 6.0, "it was silent")
-    assert [one[4:] for one in state_of(lost)["previous"]] == [["timeout", "it was silent"]]
+    assert [entry[4:] for entry in state_of(lost)["previous"]] == [["timeout", "it was silent"]]
     assert through(lost).previous[0].score is None
 
 
@@ -195,8 +195,8 @@ def test_an_invalid_row_is_corrupt() -> None:
 
 @given(st.lists(histories().map(lambda history: history[-1]), max_size=12), st.integers(1, 8))
 def test_runs_are_encoded_together_as_they_are_one_by_one(runs: list[Run], copies: int) -> None:
-    several = [one.changed(id=f"{one.id}{number}") for one in runs for number in range(copies)]
-    assert run_groups.rows_of(several) == [row_codec.row_of(one) for one in several]
+    several = [each_run.changed(id=f"{each_run.id}{number}") for each_run in runs for number in range(copies)]
+    assert run_groups.rows_of(several) == [row_codec.row_of(each_run) for each_run in several]
     groups = run_groups.grouped(several)
     assert sum(len(group.rows) for group in groups) == len(several)
     assert len(groups) <= len(runs)
@@ -206,16 +206,16 @@ def test_the_text_of_an_input_counts_only_for_that_input() -> None:
     text = ({"n": 1}, '{"n":1}')
     told = [run(number).changed(input=text[0], **{run_groups.INPUT_TEXT: text}) for number in range(9)]
     assert {row[9] for row in run_groups.rows_of(told)} == {'{"n":1}'}
-    changed = [one.changed(input={"n": 2}) for one in told]
+    changed = [each_run.changed(input={"n": 2}) for each_run in told]
     assert {row[9] for row in run_groups.rows_of(changed)} == {'{"n":2}'}
 
 
 def test_a_record_without_a_label_is_what_it_was_before_there_were_labels() -> None:
-    one = completed(run(1))
-    assert row_codec.record_of(one) == [*row_codec.fixed(one), *row_codec.moving(one)]
-    labelled = one.changed(label="mine")
-    assert row_codec.record_of(labelled) == [*row_codec.record_of(one), "mine"]
-    assert row_codec.run_of(row_codec.record_of(one)) == one
+    done = completed(run(1))
+    assert row_codec.record_of(done) == [*row_codec.fixed(done), *row_codec.moving(done)]
+    labelled = done.changed(label="mine")
+    assert row_codec.record_of(labelled) == [*row_codec.record_of(done), "mine"]
+    assert row_codec.run_of(row_codec.record_of(done)) == done
     assert row_codec.run_of(row_codec.record_of(labelled)) == labelled
 
 

@@ -94,14 +94,14 @@ async def test_after_a_replacement_all_calls_use_the_new_file_and_both_files_are
     backup, old = file.with_name("backup.db"), file.with_name("old.db")
     await filled(backup, 40)
     async with opened(file) as store:
-        await store.commit([PutRun(run(one), None) for one in range(1000, 1200)])
+        await store.commit([PutRun(run(number), None) for number in range(1000, 1200)])
         assert len(await ids(store)) == 200
         os.rename(file, old)
         os.rename(backup, file)
         with pytest.raises(StoreUnavailable, match="was removed or replaced"):
             await store.commit([PutRun(completed(run(1000)), 1)])
         await store.commit([PutRun(run(50), None)])
-        assert await ids(store) == [f"run-{one:05}" for one in (*range(40), 50)]
+        assert await ids(store) == [f"run-{number:05}" for number in (*range(40), 50)]
         assert await store.check() == []
     for path, number in ((file, 41), (old, 200)):
         async with opened(path) as store:
@@ -128,7 +128,7 @@ async def test_a_log_that_belongs_to_the_old_file_is_never_read_with_the_new_one
     backup = file.with_name("backup.db")
     await filled(backup, 3)
     async with opened(file) as store:
-        await store.commit([PutRun(run(one), None) for one in range(1000, 1200)])
+        await store.commit([PutRun(run(number), None) for number in range(1000, 1200)])
         with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as reader:
             reader.execute("BEGIN")
             reader.execute("SELECT count(*) FROM runs").fetchone()  # prevents a checkpoint

@@ -62,7 +62,7 @@ async def test_a_full_disk_fails_the_whole_group_and_free_space_helps(file: Path
         await in_the_writer(store, fill)
         async with held_up(store):
             large = run(1).changed(input={"text": "x" * 100_000})
-            tasks = [asyncio.create_task(store.commit([PutRun(one, None)])) for one in (run(2), large, run(3))]
+            tasks = [asyncio.create_task(store.commit([PutRun(new, None)])) for new in (run(2), large, run(3))]
         for error in await asyncio.gather(*tasks, return_exceptions=True):
             assert type(error) is StoreFull
             assert str(file) in str(error)
@@ -106,16 +106,16 @@ def test_each_code_of_sqlite_has_its_store_error(file: Path, code: int | None, e
     error = sqlite3.OperationalError("as SQLite says it")
     if code is not None:
         error.sqlite_errorcode = code
-    found = error_mapping.store_error(error, file, 5.0)
-    assert type(found) is expected
-    assert str(file) in str(found)
+    mapped = error_mapping.store_error(error, file, 5.0)
+    assert type(mapped) is expected
+    assert str(file) in str(mapped)
 
 
 def test_an_error_of_the_operating_system_is_passed_on(file: Path) -> None:
-    found = error_mapping.store_error(PermissionError(13, "Permission denied"), file, 5.0)
-    assert type(found) is StoreUnavailable
-    assert "Permission denied" in str(found)
-    assert error_mapping.store_error(found, file, 5.0) is found
+    mapped = error_mapping.store_error(PermissionError(13, "Permission denied"), file, 5.0)
+    assert type(mapped) is StoreUnavailable
+    assert "Permission denied" in str(mapped)
+    assert error_mapping.store_error(mapped, file, 5.0) is mapped
 
 
 def test_a_connection_that_cannot_roll_back_is_closed(file: Path) -> None:
@@ -283,7 +283,7 @@ async def test_damage_further_into_a_file_is_corrupt_when_it_is_read(file: Path)
         with pytest.raises(StoreCorrupt, match=r"fleet\.db is damaged.*asterism store check"):
             await store.find(Query())
         with pytest.raises(StoreCorrupt, match=r"fleet\.db is damaged"):
-            await store.commit([PutRun(run(one), None) for one in range(1000, 2000)])
+            await store.commit([PutRun(run(number), None) for number in range(1000, 2000)])
 
 
 async def test_a_record_that_cannot_be_read_is_named_and_blocks_no_other_work(
@@ -298,9 +298,10 @@ async def test_a_record_that_cannot_be_read_is_named_and_blocks_no_other_work(
             await store.run("run-00001")
         with caplog.at_level(logging.ERROR):
             taken = await store.take(
-                TakeRequest("kitchen", frozenset(), 1000.0, 5), lambda found: transitions.take(found, ME, FLOW, 1000.0)
+                TakeRequest("kitchen", frozenset(), 1000.0, 5),
+                lambda offered: transitions.take(offered, ME, FLOW, 1000.0),
             )
-        assert [one.id for one in taken] == ["run-00002"]
+        assert [taken_run.id for taken_run in taken] == ["run-00002"]
         assert "run run-00001 cannot be read" in caplog.text
         [problem] = await store.check()
         assert "run run-00001 cannot be read" in problem

@@ -66,7 +66,7 @@ async def test_jobs_that_arrive_while_the_writer_is_busy_share_one_transaction_a
     said: list[str] = []
     async with opened(tmp_path / "fleet.db") as store:
         await in_the_writer(store, lambda cursor: cursor.connection.set_trace_callback(said.append))
-        assert await outcomes(store, *([PutRun(run(one), None)] for one in range(500))) == [None] * 500
+        assert await outcomes(store, *([PutRun(run(number), None)] for number in range(500))) == [None] * 500
         await in_the_writer(store, lambda cursor: cursor.connection.set_trace_callback(None))
         assert len(await ids(store)) == 500
     assert sorted(inserts(said))[-2:] == [0, 500]
@@ -78,7 +78,7 @@ async def test_a_group_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     said: list[str] = []
     async with opened(tmp_path / "fleet.db") as store:
         await in_the_writer(store, lambda cursor: cursor.connection.set_trace_callback(said.append))
-        await outcomes(store, *([PutRun(run(one), None)] for one in range(35)))
+        await outcomes(store, *([PutRun(run(number), None)] for number in range(35)))
         await in_the_writer(store, lambda cursor: cursor.connection.set_trace_callback(None))
         assert len(await ids(store)) == 35
     assert sorted(inserts(said))[-4:] == [5, 10, 10, 10]
@@ -111,7 +111,7 @@ async def test_a_conflict_in_one_batch_does_not_disturb_the_others(tmp_path: Pat
 async def test_one_of_two_conflicting_jobs_of_a_group_wins(tmp_path: Path) -> None:
     async with opened(tmp_path / "fleet.db") as store:
         await store.commit([PutRun(run(1), None), PutSession(KITCHEN, None)])
-        found = await outcomes(
+        results = await outcomes(
             store,
             [PutRun(completed(run(1), 1000.0), 1)],
             [PutRun(completed(run(1), 2000.0), 1)],
@@ -121,7 +121,7 @@ async def test_one_of_two_conflicting_jobs_of_a_group_wins(tmp_path: Path) -> No
             [ExpectSession("kitchen-1", 1), PutRegister("a", 1, None)],
             [ExpectSession("kitchen-1", 2), PutRegister("b", 1, None)],
         )
-        conflicts = [one.what if isinstance(one, Conflict) else one for one in found]
+        conflicts = [outcome.what if isinstance(outcome, Conflict) else outcome for outcome in results]
         assert conflicts == [
             None, "run run-00001", None, "key k", "run run-00002", None, "session kitchen-1"
         ]  # fmt: skip
@@ -143,11 +143,11 @@ async def test_one_of_two_conflicting_jobs_of_a_group_wins(tmp_path: Path) -> No
 )
 async def test_a_value_that_sqlite_cannot_hold_is_refused_and_fails_no_other_job(tmp_path: Path, bad: Run) -> None:
     async with opened(tmp_path / "fleet.db") as store:
-        found = await outcomes(
+        errors = await outcomes(
             store, [PutRun(run(1), None)], [PutRun(run(2), None), PutRun(bad, None)], [PutRun(bad, None)]
         )
-        assert found[0] is None
-        assert all(isinstance(error, ValueError | OverflowError) for error in found[1:])
+        assert errors[0] is None
+        assert all(isinstance(error, ValueError | OverflowError) for error in errors[1:])
         assert await ids(store) == ["run-00001"]
 
 
@@ -166,10 +166,10 @@ async def test_a_value_that_is_not_json_is_refused_where_it_is_submitted(tmp_pat
 async def test_a_cancelled_caller_does_not_disturb_the_others(tmp_path: Path) -> None:
     async with opened(tmp_path / "fleet.db") as store:
         async with held_up(store):
-            tasks = [asyncio.create_task(store.commit([PutRun(run(one), None)])) for one in range(3)]
+            tasks = [asyncio.create_task(store.commit([PutRun(run(number), None)])) for number in range(3)]
             await asyncio.sleep(0)
             tasks[1].cancel()
-        assert [type(one) for one in await asyncio.gather(*tasks, return_exceptions=True)] == [
+        assert [type(error) for error in await asyncio.gather(*tasks, return_exceptions=True)] == [
             type(None), asyncio.CancelledError, type(None)
         ]  # fmt: skip
         await store.commit([PutRun(run(9), None)])
@@ -180,7 +180,7 @@ async def test_a_step_that_raises_and_a_bug_in_a_job_do_not_end_the_thread(tmp_p
     async with opened(tmp_path / "fleet.db") as store:
         await store.commit([PutRun(run(1), None)])
 
-        def step(found: Run) -> Run | None:
+        def step(offered: Run) -> Run | None:
             raise LookupError("the step")
 
         with pytest.raises(LookupError, match="the step"):
@@ -188,7 +188,7 @@ async def test_a_step_that_raises_and_a_bug_in_a_job_do_not_end_the_thread(tmp_p
         with pytest.raises(ZeroDivisionError):
             await in_the_writer(store, lambda cursor: 1 // 0)
         [taken] = await store.take(
-            TakeRequest("kitchen", frozenset(), 200.0, 1), lambda found: transitions.take(found, ME, FLOW, 200.0)
+            TakeRequest("kitchen", frozenset(), 200.0, 1), lambda offered: transitions.take(offered, ME, FLOW, 200.0)
         )
         assert taken.epoch == 1
 
@@ -198,7 +198,7 @@ async def test_closing_finishes_what_is_in_the_queue_and_ends_the_threads(tmp_pa
     store = await SqliteStore.open(tmp_path / "fleet.db")
     await store.counts()
     async with held_up(store):
-        tasks = [asyncio.create_task(store.commit([PutRun(run(one), None)])) for one in range(20)]
+        tasks = [asyncio.create_task(store.commit([PutRun(run(number), None)])) for number in range(20)]
         await asyncio.sleep(0)
         closing = asyncio.create_task(store.close())
     await closing
@@ -275,15 +275,15 @@ def test_the_thread_of_a_store_survives_the_end_of_its_loop(tmp_path: Path) -> N
 
 def threads_of(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Record the thread of every transaction."""
-    found: list[int] = []
+    idents: list[int] = []
     perform = group_commit.Writer._perform
 
     def noted(self: group_commit.Writer, *arguments: Any) -> None:
-        found.append(threading.get_ident())
+        idents.append(threading.get_ident())
         perform(self, *arguments)
 
     monkeypatch.setattr(group_commit.Writer, "_perform", noted)
-    return found
+    return idents
 
 
 async def test_on_a_fast_disk_the_event_loop_commits_all_jobs_of_a_turn_together(
@@ -294,7 +294,7 @@ async def test_on_a_fast_disk_the_event_loop_commits_all_jobs_of_a_turn_together
         await store.commit([PutRun(run(0), None)])
         store._writer._average = 0.0  # as if it was measured
         threads = threads_of(store, monkeypatch)
-        await asyncio.gather(*(store.commit([PutRun(run(one), None)]) for one in range(1, 50)))
+        await asyncio.gather(*(store.commit([PutRun(run(number), None)]) for number in range(1, 50)))
         assert threads == [threading.get_ident()]
 
 
@@ -318,10 +318,10 @@ async def test_the_event_loop_does_not_wait_for_a_lock(tmp_path: Path, monkeypat
         other = sqlite3.connect(tmp_path / "fleet.db", isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         alone = asyncio.create_task(store.commit([PutRun(run(1), None)]))
-        several = [asyncio.create_task(store.commit([PutRun(run(one), None)])) for one in (2, 3)]
+        several = [asyncio.create_task(store.commit([PutRun(run(number), None)])) for number in (2, 3)]
         for _ in range(20):
             await asyncio.sleep(0.001)
-        assert not any(one.done() for one in (alone, *several))
+        assert not any(task.done() for task in (alone, *several))
         other.execute("COMMIT")
         other.close()
         await asyncio.gather(alone, *several)
@@ -355,9 +355,9 @@ async def test_many_jobs_of_a_turn_share_one_transaction(tmp_path: Path, monkeyp
     said: list[str] = []
     async with opened(tmp_path / "fleet.db") as store:
         await lonely(store)
-        await asyncio.gather(*(store.commit([PutRun(run(one), None)]) for one in range(10)))
+        await asyncio.gather(*(store.commit([PutRun(run(number), None)]) for number in range(10)))
         await in_the_writer(store, lambda cursor: cursor.connection.set_trace_callback(said.append))
-        await asyncio.gather(*(store.commit([PutRun(run(one), None)]) for one in range(10, 20)))
+        await asyncio.gather(*(store.commit([PutRun(run(number), None)]) for number in range(10, 20)))
         await in_the_writer(store, lambda cursor: cursor.connection.set_trace_callback(None))
     assert max(inserts(said)) == 10
 
@@ -391,10 +391,10 @@ def test_a_commit_acknowledged_after_an_interrupt_exists(tmp_path: Path, monkeyp
             runner.get_loop().run_until_complete(job)
         runner.run(store.commit([PutRegister("acknowledged", 1, None)]))
         other = sqlite3.connect(tmp_path / "fleet.db")
-        found = other.execute("SELECT key FROM registers WHERE key NOT LIKE 'alone/%'").fetchall()
+        keys = other.execute("SELECT key FROM registers WHERE key NOT LIKE 'alone/%'").fetchall()
         other.close()
         runner.run(store.close())
-    assert found == [("acknowledged",)]
+    assert keys == [("acknowledged",)]
 
 
 async def test_conflicts_do_not_count_as_commit_times(tmp_path: Path) -> None:

@@ -89,14 +89,14 @@ async def test_each_kind_of_damage_is_named(file: Path, statement: str, problem:
         await furnished(store)
         changed = await in_the_writer(store, lambda cursor: cursor.execute(statement).rowcount)
         assert changed
-        found = await store.check()
-        assert [one for one in found if problem in one], found
+        problems = await store.check()
+        assert [line for line in problems if problem in line], problems
 
 
 async def test_blobs_are_checked_too(file: Path) -> None:
     async with opened(file) as store:
         await furnished(store)
-        [name] = [one for _, _, names in os.walk(f"{file}.blobs") for one in names]
+        [name] = [file_name for _, _, names in os.walk(f"{file}.blobs") for file_name in names]
         path = f"{file}.blobs/{name[:2]}/{name}"
         os.truncate(path, 2)
         [problem] = await store.check()
@@ -131,7 +131,7 @@ async def test_a_dump_is_of_one_instant_and_comes_in_pages(file: Path, monkeypat
         lines = []
         async for line in store.dump():
             if len(lines) == 5:
-                await store.commit([PutRun(run(one), None) for one in range(100, 120)])
+                await store.commit([PutRun(run(number), None) for number in range(100, 120)])
                 await store.commit([PutRegister("later", 1, None)])
             lines.append(line)
         assert [next(iter(line)) for line in lines] == ["asterism"] + ["run"] * 55
@@ -176,7 +176,7 @@ async def test_a_dump_holds_all_records(file: Path) -> None:
             assert await other.load(again()) == await memory.load(again()) == 4
             assert await other.check() == await memory.check() == []
             restored = await other.find(Query())
-            assert [one.id for one in restored] == [one.id for one in await memory.find(Query())]
+            assert [each_run.id for each_run in restored] == [each_run.id for each_run in await memory.find(Query())]
             assert restored[0].session is None
             assert await other.blob(restored[3].input["$blob"]) == b"large"
             assert await other.notices() == await memory.notices()

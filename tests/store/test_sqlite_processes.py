@@ -61,14 +61,15 @@ async def test_a_run_that_two_processes_take_belongs_to_one(file: Path) -> None:
     with child("claim_all", file, "kitchen") as kitchen, child("claim_all", file, "laptop") as laptop:
         begin(kitchen, laptop)
         won = {
-            name: {int(one) for one in said_by(process)} for name, process in (("kitchen", kitchen), ("laptop", laptop))
+            name: {int(number) for number in said_by(process)}
+            for name, process in (("kitchen", kitchen), ("laptop", laptop))
         }
     assert won["kitchen"] | won["laptop"] == set(range(RIVALS))
     assert not won["kitchen"] & won["laptop"]
     async with opened(file) as store:
-        for found in await store.find(Query()):
-            assert found.revision == 2
-            assert int(found.id.removeprefix("run-")) in won[found.device or ""]
+        for stored in await store.find(Query()):
+            assert stored.revision == 2
+            assert int(stored.id.removeprefix("run-")) in won[stored.device or ""]
 
 
 async def test_hundreds_of_acknowledged_commits_survive_kill_9(file: Path) -> None:
@@ -79,8 +80,8 @@ async def test_hundreds_of_acknowledged_commits_survive_kill_9(file: Path) -> No
         process.kill()
         acknowledged += [int(line) for line in process.stdout.read().split("\n")[:-1]]
     async with opened(file) as store:
-        found = set(await ids(store))
-        assert {f"run-{number:05}" for number in acknowledged} <= found
+        stored = set(await ids(store))
+        assert {f"run-{number:05}" for number in acknowledged} <= stored
         assert await store.check() == []
         await store.commit([PutRun(run(99_999), None)])
 

@@ -18,8 +18,8 @@ from tests.store.sqlite_fixtures import FLOW, KITCHEN, ME, held_up, opened, run
 ANY: frozenset[str] = frozenset()
 
 
-def take(found: Run) -> Run:
-    return transitions.take(found, ME, FLOW, 10_000.0)
+def take(offered: Run) -> Run:
+    return transitions.take(offered, ME, FLOW, 10_000.0)
 
 
 @pytest.fixture
@@ -37,50 +37,56 @@ def pages(monkeypatch: pytest.MonkeyPatch) -> list[queue.Page]:
 
 
 async def offering(store: SqliteStore, *runs: Run) -> None:
-    await store.commit([PutSession(KITCHEN, None), *(PutRun(one, None) for one in runs)])
+    await store.commit([PutSession(KITCHEN, None), *(PutRun(new, None) for new in runs)])
 
 
 async def test_a_run_at_the_head_is_taken_with_the_first_page(tmp_path: Path, pages: list[queue.Page]) -> None:
     async with opened(tmp_path / "fleet.db") as store:
-        await offering(store, *(run(one) for one in range(3000)))
+        await offering(store, *(run(number) for number in range(3000)))
         taken = await store.take(TakeRequest("kitchen", ANY, 10_000.0, 500), take)
-        assert [one.id for one in taken] == [f"run-{one:05}" for one in range(500)]
+        assert [taken_run.id for taken_run in taken] == [f"run-{number:05}" for number in range(500)]
         assert len(pages) == 1
 
 
 async def test_a_picky_device_finds_a_run_behind_thousands(tmp_path: Path, pages: list[queue.Page]) -> None:
     async with opened(tmp_path / "fleet.db") as store:
         rare = {3000: -1, 6000: -1, 8999: 1}
-        flows = {one: "rare" if one in rare else "transcode" for one in range(9000)}
+        flows = {number: "rare" if number in rare else "transcode" for number in range(9000)}
         await offering(
-            store, *(run(one).changed(workflow=flow, priority=rare.get(one, one % 3)) for one, flow in flows.items())
+            store,
+            *(
+                run(number).changed(workflow=flow, priority=rare.get(number, number % 3))
+                for number, flow in flows.items()
+            ),
         )
         taken = await store.take(TakeRequest("kitchen", frozenset({"transcode@1"}), 10_000.0, 5), take)
-        assert [one.id for one in taken] == ["run-08999", "run-03000", "run-06000"]
+        assert [taken_run.id for taken_run in taken] == ["run-08999", "run-03000", "run-06000"]
         assert 3 <= len(pages) <= 9
         assert max(page.size for page in pages) == queue.LARGEST_PAGE.size
 
 
 async def test_each_offer_is_judged_once(tmp_path: Path, pages: list[queue.Page]) -> None:
     async with opened(tmp_path / "fleet.db") as store:
-        await offering(store, *(run(one).changed(created_at=100.0 + one // 50) for one in range(2500)))
+        await offering(store, *(run(number).changed(created_at=100.0 + number // 50) for number in range(2500)))
         judged: list[str] = []
 
-        def refuse(found: Run) -> Run | None:
-            judged.append(found.id)
+        def refuse(offered: Run) -> Run | None:
+            judged.append(offered.id)
             return None
 
         assert await store.take(TakeRequest("kitchen", ANY, 10_000.0, 3), refuse) == []
-        assert judged == [f"run-{one:05}" for one in range(2500)]
+        assert judged == [f"run-{number:05}" for number in range(2500)]
         assert len(pages) > 2
 
 
 async def test_only_more_urgent_runs_are_read(tmp_path: Path, pages: list[queue.Page]) -> None:
     async with opened(tmp_path / "fleet.db") as store:
-        await offering(store, *(run(one).changed(priority=one // 300) for one in range(900)))
+        await offering(store, *(run(number).changed(priority=number // 300) for number in range(900)))
         judged: list[int] = []
         assert (
-            await store.take(TakeRequest("kitchen", ANY, 10_000.0, 1, above=0), lambda one: judged.append(one.priority))
+            await store.take(
+                TakeRequest("kitchen", ANY, 10_000.0, 1, above=0), lambda offered: judged.append(offered.priority)
+            )
             == []
         )
         assert sorted(judged) == [1] * 300 + [2] * 300
@@ -91,7 +97,7 @@ async def test_only_more_urgent_runs_are_read(tmp_path: Path, pages: list[queue.
 
 async def test_others_write_between_two_pages(tmp_path: Path, pages: list[queue.Page]) -> None:
     async with opened(tmp_path / "fleet.db") as store:
-        await offering(store, *(run(one) for one in range(2500)))
+        await offering(store, *(run(number) for number in range(2500)))
         written: list[int] = []
         loop = asyncio.get_running_loop()
         commits: list[asyncio.Task[None]] = []
@@ -101,8 +107,8 @@ async def test_others_write_between_two_pages(tmp_path: Path, pages: list[queue.
             task.add_done_callback(lambda done: written.append(len(pages)))
             commits.append(task)
 
-        def refuse(found: Run) -> Run | None:
-            if found.id == "run-00000":
+        def refuse(offered: Run) -> Run | None:
+            if offered.id == "run-00000":
                 loop.call_soon_threadsafe(commit)
             return None
 
@@ -115,7 +121,7 @@ async def test_runs_taken_before_the_store_became_unavailable_are_returned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with opened(tmp_path / "fleet.db") as store:
-        await offering(store, *(run(one) for one in range(500)))
+        await offering(store, *(run(number) for number in range(500)))
         do = store._writer.submit
         lost: list[bool] = []
 
@@ -126,9 +132,10 @@ async def test_runs_taken_before_the_store_became_unavailable_are_returned(
 
         monkeypatch.setattr(store._writer, "submit", lost_later)
         taken = await store.take(
-            TakeRequest("kitchen", ANY, 10_000.0, 3), lambda one: take(one) if one.id == "run-00001" else None
+            TakeRequest("kitchen", ANY, 10_000.0, 3),
+            lambda offered: take(offered) if offered.id == "run-00001" else None,
         )
-        assert [one.id for one in taken] == ["run-00001"]
+        assert [offered.id for offered in taken] == ["run-00001"]
         lost.append(True)
         with pytest.raises(StoreUnavailable, match="gone"):
             await store.take(TakeRequest("kitchen", ANY, 10_000.0, 3), take)
@@ -136,11 +143,11 @@ async def test_runs_taken_before_the_store_became_unavailable_are_returned(
 
 async def test_two_concurrent_takes_share_a_transaction_and_no_run(tmp_path: Path) -> None:
     async with opened(tmp_path / "fleet.db") as store:
-        await offering(store, *(run(one) for one in range(20)))
+        await offering(store, *(run(number) for number in range(20)))
         async with held_up(store):
             tasks = [asyncio.create_task(store.take(TakeRequest("kitchen", ANY, 10_000.0, 8), take)) for _ in range(3)]
-        taken = [one.id for task in tasks for one in await task]
-        assert sorted(taken) == [f"run-{one:05}" for one in range(20)]
+        taken = [taken_run.id for task in tasks for taken_run in await task]
+        assert sorted(taken) == [f"run-{number:05}" for number in range(20)]
 
 
 async def test_a_request_for_no_runs_takes_none(tmp_path: Path, pages: list[queue.Page]) -> None:

@@ -369,12 +369,12 @@ async def test_without_the_comparison_a_trigger_changes_what_is_executed(
     with contextlib.closing(sqlite3.connect(path)) as other:
         other.execute("CREATE TRIGGER helpful AFTER INSERT ON registers BEGIN UPDATE registers SET value = '2'; END")
         other.commit()
-    monkeypatch.setattr(schema, "foreign_object", lambda *given: None)
+    monkeypatch.setattr(schema, "foreign_object", lambda *arguments: None)
     store = await SqliteStore.open(path)
     await store.commit([PutRegister("work", 1, None)])
-    found = await store.register("work")
-    assert found is not None
-    assert found.value == 2
+    register = await store.register("work")
+    assert register is not None
+    assert register.value == 2
     await store.close()
 
 

@@ -64,10 +64,10 @@ async def test_the_default_store_is_a_file_in_the_data_directory_for_this_user_a
 ) -> None:
     monkeypatch.setenv(VARIABLE, "")
     for _ in range(2):
-        found = await file_of(None)
-        assert found == default_file()
-        assert tmp_path in found.parents
-        assert stat.S_IMODE(os.stat(found.parent).st_mode) == 0o700
+        file = await file_of(None)
+        assert file == default_file()
+        assert tmp_path in file.parents
+        assert stat.S_IMODE(os.stat(file.parent).st_mode) == 0o700
 
 
 @pytest.mark.parametrize(
@@ -83,8 +83,8 @@ async def test_the_default_store_is_a_file_in_the_data_directory_for_this_user_a
     ],
 )
 def test_each_platform_has_its_own_data_directory(platform: str, environment: dict[str, str], expected: str) -> None:
-    found = default_file(environment=environment, platform=platform)
-    assert found == Path(os.path.expanduser(expected)) / "asterism" / "fleet.db"
+    file = default_file(environment=environment, platform=platform)
+    assert file == Path(os.path.expanduser(expected)) / "asterism" / "fleet.db"
 
 
 async def test_a_data_directory_that_cannot_be_created_is_named(

@@ -58,22 +58,22 @@ def names(store: Path) -> list[str]:
 
 @asynccontextmanager
 async def sides(store: Path, number: int = 2) -> AsyncIterator[list[Side]]:
-    found = [Side(store) for _ in range(number)]
+    opened = [Side(store) for _ in range(number)]
     try:
-        yield found
+        yield opened
     finally:
-        for side in found:
+        for side in opened:
             side.fifos.close()
 
 
 async def test_a_message_wakes_all_other_processes(store: Path) -> None:
-    async with sides(store, 4) as (sender, one, other, deaf):
-        for side in (sender, one, other):
+    async with sides(store, 4) as (sender, listener, other, deaf):
+        for side in (sender, listener, other):
             side.fifos.listen()
         sender.fifos.announce()
-        await one.woken.wait()
+        await listener.woken.wait()
         await other.woken.wait()
-        assert (sender.times, one.times, other.times, deaf.times) == (0, 1, 1, 0)
+        assert (sender.times, listener.times, other.times, deaf.times) == (0, 1, 1, 0)
 
 
 async def test_messages_that_follow_closely_are_one(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,11 +193,11 @@ async def test_a_system_without_fifos_is_left_to_polling(store: Path, monkeypatc
 async def test_a_directory_that_vanishes_meanwhile_is_made_again(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make, tries = os.mkfifo, []
 
-    def vanish(*arguments: object, **terms: object) -> None:
+    def vanish(*arguments: object, **options: object) -> None:
         tries.append(arguments)
         if len(tries) == 1:
             folder(store).rmdir()
-        make(*arguments, **terms)  # type: ignore[arg-type]
+        make(*arguments, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(os, "mkfifo", vanish)
     async with sides(store, 1) as [side]:

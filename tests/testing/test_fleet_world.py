@@ -164,14 +164,14 @@ async def staged(*, blind: bool = False) -> list[str]:
     checker = Checker(loop.time)
     store = CheckedStore(lambda: 1_000_000.0 + loop.time(), checker)
     chance = random.Random(1)
-    terms: dict[str, Any] = {"heartbeat": 3.0, "heartbeat_timeout": 10.0}
+    times: dict[str, Any] = {"heartbeat": 3.0, "heartbeat_timeout": 10.0}
 
     def device(name: str, wire: type[machines.Wire], every: float | None) -> asyncio.Task[None]:
         machine = Machine(name, 1.0, 0.0)
         line = wire(store, machine, chance)
         fleet = Fleet(line, by=name, clock=machine, chance=chance)
         executor = SimExecutor(machine, checker, chance)
-        agent = DeviceAgent(fleet, name, executor=executor, grace=0.5, monitor_every=every, host=SimHost(name), **terms)
+        agent = DeviceAgent(fleet, name, executor=executor, grace=0.5, monitor_every=every, host=SimHost(name), **times)
         if blind:
             agent.worker._lease = BlindLease(machine, interval=3.0, timeout=10.0, grace=0.5)
             agent.worker._lease.__dict__ = agent.lease.__dict__  # one state, two views
@@ -179,7 +179,7 @@ async def staged(*, blind: bool = False) -> list[str]:
         return asyncio.create_task(agent.run())
 
     person = Fleet(store, chance=chance)
-    run = await person.create(Workflow("w", call="work:do", **terms), {"steps": 1, "seconds": 60.0, "fails": 0.0})
+    run = await person.create(Workflow("w", call="work:do", **times), {"steps": 1, "seconds": 60.0, "fails": 0.0})
     tasks = [device("late", FrozenAfterTaking, None)]
     await asyncio.sleep(20.0)
     tasks.append(device("other", machines.Wire, 2.0))

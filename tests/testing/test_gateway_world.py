@@ -29,8 +29,8 @@ def hunt(seeds: range) -> None:
 
 
 def test_one_seed_is_one_world() -> None:
-    one, two = (simulate(3, world=GatewayWorld).checker.log for _ in range(2))
-    assert one == two
+    first, second = (simulate(3, world=GatewayWorld).checker.log for _ in range(2))
+    assert first == second
 
 
 def no_fencing(patch: pytest.MonkeyPatch) -> None:

@@ -22,17 +22,17 @@ ITEMS = ["x", "y", "z"]
 
 
 def grouped_plan() -> Constellation:
-    plan, given = Constellation(PLAN), {"steps": 1, "seconds": 1.0, "fails": 0.0}
-    plan.add(Task("list", call="work:do", inputs=given))
-    template = Task("it", call="work:do", inputs={**given, "note": "{item}"}, revocable=True)
+    plan, inputs = Constellation(PLAN), {"steps": 1, "seconds": 1.0, "fails": 0.0}
+    plan.add(Task("list", call="work:do", inputs=inputs))
+    template = Task("it", call="work:do", inputs={**inputs, "note": "{item}"}, revocable=True)
     plan.add(deferred_group(template, {"from": "list", "select": str(ITEMS)}, {}), "list")
-    plan.add(Task("last", call="work:do", inputs=given), "it")
+    plan.add(Task("last", call="work:do", inputs=inputs), "it")
     return plan
 
 
 class GroupWorld(PlanWorld):
-    def __init__(self, seed: int, **terms: Any) -> None:
-        super().__init__(seed, **terms)
+    def __init__(self, seed: int, **arguments: Any) -> None:
+        super().__init__(seed, **arguments)
         self.plan = grouped_plan()
 
     async def _check(self) -> None:

@@ -17,10 +17,10 @@ LIMIT = 0.01
 @pytest.fixture
 def watchdog() -> Iterator[Watchdog]:
     """One of its own, on top of the one that watches this test, on a machine of its own."""
-    found = Watchdog(LIMIT, stolen=lambda: 0.0)
-    found.start()
-    yield found
-    found.stop()
+    started = Watchdog(LIMIT, stolen=lambda: 0.0)
+    started.start()
+    yield started
+    started.stop()
 
 
 def compute(seconds: float) -> None:
@@ -91,7 +91,7 @@ def test_time_that_the_host_gave_to_others_is_not_blamed_on_the_step() -> None:
 
 
 def test_only_named_steps_are_allowed_and_each_has_a_reason() -> None:
-    assert all(len(one.reason) > 40 for one in ALLOWED)
+    assert all(len(step.reason) > 40 for step in ALLOWED)
     stall = Stall("the task Execution._work", 1.0, "")
     assert not allowed("tests/orchestrator/test_request_tasks.py::test_x", stall)
     assert not allowed("tests/cli/test_cli_http.py::test_x", stall)

@@ -27,10 +27,10 @@ def no_stop(patch: pytest.MonkeyPatch) -> None:
     """A run is moved while its device works on it."""
     move: Any = transitions.move
 
-    def at_once(run: Run, *given: Any, now: float, **terms: Any) -> Run:
+    def at_once(run: Run, *arguments: Any, now: float, **options: Any) -> Run:
         if run.status is PROCESSING:
             run = transitions.reassign(run, now, "released", "moved")
-        return move(run, *given, now=now, **terms)  # type: ignore[no-any-return]
+        return move(run, *arguments, now=now, **options)  # type: ignore[no-any-return]
 
     patch.setattr(transitions, "move", at_once)
     patch.setattr(run_move, "PROCESSING", None)
@@ -40,8 +40,8 @@ def no_new_epoch(patch: pytest.MonkeyPatch) -> None:
     """A run keeps its epoch when it is moved, so the device before is not fenced."""
     move: Any = transitions.move
 
-    def same_epoch(run: Run, *given: Any, **terms: Any) -> Run:
-        after = move(run, *given, **terms)
+    def same_epoch(run: Run, *arguments: Any, **options: Any) -> Run:
+        after = move(run, *arguments, **options)
         return after if after is run else after.changed(epoch=max(run.epoch, 1))  # type: ignore[no-any-return]
 
     patch.setattr(transitions, "move", same_epoch)

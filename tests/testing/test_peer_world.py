@@ -57,8 +57,8 @@ def test_stores_agree_after_pruning_clock_jumps_and_rollbacks(world: type[peer_w
     seen: list[peer_world.PeerWorld] = []
     for seed in seeds:
         simulate(seed, seen, world)
-    log = "\n".join(str(line) for one in seen for line in one.checker.log)
-    assert sum(one.checker.forgot for one in seen) > 0 or world is not ForgetfulWorld
+    log = "\n".join(str(line) for played in seen for line in played.checker.log)
+    assert sum(played.checker.forgot for played in seen) > 0 or world is not ForgetfulWorld
     assert "is put back" in log or world is not PutBackWorld
     assert "jumps by" in log or world is not JumpingWorld
 
@@ -77,21 +77,21 @@ def test_there_are_eight_ways_to_cut_three_links() -> None:
 # -- missing safeguards ------------------------------------------------------------------------------------------------
 
 
-def is_noticed(ablation: pytest.MonkeyPatch, match: str, first: int = 0, **terms: Any) -> None:
+def is_noticed(ablation: pytest.MonkeyPatch, match: str, first: int = 0, **arguments: Any) -> None:
     """Some world, with scheduled or random splits, breaks a promise in these words, and none once the ablation is
     undone. ``first`` is the first seed, for what shows rarely."""
     for seed in range(first, first + ABLATED):
         chosen = (
             {}
-            if seed % 2 or "splits" in terms or "world" in terms
+            if seed % 2 or "splits" in arguments or "world" in arguments
             else {"splits": peer_world.schedules(3)[(seed * 7) % 512]}
         )
         try:
-            simulate(seed, **{"world": peer_world.PeerWorld, **chosen, **terms})
+            simulate(seed, **{"world": peer_world.PeerWorld, **chosen, **arguments})
         except Violation as violation:
             if re.search(match, str(violation)):
                 ablation.undo()
-                simulate(seed, **{"world": peer_world.PeerWorld, **chosen, **terms})
+                simulate(seed, **{"world": peer_world.PeerWorld, **chosen, **arguments})
                 return
     pytest.fail(f"no world breaks a promise in the words {match!r}")
 
@@ -101,7 +101,9 @@ def test_copies_that_every_store_offers_are_noticed(monkeypatch: pytest.MonkeyPa
     commit = MemoryStore.commit
 
     async def as_ones_own(self: MemoryStore, writes: list[Write]) -> None:
-        await commit(self, [PutRun(one.run, one.expected) if isinstance(one, PutCopy) else one for one in writes])
+        await commit(
+            self, [PutRun(write.run, write.expected) if isinstance(write, PutCopy) else write for write in writes]
+        )
 
     monkeypatch.setattr(MemoryStore, "commit", as_ones_own)
     words = "no link was cut|is still created|is worked on by"

@@ -162,10 +162,10 @@ def test_without_the_record_of_an_end_an_ended_task_is_waited_for(monkeypatch: p
     """Recorded late instead of before its effects: dependents start from an end that the store does not know."""
     finish: Callable[..., Any] = RecordedConstellation.finish
 
-    def secretly(self: RecordedConstellation, *arguments: Any, **terms: Any) -> None:
+    def secretly(self: RecordedConstellation, *arguments: Any, **options: Any) -> None:
         record, self.record = self.record, lambda step: None
         try:
-            finish(self, *arguments, **terms)
+            finish(self, *arguments, **options)
         finally:
             self.record = record
 

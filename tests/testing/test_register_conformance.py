@@ -127,8 +127,8 @@ class Plain:
         return str(len(self.cells.get(name, ())) + 1)
 
     def current(self, name: str) -> Snapshot:
-        found = self.cells.get(self.key(name))
-        return Snapshot(found[-1].text, found[-1].token) if found else Snapshot(None, None)
+        cell = self.cells.get(self.key(name))
+        return Snapshot(cell[-1].text, cell[-1].token) if cell else Snapshot(None, None)
 
     async def read(self, name: str) -> Snapshot:
         return self.current(name)
@@ -219,14 +219,14 @@ def problems_of(kind: Callable[..., Plain]) -> list[str]:
             assert isinstance(register, Plain)
             return kind(register.cells)
 
-    found = []
+    failed = []
     for name in dir(Checked):
         if name.startswith("test_"):
             try:
                 getattr(Checked(), name)()
             except Exception:
-                found.append(name)
-    return found
+                failed.append(name)
+    return failed
 
 
 def test_a_register_that_keeps_all_promises_passes_the_suite() -> None:

@@ -59,8 +59,12 @@ def test_without_the_head_in_the_same_commit_a_retry_is_lost(monkeypatch: pytest
     """The record alone: the head still says that the plan has ended, and nobody continues it."""
     writes: Callable[..., Any] = plan_retry._writes
 
-    async def alone(*given: Any) -> list[Any]:
-        return [one for one in await writes(*given) if not (isinstance(one, PutRegister) and one.key == "plan/nightly")]
+    async def alone(*arguments: Any) -> list[Any]:
+        return [
+            write
+            for write in await writes(*arguments)
+            if not (isinstance(write, PutRegister) and write.key == "plan/nightly")
+        ]
 
     monkeypatch.setattr(plan_retry, "_writes", alone)
     noticed()

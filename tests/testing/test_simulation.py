@@ -69,9 +69,9 @@ def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("forgetful")
-@pytest.mark.parametrize("terms", [{}, {"steps": 5, "faults": ("crash",)}], ids=["as usual", "with terms"])
-def test_the_command_of_a_plan_world_replays_it(terms: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
-    replays(broken_in(lambda seed: simulate(seed, **terms, world=PlanWorld)), capsys)
+@pytest.mark.parametrize("arguments", [{}, {"steps": 5, "faults": ("crash",)}], ids=["as usual", "with terms"])
+def test_the_command_of_a_plan_world_replays_it(arguments: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    replays(broken_in(lambda seed: simulate(seed, **arguments, world=PlanWorld)), capsys)
 
 
 def test_the_command_of_an_orchestrator_that_dies_at_a_commit_replays_it(
@@ -139,9 +139,9 @@ def test_the_command_of_a_custom_world_replays_it_in_a_shell(tmp_path: Path) -> 
 
 
 def test_another_exception_of_a_world_has_the_replay_command_too(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(Deadlock) as found:
+    with pytest.raises(Deadlock) as raised:
         simulate(3, world=Stuck)
-    assert found.value.__notes__ == [f"replay with: {COMMAND} --seed 3 --world {__name__}:Stuck"]
+    assert raised.value.__notes__ == [f"replay with: {COMMAND} --seed 3 --world {__name__}:Stuck"]
     assert main(["--seeds", "2", "--first", "3", "--world", f"{__name__}:Stuck"]) == 1
     output = capsys.readouterr().out
     assert f"replay with: {COMMAND} --seed 4 --world {__name__}:Stuck" in output

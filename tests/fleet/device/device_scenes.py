@@ -20,45 +20,45 @@ class Reports:
         self.progress: list[Progress] = []
         self.output: list[str] = []
 
-    def work(self, workflow: Workflow, given: Any = None, run: Run | None = None) -> RunWork:
+    def work(self, workflow: Workflow, run_input: Any = None, run: Run | None = None) -> RunWork:
         run = run or Run("r1", workflow.name, 1, 0.0, "test", epoch=3)
-        return RunWork(run, workflow, {} if given is None else given, self.progress.append, self.output.append)
+        return RunWork(run, workflow, {} if run_input is None else run_input, self.progress.append, self.output.append)
 
 
-def executors(policy: DevicePolicy | None = None, **terms: Any) -> DeviceExecutor:
-    return DeviceExecutor(policy or DevicePolicy.open(), **{"device": "kitchen", "session": "s1", **terms})
+def executors(policy: DevicePolicy | None = None, **options: Any) -> DeviceExecutor:
+    return DeviceExecutor(policy or DevicePolicy.open(), **{"device": "kitchen", "session": "s1", **options})
 
 
-def execute(workflow: Workflow, given: Any = None, policy: DevicePolicy | None = None, **terms: Any) -> Any:
+def execute(workflow: Workflow, run_input: Any = None, policy: DevicePolicy | None = None, **options: Any) -> Any:
     """The result of one execution."""
-    reports = terms.pop("reports", None) or Reports()
-    run = terms.pop("run", None)
+    reports = options.pop("reports", None) or Reports()
+    run = options.pop("run", None)
 
     async def main() -> Any:
-        made = executors(policy, **terms)
+        made = executors(policy, **options)
         try:
             async with asyncio.timeout(PATIENCE):
-                return await made.execute(reports.work(workflow, given, run))
+                return await made.execute(reports.work(workflow, run_input, run))
         finally:
             made.close()
 
     return asyncio.run(main())
 
 
-def check(workflow: Workflow, given: Any = None, policy: DevicePolicy | None = None) -> str | None:
+def check(workflow: Workflow, run_input: Any = None, policy: DevicePolicy | None = None) -> str | None:
     made = executors(policy)
-    return made.check(workflow, {} if given is None else given)
+    return made.check(workflow, {} if run_input is None else run_input)
 
 
-def command(*argv: str, **terms: Any) -> Workflow:
-    return Workflow("work", argv=argv, **terms)
+def command(*argv: str, **options: Any) -> Workflow:
+    return Workflow("work", argv=argv, **options)
 
 
-def shell(line: str, **terms: Any) -> Workflow:
-    return Workflow("work", shell=line, **terms)
+def shell(line: str, **options: Any) -> Workflow:
+    return Workflow("work", shell=line, **options)
 
 
 def lines(path: Path, count: int = 1) -> list[str]:
     """The lines that a command has written; empty while they are not all there."""
-    found = path.read_text().split("\n")[:-1] if path.exists() else []
-    return found if len(found) >= count else []
+    written = path.read_text().split("\n")[:-1] if path.exists() else []
+    return written if len(written) >= count else []

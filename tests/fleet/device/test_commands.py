@@ -53,10 +53,10 @@ def test_variables_of_the_agent_itself_are_not_passed_on(monkeypatch: pytest.Mon
 
 
 def test_inputs_fill_words_and_are_variables_and_are_in_a_file() -> None:
-    given = {"file": "a b.mp4", "size": [1, 2], "range": {"from": "monday"}}
-    assert execute(command("printf", "%s|", "{file}", "{size}", "{{x}}"), given) == "a b.mp4|[1, 2]|{x}|"
-    assert execute(shell('echo "$file $size $range"'), given) == 'a b.mp4 [1, 2] {"from": "monday"}'
-    assert execute(shell('cat "$ASTERISM_INPUT"'), given) == given
+    inputs = {"file": "a b.mp4", "size": [1, 2], "range": {"from": "monday"}}
+    assert execute(command("printf", "%s|", "{file}", "{size}", "{{x}}"), inputs) == "a b.mp4|[1, 2]|{x}|"
+    assert execute(shell('echo "$file $size $range"'), inputs) == 'a b.mp4 [1, 2] {"from": "monday"}'
+    assert execute(shell('cat "$ASTERISM_INPUT"'), inputs) == inputs
     assert execute(shell('cat "$ASTERISM_INPUT"')) == {}
 
 
@@ -67,10 +67,10 @@ def test_a_workflow_sets_variables_from_inputs() -> None:
         execute(flow, {"deep": {}})
 
 
-@pytest.mark.parametrize("given", [None, "text", [1], 5])
-async def test_an_input_that_is_no_object_fails_and_says_so(given: Any) -> None:
+@pytest.mark.parametrize("run_input", [None, "text", [1], 5])
+async def test_an_input_that_is_no_object_fails_and_says_so(run_input: Any) -> None:
     reports = Reports()
-    work = reports.work(shell("true"), "" if given is None else given)
+    work = reports.work(shell("true"), "" if run_input is None else run_input)
 
     async def main() -> None:
         await executors().execute(work)
@@ -81,14 +81,14 @@ async def test_an_input_that_is_no_object_fails_and_says_so(given: Any) -> None:
 
 
 def test_names_that_cannot_be_variables_are_in_the_file_all_the_same() -> None:
-    given = {"": 1, "a=b": 2, "nul\0": 3, "ok": "yes\0no", "fine": 4}
-    assert execute(shell('test "$fine" = 4 && cat "$ASTERISM_INPUT"'), given) == given
+    inputs = {"": 1, "a=b": 2, "nul\0": 3, "ok": "yes\0no", "fine": 4}
+    assert execute(shell('test "$fine" = 4 && cat "$ASTERISM_INPUT"'), inputs) == inputs
 
 
 def test_a_large_input_is_read_from_its_file() -> None:
-    given = {"text": "x" * 10_000_000, "n": 1}
+    inputs = {"text": "x" * 10_000_000, "n": 1}
     program = "import json, os; print(len(json.load(open(os.environ['ASTERISM_INPUT']))['text']), 'text' in os.environ)"
-    assert execute(command(PYTHON, "-c", program), given) == "10000000 False"
+    assert execute(command(PYTHON, "-c", program), inputs) == "10000000 False"
 
 
 def test_a_nul_character_in_a_word_fails_and_says_where() -> None:
@@ -220,21 +220,21 @@ def test_the_last_line_counts_however_many_there_are() -> None:
 
 def test_a_secret_reaches_the_command_and_no_text_about_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_TOKEN", "s3cr3t-value")
-    reports, given = Reports(), {"token": {"secret": "MY_TOKEN"}}
+    reports, inputs = Reports(), {"token": {"secret": "MY_TOKEN"}}
     assert (
-        execute(shell('test "$token" = s3cr3t-value && echo "got $token"'), given, reports=reports)
+        execute(shell('test "$token" = s3cr3t-value && echo "got $token"'), inputs, reports=reports)
         == "got s3cr3t-value"
     )
-    assert execute(command("echo", "{token}"), given, reports=reports) == "s3cr3t-value"  # a result is data
-    assert execute(shell('cat "$ASTERISM_INPUT"'), given) == given
+    assert execute(command("echo", "{token}"), inputs, reports=reports) == "s3cr3t-value"  # a result is data
+    assert execute(shell('cat "$ASTERISM_INPUT"'), inputs) == inputs
     assert execute(shell("echo $T", env={"T": {"secret": "MY_TOKEN"}}), reports=reports) == "s3cr3t-value"
     assert reports.output[-1] == "[secret]\n"
     with pytest.raises(CommandFailed) as caught:
-        execute(shell('echo "bad $token" >&2; exit 1'), given, reports=reports)
+        execute(shell('echo "bad $token" >&2; exit 1'), inputs, reports=reports)
     assert str(caught.value) == "the command exited with 1: bad [secret]"
     assert "s3cr3t" not in repr(vars(caught.value)) + repr(reports.output)
     with pytest.raises(NotJson) as other:
-        execute(shell("""printf '{"%s": NaN}' "$token" """), given)
+        execute(shell("""printf '{"%s": NaN}' "$token" """), inputs)
     assert "s3cr3t" not in str(other.value)
 
 
@@ -242,16 +242,16 @@ def test_a_value_that_looks_like_a_secret_can_be_given_literally(monkeypatch: py
     monkeypatch.setenv("MY_TOKEN", "s3cr3t-value")
     data = {"secret": "MY_TOKEN"}
     for value in (data, {"$literal": data}, {"$literal": 1}, {"literal": data}, [data], "text"):
-        given = {"token": literal(value)}
-        assert execute(shell('echo "$token"'), given) == value
-        assert execute(shell('cat "$ASTERISM_INPUT"'), given) == {"token": value}
+        inputs = {"token": literal(value)}
+        assert execute(shell('echo "$token"'), inputs) == value
+        assert execute(shell('cat "$ASTERISM_INPUT"'), inputs) == {"token": value}
 
 
 def test_a_secret_that_the_device_does_not_have_is_its_own_lack_and_not_a_failure() -> None:
-    given = {"token": {"secret": "NO_SUCH_SECRET"}}
+    inputs = {"token": {"secret": "NO_SUCH_SECRET"}}
     with pytest.raises(DeviceUnavailable, match="has no secret 'NO_SUCH_SECRET'"):
-        execute(shell("true"), given)
-    assert "has no secret 'NO_SUCH_SECRET'" in (check(shell("true"), given) or "")
+        execute(shell("true"), inputs)
+    assert "has no secret 'NO_SUCH_SECRET'" in (check(shell("true"), inputs) or "")
 
 
 def test_no_part_of_a_secret_shows_where_the_output_was_cut(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,11 +287,11 @@ def test_no_part_of_a_secret_shows_wherever_the_text_is_cut(
 # -- stopping ----------------------------------------------------------------------------------------------------------
 
 
-def stopped_when(path: Path, count: int, line: str, times: int = 1, **terms: Any) -> list[int]:
+def stopped_when(path: Path, count: int, line: str, times: int = 1, **options: Any) -> list[int]:
     """Start a shell line, cancel it once it has written so many process numbers, and return them."""
 
     async def main() -> list[int]:
-        made = executors(**terms)
+        made = executors(**options)
         running = asyncio.create_task(made.execute(Reports().work(shell(line))))
         numbers = [int(line) for line in await soon_async(lambda: lines(path, count))]
         assert all(map(alive, numbers))
@@ -411,7 +411,7 @@ async def test_nothing_is_left_behind(state: Path) -> None:
     made = executors()
     flow = shell("exit $n")
     works = [made.execute(Reports().work(flow, {"n": n % 2})) for n in range(6)]
-    assert len([one for one in await asyncio.gather(*works, return_exceptions=True) if one == ""]) == 3
+    assert len([answer for answer in await asyncio.gather(*works, return_exceptions=True) if answer == ""]) == 3
     (life,) = (state / "lives").iterdir()
     assert [entry.name for entry in life.iterdir()] == ["groups"]
     made.close()
@@ -471,11 +471,11 @@ def test_a_directory_that_became_another_after_it_was_judged_starts_nothing(
     judged, is_last = policy.directory, iter([False, True])  # once before anything is evaluated, once to start
 
     def swapped(cwd: str | None) -> str | None:
-        found = judged(cwd)
+        directory = judged(cwd)
         if next(is_last):
             inside.rmdir()
             inside.symlink_to(outside)
-        return found
+        return directory
 
     monkeypatch.setattr(policy, "directory", swapped)
     with pytest.raises(AsterismError, match="its directory was replaced"):

@@ -26,12 +26,12 @@ async def silent_coroutine() -> None:
     print("with", "correct-horse-battery")
 
 
-async def execute(*flows: Workflow, given: Any = None) -> tuple[Fleet, list[Run]]:
+async def execute(*flows: Workflow, run_input: Any = None) -> tuple[Fleet, list[Run]]:
     fleet = Fleet(MemoryStore())
     agent = DeviceAgent(fleet, "here", slots=len(flows), monitor_every=None)
     device = asyncio.create_task(agent.run())
     await agent.joined.wait()
-    runs = [await fleet.create(flow, given or {}) for flow in flows]
+    runs = [await fleet.create(flow, run_input or {}) for flow in flows]
     ended = [await fleet.wait(run.id) for run in runs]
     agent.drain()
     await device
@@ -78,7 +78,7 @@ async def test_a_function_that_fails_leaves_its_traceback(monkeypatch: pytest.Mo
         Workflow("coroutine", call=f"{__name__}:failing_coroutine", timeout=limit),
         Workflow("missing", call=f"{__name__}:needing", timeout=limit),
         Workflow("stopped", call=f"{__name__}:stopped", timeout=limit),
-        given={"token": {"secret": "DEPLOY_TOKEN"}},
+        run_input={"token": {"secret": "DEPLOY_TOKEN"}},
     )
     shown = ["".join(log.text for log in await fleet.logs(run.id)) for run in runs]
     assert "in leaving\n" in shown[0]

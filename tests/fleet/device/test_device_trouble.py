@@ -77,8 +77,8 @@ def within_limits(workflow: Workflow, spare: int) -> Any:
 
 @pytest.mark.parametrize("spare", range(0, 14))
 def test_however_many_descriptors_are_missing_it_is_trouble_or_it_works(spare: int) -> None:
-    found = within_limits(shell("echo hello"), spare)
-    assert found == "hello" or isinstance(found, DeviceTrouble), repr(found)
+    result = within_limits(shell("echo hello"), spare)
+    assert result == "hello" or isinstance(result, DeviceTrouble), repr(result)
 
 
 def test_without_any_descriptor_it_is_trouble_and_with_many_it_works() -> None:
@@ -93,9 +93,9 @@ def test_a_child_that_cannot_note_its_start_is_the_devices_trouble() -> None:
     full = os.open("/dev/full", os.O_RDWR)
     os.dup2(full, made._records._groups, inheritable=False)
     os.close(full)
-    found = outcome(made, shell("echo hello"))
-    assert isinstance(found, DeviceTrouble)
-    assert "No space left on device" in str(found)
+    result = outcome(made, shell("echo hello"))
+    assert isinstance(result, DeviceTrouble)
+    assert "No space left on device" in str(result)
 
 
 def test_files_of_a_run_that_cannot_be_written_are_the_devices_trouble(state: Path) -> None:
@@ -145,8 +145,8 @@ async def test_a_machine_without_another_thread_is_in_trouble(monkeypatch: pytes
 def test_a_request_without_descriptors_is_trouble() -> None:
     pytest.importorskip("httpx", reason="httpx is not installed: make test")
     outcome(executors(), Workflow("warm", http={"url": "http://127.0.0.1:9/"}))  # its imports need descriptors
-    found = within_limits(Workflow("ask", http={"url": "http://127.0.0.1:9/"}), 0)
-    assert isinstance(found, DeviceTrouble), repr(found)
+    result = within_limits(Workflow("ask", http={"url": "http://127.0.0.1:9/"}), 0)
+    assert isinstance(result, DeviceTrouble), repr(result)
 
 
 def test_the_probe_knows_whether_the_device_can_do_its_part(state: Path) -> None:
@@ -181,9 +181,9 @@ def test_the_probe_knows_whether_the_device_can_do_its_part(state: Path) -> None
     ids=["exit", "signal", "missing", "directory", "cwd", "function", "arguments", "refused"],
 )
 def test_a_failure_of_the_work_is_not_device_trouble(workflow: Workflow) -> None:
-    found = outcome(executors(), workflow)
-    assert isinstance(found, Exception)
-    assert not isinstance(found, DeviceTrouble), repr(found)
+    result = outcome(executors(), workflow)
+    assert isinstance(result, Exception)
+    assert not isinstance(result, DeviceTrouble), repr(result)
 
 
 def of_a_function() -> None:
@@ -191,9 +191,9 @@ def of_a_function() -> None:
 
 
 def test_an_exception_of_a_function_passes_through() -> None:
-    found = outcome(executors(), Workflow("work", call=of_a_function))
-    assert isinstance(found, OSError)
-    assert not isinstance(found, DeviceTrouble)
+    result = outcome(executors(), Workflow("work", call=of_a_function))
+    assert isinstance(result, OSError)
+    assert not isinstance(result, DeviceTrouble)
 
 
 # -- the guard ---------------------------------------------------------------------------------------------------------
@@ -215,17 +215,17 @@ def with_a_lease(line: str, lease: float, times: int = 1) -> list[Any]:
 
 
 def test_every_command_that_the_guard_ended_is_known_to_have_been_ended_by_it() -> None:
-    assert {type(one) for one in with_a_lease("exec sleep 600", 0.5, times=30)} == {LeaseExpired}
+    assert {type(error) for error in with_a_lease("exec sleep 600", 0.5, times=30)} == {LeaseExpired}
 
 
 def test_a_command_whose_lease_ends_before_its_start_is_killed() -> None:
-    assert {type(one) for one in with_a_lease("exec sleep 600", 0.0, times=3)} == {LeaseExpired}
+    assert {type(error) for error in with_a_lease("exec sleep 600", 0.0, times=3)} == {LeaseExpired}
 
 
 def test_a_command_killed_from_outside_has_failed() -> None:
-    (found,) = with_a_lease("kill -9 $$", 600.0)
-    assert isinstance(found, CommandFailed)
-    assert found.code == -signal.SIGKILL
+    (result,) = with_a_lease("kill -9 $$", 600.0)
+    assert isinstance(result, CommandFailed)
+    assert result.code == -signal.SIGKILL
 
 
 def test_a_command_that_ends_well_in_time_has_ended_well() -> None:

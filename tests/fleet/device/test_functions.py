@@ -23,8 +23,8 @@ from tests.fleet.device.device_scenes import Reports, execute, executors
 from tests.process_scenes import soon_async
 
 
-def function(call: Any, **terms: Any) -> Workflow:
-    return Workflow("work", call=call, **terms)
+def function(call: Any, **options: Any) -> Workflow:
+    return Workflow("work", call=call, **options)
 
 
 def test_a_function_gets_its_inputs_by_name_wherever_it_runs() -> None:
@@ -32,14 +32,14 @@ def test_a_function_gets_its_inputs_by_name_wherever_it_runs() -> None:
     assert execute(function("device_jobs:triple"), {"n": 4}) == 12
     assert execute(function("device_jobs:Jobs.inner"), {"n": 4}) == 4
     assert execute(function(double), {"n": 4}) == 8
-    assert execute(function(lambda **given: given), {"a": 1, "run": 2}) == {"a": 1, "run": 2}
+    assert execute(function(lambda **inputs: inputs), {"a": 1, "run": 2}) == {"a": 1, "run": 2}
 
 
 @pytest.mark.parametrize("value", [5, None, "text", [["a"]], {"a": 1}])
 def test_an_input_that_is_only_named_like_the_list_of_results_is_one_like_any_other(value: Any) -> None:
-    given = {"a": 1, "$results": value}
-    assert execute(function(lambda **given: given), given) == given
-    assert execute(function(lambda results: results), given) == given
+    inputs = {"a": 1, "$results": value}
+    assert execute(function(lambda **inputs: inputs), inputs) == inputs
+    assert execute(function(lambda results: results), inputs) == inputs
 
 
 def test_a_plain_function_runs_in_a_thread_and_a_coroutine_on_the_loop() -> None:
@@ -205,14 +205,14 @@ def test_an_error_of_its_own_is_passed_on_also_a_timeout() -> None:
 
 def test_a_secret_is_masked_in_errors_and_not_in_results(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_TOKEN", "s3cr3t-value")
-    given = {"token": {"secret": "MY_TOKEN"}}
-    assert execute(function(lambda token: {"t": [token]}), given) == {"t": ["s3cr3t-value"]}
+    inputs = {"token": {"secret": "MY_TOKEN"}}
+    assert execute(function(lambda token: {"t": [token]}), inputs) == {"t": ["s3cr3t-value"]}
 
     def fails(token: str) -> None:
         raise ValueError(f"wrong: {token}")
 
     with pytest.raises(ValueError, match=r"^wrong: \[secret\]$"):
-        execute(function(fails), given)
+        execute(function(fails), inputs)
 
 
 # -- stopping ----------------------------------------------------------------------------------------------------------
@@ -351,7 +351,11 @@ def test_a_thread_that_reports_after_the_device_has_gone_should_stop() -> None:
         made = executors(grace=0.01)
         work = asyncio.create_task(made.execute(Reports().work(function(deaf))))
         await soon_async(running.is_set)
-        (thread,) = (one for one in threading.enumerate() if one.name == "asterism-deaf" and one not in before)
+        (thread,) = (
+            candidate
+            for candidate in threading.enumerate()
+            if candidate.name == "asterism-deaf" and candidate not in before
+        )
         for _ in range(2):
             work.cancel()
             await asyncio.sleep(0)

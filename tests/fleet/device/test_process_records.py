@@ -48,11 +48,11 @@ class Agent:
     """A stand-in for a device's process, which executes one shell line and writes down its own number and its
     guard's."""
 
-    def __init__(self, folder: Path, line: str, **terms: Any) -> None:
+    def __init__(self, folder: Path, line: str, **options: Any) -> None:
         count = len(list(folder.iterdir()))
         self.noted, said = folder / f"noted-{count}", folder / f"said-{count}"
-        terms = {"device": KITCHEN, "session": "s1", "store": STORE, "setting": "", **terms}
-        setting = terms.pop("setting")
+        options = {"device": KITCHEN, "session": "s1", "store": STORE, "setting": "", **options}
+        setting = options.pop("setting")
         program = f"""
         import asyncio, json, os, sys
         from pathlib import Path
@@ -63,7 +63,7 @@ class Agent:
         from asterism.fleet.policy.device_policy import DevicePolicy
 
         async def main():
-            made = DeviceExecutor(DevicePolicy.open(), grace=0.1, **{terms!r})
+            made = DeviceExecutor(DevicePolicy.open(), grace=0.1, **{options!r})
             {setting}
             flow = Workflow("work", shell={line!r}, env={{"NOTED": {str(self.noted)!r}}})
             work = RunWork(Run("r1", "work", 1, 0.0, "test", epoch=1), flow, {{}}, print, print)
@@ -101,13 +101,13 @@ def agent(tmp_path: Path) -> Iterator[Callable[..., Agent]]:
     made: list[Agent] = []
     (tmp_path / "agents").mkdir()
 
-    def start(line: str, **terms: Any) -> Agent:
-        made.append(Agent(tmp_path / "agents", line, **terms))
+    def start(line: str, **options: Any) -> Agent:
+        made.append(Agent(tmp_path / "agents", line, **options))
         return made[-1]
 
     yield start
-    for one in made:
-        one.clean()
+    for started in made:
+        started.clean()
 
 
 def gone(numbers: list[int]) -> bool:
@@ -133,19 +133,19 @@ WITHOUT_DEATH_SIGNAL = "made._records._dies_with_agent = False"
 
 @pytest.mark.parametrize("setting", ["", pytest.param(READY, marks=linux)], ids=["forked", "cloned"])
 def test_if_only_the_agent_dies_its_guard_ends_the_group_at_once(agent: Callable[..., Agent], setting: str) -> None:
-    one = agent("trap '' TERM; echo $$ >> $NOTED; sleep 1000 & echo $! >> $NOTED; wait", setting=setting)
-    numbers = one.numbers(2)
-    one.process.kill()
-    one.process.wait()
+    started = agent("trap '' TERM; echo $$ >> $NOTED; sleep 1000 & echo $! >> $NOTED; wait", setting=setting)
+    numbers = started.numbers(2)
+    started.process.kill()
+    started.process.wait()
     soon(lambda: gone(numbers))
 
 
 @linux
 @pytest.mark.parametrize("setting", ["", READY], ids=["forked", "cloned"])
 def test_if_both_die_the_command_itself_dies_with_them(agent: Callable[..., Agent], setting: str) -> None:
-    one = agent("echo $$ >> $NOTED; exec sleep 1000", setting=setting)
-    (leader,) = one.numbers(1)
-    one.kill()
+    first = agent("echo $$ >> $NOTED; exec sleep 1000", setting=setting)
+    (leader,) = first.numbers(1)
+    first.kill()
     soon(lambda: not alive(leader))
 
 
@@ -153,17 +153,17 @@ def test_if_both_die_the_command_itself_dies_with_them(agent: Callable[..., Agen
 @pytest.mark.parametrize("setting", ["", READY], ids=["forked", "cloned"])
 def test_without_the_death_signal_it_would_go_on(agent: Callable[..., Agent], setting: str) -> None:
     """The ablation."""
-    one = agent("echo $$ >> $NOTED; exec sleep 1000", setting=f"{WITHOUT_DEATH_SIGNAL}; {setting}")
-    (leader,) = one.numbers(1)
-    one.kill()
+    first = agent("echo $$ >> $NOTED; exec sleep 1000", setting=f"{WITHOUT_DEATH_SIGNAL}; {setting}")
+    (leader,) = first.numbers(1)
+    first.kill()
     assert alive(leader)
 
 
 @linux
 def test_orphans_are_killed_at_the_next_start_even_outside_their_group(agent: Callable[..., Agent]) -> None:
-    one = agent(TREE)
-    leader, child, other, grandchild = one.numbers(4)
-    one.kill()
+    first = agent(TREE)
+    leader, child, other, grandchild = first.numbers(4)
+    first.kill()
     soon(lambda: not alive(leader))
     assert all(map(alive, [child, other, grandchild]))
     assert set(kill_orphans(KITCHEN, STORE, "s2")) == {leader, other}  # the groups are called by their leaders
@@ -173,10 +173,10 @@ def test_orphans_are_killed_at_the_next_start_even_outside_their_group(agent: Ca
 
 @linux
 def test_an_orphan_without_environment_is_found_by_its_group(agent: Callable[..., Agent]) -> None:
-    one = agent("echo $$ >> $NOTED; exec env -i sleep 1000", setting=WITHOUT_DEATH_SIGNAL)
-    (leader,) = one.numbers(1)
+    first = agent("echo $$ >> $NOTED; exec env -i sleep 1000", setting=WITHOUT_DEATH_SIGNAL)
+    (leader,) = first.numbers(1)
     soon(lambda: b"ASTERISM" not in Path(f"/proc/{leader}/environ").read_bytes())
-    one.kill()
+    first.kill()
     assert alive(leader)
     assert kill_orphans(KITCHEN, STORE, "s2") == [leader]
     soon(lambda: not alive(leader))
@@ -186,10 +186,10 @@ def test_where_there_is_no_proc_the_file_of_groups_is_enough(agent: Callable[...
     setting = (
         f"made._records = ProcessRecords({KITCHEN!r}, 's1', {STORE!r}, Path({str(NOWHERE)!r})); {WITHOUT_DEATH_SIGNAL}"
     )
-    one = agent("echo $$ >> $NOTED; sleep 1000 & echo $! >> $NOTED; wait", setting=setting)
-    numbers = one.numbers(2)
+    first = agent("echo $$ >> $NOTED; sleep 1000 & echo $! >> $NOTED; wait", setting=setting)
+    numbers = first.numbers(2)
     assert kill_orphans(KITCHEN, STORE, "s2", proc=NOWHERE) == []  # its agent is alive
-    one.kill()
+    first.kill()
     assert all(map(alive, numbers))
     assert kill_orphans(KITCHEN, STORE, "s2", proc=NOWHERE) == numbers[:1]
     soon(lambda: gone(numbers))
@@ -197,10 +197,10 @@ def test_where_there_is_no_proc_the_file_of_groups_is_enough(agent: Callable[...
 
 
 def test_nothing_is_left_of_a_dead_life(agent: Callable[..., Agent], state: Path) -> None:
-    one = agent("echo $$ >> $NOTED; echo 3 > $ASTERISM_PROGRESS; exec sleep 1000")
-    one.numbers(1)
+    first = agent("echo $$ >> $NOTED; echo 3 > $ASTERISM_PROGRESS; exec sleep 1000")
+    first.numbers(1)
     assert [entry.name for entry in (state / "lives").iterdir()] == ["s1"]
-    one.kill()
+    first.kill()
     kill_orphans(KITCHEN, STORE, "s2")
     assert not list((state / "lives").iterdir())
 
@@ -217,7 +217,7 @@ def test_processes_of_others_are_left_alone(agent: Callable[..., Agent]) -> None
         "another store": agent(line, store="sqlite:///other.db", session="s3", setting=WITHOUT_DEATH_SIGNAL),
         "this session": agent(line, session="s2", setting=WITHOUT_DEATH_SIGNAL),
     }
-    numbers = {who: one.numbers(1)[0] for who, one in others.items()}
+    numbers = {who: other.numbers(1)[0] for who, other in others.items()}
     for who in ("another device", "another store", "this session"):
         others[who].kill()
     assert kill_orphans(KITCHEN, STORE, "s2") == []
@@ -227,9 +227,9 @@ def test_processes_of_others_are_left_alone(agent: Callable[..., Agent]) -> None
 
 @linux
 def test_processes_of_another_user_are_left_alone(agent: Callable[..., Agent], state: Path) -> None:
-    one = agent("echo $$ >> $NOTED; exec sleep 1000", setting=WITHOUT_DEATH_SIGNAL)
-    (leader,) = one.numbers(1)
-    one.kill()
+    first = agent("echo $$ >> $NOTED; exec sleep 1000", setting=WITHOUT_DEATH_SIGNAL)
+    (leader,) = first.numbers(1)
+    first.kill()
     (state / "lives" / "s1" / "groups").unlink()  # the file of another user is in another directory
     assert kill_orphans(KITCHEN, STORE, "s2", user=os.getuid() + 1) == []
     assert alive(leader)
@@ -239,10 +239,10 @@ def test_processes_of_another_user_are_left_alone(agent: Callable[..., Agent], s
 @linux
 def test_a_store_that_was_not_known_is_no_protection(agent: Callable[..., Agent]) -> None:
     """Its agent is dead."""
-    one = agent("echo $$ >> $NOTED; exec sleep 1000", store="", setting=WITHOUT_DEATH_SIGNAL)
-    (leader,) = one.numbers(1)
+    first = agent("echo $$ >> $NOTED; exec sleep 1000", store="", setting=WITHOUT_DEATH_SIGNAL)
+    (leader,) = first.numbers(1)
     assert kill_orphans(KITCHEN, STORE, "s2") == []
-    one.kill()
+    first.kill()
     assert kill_orphans(KITCHEN, STORE, "s2") == [leader]
 
 
@@ -379,9 +379,9 @@ def test_an_orphan_in_the_group_of_another_is_killed_alone() -> None:
         assert stray.wait() == -signal.SIGKILL
         assert stranger.poll() is None
     finally:
-        for one in (stray, stranger):
-            one.kill()
-            one.wait()
+        for process in (stray, stranger):
+            process.kill()
+            process.wait()
 
 
 @linux
@@ -437,11 +437,11 @@ def test_a_device_has_one_living_agent_on_a_machine() -> None:
     assert not other.acquire()
     assert lock_holder(STORE, KITCHEN) == os.getpid()
     others = [DeviceLock(STORE, LAPTOP), DeviceLock("sqlite:///other.db", KITCHEN)]
-    assert all(one.acquire() for one in others)
+    assert all(another.acquire() for another in others)
     lock.close()
     assert other.acquire()
-    for one in (other, *others):
-        one.close()
+    for another in (other, *others):
+        another.close()
 
 
 def test_nothing_is_left_of_a_lock_that_is_given_back(state: Path) -> None:
@@ -547,8 +547,8 @@ def test_a_child_that_is_forked_does_not_keep_the_lock() -> None:
     finally:
         ours.send(None)
         child.join()
-        for one in (ours, theirs, other):
-            one.close()
+        for held in (ours, theirs, other):
+            held.close()
 
 
 def test_without_a_home_the_directory_for_temporary_files_will_do(
@@ -557,10 +557,10 @@ def test_without_a_home_the_directory_for_temporary_files_will_do(
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    found = state_directory()
-    assert found == tmp_path / f"asterism-{os.getuid()}"
-    assert found.stat().st_mode & 0o777 == 0o700
-    found.chmod(0o777)
+    folder = state_directory()
+    assert folder == tmp_path / f"asterism-{os.getuid()}"
+    assert folder.stat().st_mode & 0o777 == 0o700
+    folder.chmod(0o777)
     with pytest.raises(PermissionError, match="belongs to another user"):
         state_directory()
 

@@ -24,19 +24,19 @@ def power(tmp_path: Path) -> Any:
 
 
 def energy(power: Path) -> tuple[float | None, bool]:
-    found = measure(power)
-    return found["battery"], found["plugged"]
+    profile = measure(power)
+    return profile["battery"], profile["plugged"]
 
 
 def test_a_profile_has_machine_and_load(tmp_path: Path) -> None:
-    found = measure()
-    assert found["os"] == os.uname().sysname.lower()
-    assert found["arch"] == os.uname().machine
-    assert found["python"].count(".") == 2
-    assert found["cores"] >= 1
-    assert found["memory"] > 1 << 20
-    assert 0 <= found["cpu"] <= 1
-    assert json.loads(json.dumps(found)) == found
+    profile = measure()
+    assert profile["os"] == os.uname().sysname.lower()
+    assert profile["arch"] == os.uname().machine
+    assert profile["python"].count(".") == 2
+    assert profile["cores"] >= 1
+    assert profile["memory"] > 1 << 20
+    assert 0 <= profile["cpu"] <= 1
+    assert json.loads(json.dumps(profile)) == profile
 
 
 def test_load_is_per_core_and_never_above_one(monkeypatch: pytest.MonkeyPatch) -> None:

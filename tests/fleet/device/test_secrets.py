@@ -55,13 +55,13 @@ def test_an_expression_that_fails_tells_no_secret(expression: str) -> None:
         assert VALUE not in f"{caught.value} {caught.value!r}"
 
 
-async def run_on_a_device(store: str, flow: Workflow, given: Any, **terms: Any) -> tuple[Any, dict[str, Any]]:
+async def run_on_a_device(store: str, flow: Workflow, run_input: Any, **options: Any) -> tuple[Any, dict[str, Any]]:
     """A run on a real store, from its creation to its end: the record, and what `runs show --json` tells of it."""
     async with asyncio.timeout(PATIENCE), await Fleet.open(store) as fleet:
-        device = DeviceAgent(fleet, "kitchen", monitor_every=0.1, **terms)
+        device = DeviceAgent(fleet, "kitchen", monitor_every=0.1, **options)
         working = asyncio.create_task(device.run())
         await device.joined.wait()
-        run = await fleet.wait((await fleet.create(flow, given)).id)
+        run = await fleet.wait((await fleet.create(flow, run_input)).id)
         shown = asdict(await run_document(fleet, run))
         device.drain()
         await working

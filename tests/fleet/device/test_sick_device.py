@@ -99,12 +99,12 @@ def ends(url: str, happens: str, before: str = "") -> list[Run]:
         return asyncio.run(forty_runs(url))
 
 
-def check_that_nothing_failed(url: str, found: list[Run], words: str) -> None:
-    assert {(run.status, run.device, run.failures) for run in found} == {("completed", "well", 0)}
-    lost = [one for run in found for one in run.previous if one.reason == "timeout"]
+def check_that_nothing_failed(url: str, runs: list[Run], words: str) -> None:
+    assert {(run.status, run.device, run.failures) for run in runs} == {("completed", "well", 0)}
+    lost = [assignment for run in runs for assignment in run.previous if assignment.reason == "timeout"]
     assert lost, "the sick one had its chance"
-    assert {one.device for one in lost} == {"sick"}
-    assert all(words in one.detail for one in lost)
+    assert {assignment.device for assignment in lost} == {"sick"}
+    assert all(words in assignment.detail for assignment in lost)
     assert len(lost) <= 6, "it stops taking after a few"
     (reports,) = asyncio.run(notices(url, "suspended"))
     assert words in reports
@@ -121,5 +121,5 @@ def test_a_device_that_can_write_no_file_fails_nothing(postgres_url: str) -> Non
 
 
 def test_if_that_counted_as_a_failure_of_the_work_many_runs_would_fail(tmp_path: Path) -> None:
-    found = ends(f"sqlite:///{tmp_path}/fleet.db", "without_descriptors", FAILS_THE_WORK)
-    assert sum(run.status == "failed" for run in found) > RUNS / 4
+    runs = ends(f"sqlite:///{tmp_path}/fleet.db", "without_descriptors", FAILS_THE_WORK)
+    assert sum(run.status == "failed" for run in runs) > RUNS / 4

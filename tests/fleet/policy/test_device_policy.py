@@ -300,12 +300,12 @@ def test_no_way_of_writing_a_directory_gets_round_the_directories(
 ) -> None:
     cwd = "/".join([str(place), *segments]) if absolute else "/".join(segments) or "."
     try:
-        found = policy(directories=(f"{place}/many",)).directory(cwd)
+        directory = policy(directories=(f"{place}/many",)).directory(cwd)
     except (PolicyForbids, DeviceUnavailable):
         return
-    assert found is not None
-    assert Path(found).is_relative_to((place / "allowed").resolve())
-    assert os.path.realpath(found) == found
+    assert directory is not None
+    assert Path(directory).is_relative_to((place / "allowed").resolve())
+    assert os.path.realpath(directory) == directory
 
 
 # -- the environment ---------------------------------------------------------------------------------------------------
@@ -337,12 +337,12 @@ def test_a_workflow_sets_only_listed_variables() -> None:
 
 def test_an_input_is_no_way_to_set_a_variable() -> None:
     allowed = policy(commands=("env",), shell=True, environment=("MEDIA_*",))
-    given = {"LD_PRELOAD": "/tmp/evil.so", "PATH": "/evil", "BASH_ENV": "x", "MEDIA_X": "fine"}
-    seen = execute(command("env"), given, allowed).splitlines()
+    inputs = {"LD_PRELOAD": "/tmp/evil.so", "PATH": "/evil", "BASH_ENV": "x", "MEDIA_X": "fine"}
+    seen = execute(command("env"), inputs, allowed).splitlines()
     assert "MEDIA_X=fine" in seen
     assert "ASTERISM_INPUT_LD_PRELOAD=/tmp/evil.so" in seen  # has no effect under this name
     assert not any(line.startswith(("LD_PRELOAD", "PATH=/evil", "BASH_ENV")) for line in seen)
-    assert execute(shell('echo "$MEDIA_X"'), given, allowed) == "fine"
+    assert execute(shell('echo "$MEDIA_X"'), inputs, allowed) == "fine"
     forged = execute(command("env"), {"MEDIA_X": 1, "ASTERISM_RUN": "forged"}, allowed)
     assert "ASTERISM_RUN=forged" not in forged.splitlines()
 

@@ -72,9 +72,9 @@ def server() -> Iterator[Any]:
         thread.join()
 
 
-def request(url: str, **terms: Any) -> Workflow:
-    limit = terms.pop("limit", None)
-    return Workflow("work", http={"url": url, **terms}, timeout=limit)
+def request(url: str, **options: Any) -> Workflow:
+    limit = options.pop("limit", None)
+    return Workflow("work", http={"url": url, **options}, timeout=limit)
 
 
 def only(*hosts: str) -> DevicePolicy:
@@ -164,11 +164,11 @@ def test_a_secret_is_masked_in_errors_and_logs_and_not_in_answers(
     server: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("MY_TOKEN", "s3cr3t value")
-    given = {"token": {"secret": "MY_TOKEN"}}
+    inputs = {"token": {"secret": "MY_TOKEN"}}
     with caplog.at_level(logging.INFO):
-        value = execute(request(f"{server.url}/{{token}}", headers={"X-Key": {"secret": "MY_TOKEN"}}), given)
+        value = execute(request(f"{server.url}/{{token}}", headers={"X-Key": {"secret": "MY_TOKEN"}}), inputs)
         with pytest.raises(RequestFailed) as caught:
-            execute(request(f"{server.url}/status?500&{{token}}"), given)
+            execute(request(f"{server.url}/status?500&{{token}}"), inputs)
     assert value["headers"]["X-Key"] == "s3cr3t value"
     assert "s3cr3t" not in str(caught.value) + repr(vars(caught.value)) + caplog.text
 

@@ -126,13 +126,13 @@ def test_an_address_is_judged_by_its_value_in_any_spelling(number: int, data: st
         url = httpx.URL(f"http://{text}/")
     except httpx.InvalidURL:
         return
-    found = parse_host(url.raw_host.decode("ascii"))
+    host = parse_host(url.raw_host.decode("ascii"))
     try:  # the address that the system would connect to
         reached = socket.getaddrinfo(url.host.removesuffix("."), 80, flags=socket.AI_NUMERICHOST)[0][4][0]
     except OSError:
         return
     address = ipaddress.ip_address(reached)
-    assert found == (getattr(address, "ipv4_mapped", None) or address)
+    assert host == (getattr(address, "ipv4_mapped", None) or address)
     inside = ipaddress.IPv4Address(number) in ipaddress.ip_network("10.0.0.0/8")
     assert allows("10.0.0.0/8", f"http://{text}/") is inside
     assert not allows("*.*:*", f"http://{text}/")
