@@ -24,10 +24,10 @@ blocks = st.lists(st.lists(st.text("ab\u00e4", max_size=12), min_size=1, max_siz
 limits = st.integers(1, 400)
 
 
-def fill(log: AttemptLog, given: list[list[str]]) -> list[str]:
-    for number, lines in enumerate(given):
+def fill(log: AttemptLog, printed_blocks: list[list[str]]) -> list[str]:
+    for number, lines in enumerate(printed_blocks):
         log.add(float(number), "stdout", "\n".join(lines))
-    return [line for lines in given for line in lines]
+    return [line for lines in printed_blocks for line in lines]
 
 
 def cost(chunks: Iterable[LogChunk]) -> int:
@@ -47,9 +47,9 @@ def check_lines(shown: list[tuple[str, str]], printed: list[str]) -> None:
 
 
 @given(blocks, limits)
-def test_beginning_and_end_survive_and_the_gap_is_marked(given: list[list[str]], limit: int) -> None:
+def test_beginning_and_end_survive_and_the_gap_is_marked(printed_blocks: list[list[str]], limit: int) -> None:
     log = AttemptLog(limit)
-    printed = fill(log, given)
+    printed = fill(log, printed_blocks)
     lines = lines_of(log.chunks())
     check_lines([(line.stream, line.text) for line in lines], printed)
     assert log.total == len(printed)
@@ -77,13 +77,13 @@ class StoredChunks:
 
 @given(blocks, limits, st.lists(st.sampled_from(["", "write", "write", "lost", "unknown"]), min_size=16, max_size=16))
 def test_a_log_that_is_written_while_it_grows_is_whole_in_the_store(
-    given: list[list[str]], limit: int, outcomes: list[str]
+    printed_blocks: list[list[str]], limit: int, outcomes: list[str]
 ) -> None:
     """``lost``: the write did not happen. ``unknown``: it happened, and the writer does not know it."""
     log, store, follower = AttemptLog(limit), StoredChunks(), LogReader()
     printed: list[str] = []
     followed: list[tuple[str, str]] = []
-    for number, (lines, outcome) in enumerate(zip(given, outcomes, strict=False)):
+    for number, (lines, outcome) in enumerate(zip(printed_blocks, outcomes, strict=False)):
         log.add(float(number), "stderr", "\n".join(lines))
         printed += lines
         update = log.take() if outcome else None

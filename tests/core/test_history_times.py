@@ -77,7 +77,7 @@ def in_order(*times: float | None) -> bool:
 
 def is_in_order(run: Run) -> bool:
     told = in_order(*(entry.at for entry in run.story))
-    assignments = all(one.assigned_at <= one.ended_at for one in run.previous)
+    assignments = all(assignment.assigned_at <= assignment.ended_at for assignment in run.previous)
     return (
         told and assignments and in_order(run.created_at, run.assigned_at, run.claimed_at, run.started_at, run.ended_at)
     )
@@ -143,7 +143,7 @@ def two_tasks() -> RecordedConstellation:
 def test_no_time_of_a_plan_goes_backwards_and_a_journal_tells_the_same(times: list[float]) -> None:
     steps: list[Any] = []
     plan, again = two_tasks(), two_tasks()
-    lock, lock_again = (RecordedLock(one, "scoped", 4) for one in (plan, again))
+    lock, lock_again = (RecordedLock(recorded, "scoped", 4) for recorded in (plan, again))
     plan.record = steps.append
     clock = iter(times)
     plan.begin(next(clock))
@@ -157,8 +157,10 @@ def test_no_time_of_a_plan_goes_backwards_and_a_journal_tells_the_same(times: li
     plan.close(next(clock))
     assert in_order(*(entry.at for entry in plan.story()))
     nodes = [plan.node(name) for name in "ab"]
-    assert in_order(plan.started_at, *(time for one in nodes for time in (one.started_at, one.ended_at)), plan.ended_at)
-    assert all(one.worked >= 0.0 for one in nodes)
+    assert in_order(
+        plan.started_at, *(time for node in nodes for time in (node.started_at, node.ended_at)), plan.ended_at
+    )
+    assert all(node.worked >= 0.0 for node in nodes)
     replay(again, lock_again, steps)
     assert again.to_json() == plan.to_json()
 

@@ -119,7 +119,7 @@ class Fuzzer:
         if self.lock.cycles and self.chance.random() < 0.7:
             self.lock.close(self.lock.cycles[self.chance.choice(sorted(self.lock.cycles))], self.tick(), "empty")
         elif self.lock.open(self.tick()) is None and self.lock.idle:
-            moving = self.plan.queue.has_ready() or any(one.status is RUNNING for one in self.plan.nodes.values())
+            moving = self.plan.queue.has_ready() or any(node.status is RUNNING for node in self.plan.nodes.values())
             if not moving:
                 self.plan.close(self.tick())
                 self.again()
@@ -241,7 +241,7 @@ def _add(fuzzer: Fuzzer, plan: Constellation) -> list[Edit]:
     task, names = fuzzer.task(), sorted(plan.nodes)
     sources = fuzzer.chance.sample(names, min(len(names), fuzzer.chance.randint(0, 3)))
     outcomes = ["success", "success", "completion", "failure"]
-    return [AddTask(task), *(AddDependency(one, task.id, fuzzer.chance.choice(outcomes)) for one in sources)]
+    return [AddTask(task), *(AddDependency(source, task.id, fuzzer.chance.choice(outcomes)) for source in sources)]
 
 
 def _put_between(fuzzer: Fuzzer, plan: Constellation) -> list[Edit]:
@@ -256,7 +256,7 @@ def _put_between(fuzzer: Fuzzer, plan: Constellation) -> list[Edit]:
 
 
 def _remove(fuzzer: Fuzzer, plan: Constellation) -> list[Edit]:
-    free = [node for node in _changeable(plan) if all(is_modifiable(one) for one in node.children.values())]
+    free = [node for node in _changeable(plan) if all(is_modifiable(child) for child in node.children.values())]
     node = fuzzer.some(free)
     if node is None:
         return []
@@ -273,8 +273,8 @@ def _remove_all_below(fuzzer: Fuzzer, plan: Constellation) -> list[Edit]:
             stack += new
         if len(below) <= 3 and all(map(is_modifiable, below)):
             free.append(node)
-    found = fuzzer.some(free)
-    return [] if found is None else [RemoveTask(found.id, "remove")]
+    removed = fuzzer.some(free)
+    return [] if removed is None else [RemoveTask(removed.id, "remove")]
 
 
 def _replace(fuzzer: Fuzzer, plan: Constellation) -> list[Edit]:
@@ -289,7 +289,7 @@ def _rewire(fuzzer: Fuzzer, plan: Constellation) -> list[Edit]:
     target = fuzzer.some(_changeable(plan))
     if target is None:
         return []
-    before = [one for one in plan.nodes.values() if one.label < target.label and one.id not in target.parents]
+    before = [node for node in plan.nodes.values() if node.label < target.label and node.id not in target.parents]
     source, known = fuzzer.some(before), sorted(target.parents)
     if known and fuzzer.chance.random() < 0.6:
         name = fuzzer.chance.choice(known)
@@ -338,7 +338,7 @@ def test_accepted_edits_keep_every_promise(seeds: range) -> None:
 
 @pytest.mark.parametrize("part", ["linked", "unlinked", "ended", "recompute"])
 def test_without_a_part_of_the_inheritance_a_priority_is_wrong(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inherited_priority, part, lambda *given: None)
+    monkeypatch.setattr(inherited_priority, part, lambda *arguments: None)
     with pytest.raises(AssertionError):
         test_accepted_edits_keep_every_promise(range(10))
 

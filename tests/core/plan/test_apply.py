@@ -24,8 +24,8 @@ from asterism.core.plan.task import Dependency, Task
 from tests.core.plan.tiny_plans import begin, chain, end, facts, fail, ready, start, structure, told, violations
 
 
-def reasons(found: list[Any]) -> list[tuple[int | None, str]]:
-    return [(violation.edit, violation.rule) for violation in found]
+def reasons(problems: list[Any]) -> list[tuple[int | None, str]]:
+    return [(violation.edit, violation.rule) for violation in problems]
 
 
 # -- what an accepted batch does ---------------------------------------------------------------------------------------
@@ -228,9 +228,9 @@ def test_a_condition_that_does_not_parse_is_rejected_with_what_the_parser_said()
     plan = chain("a", "b", "c")
     plan.check_condition = lambda text: "a bracket is missing at 3" if "(" in text else None
     edits = AddDependency("a", "c", when="f(x"), UpdateDependency("a", "b", "failure", "g(")
-    found = violations(plan, *edits)
-    assert reasons(found) == [(0, "condition"), (1, "condition")]
-    assert found[0].message == "the condition 'f(x' is not valid: a bracket is missing at 3"
+    problems = violations(plan, *edits)
+    assert reasons(problems) == [(0, "condition"), (1, "condition")]
+    assert problems[0].message == "the condition 'f(x' is not valid: a bracket is missing at 3"
     plan.edit([AddDependency("a", "c", when="x > 1")])
     assert plan["c"].dependencies[-1].when == "x > 1"
 
@@ -338,8 +338,8 @@ def test_a_task_above_one_that_was_cancelled_early_cannot_be_removed() -> None:
 def test_an_edit_that_is_refused_half_way_does_not_mislead_the_ones_after_it() -> None:
     plan = begin(chain("a", "b", "c"))
     plan.edit([CancelTask("b")])
-    found = violations(plan, RemoveTask("a", "remove"), UpdateTask("c", timeout=5))
-    assert reasons(found) == [(0, "immutable")]
+    problems = violations(plan, RemoveTask("a", "remove"), UpdateTask("c", timeout=5))
+    assert reasons(problems) == [(0, "immutable")]
 
 
 def test_a_plan_that_has_ended_takes_no_edit_that_adds_nothing() -> None:
@@ -357,7 +357,7 @@ def test_a_plan_that_has_ended_takes_no_edit_that_adds_nothing() -> None:
 def test_every_violation_is_reported_with_the_index_of_its_edit() -> None:
     plan = begin(chain("a", "b", "c"))
     end(plan, "a")
-    found = violations(
+    problems = violations(
         plan,
         AddTask(Task("new")),
         RemoveTask("ghost"),
@@ -368,7 +368,7 @@ def test_every_violation_is_reported_with_the_index_of_its_edit() -> None:
         AddDependency("b", "new"),
         "nonsense",  # type: ignore[arg-type]
     )
-    assert reasons(found) == [
+    assert reasons(problems) == [
         (1, "unknown_task"),
         (2, "duplicate_task"),
         (3, "cycle"),

@@ -18,9 +18,9 @@ def edges(plan: Constellation) -> set[tuple[str, str]]:
 def test_removing_a_task_with_dependents_is_rejected_with_what_to_do() -> None:
     plan = chain("a", "b")
     plan.add(Task("c"), after="a")
-    found = violations(plan, UpdateTask("b", timeout=5), RemoveTask("a"))
-    assert [(violation.edit, violation.rule) for violation in found] == [(1, "dependents"), (1, "dependents")]
-    assert found[0].message == (
+    problems = violations(plan, UpdateTask("b", timeout=5), RemoveTask("a"))
+    assert [(violation.edit, violation.rule) for violation in problems] == [(1, "dependents"), (1, "dependents")]
+    assert problems[0].message == (
         "task 'b' depends on 'a', which is removed; rewire or remove 'b' in the same batch, "
         "or set dependents='remove' or dependents='bridge'"
     )
@@ -172,5 +172,5 @@ def test_a_dependent_that_is_rewired_to_a_task_which_goes_too_is_not_set_free() 
 
 def test_a_dependent_whose_new_dependency_is_refused_still_counts_as_severed() -> None:
     plan = begin(chain("a", "b", "c"))
-    found = violations(plan, RemoveTask("b"), AddDependency("ghost", "c"))
-    assert [(violation.edit, violation.rule) for violation in found] == [(1, "unknown_task"), (0, "dependents")]
+    problems = violations(plan, RemoveTask("b"), AddDependency("ghost", "c"))
+    assert [(violation.edit, violation.rule) for violation in problems] == [(1, "unknown_task"), (0, "dependents")]

@@ -53,7 +53,7 @@ def apply(plan: Constellation, *edits: Any, base: int | None) -> int:
 def test_a_batch_that_names_what_was_changed_since_is_stale(first: Any, second: Any) -> None:
     plan = diamond()
     apply(plan, first, base=0)
-    [violation] = [found for found in violations(plan, second, base_version=0) if found.rule == "stale"]
+    [violation] = [problem for problem in violations(plan, second, base_version=0) if problem.rule == "stale"]
     assert violation.edit == 0
     assert (
         "changed in version 1, after version 0, on which this edit is based; read the plan again" in violation.message
@@ -122,8 +122,8 @@ def test_a_cancellation_by_edit_makes_batches_that_name_the_task_stale() -> None
 def test_removing_a_task_changes_its_dependencies_too() -> None:
     plan = diamond()
     apply(plan, RemoveTask("b", "bridge"), base=0)
-    found = violations(plan, RemoveDependency("b", "d"), base_version=0)
-    messages = [violation.message for violation in found if violation.rule == "stale"]
+    problems = violations(plan, RemoveDependency("b", "d"), base_version=0)
+    messages = [violation.message for violation in problems if violation.rule == "stale"]
     assert messages[0].startswith("the dependency 'b' -> 'd' was changed in version 1")
     assert messages[1].startswith("task 'b' was changed in version 1")
 
@@ -136,8 +136,10 @@ def test_the_edits_of_one_batch_do_not_make_each_other_stale() -> None:
 def test_every_stale_edit_is_reported() -> None:
     plan = diamond()
     apply(plan, UpdateTask("b", timeout=5), UpdateTask("c", timeout=5), base=0)
-    found = violations(plan, UpdateTask("b", retries=1), AddTask(Task("x")), UpdateTask("c", retries=1), base_version=0)
-    assert [(violation.edit, violation.rule) for violation in found] == [(0, "stale"), (2, "stale")]
+    problems = violations(
+        plan, UpdateTask("b", retries=1), AddTask(Task("x")), UpdateTask("c", retries=1), base_version=0
+    )
+    assert [(violation.edit, violation.rule) for violation in problems] == [(0, "stale"), (2, "stale")]
 
 
 def test_a_base_version_ahead_of_the_plan_is_rejected() -> None:

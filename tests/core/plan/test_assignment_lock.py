@@ -32,8 +32,8 @@ def pairs(*sources: str, **fields: Any) -> Constellation:
     return plan
 
 
-def locked(plan: Constellation, **terms: Any) -> AssignmentLock:
-    lock = AssignmentLock(plan, **{"edit_on": edit_on_all, **terms})
+def locked(plan: Constellation, **options: Any) -> AssignmentLock:
+    lock = AssignmentLock(plan, **{"edit_on": edit_on_all, **options})
     plan.begin(0.0)
     return lock
 
@@ -146,15 +146,15 @@ def test_speculative_lets_revocable_tasks_start_and_confirms_them_at_the_close()
 
 
 @pytest.mark.parametrize(
-    ("terms", "words"),
+    ("options", "words"),
     [
         ({"policy": "local"}, "the lock policy is one of global, scoped, speculative, not 'local'"),
         ({"max_cycles": 0}, "max_cycles is 1 or more, not 0"),
     ],
 )
-def test_terms_that_make_no_sense_are_refused(terms: dict[str, Any], words: str) -> None:
+def test_terms_that_make_no_sense_are_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        AssignmentLock(Constellation(), **terms)
+        AssignmentLock(Constellation(), **options)
 
 
 # -- cycles ------------------------------------------------------------------------------------------------------------
@@ -247,9 +247,9 @@ def test_the_stuck_cycle_is_the_last_chance_and_comes_back_only_after_something_
 # -- claims and deadlines ----------------------------------------------------------------------------------------------
 
 
-def outside(**terms: Any) -> tuple[AssignmentLock, EditCycle]:
+def outside(**options: Any) -> tuple[AssignmentLock, EditCycle]:
     """A cycle for editors outside the process, opened at 10."""
-    lock = locked(pairs("a"), **{"claim_timeout": 30.0, "edit_timeout": 600.0, **terms})
+    lock = locked(pairs("a"), **{"claim_timeout": 30.0, "edit_timeout": 600.0, **options})
     end(lock, "a")
     return lock, opened(lock, now=10.0)
 

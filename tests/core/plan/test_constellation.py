@@ -147,7 +147,7 @@ def test_a_plan_tells_what_is_new_in_its_story_and_how_its_tasks_stand() -> None
     end(plan, "a")
     view = ConstellationView(plan)
     assert view.story_after(len(told)) == plan.story()[len(told) :] != []
-    assert view.status_counts() == {status: sum(one.status is status for one in plan) for status in TaskStatus}
+    assert view.status_counts() == {status: sum(task.status is status for task in plan) for status in TaskStatus}
     assert (plan["a"].attempts, plan["a"].losses) == (1, 0)
 
 

@@ -44,8 +44,8 @@ def plan() -> Constellation:
 
 def outside(scope: str, *edits: Any, editor: str = "robot") -> list[str]:
     made, batch = plan(), EditBatch(edits, "ann")
-    scopes = [EditScope.parse(one) for one in scope.split(" | ")]
-    return [str(one) for one in scope_violations(scopes, editor, batch, trial(made, batch), made)]
+    scopes = [EditScope.parse(text) for text in scope.split(" | ")]
+    return [str(violation) for violation in scope_violations(scopes, editor, batch, trial(made, batch), made)]
 
 
 def with_critical_work() -> Constellation:
@@ -241,23 +241,23 @@ NESTED = group(foreach={"from": "fetch", "template": {"shell": "rm -r /"}})
     ],
 )
 def test_what_is_within_a_scope(scope: str, edits: list[Any], within: bool) -> None:
-    found = outside(scope, *edits)
-    assert (found == []) is within, found
+    messages = outside(scope, *edits)
+    assert (messages == []) is within, messages
     assert outside(scope) == []  # an empty answer
 
 
 def test_a_task_that_a_batch_reaches_through_its_own_dependency_is_found() -> None:
     trick = (AddTask(Task("fix-9")), AddDependency("fix-9", "deploy"), RemoveTask("fix-9", dependents="remove"))
-    found = outside("tasks=fix-* | edits=add_dependency", *trick)
-    assert found == [
+    messages = outside("tasks=fix-* | edits=add_dependency", *trick)
+    assert messages == [
         "edit 2: remove task 'fix-9' and what depends on it is outside the scope of the editor 'robot': it changes "
         "the task 'deploy', and its tasks are fix-*; or its edits are add_dependency [scope]"
     ]
 
 
 def test_every_edit_that_is_outside_is_named() -> None:
-    found = outside("edits=cancel_task", CancelTask("deploy"), AddTask(FIX), RemoveTask("verify"))
-    assert [line.split(":")[0] for line in found] == ["edit 1", "edit 2"]
+    messages = outside("edits=cancel_task", CancelTask("deploy"), AddTask(FIX), RemoveTask("verify"))
+    assert [line.split(":")[0] for line in messages] == ["edit 1", "edit 2"]
 
 
 @pytest.mark.parametrize(
@@ -343,7 +343,7 @@ def test_no_batch_within_a_scope_changes_what_is_outside(some: list[Any]) -> Non
         return
     after = {node.id: (node.task, dict(node.parents), node.status) for node in made.nodes.values()}
     assert {name: after.get(name) for name in before if not name.startswith("fix-")} == {
-        name: one for name, one in before.items() if not name.startswith("fix-")
+        name: node for name, node in before.items() if not name.startswith("fix-")
     }
     new = [name for name in after if name not in before]
     assert len(new) <= 2

@@ -29,11 +29,11 @@ costs = st.builds(
 
 @given(costs, costs)
 @settings(max_examples=50)
-def test_costs_add_up_and_survive_json(one: EditorCost, other: EditorCost) -> None:
-    both = one + other
-    assert both.tokens == one.tokens + other.tokens
-    assert both.calls == one.calls + other.calls
-    assert (both.dollars is None) == (one.dollars is None or other.dollars is None)
+def test_costs_add_up_and_survive_json(first: EditorCost, other: EditorCost) -> None:
+    both = first + other
+    assert both.tokens == first.tokens + other.tokens
+    assert both.calls == first.calls + other.calls
+    assert (both.dollars is None) == (first.dollars is None or other.dollars is None)
     assert EditorCost.from_json(both.to_json()) == both
     assert ("tokens in" in str(both)) is (both.calls > 0 or not both.replayed)
 

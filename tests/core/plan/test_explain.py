@@ -18,9 +18,9 @@ from tests.core.plan.tiny_plans import begin, chain, start
 class Scene:
     """A plan that runs under a lock."""
 
-    def __init__(self, plan: Constellation, **terms: Any) -> None:
+    def __init__(self, plan: Constellation, **options: Any) -> None:
         self.plan = plan
-        self.lock = AssignmentLock(plan, **{"edit_on": edit_on_all, **terms})
+        self.lock = AssignmentLock(plan, **{"edit_on": edit_on_all, **options})
         plan.begin(0.0)
 
     def end(self, task_id: str, status: TaskStatus = COMPLETED, error: BaseException | None = None) -> None:
@@ -43,11 +43,11 @@ PAUSE = Holder("pause", "nightly", "the plan is paused")
 
 def test_a_pause_counts_beside_whatever_else_holds_a_task() -> None:
     scene = Scene(chain("a", "b"))
-    assert [one.kind for one in scene.why("b", PAUSE).holders] == ["dependency", "pause"]
+    assert [holder.kind for holder in scene.why("b", PAUSE).holders] == ["dependency", "pause"]
     assert scene.why("a", PAUSE).holders == (PAUSE,)
     scene.end("a")
     scene.open()
-    assert [one.kind for one in scene.why("b", PAUSE).holders] == ["cycle", "pause"]
+    assert [holder.kind for holder in scene.why("b", PAUSE).holders] == ["cycle", "pause"]
 
 
 # -- dependencies ------------------------------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ def test_a_task_after_a_failure_names_the_review_that_may_change_it() -> None:
     scene.end("a", FAILED, ValueError("no"))
     scene.open(now=3.0)
     answer = scene.why("b", now=5.5)
-    assert [(one.kind, one.name) for one in answer.holders] == [("dependency", "a"), ("cycle", "1")]
+    assert [(holder.kind, holder.name) for holder in answer.holders] == [("dependency", "a"), ("cycle", "1")]
     approval = Holder("approval", "2", "an edit that changes it waits for approval 2, by ann")
     assert scene.why("b", placement=approval).holders[-1] == approval
     assert scene.why("b", placement=BUSY).holders[-1].kind == "cycle"
@@ -318,7 +318,7 @@ def test_a_task_that_cannot_start_names_the_edit_that_waits(tasks: tuple[str, ..
     scene.end("a", FAILED)
     edit = WaitingEdit(3, EditBatch((CancelTask("b"),), author), 1.0, 9.0, ("destructive",), tasks)
     answer = why(scene.plan, scene.lock, scene.plan.node("b"), None, 5.0, [edit])
-    assert [(one.kind, one.text) for one in answer.holders][1:] == [("approval", words)]
+    assert [(holder.kind, holder.text) for holder in answer.holders][1:] == [("approval", words)]
 
 
 def test_an_edit_of_other_tasks_does_not_hold_one_that_may_start() -> None:

@@ -20,8 +20,8 @@ def fork(**edges: Any) -> Constellation:
     """Task a, and one task below it for each keyword, with these terms."""
     plan = Constellation()
     plan.add(Task("a"))
-    for task_id, terms in edges.items():
-        plan.add(Task(task_id), after={"a": terms})
+    for task_id, condition in edges.items():
+        plan.add(Task(task_id), after={"a": condition})
     return plan
 
 

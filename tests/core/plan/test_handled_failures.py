@@ -105,8 +105,8 @@ def test_handled_needs_a_failure() -> None:
         Dependency("a", "b", "completion", handled=True)
     with pytest.raises(InvalidTask, match="handled is true or false, not 'yes'"):
         Dependency("a", "b", "failure", handled="yes")  # type: ignore[arg-type]
-    terms = {"a": {"on": "failure", "handled": True}}
-    assert dependencies_of("b", terms) == [Dependency("a", "b", "failure", handled=True)]
+    after = {"a": {"on": "failure", "handled": True}}
+    assert dependencies_of("b", after) == [Dependency("a", "b", "failure", handled=True)]
 
 
 def test_after_and_handles_name_different_tasks() -> None:

@@ -56,7 +56,7 @@ def test_what_critical_work_waits_for_goes_first() -> None:
 
 
 def test_without_inheritance_critical_work_below_a_low_task_runs_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graph_module.inherited_priority, "linked", lambda *given: None)
+    monkeypatch.setattr(graph_module.inherited_priority, "linked", lambda *arguments: None)
     assert ready(begin(inverted())) == ["plain", "low"]
 
 
@@ -165,13 +165,13 @@ def test_why_says_from_whom_a_task_has_its_priority() -> None:
     begin(plan)
     lock = AssignmentLock(plan)
     told = why(plan, lock, plan.node("above"), None, 1.0)
-    assert [(one.kind, one.name) for one in told.holders] == [("turn", ""), ("priority", "urgent")]
+    assert [(holder.kind, holder.name) for holder in told.holders] == [("turn", ""), ("priority", "urgent")]
     assert str(told).endswith("it counts with the priority critical of 'urgent', which waits for it")
-    assert [one.kind for one in why(plan, lock, plan.node("plain"), None, 1.0).holders] == ["turn"]
+    assert [holder.kind for holder in why(plan, lock, plan.node("plain"), None, 1.0).holders] == ["turn"]
     plan.queue.pop(None)
     plan.start(plan.node("above"), "d", 1.0)
     plan.finish(plan.node("above"), COMPLETED, 2.0)
-    assert [one.kind for one in why(plan, lock, plan.node("above"), None, 3.0).holders] == ["ended"]
+    assert [holder.kind for holder in why(plan, lock, plan.node("above"), None, 3.0).holders] == ["ended"]
 
 
 names = st.sampled_from([f"t{number}" for number in range(7)])

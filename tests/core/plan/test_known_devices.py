@@ -13,7 +13,7 @@ KNOWN = KnownDevices(frozenset({"attic", "kitchen"}), lambda name: name.startswi
 def violations(*edits: AddTask | UpdateTask | RemoveTask, known: KnownDevices = KNOWN) -> list[tuple[int | None, str]]:
     plan = Constellation("p")
     plan.add(Task("a", shell="true", device="to-come"))
-    return [(one.edit, one.message) for one in device_violations(EditBatch(edits), plan, known)]
+    return [(violation.edit, violation.message) for violation in device_violations(EditBatch(edits), plan, known)]
 
 
 def added(device: str | None) -> AddTask:

@@ -162,8 +162,8 @@ def compare(plan: Constellation, chosen: list[Any]) -> None:
     again = copy.copy()
     assert picture(copy) == picture(full)
     assert picture(again) == picture(full_copy(full)), "a copy of the copy differs"
-    for one in (plan, copy, again):
-        check_invariants(one)
+    for checked in (plan, copy, again):
+        check_invariants(checked)
     assert copy.origin is not None
     assert diff(copy.origin, copy).edits == diff(full.origin or plan, full).edits
 
@@ -204,7 +204,7 @@ def test_without_a_part_of_the_marks_a_copy_is_wrong(part: str, ablated: bool, m
         plan.close(2.0)
     plan.copy()
     if ablated:
-        monkeypatch.setattr(NodeRecords, part, lambda *given: None)
+        monkeypatch.setattr(NodeRecords, part, lambda *arguments: None)
     STEPS[part](plan)
     assert (picture(plan.copy()) == picture(full_copy(plan))) is not ablated
 

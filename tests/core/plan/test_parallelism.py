@@ -18,28 +18,28 @@ def diamond() -> Constellation:
 
 
 def test_the_longest_chain_the_whole_work_and_the_width() -> None:
-    found = parallelism(diamond().nodes)
-    assert found == Parallelism(critical_path=7.0, path=("a", "b", "d"), work=9.0, width=2)
-    assert found.ratio == 9 / 7
+    measured = parallelism(diamond().nodes)
+    assert measured == Parallelism(critical_path=7.0, path=("a", "b", "d"), work=9.0, width=2)
+    assert measured.ratio == 9 / 7
 
 
 def test_durations_may_be_given() -> None:
-    found = parallelism(diamond().nodes, {"a": 1.0, "b": 1.0, "c": 9.0, "d": 1.0})
-    assert (found.critical_path, found.path) == (11.0, ("a", "c", "d"))
+    measured = parallelism(diamond().nodes, {"a": 1.0, "b": 1.0, "c": 9.0, "d": 1.0})
+    assert (measured.critical_path, measured.path) == (11.0, ("a", "c", "d"))
 
 
 def test_an_empty_plan_has_no_work() -> None:
-    found = parallelism(Constellation().nodes)
-    assert found == Parallelism(0.0, (), 0, 0)
-    assert found.ratio == 0.0
-    assert found.lower_bound(4) == 0.0
+    measured = parallelism(Constellation().nodes)
+    assert measured == Parallelism(0.0, (), 0, 0)
+    assert measured.ratio == 0.0
+    assert measured.lower_bound(4) == 0.0
 
 
 def test_no_schedule_is_shorter_than_the_chain_or_than_the_work_shared_out() -> None:
-    found = Parallelism(critical_path=7.0, path=(), work=30.0, width=1)
-    assert found.lower_bound(2) == 15.0
-    assert found.lower_bound(100) == 7.0
-    assert found.lower_bound(None) == 7.0
+    measured = Parallelism(critical_path=7.0, path=(), work=30.0, width=1)
+    assert measured.lower_bound(2) == 15.0
+    assert measured.lower_bound(100) == 7.0
+    assert measured.lower_bound(None) == 7.0
 
 
 def test_a_duration_is_measured_where_a_task_ran_estimated_where_it_has_not_and_zero_where_it_never_will() -> None:

@@ -248,7 +248,7 @@ def test_a_reopened_plan_is_written_and_read() -> None:
     check_invariants(twin)
     assert twin.node("build").spent == 1
     assert ready(twin) == ["build"]
-    assert "spent" not in next(one for one in plan.to_json()["tasks"] if one["task"]["id"] == "fetch")
+    assert "spent" not in next(node for node in plan.to_json()["tasks"] if node["task"]["id"] == "fetch")
 
 
 def test_the_story_of_a_reopening_does_not_depend_on_rejected_edits() -> None:

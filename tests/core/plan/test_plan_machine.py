@@ -98,11 +98,13 @@ class LivingPlan(RuleBasedStateMachine):
         for number, task_id in enumerate(data.draw(st.lists(ids, unique=True, max_size=6))):
             before = [task.id for task in plan]
             after = data.draw(st.lists(st.sampled_from(before), unique=True, max_size=2)) if before else []
-            terms = {source: {"on": data.draw(outcomes), "when": data.draw(conditions)} for source in after}
+            conditions_by_source = {
+                source: {"on": data.draw(outcomes), "when": data.draw(conditions)} for source in after
+            }
             kind = {data.draw(st.sampled_from(["revocable", "untrusted"])): data.draw(st.booleans())}
             task = Task(task_id, estimate=1.0 + number, join=data.draw(joins), **kind)
             try:
-                plan.add(task, terms)
+                plan.add(task, conditions_by_source)
             except PlanError:  # a teardown with a condition, or with another dependency than ``always``
                 plan.add(task)
         if ranked:

@@ -137,8 +137,8 @@ def test_the_twin_of_a_plan_is_what_another_process_would_read_of_it(plan: Const
     live_changes(plan, data)
     read = Constellation.from_json(json.loads(json.dumps(plan.to_json())))
     own = clone(plan, Constellation)
-    for one in (read, own):
-        one.evaluate = plan.evaluate
+    for twin in (read, own):
+        twin.evaluate = plan.evaluate
     check_invariants(own)
     assert json.dumps(own.to_json()) == json.dumps(read.to_json())
     assert [node.task for node in own.nodes.values()] == [node.task for node in read.nodes.values()]

@@ -18,10 +18,10 @@ def queued(queue: ReadyQueue, task_id: str, rank: float = 0.0, **fields: Any) ->
 
 
 def drained(queue: ReadyQueue, lane: Lane = ANY_DEVICE) -> list[str]:
-    found = []
+    popped = []
     while lane in queue.lanes and queue.peek(lane) is not None:
-        found.append(queue.pop(lane).id)
-    return found
+        popped.append(queue.pop(lane).id)
+    return popped
 
 
 def test_priority_goes_before_rank_and_rank_before_age() -> None:

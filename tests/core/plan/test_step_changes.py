@@ -113,10 +113,10 @@ def follow(steps: list[Any], *ids: str) -> list[Change]:
 
 
 def edited(plan: RecordedConstellation, *edits: Any) -> dict[str, Any]:
-    found: list[Any] = []
-    plan.on_applied = found.append
+    applied: list[Any] = []
+    plan.on_applied = applied.append
     plan.apply(EditBatch(edits, "ann", "why not"), 5.0)
-    return step_changes.structure_diff(plan, found[0].reverse)
+    return step_changes.structure_diff(plan, applied[0].reverse)
 
 
 def test_an_edit_says_who_why_and_what() -> None:
@@ -129,7 +129,7 @@ def test_an_edit_says_who_why_and_what() -> None:
     assert {name: edit.data[name] for name in ("version", "author", "reason", "triggers", "undoes")} == {
         **{"version": 1, "author": "ann", "reason": "a third", "triggers": ["a"], "undoes": None}
     }
-    assert [one["op"] for one in edit.data["edits"]] == ["add_task", "add_dependency"]
+    assert [edit_json["op"] for edit_json in edit.data["edits"]] == ["add_task", "add_dependency"]
     assert edit.data["diff"] == {
         **{"added": ["c"], "removed": [], "changed": []},
         **{"linked": [{"source": "b", "target": "c", "on": "success"}], "unlinked": [], "relinked": []},
@@ -201,10 +201,10 @@ def test_a_confirmed_task_is_one_change() -> None:
     lock.close(lock.cycles[1], 5.0, "empty")
     again, other, _ = speculative()
     *_, ended, closed = [replay_step(again, other, step) for step in steps]
-    assert [(one.data["task"], one.data["what"], one.data["status"]) for one in ended] == [
+    assert [(change.data["task"], change.data["what"], change.data["status"]) for change in ended] == [
         ("b", "completed provisionally", "running")
     ]
-    assert [(one.kind, one.data.get("task"), one.data["what"]) for one in closed] == [
+    assert [(change.kind, change.data.get("task"), change.data["what"]) for change in closed] == [
         ("cycle", None, "closed"),
         ("task", "b", "completed"),
     ]

@@ -109,9 +109,9 @@ def test_what_is_allowed_from_tainted_input(edits: list[Any]) -> None:
     ],
 )
 def test_what_waits_for_a_person(edits: list[Any]) -> None:
-    found = waits(*edits)
-    assert found
-    assert found[0].endswith("(the editor may have read untrusted data of 'fetch')")
+    reasons = waits(*edits)
+    assert reasons
+    assert reasons[0].endswith("(the editor may have read untrusted data of 'fetch')")
 
 
 @pytest.mark.parametrize(
@@ -159,9 +159,9 @@ def test_only_a_person_removes_the_mark() -> None:
     made.begin(1.0)
     batch = EditBatch((UpdateTask("fetch", untrusted=False), UpdateTask("fetch", priority=3)))
     words = "task 'fetch' is marked as untrusted; only a person removes the mark [untrusted]"
-    assert [str(one) for one in mark_violations(trial(made, batch))] == [f"edit 0: {words}"]
+    assert [str(violation) for violation in mark_violations(trial(made, batch))] == [f"edit 0: {words}"]
     batch = EditBatch((RemoveTask("fetch"), AddTask(replace(FETCH, untrusted=False))))
-    assert [str(one) for one in mark_violations(trial(made, batch))] == [f"edit 1: {words}"]
+    assert [str(violation) for violation in mark_violations(trial(made, batch))] == [f"edit 1: {words}"]
     batch = EditBatch((RemoveTask("fetch"), AddTask(FETCH)))
     assert mark_violations(trial(made, batch)) == []
     batch = EditBatch((AddTask(replace(FETCH, id="other")), RemoveTask("other")))  # nobody has relied on it
@@ -176,7 +176,9 @@ def test_only_a_person_removes_a_task_with_the_mark() -> None:
     made.begin(1.0)
     words = "task 'fetch' is marked as untrusted; only a person removes the task: cancel it instead [untrusted]"
     for edits in ([RemoveTask("fetch")], [RemoveTask("a", dependents="remove")]):
-        assert [str(one) for one in mark_violations(trial(made, EditBatch(tuple(edits))))] == [f"edit 0: {words}"]
+        assert [str(violation) for violation in mark_violations(trial(made, EditBatch(tuple(edits))))] == [
+            f"edit 0: {words}"
+        ]
     assert mark_violations(trial(made, EditBatch((CancelTask("fetch"),)))) == []
 
 
@@ -196,8 +198,8 @@ def test_only_a_person_removes_the_mark_of_the_elements_of_a_group() -> None:
         [RemoveTask("issues"), AddTask(Task("issues", foreach=plain))],
         [UpdateTask("deep", foreach={"from": "a", "template": {"foreach": plain}})],
     ):
-        found = mark_violations(trial(made, EditBatch(tuple(edits))))
-        assert [one.rule for one in found] == ["untrusted"], edits
+        violations = mark_violations(trial(made, EditBatch(tuple(edits))))
+        assert [violation.rule for violation in violations] == ["untrusted"], edits
     more = EditBatch((UpdateTask("issues", foreach={**marked, "max": 3}),))
     assert mark_violations(trial(made, more)) == []
 
@@ -306,7 +308,7 @@ def test_when_the_taint_cannot_be_removed(made: Constellation, reason: Any, rule
     before = taint_of_editor(made)
     with pytest.raises(EditRejected) as rejected:
         apply(made, EditBatch((RemoveTaint(reason),)), 4.0)
-    assert [one.rule for one in rejected.value.violations] == [rule]
+    assert [violation.rule for violation in rejected.value.violations] == [rule]
     assert words in str(rejected.value)
     assert taint_of_editor(made) == before
 
@@ -319,8 +321,10 @@ def test_a_rejected_batch_that_removes_the_taint_leaves_it() -> None:
 
 
 def test_an_editor_does_not_remove_the_taint() -> None:
-    found = taint_violations(EditBatch((CancelTask("spare"), RemoveTaint("trust me"))))
-    assert [str(one) for one in found] == ["edit 1: only a person removes the taint of a plan [untrusted]"]
+    violations = taint_violations(EditBatch((CancelTask("spare"), RemoveTaint("trust me"))))
+    assert [str(violation) for violation in violations] == [
+        "edit 1: only a person removes the taint of a plan [untrusted]"
+    ]
 
 
 def test_an_editor_that_writes_tasks_is_remembered() -> None:

@@ -294,10 +294,10 @@ def test_after_is_an_id_or_several_or_a_mapping_to_terms(after: Any, meant: list
     assert dependencies_of("z", after) == meant
 
 
-@pytest.mark.parametrize("terms", [None, 5, {"on": "success", "if": "x"}])
-def test_after_refuses_terms_it_does_not_know(terms: Any) -> None:
+@pytest.mark.parametrize("condition", [None, 5, {"on": "success", "if": "x"}])
+def test_after_refuses_terms_it_does_not_know(condition: Any) -> None:
     with pytest.raises(InvalidTask, match=r"after=\{'a': …\} takes an outcome or \{'on': …, 'when': …, 'handled': …\}"):
-        dependencies_of("z", {"a": terms})
+        dependencies_of("z", {"a": condition})
 
 
 @pytest.mark.parametrize("after", [5, [["a"]]])
@@ -311,7 +311,7 @@ def test_a_copy_cannot_reach_the_data_of_the_live_task() -> None:
     plan.add(Task("a", data={"x": 1}))
     with pytest.raises(TypeError):
         plan.copy()["a"].task.data["x"] = "forged"  # type: ignore[index]
-    given = {"x": 1}
-    task = Task("b", inputs=given)
-    given["x"] = 2
+    inputs = {"x": 1}
+    task = Task("b", inputs=inputs)
+    inputs["x"] = 2
     assert task.inputs == {"x": 1}

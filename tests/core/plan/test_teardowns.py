@@ -448,7 +448,7 @@ def test_nothing_is_added_below_a_set_up_that_is_torn_down() -> None:
         "task 'check' would run below 'create', which 'drop' has torn down; make it independent of 'create', or add "
         "another set-up for it, or retry the plan from 'create' when it has ended"
     )
-    assert [one.edit for one in violations(plan, AddDependency("verify", "late"))] == [0]
+    assert [violation.edit for violation in violations(plan, AddDependency("verify", "late"))] == [0]
     plan.edit([AddTask(Task("mail")), AddDependency("drop", "mail", "always")])
     check_invariants(plan)
 
@@ -483,9 +483,9 @@ MISFITS: list[tuple[list[Edit], str]] = [
 @pytest.mark.parametrize(("edits", "reason"), MISFITS)
 def test_an_edit_that_breaks_a_pair_is_rejected(edits: list[Edit], reason: str) -> None:
     plan = begin(database())
-    found = violations(plan, *edits)
-    assert {one.rule for one in found} == {"teardown"}
-    assert any(one.message.startswith(reason) for one in found), found
+    problems = violations(plan, *edits)
+    assert {violation.rule for violation in problems} == {"teardown"}
+    assert any(violation.message.startswith(reason) for violation in problems), problems
     check_invariants(plan)
 
 
@@ -562,7 +562,7 @@ def ended_after_a_failure() -> Constellation:
 def test_a_retry_runs_the_pair_again(first: tuple[str, ...]) -> None:
     plan = ended_after_a_failure()
     again = plan.run_again(10.0, first)
-    assert again == [one for one in ("create", "load", "verify", "drop") if one != "verify" or first]
+    assert again == [name for name in ("create", "load", "verify", "drop") if name != "verify" or first]
     check_invariants(plan)
     for task_id in ("create", "load", "verify", "drop"):
         assert ready(plan) == [task_id]
@@ -869,7 +869,7 @@ class World:
         if self.chance.random() < 0.7:
             executed = self.chance.choice([True, False, None])
             self.plan.record_run(node.id, epoch, self.tick(), AttemptTimes(0.0, executed=executed), "")
-            self.too_early |= {one.id for one in teardowns_of(node) if one.started_at is not None}
+            self.too_early |= {teardown.id for teardown in teardowns_of(node) if teardown.started_at is not None}
 
     def review(self) -> None:
         cycle = self.lock.open(self.tick()) or next(iter(self.lock.cycles.values()), None)
@@ -878,15 +878,15 @@ class World:
 
     def edit(self) -> None:
         names = [*self.plan.nodes, "new"]
-        one, two = self.chance.choice(names), self.chance.choice(names)
+        source, target = self.chance.choice(names), self.chance.choice(names)
         on = self.chance.choice(["success", "always", "teardown", "completion"])
         edits: list[Edit] = self.chance.choice(
             [
-                [AddTask(Task(f"n{self.now:g}")), AddDependency(one, f"n{self.now:g}", on)],
-                [AddDependency(one, two, on)],
-                [UpdateDependency(one, two, on)],
-                [RemoveDependency(one, two)],
-                [RemoveTask(one, self.chance.choice([None, "bridge", "remove"]))],
+                [AddTask(Task(f"n{self.now:g}")), AddDependency(source, f"n{self.now:g}", on)],
+                [AddDependency(source, target, on)],
+                [UpdateDependency(source, target, on)],
+                [RemoveDependency(source, target)],
+                [RemoveTask(source, self.chance.choice([None, "bridge", "remove"]))],
             ]
         )
         try:

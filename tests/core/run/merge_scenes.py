@@ -171,12 +171,12 @@ def check_laws(records: Sequence[Run]) -> None:
 
 def check_lag(before: Run, after: Run) -> None:
     """``after`` is what became of ``before`` in one step."""
-    found = resolve(before, after)
-    same = found.changed(story=after.story, previous=after.previous, revision=after.revision)
+    merged = resolve(before, after)
+    same = merged.changed(story=after.story, previous=after.previous, revision=after.revision)
     assert same == after, "a copy that lags behind undid a step"
-    assert found.story[-1] == after.story[-1], "a copy that lags behind undid a step"
-    assert set(found.story) == set(after.story)
-    assert set(found.previous) == set(after.previous)
+    assert merged.story[-1] == after.story[-1], "a copy that lags behind undid a step"
+    assert set(merged.story) == set(after.story)
+    assert set(merged.previous) == set(after.previous)
 
 
 def check_healed(peers: Peers, order: Sequence[tuple[int, int]]) -> None:
@@ -188,13 +188,15 @@ def check_healed(peers: Peers, order: Sequence[tuple[int, int]]) -> None:
     else:
         raise AssertionError("peers answer each other for ever")
     final = peers.records[0]
-    assert all(apart_from_revision(one) == apart_from_revision(final) for one in peers.records), "peers do not agree"
+    assert all(apart_from_revision(record) == apart_from_revision(final) for record in peers.records), (
+        "peers do not agree"
+    )
     check_nothing_lost(seen, final)
     check_owners(apart, final)
 
 
 def check_nothing_lost(seen: Sequence[Run], final: Run) -> None:
-    results = [(one.device, one.epoch, one.ended_at, one.output) for one in final.superseded]
+    results = [(result.device, result.epoch, result.ended_at, result.output) for result in final.superseded]
     if final.status == "completed":
         results.append((f"{final.device}", final.epoch, final.ended_at or 0.0, final.output))
     assert len(set(map(repr, results))) == len(results), "a result is there twice"

@@ -195,8 +195,8 @@ class RunMachine(RuleBasedStateMachine):
 
     @rule(speaker=speakers, what=words, tick=ticks)
     def an_owner_says(self, speaker: str, what: tuple[Any, ...], tick: float) -> None:
-        name, *terms = what
-        getattr(self, name)(speaker, tick, *terms)
+        name, *arguments = what
+        getattr(self, name)(speaker, tick, *arguments)
 
     def claim(self, speaker: str, tick: float) -> None:
         if self.said(speaker, ("assigned",), lambda r, g: transitions.claim(r, g, self.flow, self.now), tick):

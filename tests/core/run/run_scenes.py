@@ -24,8 +24,10 @@ HALF_WAY = Progress(5, 10)
 Event = Callable[[Run, Grant, float], Run]
 
 
-def new(**terms: Any) -> Run:
-    return transitions.create("r1", terms.pop("flow", FLOW), {"file": "a.mp4"}, **{"by": "ann", "now": 0.0, **terms})
+def new(**options: Any) -> Run:
+    return transitions.create(
+        "r1", options.pop("flow", FLOW), {"file": "a.mp4"}, **{"by": "ann", "now": 0.0, **options}
+    )
 
 
 def assigned(run: Run | None = None, to: Owner = KITCHEN, now: float = 1.0) -> Run:
@@ -173,16 +175,19 @@ def check(run: Run, flow: Workflow) -> None:
 
 def _check_history(run: Run, flow: Workflow) -> None:
     current = run.status in OWNED or run.status == "completed"
-    assert [one.epoch for one in run.previous] == list(range(1, run.epoch + (not current))), "not one entry per grant"
-    assert all(
-        one.reason in ("timeout", "declined", "failed", "released", "conflict", "preempted") for one in run.previous
+    assert [assignment.epoch for assignment in run.previous] == list(range(1, run.epoch + (not current))), (
+        "not one entry per grant"
     )
-    assert all(one.assigned_at <= one.ended_at for one in run.previous)
+    assert all(
+        assignment.reason in ("timeout", "declined", "failed", "released", "conflict", "preempted")
+        for assignment in run.previous
+    )
+    assert all(assignment.assigned_at <= assignment.ended_at for assignment in run.previous)
     spare = 1 if run.ended else 0
     for name, cap in (("failures", flow.retries), ("losses", flow.losses), ("rounds", flow.rounds - 1)):
         assert 0 <= getattr(run, name) <= cap + spare, f"more {name} than there may be"
     assert len(set(run.avoid)) == len(run.avoid)
-    assert set(run.declined) <= set(run.avoid) <= {one.device for one in run.previous} | set(run.declined)
+    assert set(run.declined) <= set(run.avoid) <= {assignment.device for assignment in run.previous} | set(run.declined)
     times = [entry.at for entry in run.story]
     assert times == sorted(times), "the story goes back in time"
     assert run.story[0].what == "created"

@@ -69,7 +69,7 @@ def test_three_stores_with_up_to_two_steps_each_end_in_one_record_whoever_meets_
     begun = new(keep=keep) if begin is new else claimed(new(keep=keep))
     words = ["take, start", "start", "complete", "fail", "release", "lose", "pause"]
     made = [line(begun, pair, who) for who, pair in enumerate(product(words, repeat=2))]
-    lines = [begun, *{repr(one): one for one in made if one is not begun}.values()]
+    lines = [begun, *{repr(run): run for run in made if run is not begun}.values()]
     both = {(a, b): resolve(lines[a], lines[b]) for a, b in product(range(len(lines)), repeat=2)}
     for a, b in both:
         assert both[a, b] == both[b, a]
@@ -105,15 +105,15 @@ def retried(run: Run, now: float, by: Owner = LAPTOP) -> Run:
 
 def check_won(winner: Run, loser: Run, *words: str) -> Run:
     """It wins from both sides, and the loser gets this reason."""
-    found = resolve(winner, loser)
-    assert found == resolve(loser, winner)
-    won = (found.status, found.grant, found.device) == (winner.status, winner.grant, winner.device)
+    merged = resolve(winner, loser)
+    assert merged == resolve(loser, winner)
+    won = (merged.status, merged.grant, merged.device) == (winner.status, winner.grant, winner.device)
     assert won, "the wrong one won"
-    assert loss_reason(winner, found) is None
-    why = loss_reason(loser, found)
+    assert loss_reason(winner, merged) is None
+    why = loss_reason(loser, merged)
     assert why is not None
     assert not [word for word in words if word not in why], f"told wrongly: {why}"
-    return found
+    return merged
 
 
 def completed_comes_first() -> None:
@@ -125,10 +125,10 @@ def completed_comes_first() -> None:
 
 def then_the_later_epoch() -> None:
     begun = taken(new(), KITCHEN, 1.0)
-    found = check_won(
+    merged = check_won(
         retried(begun, 100.0), begun, "kitchen no longer owns", "later assignment", "epoch 2, laptop has it"
     )
-    assert found == retried(begun, 100.0)
+    assert merged == retried(begun, 100.0)
 
 
 def then_an_end() -> None:
@@ -149,9 +149,9 @@ def then_an_end_that_somebody_knows() -> None:
             transitions.give_up(transitions.release(begun, grant_of(begun), "released", "", 2.0), 3.0, "no device"),
         )
         for end in ends:
-            found = resolve(end, closed)
-            assert found == resolve(closed, end)
-            assert (found.error, found.cancelled) == (end.error, end.cancelled), "the wrong end was kept"
+            merged = resolve(end, closed)
+            assert merged == resolve(closed, end)
+            assert (merged.error, merged.cancelled) == (end.error, end.cancelled), "the wrong end was kept"
         assert resolve(begun, closed).error == "nobody knows"
         check_laws([begun, closed, *ends])
 
@@ -297,31 +297,31 @@ def test_the_rules_come_in_this_order(keep: str) -> None:
 
 def test_a_result_that_lost_is_kept_and_its_device_is_told() -> None:
     early, late = ended(taken(new(), KITCHEN, 1.0), 9.0, "early"), ended(taken(new(), LAPTOP, 2.0), 3.0, {"x": [1]})
-    found = check_won(
+    merged = check_won(
         early, late, "the result of laptop (epoch 1) is kept, but it is not the result of run r1", "1 s earlier"
     )
-    assert (found.output, found.superseded) == ("early", (Superseded("laptop", 1, 3.0, {"x": [1]}),))
+    assert (merged.output, merged.superseded) == ("early", (Superseded("laptop", 1, 3.0, {"x": [1]}),))
     third = ended(retried(taken(new(), ATTIC, 1.5), 2.0), 4.0, "third")
-    assert [one.output for one in resolve(found, third).superseded] == ["early", {"x": [1]}]
-    assert resolve(found, third).output == "third"
+    assert [result.output for result in resolve(merged, third).superseded] == ["early", {"x": [1]}]
+    assert resolve(merged, third).output == "third"
 
 
 def test_two_results_of_one_grant_are_both_kept() -> None:
     """That cannot be, unless a device says one thing here and another there. Even so all peers agree."""
     begun = taken(new(), KITCHEN, 1.0)
-    found = check_won(
+    merged = check_won(
         ended(begun, 2.0, "y"), ended(begun, 2.0, "x"), "two records of one assignment", "kitchen completed it"
     )
-    assert [one.output for one in found.superseded] == ["x"]
+    assert [result.output for result in merged.superseded] == ["x"]
 
 
 def test_what_happened_beside_comes_first_and_once_and_the_line_goes_on_after_it() -> None:
     first, other = taken(new(), KITCHEN, 1.0), taken(new(), LAPTOP, 2.0)
-    found = resolve(first, other)
-    assert found.story == (*sorted(other.story[1:], key=lambda entry: (entry.at, entry.what)), *first.story)
-    freed = transitions.release(found, grant_of(found), "released", "low battery", 5.0)
+    merged = resolve(first, other)
+    assert merged.story == (*sorted(other.story[1:], key=lambda entry: (entry.at, entry.what)), *first.story)
+    freed = transitions.release(merged, grant_of(merged), "released", "low battery", 5.0)
     retry = retried(transitions.take(freed, ATTIC, FLOW, 6.0), 7.0)
-    assert [one.epoch for one in retry.previous] == [1, 2]
+    assert [assignment.epoch for assignment in retry.previous] == [1, 2]
     assert resolve(retry, retried(other, 3.0, ATTIC)).previous[0].device == "laptop"
     assert resolve(retry, retried(other, 3.0, ATTIC)).previous[1:] == retry.previous
 
@@ -345,14 +345,14 @@ def scored_apart() -> tuple[Run, Run, Run]:
 
 def test_assignments_that_differ_only_in_their_score_are_both_kept() -> None:
     low, high, winner = scored_apart()
-    found = resolve(resolve(low, high), winner)
-    assert found == resolve(resolve(winner, high), low)
-    assert [one.score for one in found.previous if one.device == "kitchen"] == [40.0, 60.0]
+    merged = resolve(resolve(low, high), winner)
+    assert merged == resolve(resolve(winner, high), low)
+    assert [assignment.score for assignment in merged.previous if assignment.device == "kitchen"] == [40.0, 60.0]
 
 
 def test_without_the_score_in_the_key_the_order_of_merges_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     key = merge._assignment_key
-    monkeypatch.setattr(merge, "_assignment_key", lambda one: key(one)[:-1])
+    monkeypatch.setattr(merge, "_assignment_key", lambda assignment: key(assignment)[:-1])
     low, high, winner = scored_apart()
     assert resolve(resolve(winner, low), high) != resolve(resolve(winner, high), low)
 
@@ -373,8 +373,8 @@ def test_a_story_without_a_beginning_is_all_line() -> None:
 
 def test_a_store_takes_a_record_over_above_its_own_revision_and_only_once() -> None:
     mine, other = taken(new(), LAPTOP, 2.0).changed(revision=50), taken(new(), KITCHEN, 1.0)
-    found = resolve(mine, other)
-    written, answer = next_revision(mine, found), next_revision(other, found)
+    merged = resolve(mine, other)
+    written, answer = next_revision(mine, merged), next_revision(other, merged)
     assert written is not None
     assert answer is not None
     assert (written.revision, answer.revision) == (51, other.revision + 1)
@@ -386,10 +386,10 @@ def test_a_store_takes_a_record_over_above_its_own_revision_and_only_once() -> N
 def test_what_is_kept_is_read_back_from_a_row(keep: str) -> None:
     apart = new(keep=keep)
     run = resolve(ended(taken(apart, KITCHEN, 1.0), 9.0), ended(taken(apart, LAPTOP, 2.0), 3.0, {"x": None}))
-    for one in (apart, run):
-        again = row_codec.run_of((*row_codec.fixed(one), *row_codec.moving(one)))
-        assert again == one
-        assert [type(result) for result in again.superseded] == [Superseded] * len(one.superseded)
+    for record in (apart, run):
+        again = row_codec.run_of((*row_codec.fixed(record), *row_codec.moving(record)))
+        assert again == record
+        assert [type(result) for result in again.superseded] == [Superseded] * len(record.superseded)
     assert ("keep" in row_codec.moving(apart)[-1]) == (keep != "epoch")
     assert "superseded" not in row_codec.moving(new())[-1]
 

@@ -18,8 +18,8 @@ from tests.core.run.run_scenes import FLOW, KITCHEN, LAPTOP, assigned, claimed, 
 DESK = Owner("desk", "desk-1")
 
 
-def moved(run: Run, to: Owner = DESK, **terms: Any) -> Run:
-    return transitions.move(run, to, FLOW, by="ann", **{"now": 9.0, "scores": {"desk": 60.0}, **terms})
+def moved(run: Run, to: Owner = DESK, **options: Any) -> Run:
+    return transitions.move(run, to, FLOW, by="ann", **{"now": 9.0, "scores": {"desk": 60.0}, **options})
 
 
 @settings(max_examples=100)
@@ -61,7 +61,7 @@ def test_a_waiting_run_is_assigned() -> None:
 @pytest.mark.parametrize("before", [assigned, claimed])
 def test_a_run_that_has_not_started_is_taken_from_its_device(before: Any) -> None:
     run = moved(before())
-    assert [(one.device, one.reason, one.detail) for one in run.previous] == [
+    assert [(assignment.device, assignment.reason, assignment.detail) for assignment in run.previous] == [
         ("kitchen", "released", "moved to desk by ann")
     ]
     assert (run.losses, run.failures, run.epoch) == (0, 0, 2)
@@ -115,6 +115,6 @@ def test_a_person_may_insist_on_a_device_that_declined() -> None:
 def test_without_a_new_epoch_the_old_owner_would_not_be_fenced(monkeypatch: pytest.MonkeyPatch) -> None:
     """The move is safe because it is an assignment like any other."""
     held = claimed()
-    monkeypatch.setattr(transitions, "assign", lambda run, to, flow, **terms: held.changed(device=to.device))
+    monkeypatch.setattr(transitions, "assign", lambda run, to, flow, **options: held.changed(device=to.device))
     stale = moved(held)
     assert transitions.start(stale, grant_of(held), 10.0).status is PROCESSING, "two devices would work on it"

@@ -26,9 +26,9 @@ from tests.core.run.run_scenes import FLOW, KITCHEN, LAPTOP, completed, grant_of
 @given(histories())
 def test_every_ended_assignment_has_one_outcome_and_no_time_is_negative(peers: Peers) -> None:
     for run in peers.seen:
-        found = list(outcomes(run))
-        assert len(found) == len(run.previous) + (run.status is COMPLETED)
-        assert {one.reason for one in found} <= {*REASONS, "completed"}
+        listed = list(outcomes(run))
+        assert len(listed) == len(run.previous) + (run.status is COMPLETED)
+        assert {outcome.reason for outcome in listed} <= {*REASONS, "completed"}
         assert (waiting_time(run) is None) == (run.started_at is None and run.ended_at is None)
         assert (waiting_time(run) or 0.0) >= 0.0
         assert (work_time(run) or 0.0) >= 0.0

@@ -77,8 +77,8 @@ def test_whatever_was_ever_in_a_store_is_well_formed(peers: Peers) -> None:
     ],
 )
 def test_a_record_that_cannot_be_one_says_why(change: dict[str, Any], why: str) -> None:
-    found = problems_in(going_on().changed(**change))
-    assert any(one.startswith(why) for one in found), found
+    problems = problems_in(going_on().changed(**change))
+    assert any(problem.startswith(why) for problem in problems), problems
 
 
 def test_a_record_with_a_field_too_few_is_none() -> None:

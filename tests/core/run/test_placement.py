@@ -22,31 +22,31 @@ def evaluate(text: str, names: Mapping[str, Any]) -> bool | str:
     if text == "broken":
         return "'broken' could not be evaluated"
     name, _, value = text.partition("=")
-    found: Any = names
+    named: Any = names
     for part in name.split("."):
-        found = found[part]
-    return str(found) == value
+        named = named[part]
+    return str(named) == value
 
 
-def session(name: str, **terms: Any) -> Session:
-    joined = terms.pop("joined_at", 0.0)
-    return Session(f"s-{name}", name, joined, **{"slots": 2, "beat_at": 100.0, **terms})
+def session(name: str, **options: Any) -> Session:
+    joined = options.pop("joined_at", 0.0)
+    return Session(f"s-{name}", name, joined, **{"slots": 2, "beat_at": 100.0, **options})
 
 
-def outlook(*sessions: Session, **terms: Any) -> Placer:
-    return Placer(sessions, 100.0, evaluate, **terms)
+def outlook(*sessions: Session, **options: Any) -> Placer:
+    return Placer(sessions, 100.0, evaluate, **options)
 
 
-def flow(**terms: Any) -> Workflow:
-    return Workflow("work", shell="true", **terms)
+def flow(**options: Any) -> Workflow:
+    return Workflow("work", shell="true", **options)
 
 
-def run_of(workflow: Workflow, **terms: Any) -> Run:
-    return transitions.create("r", workflow, {}, by="me", now=1.0).changed(**terms)
+def run_of(workflow: Workflow, **options: Any) -> Run:
+    return transitions.create("r", workflow, {}, by="me", now=1.0).changed(**options)
 
 
-def chosen(view: Placer, workflow: Workflow, **terms: Any) -> str | None:
-    choice = view.choose(run_of(workflow, **terms), workflow)
+def chosen(view: Placer, workflow: Workflow, **options: Any) -> str | None:
+    choice = view.choose(run_of(workflow, **options), workflow)
     return choice.owner.device if choice.owner is not None else None
 
 
@@ -107,7 +107,7 @@ def test_a_refusal_by_the_rule_of_a_device_is_told_from_other_reasons() -> None:
 
 
 @pytest.mark.parametrize(
-    ("terms", "run", "workflow", "why"),
+    ("options", "run", "workflow", "why"),
     [
         ({}, {"pinned": "attic"}, {}, "the run is pinned to attic"),
         ({}, {}, {"needs": frozenset({"gpu"})}, "it lacks gpu"),
@@ -124,10 +124,10 @@ def test_a_refusal_by_the_rule_of_a_device_is_told_from_other_reasons() -> None:
     ],
 )
 def test_a_device_that_is_no_candidate_is_told_why(
-    terms: dict[str, Any], run: dict[str, Any], workflow: dict[str, Any], why: str
+    options: dict[str, Any], run: dict[str, Any], workflow: dict[str, Any], why: str
 ) -> None:
     work = flow(**workflow)
-    choice = outlook(session("kitchen", **terms)).choose(run_of(work, **run), work)
+    choice = outlook(session("kitchen", **options)).choose(run_of(work, **run), work)
     assert (choice.owner, choice.refused, choice.scores) == (None, {"kitchen": why}, {})
 
 
@@ -189,7 +189,7 @@ def test_what_was_found_out_for_one_run_is_never_wrong_for_the_next(made: list[A
     given_out: Counter[str] = Counter()
     for workflow in flows:
         anew = outlook(*sessions, coordinator="d0", last_assigned=view.last_assigned)
-        anew._used = {one.device: one.used + given_out[one.device] for one in sessions}
+        anew._used = {device.device: device.used + given_out[device.device] for device in sessions}
         choice = view.choose(run_of(workflow), workflow)
         assert choice == anew.choose(run_of(workflow), workflow)
         if choice.owner is not None:
@@ -212,9 +212,9 @@ def test_a_run_waits_for_a_device_that_only_rest_keeps_from_it() -> None:
 
 @pytest.mark.parametrize("told", [None, "", 7, True, {"x": 1}])
 def test_a_device_that_says_nothing_sensible_about_rest_is_taken_to_be_awake(told: object) -> None:
-    one = session("a", profile={"resting": told})
-    assert one.resting is None
-    assert "resting" not in one.expression_names()
+    device = session("a", profile={"resting": told})
+    assert device.resting is None
+    assert "resting" not in device.expression_names()
 
 
 ANY_CAPABILITIES = st.frozensets(st.sampled_from(["gpu", "tape", "camera", "disk"]))
@@ -228,7 +228,7 @@ def test_what_is_wanted_tells_candidates_apart_by_the_share_they_have(
     sessions = [session(f"d{number}", can=can) for number, can in enumerate(devices)]
     work = flow(needs=needs, wants=wants)
     choice = outlook(*sessions, weights=Weights(rank=0.0)).choose(run_of(work), work)
-    able = {one.device: one.can for one in sessions if needs <= one.can}
+    able = {device.device: device.can for device in sessions if needs <= device.can}
     assert choice.scores.keys() == able.keys()
     if wants:
         shares = {name: len(wants & can) / len(wants) for name, can in able.items()}
@@ -251,11 +251,11 @@ def test_devices_near_the_creator_go_first_and_nothing_else_changes(
     anyway, choice = view.choose(run, workflow), view.choose(run, workflow, near=near)
     assert choice[1:] == anyway[1:]
     assert (choice.owner is None) == (anyway.owner is None)
-    free = [one for one in sessions if one.device in anyway.scores and one.used < one.slots]
-    liked = [one for one in free if workflow.prefers is None or one.slots == 2] or free
-    local = [one for one in liked if one.device in near]
+    free = [device for device in sessions if device.device in anyway.scores and device.used < device.slots]
+    liked = [device for device in free if workflow.prefers is None or device.slots == 2] or free
+    local = [device for device in liked if device.device in near]
     if choice.owner is not None:
-        assert choice.owner.device in {one.device for one in local or liked}
+        assert choice.owner.device in {device.device for device in local or liked}
         assert local or choice.owner == anyway.owner
 
 
@@ -308,7 +308,7 @@ def test_a_device_that_rests_or_has_stopped_taking_work_is_no_candidate_and_is_w
     assert view.refusal_reason(well, run, work) is None
     assert view.refusal_reason(resting, run, work) == "resting: it would hand this back because 'battery < 0.2' holds"
     assert view.refusal_reason(stopped, run, work) == "it has stopped taking work: its disk is full"
-    assert [view.waits_for(one, run, work) for one in (well, resting, stopped)] == [False, True, True]
+    assert [view.waits_for(device, run, work) for device in (well, resting, stopped)] == [False, True, True]
     assert not view.waits_for(stopped, run_of(work, pinned="well"), work), "it will never take this one"
     assert stopped.resumed().profile == {"os": "linux"}
     assert well.resumed() is well

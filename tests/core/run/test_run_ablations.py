@@ -59,8 +59,8 @@ def then(patch: Patch, name: str, spoil: Callable[[Run, Run], dict[str, Any]]) -
     """Let a step happen, and spoil some fields of what it made: ``spoil`` gets the records before and after."""
     step = getattr(transitions, name)
 
-    def spoiled(run: Run, *arguments: Any, **terms: Any) -> Run:
-        after = step(run, *arguments, **terms)
+    def spoiled(run: Run, *arguments: Any, **options: Any) -> Run:
+        after = step(run, *arguments, **options)
         return after if after is run else after.changed(**spoil(run, after))
 
     patch_steps(patch, name, spoiled)
@@ -144,9 +144,9 @@ def keep_the_owner_of_what_is_completed(patch: Patch) -> None:
 def without_cap(patch: Patch, name: str, cap: str) -> None:
     step = getattr(transitions, name)
 
-    def forgiving(run: Run, *arguments: Any, **terms: Any) -> Run:
-        boundless = [replace(one, **{cap: 1000}) if hasattr(one, cap) else one for one in arguments]
-        return step(run, *boundless, **terms)
+    def forgiving(run: Run, *arguments: Any, **options: Any) -> Run:
+        boundless = [replace(argument, **{cap: 1000}) if hasattr(argument, cap) else argument for argument in arguments]
+        return step(run, *boundless, **options)
 
     patch.setattr(transitions, name, forgiving)
 

@@ -25,8 +25,8 @@ FLOW = Workflow("transcode", argv=("true",))
 NAMES = st.text("abc_", min_size=1, max_size=4)
 
 
-def a_run(given: Any = None, **terms: Any) -> Run:
-    return transitions.create("r1", FLOW, given or {}, by="ann", now=1.0, **terms)
+def a_run(run_input: Any = None, **options: Any) -> Run:
+    return transitions.create("r1", FLOW, run_input or {}, by="ann", now=1.0, **options)
 
 
 @pytest.mark.parametrize(
@@ -42,22 +42,22 @@ def a_run(given: Any = None, **terms: Any) -> Run:
     ],
 )
 def test_a_template_is_filled_from_the_input(template: str, filled: str) -> None:
-    given = {"file": "a.mp4", "rate": 25, "video": {"title": "Été"}, "empty": "", "none": None}
-    assert TextTemplate(template).fill(given) == filled
+    inputs = {"file": "a.mp4", "rate": 25, "video": {"title": "Été"}, "empty": "", "none": None}
+    assert TextTemplate(template).fill(inputs) == filled
 
 
 @given(st.dictionaries(NAMES, st.text()), st.lists(st.tuples(st.text(), NAMES)))
-def test_any_text_and_any_field_come_through(given: dict[str, str], parts: list[tuple[str, str]]) -> None:
+def test_any_text_and_any_field_come_through(inputs: dict[str, str], parts: list[tuple[str, str]]) -> None:
     written = "".join(text.replace("{", "{{").replace("}", "}}") + f"{{{name}}}" for text, name in parts)
     template = TextTemplate(written)
     assert template.fields == tuple(name for _, name in parts)
-    missing = [name for _, name in parts if name not in given]
+    missing = [name for _, name in parts if name not in inputs]
     if missing:
         with pytest.raises(UnknownField) as refused:
-            template.fill(given)
+            template.fill(inputs)
         assert refused.value.field == missing[0]
     else:
-        assert template.fill(given) == "".join(text + given[name] for text, name in parts)
+        assert template.fill(inputs) == "".join(text + inputs[name] for text, name in parts)
 
 
 @pytest.mark.parametrize("text", ["{", "}", "{}", "{file", "{a..b}", "{file!r}", "{n:03}"])

@@ -46,7 +46,7 @@ def test_a_state_is_owned_or_waits_or_is_an_end() -> None:
 
 
 def test_no_event_leads_out_of_an_end_and_one_leads_to_every_other_state() -> None:
-    moves = [(old, new) for one in TRANSITIONS.values() for old, new in one.items()]
+    moves = [(old, new) for moves_of_event in TRANSITIONS.values() for old, new in moves_of_event.items()]
     assert not [old for old, _ in moves if old in TERMINAL]
     assert {status for move in moves for status in move} == set(RunStatus)
     reached, fresh = {RunStatus.CREATED}, [RunStatus.CREATED]
@@ -151,7 +151,7 @@ def test_the_record_says_when_each_step_was() -> None:
 def test_what_concerns_an_assignment_is_gone_when_nobody_owns_the_run() -> None:
     run = lost()
     assert (run.device, run.assigned_by, run.assigned_at, run.claimed_at, run.started_at) == (None,) * 5
-    assert [one.device for one in run.previous] == ["kitchen"]
+    assert [assignment.device for assignment in run.previous] == ["kitchen"]
 
 
 def test_a_lease_ends_when_the_workflow_says() -> None:

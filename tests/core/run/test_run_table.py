@@ -74,11 +74,11 @@ resume         -    -    cr   ch   -    -    cl   -    -    pr   -    -    re   
 def _cells() -> list[tuple[str, str, str]]:
     """(event, situation before, what happens) for every cell."""
     head, *rows = [line for line in TABLE.splitlines() if line.strip()]
-    found = []
+    table = []
     for row in rows:
         event, cells = row[:15].strip(), row[15:].split()
-        found += [(event, SHORT[old], cell) for old, cell in zip(head.split(), cells, strict=True)]
-    return found
+        table += [(event, SHORT[old], cell) for old, cell in zip(head.split(), cells, strict=True)]
+    return table
 
 
 CELLS = _cells()

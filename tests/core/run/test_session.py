@@ -17,8 +17,8 @@ from asterism.core.run.session import ABROAD, ENDED, OPEN, REPLACED, VIA, Sessio
 unhurried = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
-def session(**terms: Any) -> Session:
-    return Session(**{"id": "kitchen-1", "device": "kitchen", "joined_at": 0.0, **terms})
+def session(**options: Any) -> Session:
+    return Session(**{"id": "kitchen-1", "device": "kitchen", "joined_at": 0.0, **options})
 
 
 def test_work_is_granted_to_a_life_of_a_device() -> None:
@@ -33,9 +33,9 @@ def test_a_device_has_room_for_its_slots_and_its_backlog() -> None:
     assert [session(slots=2, backlog=3, used=used).idle for used in (0, 1, 2, 4, 9)] == [2, 1, 0, 0, 0]
 
 
-@pytest.mark.parametrize("terms", [{"draining": True}, {"state": REPLACED}, {"state": ENDED}, {"slots": 0}])
-def test_a_device_that_takes_no_work_has_no_room(terms: dict[str, Any]) -> None:
-    closed = replace(session(slots=2, backlog=3), **terms)
+@pytest.mark.parametrize("options", [{"draining": True}, {"state": REPLACED}, {"state": ENDED}, {"slots": 0}])
+def test_a_device_that_takes_no_work_has_no_room(options: dict[str, Any]) -> None:
+    closed = replace(session(slots=2, backlog=3), **options)
     assert (closed.room, closed.idle) == (0, 0)
 
 
@@ -46,17 +46,17 @@ def test_a_device_that_takes_no_work_has_no_room(terms: dict[str, Any]) -> None:
 def test_what_could_begin_at_once_is_part_of_the_room(
     slots: int, backlog: int, used: int, draining: bool, state: str
 ) -> None:
-    one = session(slots=slots, backlog=backlog, used=used, draining=draining, state=state)
-    assert 0 <= one.idle <= one.room <= slots + backlog
+    device = session(slots=slots, backlog=backlog, used=used, draining=draining, state=state)
+    assert 0 <= device.idle <= device.room <= slots + backlog
 
 
 # -- whether it is there -----------------------------------------------------------------------------------------------
 
 
 def test_a_device_is_reachable_for_its_timeout_after_a_heartbeat() -> None:
-    one = session(beat_at=100.0, timeout=90.0)
-    assert one.reachable(190.0)
-    assert not one.reachable(190.5)
+    device = session(beat_at=100.0, timeout=90.0)
+    assert device.reachable(190.0)
+    assert not device.reachable(190.5)
 
 
 def test_a_clock_that_jumps_back_makes_nobody_unreachable() -> None:
@@ -69,19 +69,19 @@ def test_a_life_that_is_over_is_not_reachable(state: str) -> None:
 
 
 def test_every_change_has_a_revision() -> None:
-    one = session()
-    drained = one.changed(draining=True)
-    assert (drained.draining, drained.revision, one.revision, one.draining) == (True, 2, 1, False)
+    device = session()
+    drained = device.changed(draining=True)
+    assert (drained.draining, drained.revision, device.revision, device.draining) == (True, 2, 1, False)
 
 
 # -- as others see it --------------------------------------------------------------------------------------------------
 
 
 def test_the_profile_shows_what_the_device_says_and_what_the_store_knows() -> None:
-    one = session(
+    device = session(
         can=frozenset({"gpu", "disk"}), slots=4, used=1, host="k.lan", profile={"os": "linux", "battery": 0.5}
     )
-    assert one.expression_names(0.75) == {
+    assert device.expression_names(0.75) == {
         "name": "kitchen",
         "host": "k.lan",
         "can": ["disk", "gpu"],
@@ -128,10 +128,10 @@ def test_the_load_is_the_share_of_slots_in_use(slots: int, used: int, load: floa
     ],
 )
 def test_whatever_a_profile_says_the_quality_is_a_share(told: Any, quality: float) -> None:
-    one = session(profile={"quality": told})
-    assert one.quality == quality
-    assert type(one.quality) is float
-    assert one.expression_names()["quality"] == candidate_of(one, 0.0, 0.0).connection == quality
+    device = session(profile={"quality": told})
+    assert device.quality == quality
+    assert type(device.quality) is float
+    assert device.expression_names()["quality"] == candidate_of(device, 0.0, 0.0).connection == quality
 
 
 def test_a_device_that_has_not_said_how_it_is_connected_is_taken_to_be_well() -> None:
@@ -139,11 +139,11 @@ def test_a_device_that_has_not_said_how_it_is_connected_is_taken_to_be_well() ->
 
 
 def test_selection_sees_what_it_needs() -> None:
-    one = session(can=frozenset({"gpu"}), slots=4, used=3, beat_at=100.0, profile={"quality": 0.5})
-    seen = candidate_of(one, 120.0, 0.75, 9)
+    device = session(can=frozenset({"gpu"}), slots=4, used=3, beat_at=100.0, profile={"quality": 0.5})
+    seen = candidate_of(device, 120.0, 0.75, 9)
     assert (seen.id, seen.can, seen.slots, seen.running) == ("kitchen", frozenset({"gpu"}), 4, 3)
     assert (seen.connection, seen.rank, seen.reachable, seen.last_given) == (0.5, 0.75, True, 9)
-    assert not candidate_of(one, 500.0, 0.0).reachable
+    assert not candidate_of(device, 500.0, 0.0).reachable
 
 
 def test_the_load_of_a_device_without_slots_can_be_asked_for() -> None:
@@ -153,8 +153,8 @@ def test_the_load_of_a_device_without_slots_can_be_asked_for() -> None:
 # -- the order of election ---------------------------------------------------------------------------------------------
 
 
-def join(name: str, at: float, life: int = 1, **terms: Any) -> Session:
-    return Session(f"{name}-{life}", name, at, **terms)
+def join(name: str, at: float, life: int = 1, **options: Any) -> Session:
+    return Session(f"{name}-{life}", name, at, **options)
 
 
 def test_ranks_fall_in_the_order_in_which_devices_joined() -> None:
@@ -188,12 +188,12 @@ def test_nobody_has_no_rank() -> None:
 def test_every_device_has_a_rank_of_its_own_and_the_first_has_one(
     there: list[Session], coordinator: str | None
 ) -> None:
-    found = election_ranks(there, coordinator)
-    assert found.keys() == {one.device for one in there}
-    number = len(found)
-    assert sorted(found.values(), reverse=True) == pytest.approx([1.0 - place / number for place in range(number)])
-    assert coordinator not in found or found[coordinator] == 1.0
-    assert election_ranks(there[::-1], coordinator) == found
+    ranks = election_ranks(there, coordinator)
+    assert ranks.keys() == {member.device for member in there}
+    number = len(ranks)
+    assert sorted(ranks.values(), reverse=True) == pytest.approx([1.0 - place / number for place in range(number)])
+    assert coordinator not in ranks or ranks[coordinator] == 1.0
+    assert election_ranks(there[::-1], coordinator) == ranks
 
 
 def test_a_device_without_a_battery_counts_as_one_that_is_full() -> None:

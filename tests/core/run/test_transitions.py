@@ -128,7 +128,11 @@ def test_each_assignment_has_its_own_epoch() -> None:
         assert run.epoch == epoch
         run = transitions.release(run, grant_of(run), "released", "", 2.0)
         assert run.epoch == epoch
-    assert [(one.device, one.epoch) for one in run.previous] == [("laptop", 1), ("kitchen", 2), ("laptop", 3)]
+    assert [(assignment.device, assignment.epoch) for assignment in run.previous] == [
+        ("laptop", 1),
+        ("kitchen", 2),
+        ("laptop", 3),
+    ]
 
 
 # -- the way through ---------------------------------------------------------------------------------------------------
@@ -242,7 +246,7 @@ def test_losses_are_forgiven_so_often_and_then_it_fails() -> None:
     run = lost(processing(run))
     assert (run.status, run.losses, run.failures) == ("failed", 3, 0)
     assert run.error == "lost 3 times, the last time because not heard of for 90 s"
-    assert [one.reason for one in run.previous] == ["timeout"] * 3
+    assert [assignment.reason for assignment in run.previous] == ["timeout"] * 3
 
 
 def test_the_first_loss_is_made_good_at_once_and_later_ones_after_a_while() -> None:
@@ -262,8 +266,8 @@ def test_what_nobody_owns_cannot_be_taken_away() -> None:
 # -- failing -----------------------------------------------------------------------------------------------------------
 
 
-def failed(run: Run, now: float = 4.0, flow: Workflow = FLOW, **terms: bool) -> Run:
-    return transitions.fail(run, grant_of(run), "exit code 1", flow, now, **terms)
+def failed(run: Run, now: float = 4.0, flow: Workflow = FLOW, **options: bool) -> Run:
+    return transitions.fail(run, grant_of(run), "exit code 1", flow, now, **options)
 
 
 def test_failed_work_is_tried_again_elsewhere_after_a_while() -> None:
@@ -285,7 +289,7 @@ def test_the_wait_doubles_up_to_its_cap() -> None:
 def test_failures_are_forgiven_so_often_and_then_it_has_failed() -> None:
     run = failed(processing(failed(processing(failed(processing())))))
     assert (run.status, run.failures, run.error, run.cancelled) == ("failed", 3, "exit code 1", False)
-    assert [one.reason for one in run.previous] == ["failed"] * 3
+    assert [assignment.reason for assignment in run.previous] == ["failed"] * 3
     assert str(run.story[-1]) == "4.000 failed: exit code 1"
 
 
@@ -297,7 +301,7 @@ def test_a_failure_that_no_retry_can_mend_is_the_end_at_once() -> None:
 def test_losses_and_failures_do_not_use_up_each_others_cap() -> None:
     run = lost(processing(failed(processing(lost(processing(failed(processing())))))))
     assert (run.status, run.failures, run.losses) == ("reassigning", 2, 2)
-    assert [one.reason for one in run.previous] == ["failed", "timeout", "failed", "timeout"]
+    assert [assignment.reason for assignment in run.previous] == ["failed", "timeout", "failed", "timeout"]
 
 
 def test_a_run_that_backs_off_is_not_yet_waiting_for_a_device() -> None:
@@ -351,7 +355,7 @@ def test_a_series_lets_go_once_and_only_what_it_holds() -> None:
 
 def test_three_devices_that_take_turns_leave_a_history_in_order() -> None:
     run = lost(processing(failed(processing(declined(new(), ATTIC, "busy")), 4.0), LAPTOP, 5.0), 6.0)
-    assert [(one.device, one.epoch, one.reason) for one in run.previous] == [
+    assert [(assignment.device, assignment.epoch, assignment.reason) for assignment in run.previous] == [
         ("attic", 1, "declined"),
         ("kitchen", 2, "failed"),
         ("laptop", 3, "timeout"),
@@ -390,7 +394,7 @@ def test_however_much_is_said_of_a_failure_a_record_keeps_its_beginning_and_its_
     assert run.error.startswith("ValueError: xxx")
     assert run.error.endswith("xxx the end")
     assert "characters are left out" in run.error
-    kept = [run.error, *(entry.why for entry in run.story), *(one.detail for one in run.previous)]
+    kept = [run.error, *(entry.why for entry in run.story), *(assignment.detail for assignment in run.previous)]
     assert max(map(len, kept)) < 11_000
     assert truncate(run.error) == run.error
 

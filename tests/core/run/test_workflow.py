@@ -20,8 +20,8 @@ unhurried = settings(max_examples=60, deadline=None, suppress_health_check=[Heal
 NAMES = [field.name for field in fields(Workflow)]
 
 
-def made(**terms: Any) -> Workflow:
-    return Workflow(**{"name": "w", "shell": "true", **terms})
+def made(**options: Any) -> Workflow:
+    return Workflow(**{"name": "w", "shell": "true", **options})
 
 
 # -- what is valid -----------------------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ def test_a_function_without_an_import_path_cannot_be_written() -> None:
 
 
 @pytest.mark.parametrize(
-    ("terms", "where"),
+    ("options", "where"),
     [
         ({"env": {"A": {1}}}, r"env of workflow 'w'\.A is a set"),
         (
@@ -148,9 +148,9 @@ def test_a_function_without_an_import_path_cannot_be_written() -> None:
         ),
     ],
 )
-def test_what_is_not_json_is_named_with_its_place(terms: dict[str, Any], where: str) -> None:
+def test_what_is_not_json_is_named_with_its_place(options: dict[str, Any], where: str) -> None:
     with pytest.raises(NotJson, match=where):
-        made(**terms).to_json()
+        made(**options).to_json()
 
 
 def test_a_version_is_another_workflow_that_is_otherwise_the_same() -> None:

@@ -40,10 +40,10 @@ from asterism.core.schedule.ticks import (
 START = 1_000_000
 
 
-def scheduled(every: int = 300, start: int = START, **terms: object) -> tuple[Schedule, NextTick]:
+def scheduled(every: int = 300, start: int = START, **options: object) -> tuple[Schedule, NextTick]:
     """A schedule that was added at ``start``, and its ticks."""
     next_tick = interval_ticks(start, every)
-    schedule = Schedule("s", workflow="w", every=every, start=start, **terms)  # type: ignore[arg-type]
+    schedule = Schedule("s", workflow="w", every=every, start=start, **options)  # type: ignore[arg-type]
     return moved_to(schedule, float(start), next_tick), next_tick
 
 
@@ -90,8 +90,8 @@ def test_a_long_absence_is_not_counted_tick_by_tick() -> None:
         calls += 1
         return interval_ticks(START, 1)(after)
 
-    found, more = recent_ticks(START, START + 10**9, MOST_CAUGHT_UP, counted)
-    assert found == list(range(START + 10**9 - 99, START + 10**9 + 1))
+    ticks, more = recent_ticks(START, START + 10**9, MOST_CAUGHT_UP, counted)
+    assert ticks == list(range(START + 10**9 - 99, START + 10**9 + 1))
     assert more
     assert calls < 1000
 
@@ -153,15 +153,15 @@ def test_jitter_holds_the_newest_tick_back() -> None:
 )
 def test_catch_up_after_an_absence(catch_up: str, created: list[int], missed: int) -> None:
     schedule, next_tick = scheduled(catch_up=catch_up)
-    found = list(looks(schedule, next_tick, [START + 1000.0]))
-    assert [tick for _, tick, _ in found if tick is not None] == created
-    assert sum(len(one) for *_, one in found) == missed
+    decisions = list(looks(schedule, next_tick, [START + 1000.0]))
+    assert [tick for _, tick, _ in decisions if tick is not None] == created
+    assert sum(len(missed_ticks) for *_, missed_ticks in decisions) == missed
 
 
 def test_a_tick_on_time_takes_the_place_of_a_missed_one() -> None:
     schedule, next_tick = scheduled(catch_up="last")
-    found = list(looks(schedule, next_tick, [START + 930.0]))
-    assert found == [(START + 930.0, START + 900, [START + 300, START + 600])]
+    decisions = list(looks(schedule, next_tick, [START + 930.0]))
+    assert decisions == [(START + 930.0, START + 900, [START + 300, START + 600])]
 
 
 def test_catch_up_of_all_is_bounded() -> None:
@@ -180,10 +180,10 @@ def test_each_tick_is_decided_once_and_in_order(catch_up: str, every: int, jitte
     for pause in pauses:
         now += pause
         times.append(now)
-    found = list(looks(schedule, next_tick, times))
-    order = [tick for _, made, missed in found for tick in (*missed, *([made] if made is not None else []))]
+    decisions = list(looks(schedule, next_tick, times))
+    order = [tick for _, made, missed in decisions for tick in (*missed, *([made] if made is not None else []))]
     assert order == sorted(set(order))
-    for at, made, _ in found:
+    for at, made, _ in decisions:
         if made is not None:
             assert made <= at
             assert catch_up != "none" or at - made <= LATE + min(jitter, every)
@@ -249,8 +249,8 @@ def patch(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 def test_without_a_cursor_each_look_creates_the_tick_again() -> None:
     schedule, next_tick = scheduled(300)
-    found = [due_tick(schedule, now, next_tick) for now in (START + 300.0, START + 305.0)]
-    assert found[0] == found[1]  # only ``decided`` moves on
+    due = [due_tick(schedule, now, next_tick) for now in (START + 300.0, START + 305.0)]
+    assert due[0] == due[1]  # only ``decided`` moves on
 
 
 # -- overlap and history ---------------------------------------------------------------------------------------------
@@ -280,10 +280,10 @@ def test_plans_are_not_forgotten_because_there_are_many() -> None:
 
 def test_work_is_counted_and_the_lists_are_bounded() -> None:
     schedule, _ = scheduled(overlap="replace")
-    one = with_work(schedule, [], "a", [])
-    two = with_work(one, ["a"], "b", ["a"])
-    assert (two.open, two.replaced, two.made) == (("a", "b"), ("a",), 2)
-    assert with_work(two, ["a", "b"], "c", ["a", "b"]).replaced == ("a", "b")
+    first = with_work(schedule, [], "a", [])
+    second = with_work(first, ["a"], "b", ["a"])
+    assert (second.open, second.replaced, second.made) == (("a", "b"), ("a",), 2)
+    assert with_work(second, ["a", "b"], "c", ["a", "b"]).replaced == ("a", "b")
     assert len(with_work(schedule, [str(n) for n in range(500)], "x", []).open) == MOST_OPEN
 
 
@@ -311,8 +311,8 @@ def test_keys_name_the_schedule_and_the_tick_in_utc() -> None:
 
 @settings(max_examples=50)
 @given(st.integers(0, 10**6), st.integers(0, 10**6))
-def test_ticks_have_different_keys(one: int, other: int) -> None:
-    assert (tick_key("s", one) == tick_key("s", other)) == (one == other)
+def test_ticks_have_different_keys(first: int, other: int) -> None:
+    assert (tick_key("s", first) == tick_key("s", other)) == (first == other)
 
 
 def test_the_name_of_a_plan_without_its_tick() -> None:

@@ -81,10 +81,14 @@ class SeriesMachine(RuleBasedStateMachine):
         if up:
             self.seated(self.line[0], None)
 
-    @rule(found=st.lists(st.tuples(ITEMS, st.integers(0, 3)), max_size=4, unique_by=lambda one: one[0]))
-    def enqueue(self, found: list[tuple[int, int]]) -> None:
-        new = [item for item, _ in sorted(found, key=lambda one: (one[1], one[0])) if item not in [self.at, *self.line]]
-        self.became(self.series.enqueue(found, self.now), same=not new)
+    @rule(scanned=st.lists(st.tuples(ITEMS, st.integers(0, 3)), max_size=4, unique_by=lambda pair: pair[0]))
+    def enqueue(self, scanned: list[tuple[int, int]]) -> None:
+        new = [
+            item
+            for item, _ in sorted(scanned, key=lambda pair: (pair[1], pair[0]))
+            if item not in [self.at, *self.line]
+        ]
+        self.became(self.series.enqueue(scanned, self.now), same=not new)
         self.line += new
         self.came |= set(new)
         self.left -= set(new)
@@ -145,8 +149,8 @@ class SeriesMachine(RuleBasedStateMachine):
         first = next((item for item in ordered if item in assigned), None)
         active = self.at if self.at in live else None if self.paused else first
         line = [item for item in ordered if item != active]
-        found = [Live(item, -int(item), item in assigned) for item in live]
-        self.became(self.series.rebuild(found, self.now), same=(active, line) == before)
+        live_items = [Live(item, -int(item), item in assigned) for item in live]
+        self.became(self.series.rebuild(live_items, self.now), same=(active, line) == before)
         self.left |= {item for item in [before[0], *before[1]] if item is not None} - set(live)
         self.left -= set(live)
         self.came |= set(live)

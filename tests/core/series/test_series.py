@@ -255,7 +255,7 @@ def test_the_state_of_another_series_is_not_ours() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         ("{", Series("s", revision=1)),
         ("[" * 100_000, Series("s", revision=1)),
@@ -268,8 +268,8 @@ def test_the_state_of_another_series_is_not_ours() -> None:
         ('{"active_issue": 7, "forced": 7}', Series("s", 7, revision=1)),
     ],
 )
-def test_what_can_be_told_of_an_unreadable_state_is_salvaged(text: str, found: Series) -> None:
-    assert Series.salvaged(text, "s") == found
+def test_what_can_be_told_of_an_unreadable_state_is_salvaged(text: str, expected: Series) -> None:
+    assert Series.salvaged(text, "s") == expected
 
 
 def test_a_readable_state_is_salvaged_whole() -> None:
@@ -438,8 +438,8 @@ def test_a_long_queue_with_leases_is_read_in_a_time_that_grows_with_its_length()
 
 def test_what_is_salvaged_goes_on_where_the_history_ends() -> None:
     before = Series("X").claim(1, 100.0).enqueue([(2, 2)], 101.0)
-    found = Series.salvaged('{"active_issue": 1}', "X", ["{", before.to_text()])
-    assert (found.active, found.since, found.revision) == (1, 100.0, before.revision + 1)
+    salvaged = Series.salvaged('{"active_issue": 1}', "X", ["{", before.to_text()])
+    assert (salvaged.active, salvaged.since, salvaged.revision) == (1, 100.0, before.revision + 1)
     other = Series.salvaged('{"active_issue": 2}', "X", [before.to_text()])
     assert (other.active, other.since, other.revision) == (2, None, before.revision)
     assert Series.salvaged("{", "X", ["]", "7"]) == Series("X", revision=1)

@@ -40,7 +40,7 @@ def hunted() -> None:
 def spoil(patch: Patch, name: str, change: Any) -> None:
     """``change`` gets the series before, what the operation made of it, and its arguments."""
     right = getattr(Series, name)
-    patch.setattr(Series, name, lambda self, *args, **terms: change(self, right(self, *args, **terms), *args))
+    patch.setattr(Series, name, lambda self, *args, **options: change(self, right(self, *args, **options), *args))
 
 
 # -- ablations ---------------------------------------------------------------------------------------------------------
@@ -144,8 +144,8 @@ def test_a_rebuild_that_loses_somebody_is_noticed(monkeypatch: Patch) -> None:
 
 
 def test_found_together_but_queued_in_the_order_of_the_scan_is_noticed(monkeypatch: Patch) -> None:
-    def as_found(before: Series, after: Series, found: list[tuple[Item, int]], now: float) -> Series:
-        new = [item for item, _ in found if before.position(item) is None]
+    def as_found(before: Series, after: Series, scanned: list[tuple[Item, int]], now: float) -> Series:
+        new = [item for item, _ in scanned if before.position(item) is None]
         return after if after is before else replace(after, queue=(*before.queue, *new))
 
     spoil(monkeypatch, "enqueue", as_found)
