@@ -619,6 +619,27 @@ class Step(Document):
     total: int | None
 
 
+class PreviousAssignment(Document):
+    """An ended assignment of a run; ``score`` is that with which the device got it, null if it is not known."""
+
+    device: str
+    epoch: int
+    assigned_at: float
+    ended_at: float
+    reason: str
+    detail: str
+    score: float | None
+
+
+class SupersededResult(Document):
+    """A result that lost when two stores met: the run was completed in both."""
+
+    device: str
+    epoch: int
+    ended_at: float
+    output: Any
+
+
 class Run(Document):
     """A run of the fleet. ``status`` is one word for people: a run with a pause is ``paused``. ``shown_label`` is what
     lists call it. ``waiting`` is what an open run waits for: device, claim, turn, retry, person or peer; ``held_for``
@@ -680,8 +701,8 @@ class Run(Document):
     cancelled: bool
     input: Any
     output: Any
-    previous_assignments: list[JsonObject]
-    superseded: list[JsonObject]
+    previous_assignments: list[PreviousAssignment]
+    superseded: list[SupersededResult]
     story: list[StoryEntry]
     traceparent: str | None = None
 

@@ -76,13 +76,7 @@ class Listener:
         self._loop = asyncio.get_running_loop()
         self._sock, self._protocol, self._limits = sock, protocol, limits
         self._connected_over = self._over_either if also_plain else self._over_one
-        self._tls: dict[str, Any] = {}
-        if context is not None:
-            self._tls = {
-                "ssl": context,
-                "ssl_handshake_timeout": limits.handshake,
-                "ssl_shutdown_timeout": limits.head,
-            }
+        self._context = context
         self._exhausted = RecurringError(
             log, "no connection can be accepted", "connections are accepted again", self._loop.time
         )
@@ -144,14 +138,20 @@ class Listener:
         _send_at_once(sock)
         place = self.connections.enter(address)
         place.close = lambda: _hang_up(sock)
-        made = asyncio.ensure_future(self._connected_over(place, sock, self._tls))
+        made = asyncio.ensure_future(self._connected_over(place, sock, self._context))
         self._connecting[made] = place
         made.add_done_callback(self._connected)
 
-    def _over_one(self, place: Place, sock: socket.socket, tls: dict[str, Any]) -> Coroutine[Any, Any, Any]:
-        return self._loop.connect_accepted_socket(lambda: self._protocol(place), sock, **tls)
+    def _over_one(self, place: Place, sock: socket.socket, context: ssl.SSLContext | None) -> Coroutine[Any, Any, Any]:
+        return self._loop.connect_accepted_socket(
+            lambda: self._protocol(place),
+            sock,
+            ssl=context,
+            ssl_handshake_timeout=None if context is None else self._limits.handshake,
+            ssl_shutdown_timeout=None if context is None else self._limits.head,
+        )
 
-    async def _over_either(self, place: Place, sock: socket.socket, tls: dict[str, Any]) -> None:
+    async def _over_either(self, place: Place, sock: socket.socket, context: ssl.SSLContext | None) -> None:
         """Over TLS if the client begins with it. The first byte has the time of a head of a request."""
         try:
             readable = asyncio.Event()
@@ -167,7 +167,7 @@ class Listener:
         except BaseException:
             sock.close()
             raise
-        await self._over_one(place, sock, tls if first == TLS_HANDSHAKE else {})
+        await self._over_one(place, sock, context if first == TLS_HANDSHAKE else None)
 
     def _connected(self, made: asyncio.Future[Any]) -> None:
         """From now on the protocol gives the place back; without a protocol, the handshake has failed."""

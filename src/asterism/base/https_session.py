@@ -146,7 +146,7 @@ class HttpsSession:
         self.url, self._pin, self._headers, self._transport = url, pin, headers, transport
         self._silence, self._connections = silence, connections
         self._client: httpx.AsyncClient | None = None
-        self._extensions: dict[str, Any] = {}
+        self._extensions: dict[str, str] = {}
         self._connecting = asyncio.Lock()
 
     async def __aenter__(self) -> Self:

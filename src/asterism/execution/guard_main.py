@@ -21,7 +21,24 @@ from functools import cache
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
+    from typing import Any, TypedDict
+
+    class Order(TypedDict):
+        """What a child becomes, with the state of the parent that it inherits. ``files`` is how many descriptors come
+        with it."""
+
+        argv: list[bytes]
+        executables: list[bytes]
+        environment: dict[bytes, bytes]
+        cwd: bytes | None
+        session: bool
+        ignored: list[int]
+        umask: int | None
+        limits: dict[int, tuple[int, int]]
+        blocked: list[int]
+        admission: tuple[int, bytes | None, int, str | None] | None
+        files: int
+
 
 CLONE_PARENT = 0x8000
 CLONE_CALLS = {"x86_64": 56, "aarch64": 220, "riscv64": 220, "loongarch64": 220}
@@ -44,7 +61,7 @@ class EntryFailed(Exception):
 # -- in the child ------------------------------------------------------------------------------------------------------
 
 
-def enter(pipe: int, ticket: int, admission: tuple[Any, ...] | None, groups: int) -> None:
+def enter(pipe: int, ticket: int, admission: tuple[int, bytes | None, int, str | None] | None, groups: int) -> None:
     """Runs in a child before it becomes its program. Report it to the other side of ``pipe``. With an ``admission``
     (see ``process_records``) record it in the file ``groups``, ask to be killed with the agent, and check the
     directory, since a link may have changed after it was judged. Raises EntryFailed and DirectoryReplaced."""
@@ -135,7 +152,7 @@ def current_limits() -> dict[int, tuple[int, int]]:
     return {number: resource.getrlimit(number) for number in numbers}
 
 
-def _adopt(order: dict[str, Any]) -> None:
+def _adopt(order: Order) -> None:
     """Take over what the parent has changed of itself since the guard began."""
     import resource
 
@@ -147,7 +164,7 @@ def _adopt(order: dict[str, Any]) -> None:
                 resource.setrlimit(number, limits)
 
 
-def _become(ticket: int, order: dict[str, Any], files: list[int]) -> None:
+def _become(ticket: int, order: Order, files: list[int]) -> None:
     """Become the program of an order. The parent's state that a child inherits is in the order, since the guard has its
     own."""
     _adopt(order)
@@ -250,7 +267,7 @@ class Guarded:
                     known.pop(ticket, None)
             del self.rest[:end]
 
-    def _start(self, ticket: bytes, order: dict[str, Any]) -> None:
+    def _start(self, ticket: bytes, order: Order) -> None:
         """Start a child and tell how that went, when it has become its program."""
         assert self.clone is not None
         files, self.files = self.files[: order["files"]], self.files[order["files"] :]

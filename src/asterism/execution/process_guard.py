@@ -40,7 +40,6 @@ from typing import NamedTuple
 
 from asterism.base import operating_system
 from asterism.core.errors import AsterismError, DeviceTrouble
-from asterism.core.json_values import JsonObject
 from asterism.execution import guard_main
 
 ANSWER_TIMEOUT = 60.0
@@ -80,7 +79,7 @@ class Launch:
     def file(self) -> str:
         return self.executable or self.argv[0]
 
-    def order(self) -> JsonObject:
+    def order(self) -> guard_main.Order:
         """The launch as bytes, with the state of this process that a child inherits. Raises ValueError."""
         path = os.fsencode(self.file)
         folders = [] if os.path.dirname(path) else os.get_exec_path(self.environment)
@@ -164,7 +163,7 @@ class Guard:
         """Let the guard start a child."""
         assert self._input is not None
         admission = launch.admission
-        order = marshal.dumps(launch.order())
+        order = marshal.dumps(dict(launch.order()))
         try:
             here = os.open(".", getattr(os, "O_PATH", os.O_RDONLY))
         except OSError:  # this process may not search its directory; it can be inherited all the same

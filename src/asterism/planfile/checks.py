@@ -24,7 +24,7 @@ from asterism.base.startup import install_hint
 from asterism.base.text import describe_value, request_url_problem, suggestion
 from asterism.core.plan.teardowns import order_problem
 from asterism.execution import task_inputs
-from asterism.execution.placeholders import placeholders
+from asterism.execution.placeholders import Scope, placeholders
 from asterism.execution.task_inputs import MissingInput, fill_template, is_reference
 from asterism.planfile import models
 from asterism.planfile.foreach import element_names, foreach_findings
@@ -124,9 +124,9 @@ class TaskChecks:
             yield ("join",), "is a teardown, so it cannot have join: any", False
 
     @property
-    def _scope(self) -> dict[str, Any]:
+    def _scope(self) -> Scope:
         """The names that placeholders and expressions can use, without their values."""
-        scope: dict[str, Any] = element_names(self.task)
+        scope = element_names(self.task)
         return {"params": dict.fromkeys(self.context.params), **scope} if self.context.params else scope
 
     def _expression_problem(self, text: str) -> str | None:
@@ -303,7 +303,7 @@ def constants_problem(text: str, scope: Mapping[str, Any]) -> str | None:
     return None
 
 
-def unknown_placeholders(task: models.Task, scope: Mapping[str, Any]) -> Iterator[tuple[tuple[Part, ...], str, bool]]:
+def unknown_placeholders(task: models.Task, scope: Scope) -> Iterator[tuple[tuple[Part, ...], str, bool]]:
     """Every placeholder that names nothing in ``scope``, and every one in a shell line."""
     for path, text in _texts(task):
         template = path[0] == "argv" or path == ("http", "url")

@@ -29,7 +29,7 @@ from asterism.planfile.models import Part
 ELEMENT_NAMES = ("item", "index", "matrix")
 
 
-def element_names(task: models.Task) -> dict[str, Any]:
+def element_names(task: models.Task) -> Scope:
     """The names that the placeholders of a group can use, beside the parameters, without their values."""
     if task.matrix is not None:
         return {"matrix": dict.fromkeys(task.matrix), "index": None}

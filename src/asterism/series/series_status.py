@@ -6,12 +6,15 @@ from asterism.core.json_values import JsonObject
 from asterism.core.series.machine import Series
 
 
+def status_word(series: Series) -> str:
+    return "paused" if series.paused is not None else "active" if series.active is not None else "free"
+
+
 def series_status(series: Series, now: float) -> JsonObject:
     """A series as JSON, with its status and age."""
-    status = "paused" if series.paused is not None else "active" if series.active is not None else "free"
     return {
         **series.to_document(),
-        "status": status,
+        "status": status_word(series),
         "age": None if series.since is None else round(max(0.0, now - series.since), 3),
         "why_not_promoted": why_not_promoted(series, now),
     }

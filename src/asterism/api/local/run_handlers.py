@@ -127,7 +127,7 @@ def _fields_of(run: Run, mask: Mask) -> dict[str, Any]:
         "cancelled_at": run.ended_at if run.cancelled else None,
         "avoid": list(run.avoid),
         "declined": dict(run.declined),
-        "previous_assignments": [assignment._asdict() for assignment in run.previous],
+        "previous_assignments": [document_of(documents.PreviousAssignment, assignment) for assignment in run.previous],
         "scores": dict(run.scores),
         "attempts": attempts_of(run),
         "took": work_time(run),
@@ -135,7 +135,8 @@ def _fields_of(run: Run, mask: Mask) -> dict[str, Any]:
         "input": mask.data(plain_json(run.input)),
         "output": mask.result(plain_json(run.output)),
         "superseded": [
-            {**result._asdict(), "output": mask.result(plain_json(result.output))} for result in run.superseded
+            document_of(documents.SupersededResult, result, output=mask.result(plain_json(result.output)))
+            for result in run.superseded
         ],
         "story": [document_of(documents.StoryEntry, entry) for entry in run.story],
     }

@@ -7,6 +7,7 @@ from typing import Any
 
 from asterism.api import documents
 from asterism.api import schedule_operations as declared
+from asterism.api.document_codec import document_of
 from asterism.api.local.plan_texts import read_plan_text
 from asterism.api.local.reasons import leave_reason
 from asterism.api.operation import implements
@@ -14,7 +15,7 @@ from asterism.api.schedule_operations import ScheduleOperations
 from asterism.api.system import LocalSystem
 from asterism.base.http_limits import RequestRefused
 from asterism.base.secret_mask import environment_mask, secret_names
-from asterism.core.schedule.schedule import DEFAULTS, Schedule
+from asterism.core.schedule.schedule import Schedule
 from asterism.core.schedule.ticks import TickEntry
 from asterism.durable.admin import live_owner
 from asterism.durable.journal_store import read_head
@@ -28,20 +29,18 @@ NO_COORDINATOR = "No coordinator is running, so nothing is created{}. Start one 
 # -- documents ---------------------------------------------------------------------------------------------------------
 
 
-async def _fields(fleet: Fleet, schedule: Schedule) -> dict[str, Any]:
+async def _document(fleet: Fleet, schedule: Schedule) -> documents.Schedule:
     """A schedule as every door shows it, with secrets masked and defaults included."""
-    fields: dict[str, Any] = {name: getattr(schedule, name) for name in ("name", *DEFAULTS)}
     names = secret_names(list(filter(is_secret, schedule.input.values())))
     waits = schedule.due is None or schedule.paused is not None
-    return {
-        **fields,
-        "input": environment_mask(set(names)).data(dict(schedule.input)),
-        "open": list(await ScheduledWork(fleet).open_work(schedule)),
-        "replaced": list(schedule.replaced),
-        "due_in": None if waits else max(0.0, (schedule.due or 0.0) - fleet.store.clock()),
-        "target": schedule.target,
-        "times": schedule.times,
-    }
+    return document_of(
+        documents.Schedule,
+        schedule,
+        input=environment_mask(set(names)).data(dict(schedule.input)),
+        open=list(await ScheduledWork(fleet).open_work(schedule)),
+        replaced=list(schedule.replaced),
+        due_in=None if waits else max(0.0, (schedule.due or 0.0) - fleet.store.clock()),
+    )
 
 
 def _tick(entry: TickEntry) -> documents.Tick:
@@ -54,7 +53,7 @@ def _tick(entry: TickEntry) -> documents.Tick:
 @implements(ScheduleOperations.list_schedules)
 async def list_schedules(system: LocalSystem, request: declared.ListSchedules) -> documents.Schedules:
     fleet = system.fleet
-    items = [documents.Schedule(**await _fields(fleet, schedule)) for schedule in await fleet.schedules.all()]
+    items = [await _document(fleet, schedule) for schedule in await fleet.schedules.all()]
     idle = bool(items) and await fleet.coordinator() is None
     advice = [NO_COORDINATOR.format("")] if idle else []
     return documents.Schedules(items=items, now=fleet.store.clock(), advice=advice)
@@ -64,16 +63,16 @@ async def list_schedules(system: LocalSystem, request: declared.ListSchedules) -
 async def show_schedule(system: LocalSystem, request: declared.ShowSchedule) -> documents.ScheduleDetails:
     fleet, name = system.fleet, request.schedule
     schedule = await fleet.schedules.get(name)
-    fields = await _fields(fleet, schedule)
+    document = await _document(fleet, schedule)
     kept = None if schedule.plan is None else await fleet.store.register(plan_key(name))
     return documents.ScheduleDetails(
-        **fields,
+        **vars(document),
         next_times=[float(at) for at in await fleet.schedules.next_times(name, request.times)],
         history=[_tick(entry) for entry in await fleet.schedules.history(name)],
         coordinator=await fleet.coordinator(),
         params={} if kept is None else dict(kept.value.get("params", {})),
         text=await fleet.schedules.plan_text(name) or None if request.text else None,
-        unowned=await _unowned(fleet, fields["open"][0]) if schedule.plan is not None and fields["open"] else None,
+        unowned=await _unowned(fleet, document.open[0]) if schedule.plan is not None and document.open else None,
     )
 
 
@@ -105,7 +104,7 @@ async def add_schedule(system: LocalSystem, request: declared.AddSchedule) -> do
     advice = [] if schedule.plan is None else ["Its plans are run by: asterism monitor"]
     if await fleet.coordinator() is None:
         advice.append(NO_COORDINATOR.format(" yet"))
-    return documents.ChangedSchedule(**await _fields(fleet, schedule), changed=True, advice=advice)
+    return documents.ChangedSchedule(**vars(await _document(fleet, schedule)), changed=True, advice=advice)
 
 
 @implements(ScheduleOperations.pause_schedule)
@@ -133,7 +132,7 @@ async def remove_schedule(system: LocalSystem, request: declared.ChangeSchedule)
 
 
 async def _changed(fleet: Fleet, schedule: Schedule, changed: bool) -> documents.ChangedSchedule:
-    return documents.ChangedSchedule(**await _fields(fleet, schedule), changed=changed)
+    return documents.ChangedSchedule(**vars(await _document(fleet, schedule)), changed=changed)
 
 
 @implements(ScheduleOperations.run_schedule)

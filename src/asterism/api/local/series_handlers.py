@@ -18,7 +18,7 @@ from asterism.series import claims as steps
 from asterism.series.claims import Claim, Release, claim, release, signed
 from asterism.series.compare_and_swap import Outcome, RetryOptions, Step, UpdateCounts, update
 from asterism.series.register import Change, DryRunRegister, SeriesRegister, Snapshot, UnknownSeries, read_all
-from asterism.series.series_status import series_status
+from asterism.series.series_status import status_word, why_not_promoted
 
 if TYPE_CHECKING:
     from asterism.api.system import LocalSystem
@@ -33,7 +33,7 @@ MOST_CHANGES = 50
 def series_document(name: str, text: str | None, now: float) -> documents.Series:
     """A series from the text of its register."""
     try:
-        return documents.Series(**_fields(Series.from_text(text, name), now))
+        return _series(Series.from_text(text, name), now)
     except UnreadableSeries as error:
         return documents.Series(name=name, status="unreadable", problem=str(error))
 
@@ -52,20 +52,15 @@ def series_of(state: documents.SeriesState) -> Series:
     return Series.from_document(document)
 
 
-def _fields(series: Series, now: float) -> dict[str, Any]:
-    status = series_status(series, now)
-    return {
-        "name": series.name,
-        "status": status["status"],
-        "active": series.active,
-        "queue": list(series.queue),
-        "since": series.since,
-        "lease_until": series.lease_until,
-        "by": series.by,
-        "paused": series.paused,
-        "why_not_promoted": status["why_not_promoted"],
-        "state": state_document(series),
-    }
+def _series(series: Series, now: float) -> documents.Series:
+    return document_of(
+        documents.Series,
+        series,
+        status=status_word(series),
+        queue=list(series.queue),
+        why_not_promoted=why_not_promoted(series, now),
+        state=state_document(series),
+    )
 
 
 def _change_document(name: str, change: Change) -> documents.SeriesChange:
@@ -111,7 +106,7 @@ async def change_series(
     outcome = await (make or _made)(target, request, by, retry=retry, counts=counts)
     now = register.clock()
     return documents.SeriesOutcome(
-        **_fields(outcome.after, now),
+        **vars(_series(outcome.after, now)),
         changed=outcome.changed,
         exists=outcome.token is not None,
         promoted=outcome.promoted,

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from asterism.api import documents
 from asterism.api import token_operations as declared
 from asterism.api.credentials import CODE_LIFETIME, Credential, Credentials
+from asterism.api.document_codec import document_of
 from asterism.api.local.reasons import leave_reason
 from asterism.api.operation import implements
 from asterism.api.system import LocalSystem
 from asterism.api.token_operations import TokenOperations
 
 
-def _fields(credential: Credential, now: float) -> dict[str, Any]:
-    names = ("id", "name", "kind", "created_at", "created_by", "expires_at")
-    fields = {name: getattr(credential, name) for name in names}
-    return {**fields, "scopes": sorted(credential.scopes), "state": credential.state(now)}
+def _token(credential: Credential, now: float) -> documents.Token:
+    return document_of(documents.Token, credential, scopes=sorted(credential.scopes), state=credential.state(now))
 
 
 @implements(TokenOperations.list_tokens)
 async def list_tokens(system: LocalSystem, request: declared.ListTokens) -> documents.Page[documents.Token]:
     store = system.fleet.store
     now = store.clock()
-    items = [documents.Token(**_fields(credential, now)) for credential in await Credentials(store).all()]
+    items = [_token(credential, now) for credential in await Credentials(store).all()]
     return documents.Page(items=items, now=now)
 
 
@@ -32,7 +29,7 @@ async def create_token(system: LocalSystem, request: declared.CreateToken) -> do
     fleet = system.fleet
     new = await Credentials(fleet.store).create(request.name, request.scopes, by=fleet.by, valid_for=request.valid)
     await leave_reason(fleet, f"created token {new.credential.id} for {new.credential.name}", request.reason)
-    return documents.CreatedToken(**_fields(new.credential, fleet.store.clock()), token=new.token)
+    return documents.CreatedToken(**vars(_token(new.credential, fleet.store.clock())), token=new.token)
 
 
 @implements(TokenOperations.revoke_token)
@@ -40,7 +37,7 @@ async def revoke_token(system: LocalSystem, request: declared.RevokeToken) -> do
     fleet = system.fleet
     revoked = await Credentials(fleet.store).revoke(request.token)
     await leave_reason(fleet, f"revoked token {revoked.id} of {revoked.name}", request.reason)
-    return documents.Token(**_fields(revoked, fleet.store.clock()))
+    return _token(revoked, fleet.store.clock())
 
 
 @implements(TokenOperations.create_login)

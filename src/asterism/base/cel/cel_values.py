@@ -21,7 +21,10 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from asterism.base.cel.regex import Pattern
 
 LARGEST_INT = 2**63 - 1
 LARGEST_UINT = 2**64 - 1
@@ -58,7 +61,7 @@ class Evaluation:
     def __init__(self, names: Mapping[str, Any], variables: int, steps: int) -> None:
         self.names, self.left = names, steps
         self.variables: list[Any] = [None] * variables
-        self.patterns: dict[str, Any] = {}
+        self.patterns: dict[str, Pattern] = {}
 
     def spend(self, steps: int) -> None:
         self.left -= steps

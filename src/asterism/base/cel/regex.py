@@ -82,8 +82,7 @@ def metered_pattern(run: Evaluation, text: str) -> Pattern:
     that. Raises InvalidExpression."""
     if text not in run.patterns:
         run.patterns[text] = _paid(run, text)
-    pattern: Pattern = run.patterns[text]
-    return pattern
+    return run.patterns[text]
 
 
 def _paid(run: Evaluation, text: str) -> Pattern:

@@ -9,14 +9,13 @@ from typing import Any
 from rich.style import Style
 from rich.text import Text
 
-from asterism.api.documents import Run, RunDetails, RunWhy
+from asterism.api.documents import PreviousAssignment, Run, RunDetails, RunWhy
 from asterism.base.durations import format_age, format_delay
 from asterism.base.status_colours import BOLD, DIM, mark, tone
 from asterism.base.text import clean, short, shorten
 from asterism.cli.cli_context import format_clock, format_size, format_time
 from asterism.cli.screen import Cell, Column, table, table_of, wrapped
 from asterism.core.errors import SENTENCE_ERRORS
-from asterism.core.json_values import JsonObject
 
 LONGEST = 300
 """How many letters of an input, output or reason to show."""
@@ -231,13 +230,13 @@ def _previous(run: Run, width: int | None) -> Iterator[Text]:
     if not run.previous_assignments:
         return
     yield from _heading("Previous assignments")
-    columns: dict[Column, Callable[[JsonObject], Cell]] = {
-        Column("  EPOCH", right=True): lambda past: str(past["epoch"]),
-        Column("DEVICE", least=8): lambda past: past["device"],
-        Column("SCORE", right=True): lambda past: "" if past["score"] is None else f"{past['score']:.2f}",
-        Column("AFTER", right=True): lambda past: format_age(past["ended_at"] - past["assigned_at"]),
-        Column("REASON"): lambda past: past["reason"],
-        Column("DETAIL", least=16): lambda past: shorten(past["detail"], LONGEST),
+    columns: dict[Column, Callable[[PreviousAssignment], Cell]] = {
+        Column("  EPOCH", right=True): lambda past: str(past.epoch),
+        Column("DEVICE", least=8): lambda past: past.device,
+        Column("SCORE", right=True): lambda past: "" if past.score is None else f"{past.score:.2f}",
+        Column("AFTER", right=True): lambda past: format_age(past.ended_at - past.assigned_at),
+        Column("REASON"): lambda past: past.reason,
+        Column("DETAIL", least=16): lambda past: shorten(past.detail, LONGEST),
     }
     yield from table_of(run.previous_assignments, columns, width)
 
@@ -249,10 +248,10 @@ def _superseded(run: Run, width: int | None) -> Iterator[Text]:
     columns = (Column("  EPOCH", right=True), Column("DEVICE", least=8), Column("ENDED"), Column("OUTPUT", least=16))
     rows: list[list[Cell]] = [
         [
-            str(superseded["epoch"]),
-            superseded["device"],
-            format_time(superseded["ended_at"]),
-            shorten(_value(superseded["output"]), LONGEST),
+            str(superseded.epoch),
+            superseded.device,
+            format_time(superseded.ended_at),
+            shorten(_value(superseded.output), LONGEST),
         ]
         for superseded in run.superseded
     ]

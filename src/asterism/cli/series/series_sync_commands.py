@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -22,9 +22,9 @@ from asterism.cli.series.series_context import (
     open_github_register,
     retry_options,
 )
-from asterism.core.json_values import JsonObject
 
 if TYPE_CHECKING:
+    from asterism.core.series.machine import Item
     from asterism.series.github.sync import SyncService
     from asterism.series.github.sync_context import SyncSettings
     from asterism.series.github.sync_report import SyncReport
@@ -180,7 +180,7 @@ async def _sync(option_values: dict[str, Any], issue: int | None, dry_run: bool,
     finally:
         await service.register.close()
     place = _place_of_issue(report, issue, only, observed) if issue is not None else None
-    _print_report(report, place or ({"status": "observed"} if observed else {}), option_values["series_names"], as_json)
+    _print_report(report, place, observed, option_values["series_names"], as_json)
     if not dry_run:
         write_metrics(service, option_values)
     return _exit_code(report, place)
@@ -241,7 +241,17 @@ async def _series_of_issue(service: SyncService, issue: int | None) -> frozenset
     return frozenset({name}) if name is not None and (selected is None or name in selected) else frozenset()
 
 
-def _place_of_issue(report: SyncReport, issue: int, only: frozenset[str] | None, observed: bool) -> JsonObject:
+class _IssuePlace(NamedTuple):
+    """Where an issue is: its series and its position in the queue."""
+
+    status: str
+    issue: int
+    series: str | None
+    active: Item | None
+    position: int | None
+
+
+def _place_of_issue(report: SyncReport, issue: int, only: frozenset[str] | None, observed: bool) -> _IssuePlace:
     """The place of an issue: claimed, queued, left (it is closed), or none (it belongs to no selected series).
 
     A sync that only observes claims nothing, so its status is ``observed``."""
@@ -254,26 +264,23 @@ def _place_of_issue(report: SyncReport, issue: int, only: frozenset[str] | None,
         status = series.status
     if not only or (series is not None and series.left_alone is not None):
         status = "none"
-    return {
-        "status": status,
-        "issue": issue,
-        "series": next(iter(only or ()), None),
-        "active": series.state.active if series else None,
-        "position": position,
-    }
+    active = series.state.active if series else None
+    return _IssuePlace(status, issue, next(iter(only or ()), None), active, position)
 
 
-def _print_report(report: SyncReport, place: JsonObject, selected: Sequence[str], as_json: bool) -> None:
+def _print_report(
+    report: SyncReport, place: _IssuePlace | None, observed: bool, selected: Sequence[str], as_json: bool
+) -> None:
     """Problems go to standard error. ``selected`` are the series that were named."""
     for series in report.series:
         if series.problem:
             click.echo(clean(f"series {series.name}: {series.problem}"), err=True)
     if as_json:
-        print_json({**place, "sync": report.to_json()})
+        about = place._asdict() if place is not None else {"status": "observed"} if observed else {}
+        print_json({**about, "sync": report.to_json()})
         return
-    status, issue = place.get("status"), place.get("issue")
-    if status == "none":
-        click.echo(f"#{issue} belongs to no selected series: neither its title nor a label names one")
+    if place is not None and place.status == "none":
+        click.echo(f"#{place.issue} belongs to no selected series: neither its title nor a label names one")
         return
     for series in report.series:
         for line in series.lines(problem=False):
@@ -282,20 +289,20 @@ def _print_report(report: SyncReport, place: JsonObject, selected: Sequence[str]
         click.echo(clean(line))
     if not report.series:
         click.echo(clean(f"no open issue belongs to {' or '.join(selected) or 'a series'}"))
-    if status in ("claimed", "queued"):
-        position = "" if status == "claimed" else f", number {place['position']} in the queue"
-        click.echo(clean(f"#{issue} is {status} in {place['series']}{position}"))
-    elif status == "left":
-        click.echo(clean(f"#{issue} is closed: it is no longer in {place['series']}"))
-    elif status == "observed":
+    if place is not None and place.status in ("claimed", "queued"):
+        position = "" if place.status == "claimed" else f", number {place.position} in the queue"
+        click.echo(clean(f"#{place.issue} is {place.status} in {place.series}{position}"))
+    elif place is not None and place.status == "left":
+        click.echo(clean(f"#{place.issue} is closed: it is no longer in {place.series}"))
+    elif observed if place is None else place.status == "observed":
         click.echo("nothing was claimed or assigned: this is what a sync would do")
 
 
-def _exit_code(report: SyncReport, place: JsonObject | None) -> int:
+def _exit_code(report: SyncReport, place: _IssuePlace | None) -> int:
     statuses = {series.status for series in report.series}
     for status, code in EXIT_CODES.items():
         if status in statuses:
             return code
     if report.mode == "observe" and "no view" in statuses:  # the view was all there was to do
         return EXIT_UNAVAILABLE
-    return EXIT_QUEUED if place is not None and place["status"] in ("queued", "observed") else 0
+    return EXIT_QUEUED if place is not None and place.status in ("queued", "observed") else 0
