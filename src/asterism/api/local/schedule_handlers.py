@@ -7,7 +7,7 @@ from typing import Any
 
 from asterism.api import documents
 from asterism.api import schedule_operations as declared
-from asterism.api.document_codec import document_of
+from asterism.api.documents import document_of
 from asterism.api.local.plan_texts import read_plan_text
 from asterism.api.local.reasons import leave_reason
 from asterism.api.operation import implements

@@ -5,7 +5,7 @@ from __future__ import annotations
 from asterism.api import documents
 from asterism.api import token_operations as declared
 from asterism.api.credentials import CODE_LIFETIME, Credential, Credentials
-from asterism.api.document_codec import document_of
+from asterism.api.documents import document_of
 from asterism.api.local.reasons import leave_reason
 from asterism.api.operation import implements
 from asterism.api.system import LocalSystem
