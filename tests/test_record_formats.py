@@ -20,6 +20,8 @@ from asterism.durable.editor_budget import Account, Budget, Spent
 from asterism.durable.journal_store import Head
 from asterism.durable.plan_history import PlanVersion, Position
 from asterism.durable.rejected_edits import RejectedEdit
+from asterism.fleet.role_lease import RoleLease
+from asterism.gateway.enrolment import EnrolledDevice
 from asterism.models.cassette import Exchange
 from asterism.models.model_messages import ModelAnswer, ModelQuestion, ToolCall, ToolSpec
 from asterism.peers.registry import Peer
@@ -144,6 +146,14 @@ EXAMPLES: list[tuple[Any, str]] = [
         '"heard_at": 2.0, "skew": 0.5}',
     ),
     (
+        RoleLease("d", "s", 3, 1.5, 15.0),
+        '{"device": "d", "session": "s", "epoch": 3, "until": 1.5, "lease": 15.0}',
+    ),
+    (
+        EnrolledDevice("p", "k", frozenset({"gpu", "cpu"}), 1.0),
+        '{"key": "k", "can": ["cpu", "gpu"], "enrolled_at": 1.0, "revoked_at": null}',
+    ),
+    (
         Credential(
             id="i",
             name="n",
@@ -166,7 +176,7 @@ def test_a_record_is_written_as_earlier_versions_do(record: Any, text: str) -> N
     assert json.dumps(record.to_json()) == text
 
 
-KEYS = {Peer: {"name": "p"}, Credential: {"id": "i"}}
+KEYS = {Peer: {"name": "p"}, EnrolledDevice: {"name": "p"}, Credential: {"id": "i"}}
 """What the key of a register says, and its value does not."""
 
 WRITTEN_ONLY = (PlanVersion, ModelQuestion)

@@ -172,6 +172,7 @@ def test_a_checked_record_survives_json(value: Checked) -> None:
     [
         ({"number": "1"}, "number: expected int, not str"),
         ({"number": True}, "number: expected int, not bool"),
+        ({"share": 10**400}, "share: expected float, not int"),
         ({"loud": 1}, "loud: expected bool, not int"),
         ({"state": "odd"}, "state: expected one of on, off"),
         ({"pairs": "ab"}, "pairs: expected a list, not str"),

@@ -278,9 +278,13 @@ def _mapping_reader(reader: Convert | None, checked: bool) -> Convert | None:
     return read
 
 
+_LARGEST = 2**1023
+"""A whole number that is a float. Some larger ones are, too, but no record has one."""
+
+
 def _plain_reader(kind: type) -> Convert:
     def read(value: Any) -> Any:
-        if kind is float and type(value) is int:
+        if kind is float and type(value) is int and abs(value) < _LARGEST:
             return float(value)
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             raise InvalidRecord(f"expected {kind.__name__}, not {type(value).__name__}")

@@ -8,10 +8,10 @@ with each revision, so no earlier one was larger.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+from asterism.core.record_codec import InvalidRecord, Record
 from asterism.store.protocol import PutRegister, Store
 from asterism.store.store_errors import StoreCorrupt
 
@@ -25,7 +25,7 @@ LARGEST = 1 << 53
 
 
 @dataclass(frozen=True, slots=True)
-class RoleLease:
+class RoleLease(Record, lenient=True, checked=True):
     """``until`` is by the clock of the store, ``lease`` how long it lasts without being renewed, in seconds."""
 
     device: str
@@ -58,18 +58,13 @@ async def read_lease(store: Store, role: str) -> tuple[RoleLease | None, int | N
 
 
 def put_lease(role: str, lease: RoleLease, revision: int | None) -> PutRegister:
-    return PutRegister(role, asdict(lease), revision)
+    return PutRegister(role, lease.to_json(), revision)
 
 
 def _parse(value: Any) -> RoleLease | None:
-    if not isinstance(value, Mapping):
+    try:
+        lease = RoleLease.from_json(value)
+    except InvalidRecord:
         return None
-    fields: list[Any] = [value.get(name) for name in RoleLease.__slots__]
-    device, session, epoch, until, lease = fields
-    if not isinstance(device, str) or not isinstance(session, str):
-        return None
-    if type(epoch) is not int or type(until) not in (int, float) or type(lease) not in (int, float):
-        return None
-    if not (0 <= epoch <= LARGEST and 0 <= until <= LARGEST and 0 < lease <= LONGEST_LEASE):  # false for NaN
-        return None
-    return RoleLease(device, session, epoch, float(until), float(lease))
+    valid = 0 <= lease.epoch <= LARGEST and 0 <= lease.until <= LARGEST and 0 < lease.lease <= LONGEST_LEASE
+    return lease if valid else None  # NaN is not valid

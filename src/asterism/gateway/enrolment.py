@@ -24,6 +24,7 @@ from typing import Any
 
 from asterism.core.errors import AsterismError
 from asterism.core.json_values import JsonObject
+from asterism.core.record_codec import Record
 from asterism.core.run.run import Grant, Owner
 from asterism.core.run.session import ABROAD, OPEN, REVOKED, RULE, device_name_problem, is_reserved, skeleton
 from asterism.fleet.device.membership import JOINED
@@ -90,7 +91,7 @@ def check_name(name: str, *, pattern: bool = False) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class EnrolledDevice:
+class EnrolledDevice(Record, key="name", required=("revoked_at",), lenient=True):
     """``can`` are the capabilities that it may declare; None for any."""
 
     name: str
@@ -149,16 +150,16 @@ async def enrol(store: Store, code: str, name: str, key: str) -> EnrolledDevice:
         alike = await store.register(_alike_key(name))
         await _check_unknown(store, name)
         register = await store.register(f"{DEVICES}{name}")
-        value = {"key": key, "can": can, "enrolled_at": now, "revoked_at": None}
+        new = EnrolledDevice(name, key, None if can is None else frozenset(can), now)
         await store.commit(
             [
                 PutRegister(invitation.key, {**invitation.value, "key": key}, invitation.revision),
-                PutRegister(f"{DEVICES}{name}", value, register and register.revision),
+                PutRegister(f"{DEVICES}{name}", new.to_json(), register and register.revision),
                 PutRegister(_alike_key(name), {"name": name}, alike and alike.revision),
                 Notice(now, "enrolled", f"device {name} was enrolled with a code", None, name),
             ]
         )
-        return EnrolledDevice(name, key, None if can is None else frozenset(can), now)
+        return new
 
     return await retry_on_conflict(attempt)
 
@@ -212,9 +213,7 @@ async def revoke(store: Store, name: str) -> EnrolledDevice:
 
 
 def _device(name: str, value: Any) -> EnrolledDevice:
-    can = value["can"]
-    allowed = None if can is None else frozenset(can)
-    return EnrolledDevice(name, value["key"], allowed, value["enrolled_at"], value["revoked_at"])
+    return EnrolledDevice.from_json({**value, "name": name})
 
 
 # -- credentials -------------------------------------------------------------------------------------------------------

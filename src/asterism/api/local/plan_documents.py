@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any
 
@@ -237,7 +236,7 @@ def closed_cycles(cycles: Sequence[ClosedCycle], approvals: Sequence[WaitingEdit
             closed_at=cycle.closed_at or cycle.opened_at,
             tasks=list(cycle.tasks),
             version=approved.get(cycle.id) if version is None else version,
-            cost=None if cycle.cost is None else documents.EditorCost(**asdict(cycle.cost)),
+            cost=None if cycle.cost is None else document_of(documents.EditorCost, cycle.cost),
         )
         for cycle, version in cycles
     ]
@@ -246,7 +245,7 @@ def closed_cycles(cycles: Sequence[ClosedCycle], approvals: Sequence[WaitingEdit
 def total_cost(cycles: Sequence[ClosedCycle]) -> documents.EditorCost | None:
     """What the editors of a plan have cost in all closed cycles; None if they tell nothing."""
     total = sum((closed.cycle.cost for closed in cycles if closed.cycle.cost is not None), EditorCost())
-    return documents.EditorCost(**asdict(total)) if total else None
+    return document_of(documents.EditorCost, total) if total else None
 
 
 def budget_document(account: Account) -> documents.EditorBudget:
