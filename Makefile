@@ -32,7 +32,7 @@ demo: .venv/.run ## Run the demonstration
 	@.venv/bin/python examples/release_demo.py
 
 # Many tests wait for processes and disks most of the time: two workers a core keep two cores busy.
-PYTEST = .venv/bin/python -m pytest -n $(WORKERS) --dist worksteal
+PYTEST = .venv/bin/python -m pytest -p tests.forked_workers --workers $(WORKERS)
 
 test: .venv/.test ## Run all tests but the long ones
 	$(PYTEST) -m "not long" $(ARGS)

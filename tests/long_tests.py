@@ -90,22 +90,12 @@ def is_in_part(name: str, part: str) -> bool:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if part := os.environ.get("LONG_PART"):
         items[:] = [item for item in items if item.get_closest_marker("long") is None or is_in_part(item.nodeid, part)]
-    items[:] = slow_first(items, getattr(config, "workerinput", {}).get("workercount", 1))
+    items[:] = slow_first(items)
 
 
-def slow_first(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
-    """Deal the slow tests to the workers. `--dist worksteal` gives each worker a part of the list, all of one size; a
-    worker that has finished takes over tests from the end of another's part."""
+def slow_first(items: list[pytest.Item]) -> list[pytest.Item]:
     slow = [item for item in items if item.get_closest_marker("slow") is not None]
-    others = [item for item in items if item.get_closest_marker("slow") is None]
-    ordered: list[pytest.Item] = []
-    for worker in range(workers):
-        size = (len(items) - len(ordered)) // (workers - worker)
-        first = slow[worker::workers]
-        rest = max(0, size - len(first))
-        ordered += [*first, *others[:rest]]
-        del others[:rest]
-    return ordered + others
+    return slow + [item for item in items if item.get_closest_marker("slow") is None]

@@ -313,10 +313,13 @@ class Plugin:
 
     def __init__(self) -> None:
         self.watchdog = Watchdog(LIMIT if sys.gettrace() is None else 3 * LIMIT)  # who is traced (coverage) is slower
-        self.watchdog.start()
+        self._started = False
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        if not self._started:  # in the process that runs the tests: a fork has no threads
+            self._started = True
+            self.watchdog.start()
         return (yield from self._watched(item))
 
     @pytest.hookimpl(wrapper=True)
@@ -328,7 +331,8 @@ class Plugin:
         return (yield from self._watched(item))
 
     def pytest_unconfigure(self) -> None:
-        self.watchdog.stop()
+        if self._started:
+            self.watchdog.stop()
 
     def _watched(self, item: pytest.Item) -> Generator[None, Any, Any]:
         self.watchdog.stalls.clear()

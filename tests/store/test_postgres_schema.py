@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -162,7 +163,7 @@ def test_the_sql_comes_with_the_package() -> None:
 async def roles(url: str) -> AsyncIterator[tuple[Any, str]]:
     """A connection of the superuser, and the name of a role without rights that may connect."""
     async with looking(url) as admin:
-        low = f"low_{schema_of(url)}"
+        low = f"low_{os.getpid()}_{schema_of(url)}"  # workers share the server, and a role is one of all databases
         await admin.execute(f"CREATE ROLE {low} LOGIN")
         try:
             yield admin, low
@@ -460,7 +461,7 @@ async def test_the_role_that_uses_the_store_has_its_access_by_grants(
     async with roles(postgres_url) as (admin, low):
         async with opened(postgres_url):
             pass
-        group = f"group_{name}"
+        group = f"group_{low}"
         await admin.execute(f"CREATE ROLE {group}; GRANT {group} TO {low}")
         try:
             await admin.execute(
