@@ -92,7 +92,9 @@ def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
-everywhere = pytest.mark.parametrize("run", [in_memory, in_this_process, on_a_device, behind_a_gateway])
+everywhere = pytest.mark.parametrize(
+    "run", [in_memory, pytest.param(in_this_process, marks=pytest.mark.long), on_a_device, behind_a_gateway]
+)
 
 
 @everywhere

@@ -75,7 +75,14 @@ def test_of_many_who_find_it_one_announces(server):
     assert announced(server) == [1]
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "7", '{"announced": 7}', '{"announced": {"revision": "x"}}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        *(pytest.param(text, marks=pytest.mark.long) for text in ("[]", "7", '{"announced": 7}')),
+        '{"announced": {"revision": "x"}}',
+    ],
+)
 def test_a_mark_that_cannot_be_read_is_none(server, text):
     sync(server)
     ref = f"refs/asterism/tracking/{SERIES}"
@@ -183,7 +190,7 @@ def forget(server: GitHubServer) -> None:
     spoil(server)
 
 
-@pytest.mark.parametrize("break_it", [lose, spoil, forget])
+@pytest.mark.parametrize("break_it", [lose, *(pytest.param(way, marks=pytest.mark.long) for way in (spoil, forget))])
 def test_a_promotion_after_a_rebuild_is_announced_exactly_once(server, break_it):
     for _ in range(3):
         sync(server, "announce")

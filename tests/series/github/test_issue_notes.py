@@ -264,7 +264,11 @@ def test_the_mark_of_an_answer_stays_beside_the_others(server):
 
 
 @pytest.mark.parametrize(
-    "text", ["{", '{"series": "RFC-093", "answered": 7}', '{"series": "RFC-093", "answered": [7]}']
+    "text",
+    [
+        *(pytest.param(text, marks=pytest.mark.long) for text in ("{", '{"series": "RFC-093", "answered": 7}')),
+        '{"series": "RFC-093", "answered": [7]}',
+    ],
 )
 def test_a_mark_that_cannot_be_read_is_none(server, text):
     sync(server)

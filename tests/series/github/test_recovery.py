@@ -48,14 +48,16 @@ def tracking_issues(server: GitHubServer) -> list[int]:
 @pytest.mark.parametrize(
     "body",
     [
-        None,
-        "",
-        "all mine now",
-        "```json\n{broken\n```",
-        '```json\n{"series": "RFC-093", "active_issue": 3, "queue": [], "version": 1, "revision": 999}\n```',
-        '```json\n{"version": 2}\n```',
+        pytest.param(None, id="none"),
+        pytest.param("", id="empty", marks=pytest.mark.long),
+        pytest.param("all mine now", id="words", marks=pytest.mark.long),
+        pytest.param("```json\n{broken\n```", id="broken json", marks=pytest.mark.long),
+        pytest.param(
+            '```json\n{"series": "RFC-093", "active_issue": 3, "queue": [], "version": 1, "revision": 999}\n```',
+            id="hand-edited json",
+        ),
+        pytest.param('```json\n{"version": 2}\n```', id="unknown version", marks=pytest.mark.long),
     ],
-    ids=["none", "empty", "words", "broken json", "hand-edited json", "unknown version"],
 )
 def test_a_body_that_was_edited_is_written_again_and_decides_nothing(server, body):
     number = sync(server).tracking
@@ -179,16 +181,21 @@ def test_if_it_cannot_be_looked_for_either_only_the_view_is_missing(server, monk
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "{broken",
-        "[]",
-        '{"series": "RFC-093"}',
-        '{"series": "OPS-7", "active_issue": null, "queue": [], "updated_at": "2026-01-01T00:00:00Z",'
-        ' "version": 1, "revision": 3}',
-        '{"series": "RFC-093", "active_issue": 2, "queue": [2], "updated_at": "2026-01-01T00:00:00Z",'
-        ' "version": 1, "revision": 3}',
+        pytest.param("", id="empty", marks=pytest.mark.long),
+        pytest.param("{broken", id="broken"),
+        pytest.param("[]", id="a list", marks=pytest.mark.long),
+        pytest.param('{"series": "RFC-093"}', id="fields missing", marks=pytest.mark.long),
+        pytest.param(
+            '{"series": "OPS-7", "active_issue": null, "queue": [], "updated_at": "2026-01-01T00:00:00Z",'
+            ' "version": 1, "revision": 3}',
+            id="another series",
+        ),
+        pytest.param(
+            '{"series": "RFC-093", "active_issue": 2, "queue": [2], "updated_at": "2026-01-01T00:00:00Z",'
+            ' "version": 1, "revision": 3}',
+            id="twice",
+        ),
     ],
-    ids=["empty", "broken", "a list", "fields missing", "another series", "twice"],
 )
 def test_a_state_that_cannot_be_read_is_rebuilt_from_the_open_issues_and_keeps_who_is_assigned(server, text):
     sync(server)
