@@ -1,4 +1,5 @@
-# Everything happens in .venv (and .venv-bench); nothing outside the checkout is changed, except by `chromium` and `pgbouncer`.
+# Everything happens in .venv (and .venv-bench); nothing outside the checkout is changed, except by `chromium`, `pgbouncer` and
+# `failover-patroni`.
 
 PYTHON ?= python3
 UV ?= uv
@@ -18,7 +19,7 @@ export PYTHONDONTWRITEBYTECODE =
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-changed test-long lint types races sim chaos failover bench bench-env series-million coverage chromium pgbouncer github-schema acp-examples modules reference repin clean
+.PHONY: help demo test test-changed test-long lint types races sim chaos failover failover-patroni bench bench-env series-million coverage chromium pgbouncer github-schema acp-examples modules reference repin clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -65,6 +66,12 @@ chaos: .venv/.test ## A fleet of real processes under fire, on both stores: make
 
 failover: .venv/.test ## A fleet on two PostgreSQL servers whose primary is killed again and again: make failover KILLS=50
 	.venv/bin/python -m tests.chaos.failover_fire --kills $(KILLS)
+
+failover-patroni: .venv/.test ## The same three times with Patroni and etcd, which are installed with apt-get as root
+	@command -v patroni >/dev/null && command -v etcd >/dev/null || { apt-get -qq update && \
+	    DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends patroni etcd-server >/dev/null; } || \
+	    { echo "Cannot install Patroni and etcd: that takes apt-get and root."; exit 1; }
+	.venv/bin/python -m tests.chaos.failover_fire --patroni --kills 3
 
 series-million: .venv/.test ## A million claims of series at once in the pure machine, and a million simulated
 	ASTERISM_SERIES_CLAIMS=1000000 .venv/bin/python -m pytest tests/core/series/test_series_machine.py -k one_wins

@@ -1,6 +1,6 @@
 """A fleet of real processes on two PostgreSQL servers: the primary is killed again and again, its standby takes over.
 
-``python -m tests.chaos.failover_fire --kills 50`` prints what came of it."""
+``python -m tests.chaos.failover_fire --kills 50`` prints what came of it; with ``--patroni``, Patroni decides."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from asterism.core.run.workflow import Workflow
 from asterism.fleet.fleet import Fleet
 from asterism.store.store_errors import StoreUnavailable
 from tests.chaos.fire import TERMS, Fire, problems
+from tests.store.patroni import PatroniCluster
 from tests.store.postgres_cluster import Cluster
 
 DEVICES, CREATORS = 3, 4
@@ -30,7 +31,7 @@ class FailoverFire(Fire):
     """``kills`` failovers while runs are created, taken and ended. No process of the fleet is started again."""
 
     kills: int = 3
-    cluster: Cluster = field(kw_only=True)
+    cluster: Cluster | PatroniCluster = field(kw_only=True)
     made: list[str] = field(default_factory=list)
     more: asyncio.Event = field(default_factory=asyncio.Event)
     ended: set[str] = field(default_factory=set)
@@ -110,9 +111,10 @@ class FailoverFire(Fire):
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.failover_fire")
     parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--patroni", action="store_true", help="let Patroni promote the standby")
     options = parser.parse_args()
     began = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder, Cluster() as cluster:
+    with tempfile.TemporaryDirectory() as folder, PatroniCluster() if options.patroni else Cluster() as cluster:
         fire = FailoverFire(cluster.url(), Path(folder), 0, 0.0, kills=options.kills, cluster=cluster)
         _, runs = asyncio.run(fire.play())
         wrong = fire.faults(runs)

@@ -36,7 +36,7 @@ _KEEPER = """
 import os, shutil, signal, subprocess, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-folder, user, *command = sys.argv[1:]
+folder, user, stop, *command = sys.argv[1:]
 who = {"user": int(user.split(":")[0]), "group": int(user.split(":")[1]), "extra_groups": []} if user else {}
 server = None
 for line in sys.stdin:
@@ -50,9 +50,9 @@ for line in sys.stdin:
     elif word == "wait":
         print(server.wait() if server is not None else 0, flush=True)
 if server is not None and server.poll() is None:
-    server.send_signal(signal.SIGQUIT)
+    server.send_signal(int(stop))
     try:
-        server.wait(10)
+        server.wait(30)
     except subprocess.TimeoutExpired:
         server.kill()
         server.wait()
@@ -60,11 +60,13 @@ shutil.rmtree(folder, ignore_errors=True)
 """
 
 
-def kept(folder: Path, user: tuple[int, int] | None, *command: str) -> subprocess.Popen[str]:
+def kept(
+    folder: Path, user: tuple[int, int] | None, *command: str, stop: signal.Signals = signal.SIGQUIT
+) -> subprocess.Popen[str]:
     """A process that starts a server on demand. When its input ends, it stops the server and removes the folder."""
     keeper = (sys.executable, "-I", "-S", "-c", _KEEPER)
     return subprocess.Popen(
-        [*keeper, str(folder), "" if user is None else f"{user[0]}:{user[1]}", *command],
+        [*keeper, str(folder), "" if user is None else f"{user[0]}:{user[1]}", str(int(stop)), *command],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -144,7 +146,7 @@ class Server(RunningServer):
         try:
             if self._user is not None:
                 os.chown(self._folder, *self._user)
-            self._bin = _usable_binaries(self._user, self._folder)
+            self._bin = usable_binaries(self._user, self._folder)
             self._data = self._folder / "data"
             self._password = password
             self._make(standby_of)
@@ -315,7 +317,7 @@ def _version(folder: Path) -> int:
     return 0
 
 
-def _usable_binaries(user: tuple[int, int] | None, scratch: Path) -> Path:
+def usable_binaries(user: tuple[int, int] | None, scratch: Path) -> Path:
     for folder in installations():
         if _runs(folder, user):
             return folder
