@@ -22,10 +22,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.child_process import child_process, first_line
 from bench.page import met, table, time_text
 from bench.peers.surroundings import scratch
+from bench.time_limit import time_limit
 
 ROUNDS = 31
+PATIENCE = 60.0
+"""Seconds that one command may take."""
+
 BASE = ("-c", "import click, sqlite3, asyncio")
 TASKS = 20
 RUNS = 20
@@ -67,6 +72,22 @@ class Start:
     @property
     def ratio(self) -> float:
         return self.seconds / self.base
+
+
+@dataclass(frozen=True)
+class Effects:
+    """The number of runs, the series that are claimed, and the states of the plans."""
+
+    runs: int
+    claimed: set[str]
+    plans: list[str]
+
+    def check(self, rounds: int) -> None:
+        """Raise AssertionError unless these are the effects of so many rounds, here and at the server."""
+        series = {f"{place}-{number}" for place in ("series", "remote") for number in range(rounds)}
+        assert self.runs == RUNS + 2 * rounds, f"there are {self.runs} runs, not {RUNS + 2 * rounds}"
+        assert self.claimed == series, f"these series are not claimed, or should not be: {self.claimed ^ series}"
+        assert self.plans == ["completed"], f"not one completed plan: {self.plans}"
 
 
 class Checkout:
@@ -111,16 +132,25 @@ class Checkout:
     def server(self) -> Iterator[dict[str, str]]:
         """A server of the store; yields the environment in which commands reach it."""
         create = [self.program, "token", "create", "--scope", "admin", "--for", "bench"]
-        options: Any = {"cwd": self.folder, "env": self.environment, "text": True}
-        token = subprocess.run(create, capture_output=True, check=True, **options).stdout.strip()
+        place: Any = {"cwd": self.folder, "env": self.environment}
+        token = subprocess.run(create, capture_output=True, check=True, text=True, **place).stdout.strip()
         serve = [self.program, "serve", "--listen", "127.0.0.1:0", "--no-login", "--json"]
-        with subprocess.Popen(serve, stdout=subprocess.PIPE, **options) as process:
-            assert process.stdout is not None
-            url = json.loads(process.stdout.readline())["url"]
-            try:
-                yield {"ASTERISM_STORE": url, "ASTERISM_TOKEN": token}
-            finally:
-                process.terminate()
+        with child_process(serve, terminate=True, **place) as process:
+            yield {"ASTERISM_STORE": json.loads(first_line(process))["url"], "ASTERISM_TOKEN": token}
+
+    def effects(self) -> Effects:
+        """What there is after all commands: each had its effect, or it was not measured."""
+        runs = self.printed("runs", "list", "--workflow", "echo", "--limit", "1000")
+        series = self.printed("series", "status")["series"]
+        claimed = {state["series"] for state in series if state["active_issue"] == 1}
+        return Effects(len(runs), claimed, [plan["state"] for plan in self.printed("plan", "list")])
+
+    def printed(self, *words: str) -> Any:
+        """The JSON that a command prints."""
+        place: Any = {"cwd": self.folder, "env": self.environment, "timeout": PATIENCE}
+        return json.loads(
+            subprocess.run([self.program, *words, "--json"], capture_output=True, check=True, **place).stdout
+        )
 
 
 def measure(rounds: int = ROUNDS, before: Path | None = None) -> list[Start]:
@@ -139,7 +169,8 @@ def measure(rounds: int = ROUNDS, before: Path | None = None) -> list[Start]:
                 words = [word.replace("{round}", str(number)) for word in COMMANDS[name][1]]
                 durations.append(checkouts[which].command(words))
         remote = measure_remote(rounds, checkouts[0])
-    least = {place: min(durations) for place, durations in times.items()}
+        checkouts[0].effects().check(rounds)
+    least = {place: min(found) for place, found in times.items()}
     local = [Start(name, bar, min(base), least[0, name], least.get((1, name))) for name, (bar, _) in COMMANDS.items()]
     return [*local, *remote]
 
@@ -164,7 +195,11 @@ def processor_time(words: Sequence[str], folder: Path, environment: Mapping[str,
         tempfile.TemporaryFile() as printed,
         subprocess.Popen(words, cwd=folder, env=dict(environment), stdout=printed, stderr=printed) as process,
     ):
-        _, status, used = os.wait4(process.pid, 0)
+        try:
+            _, status, used = os.wait4(process.pid, 0)
+        except BaseException:  # the time limit
+            process.kill()
+            raise
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode:
             printed.seek(0)
@@ -205,7 +240,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"how often to start each command ({ROUNDS})")
     parser.add_argument("--before", type=Path, metavar="PATH", help="a checkout of an older commit, with a .venv")
     options = parser.parse_args(arguments)
-    starts = measure(options.rounds, options.before)
+    with time_limit(parser.prog):
+        starts = measure(options.rounds, options.before)
     print(page(starts))
     return 0 if all(start.ratio <= start.bar for start in starts) else 1
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 from bench.graphs import Graph, chain, independent, layers
-from bench.measure import Sample, timed
+from bench.measure import Sample, timed_result
 from bench.peers import PEERS, asterism_peer, bare, load
 from bench.peers.apart import measure_apart
 
@@ -48,9 +48,9 @@ def versus(shape: str, graph: Graph, repeats: int) -> Versus:
     pairs = []
     for _ in range(repeats):
         gc.collect()
-        bare_sample = bare.run(graph)
+        yardstick = bare.run(graph)
         gc.collect()
-        pairs.append((asterism_peer.run(graph), bare_sample))
+        pairs.append((asterism_peer.run(graph), yardstick))
     ours = Sample(len(graph), min(p[0].wall for p in pairs), min(p[0].cpu for p in pairs))
     theirs = Sample(len(graph), min(p[1].wall for p in pairs), min(p[1].cpu for p in pairs))
     return Versus(shape, len(graph), ours, theirs)
@@ -66,7 +66,9 @@ def building() -> Sample:
     samples = []
     for _ in range(3):
         gc.collect()
-        samples.append(timed(len(graph), lambda: asterism_peer.build(graph, [])))
+        sample, plan = timed_result(len(graph), lambda: asterism_peer.build(graph, []))
+        assert len(plan) == len(graph), f"the plan has {len(plan)} tasks of {len(graph)}"
+        samples.append(sample)
     return min(samples, key=lambda sample: sample.cpu)
 
 

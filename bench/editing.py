@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from asterism import Constellation, EditBatch, LocalDevice, Orchestrator, Task, edits
-from bench.graphs import layers
-from bench.measure import Sample, timed_async
+from bench.graphs import check, layers
+from bench.measure import Sample, timed_result_async
 from bench.peers.asterism_peer import build
+from bench.proof import check_plan, nothing
 
 GROWTH = 2.0
 """Cost per task (and per edit) at 100,000 tasks may be this many times that at 1,000."""
@@ -31,9 +32,14 @@ class Growth:
         return self.large / self.small
 
 
-async def nothing(view: Any, events: Any) -> None:
+class Reviewer:
     """An editor that reviews every end and changes nothing."""
-    return None
+
+    def __init__(self) -> None:
+        self.reviewed: list[str] = []
+
+    async def edit(self, view: Any, events: Any) -> None:
+        self.reviewed += [event.task_id for event in events]
 
 
 class Grower:
@@ -41,12 +47,14 @@ class Grower:
 
     def __init__(self, size: int) -> None:
         self.left = size
+        self.added: list[str] = []
 
     async def edit(self, view: Any, events: Any) -> list[Any]:
         added: list[Any] = []
         for event in events[: self.left]:
             task = Task(f"more-{self.left - len(added) // 2}", call=_noop)
             added += [edits.AddTask(task), edits.AddDependency(event.task_id, task.id)]
+            self.added.append(task.id)
         self.left -= len(added) // 2
         return added
 
@@ -56,14 +64,27 @@ async def _noop() -> None:
 
 
 def with_empty_answers(size: int) -> Sample:
-    plan = build(layers(size // 20, 20), [])
-    return timed_async(size, lambda: Orchestrator([LocalDevice("here")], editor=nothing).run(plan))
+    """Raises unless every task ran once, completed, and its end was reviewed once."""
+    graph, trace, editor = layers(size // 20, 20), list[int](), Reviewer()
+    plan = build(graph, trace)
+    sample, result = timed_result_async(size, lambda: Orchestrator([LocalDevice("here")], editor=editor).run(plan))
+    check(graph, trace)
+    check_plan(result, nothing(range(size)))
+    assert sorted(map(int, editor.reviewed)) == list(range(size)), (
+        f"{len(editor.reviewed)} of {size} ends were reviewed"
+    )
+    return sample
 
 
 def with_growth(size: int) -> Sample:
-    """A plan of half the size that its editor doubles."""
-    plan = build(layers(size // 40, 20), [])
-    return timed_async(size, lambda: Orchestrator([LocalDevice("here")], editor=Grower(size // 2)).run(plan))
+    """A plan of half the size that its editor doubles. Raises unless it did, and every task ran once and completed."""
+    graph, trace, editor = layers(size // 40, 20), list[int](), Grower(size // 2)
+    plan = build(graph, trace)
+    sample, result = timed_result_async(size, lambda: Orchestrator([LocalDevice("here")], editor=editor).run(plan))
+    check(graph, trace)
+    check_plan(result, nothing([*range(len(graph)), *editor.added]))
+    assert len(result) == size, f"the plan has {len(result)} tasks, and should have grown to {size}"
+    return sample
 
 
 def ten_operations(size: int) -> float:
@@ -74,10 +95,12 @@ def ten_operations(size: int) -> float:
     for turn in range(300):
         batch = _ten(plan, size // 2 + turn % 100, turn)
         began = time.process_time_ns()
-        applied = plan.apply(batch, 0.0)
+        version, applied = plan.version, plan.apply(batch, 0.0)
         took.append(time.process_time_ns() - began)
+        assert (len(plan), plan.version) == (size + 2, version + 1), "the edit was not applied"
         assert applied.inverse is not None
         plan.apply(applied.inverse, 0.0)
+    assert len(plan) == size, f"the plan has {len(plan)} tasks of {size} after all edits were undone"
     return statistics.median(took) / 1e9
 
 

@@ -28,6 +28,7 @@ from asterism.durable.plan_requests import edit_plan
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.retention import prune
 from asterism.planfile.loader import examine
+from bench.child_process import child_process, first_line
 from bench.page import met, reached, table
 from bench.proof import check_stored_plan
 
@@ -126,32 +127,16 @@ async def serving(*, local: int = SLOTS, module_folder: Path = Path(__file__).pa
     with tempfile.TemporaryDirectory() as folder:
         store, log = f"sqlite:///{folder}/fleet.db", Path(folder) / "log"
         words = ["serve", "--store", store, "--listen", "127.0.0.1:0", "--local", str(local), "--json"]
-        with log.open("wb") as errors:
-            process = subprocess.Popen(  # noqa: ASYNC220
-                [sys.executable, "-m", "asterism", *words],
-                cwd=folder,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                env={**os.environ, "PYTHONPATH": str(module_folder)},
-            )
-        assert process.stdout is not None
-        try:
-            line = await asyncio.to_thread(process.stdout.readline)
-            assert line, f"the server does not start: {log.read_text()[-4000:]}"
+        server = [sys.executable, "-m", "asterism", *words]
+        environment = {**os.environ, "PYTHONPATH": str(module_folder)}
+        with (
+            log.open("wb") as errors,
+            child_process(server, terminate=True, cwd=folder, env=environment, stderr=errors) as process,
+        ):
+            line = await asyncio.to_thread(first_line, process)
             async with await Fleet.open(store, by="bench") as fleet:
                 yield Running(json.loads(line)["url"], process, fleet)
             assert process.poll() is None, f"the server has ended: {log.read_text()[-4000:]}"
-        finally:
-            _end(process)
-
-
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    with process:
-        process.terminate()
-        try:
-            process.wait(30.0)
-        except subprocess.TimeoutExpired:
-            process.kill()
 
 
 async def step() -> str:
@@ -329,10 +314,13 @@ async def measure_streams(sizes: Sizes) -> Streams:
 def check_followers(followers: list[Follower], expected: list[str]) -> None:
     """Each follower received each event once, in order."""
     for number, follower in enumerate(followers):
-        missing, doubled = Counter(expected) - Counter(follower.ids), Counter(follower.ids) - Counter(expected)
+        ids = follower.ids
+        if ids == expected:
+            continue
+        missing, doubled = Counter(expected) - Counter(ids), Counter(ids) - Counter(expected)
         assert not missing, f"client {number} misses {missing.total()} of {len(expected)} events"
         assert not doubled, f"client {number} received {doubled.total()} events twice, or that are not of this plan"
-        assert follower.ids == expected, f"client {number} received the events in another order"
+        raise AssertionError(f"client {number} received the events in another order")
 
 
 async def read_positions(client: AsyncClient, name: str, after: str, tasks: int) -> list[str]:

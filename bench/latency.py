@@ -9,6 +9,7 @@ from typing import Any
 
 from asterism import Constellation, LocalDevice, Orchestrator, Task, edits
 from bench.graphs import Graph, layers
+from bench.proof import check_plan, nothing
 
 CLAIMS = {
     "ready to dispatch": "< 10 ms",
@@ -95,8 +96,12 @@ def measure(tasks: int) -> Latencies:
     orchestrator = Orchestrator([LocalDevice(f"device-{n}") for n in range(5)], editor=editor)
     watch.attach(orchestrator, plan)
     began = time.perf_counter()
-    asyncio.run(orchestrator.run(plan))
+    result = asyncio.run(orchestrator.run(plan))
     took = time.perf_counter() - began
+    check_plan(result, nothing(range(len(graph))))
+    samples = (len(watch.dispatched), len(watch.iterations), len(watch.edited))
+    assert samples == (len(graph), len(graph), plan.version), f"{samples} samples of {len(graph)} tasks"
+    assert plan.version == result.summary.edits_accepted > 0, f"{plan.version} edits were applied"
     steps = {
         "ready to dispatch": Spread.of(watch.dispatched),
         "end to next iteration": Spread.of(watch.iterations),

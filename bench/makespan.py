@@ -45,6 +45,7 @@ class Scene:
         self.latency, self.change = latency, change
         self.durations = [self._duration() for _ in self.graph]
         self.replaced = 0
+        self.worked: list[str] = []
 
     def _duration(self) -> float:
         return max(0.5, self.random.gauss(3.5, 1.0))
@@ -60,6 +61,7 @@ class Scene:
 
     async def work(self, work: Work) -> None:
         await asyncio.sleep(work.task.data["seconds"])
+        self.worked.append(work.task.id)
 
     async def edit(self, view: Any, events: Any) -> Any:
         await asyncio.sleep(self.latency)
@@ -94,6 +96,9 @@ def over_bound(policy: str, seed: int, latency: float, devices: int, change: flo
     orchestrator = Orchestrator(fleet, editor=scene, policy=policy, rank=True, seed=seed)
     result = run(orchestrator.run(plan))
     assert result.state == "completed", result.state
+    assert len(result.values) == len(plan) == len(scene.graph), f"{len(result.values)} of {len(scene.graph)} completed"
+    assert plan.version == result.summary.edits_accepted, f"version {plan.version}"
+    assert set(scene.worked) >= set(result.values), "a task completed that nobody worked on"
     return result.summary.makespan / result.summary.lower_bound
 
 

@@ -31,7 +31,7 @@ from asterism.core.plan.status import RUNNING
 from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.durable.plan_requests import edit_plan
 from asterism.durable.plan_runner import runs_plans
-from asterism.durable.stored_plans import read_plan
+from asterism.durable.stored_plans import StoredPlan, read_plan
 from asterism.fleet.fleet import Fleet
 from asterism.mcp.mcp_http import mcp_routes
 from asterism.server.http_service import HttpService, http_service
@@ -43,6 +43,9 @@ CALLERS = (1, 2, 16)
 LIBRARY, HTTP_API = "library", "HTTP API"
 MANY = 1_000_000_000
 """More edits in a minute than any round has."""
+
+RUNS_WITHIN = 60.0
+"""Seconds after which the plan must run."""
 
 Edit = Callable[[list[dict[str, Any]]], Awaitable[Any]]
 
@@ -86,7 +89,9 @@ def measure(sizes: Sizes = FULL) -> list[Rate]:
     return [Rate(way, callers, per_second) for (way, callers), per_second in best.items()]
 
 
-async def _rate(way: str, clients: Sequence[Edit], callers: int, seconds: float) -> Rate:
+async def _rate(way: str, fleet: Fleet, clients: Sequence[Edit], callers: int, seconds: float) -> Rate:
+    """Raises AssertionError unless every edit is in the plan, and the same process ran the plan all the time."""
+    before = await read_plan(fleet, "bench")
     began, numbers = time.perf_counter(), itertools.count()
 
     async def send(client: Edit) -> int:
@@ -97,12 +102,31 @@ async def _rate(way: str, clients: Sequence[Edit], callers: int, seconds: float)
             done += 1
         return done
 
-    done = await asyncio.gather(*(send(clients[number % len(clients)]) for number in range(callers)))
-    return Rate(way, callers, sum(done) / (time.perf_counter() - began))
+    done = sum(await asyncio.gather(*(send(clients[number % len(clients)]) for number in range(callers))))
+    rate = Rate(way, callers, done / (time.perf_counter() - began))
+    check_edits(before, await read_plan(fleet, "bench"), done)
+    return rate
 
 
-async def _rates(way: str, clients: Sequence[Edit], seconds: float) -> list[Rate]:
-    return [await _rate(way, clients, callers, seconds) for callers in CALLERS]
+def check_edits(before: StoredPlan, after: StoredPlan, edits: int) -> None:
+    """Raise AssertionError unless the plan has so many versions more, its last changes are those of the edits, and it
+    ran all the time, with the same owner."""
+    versions = after.record.plan.version - before.record.plan.version
+    assert versions == edits, f"{edits} edits, and {versions} new versions"
+    changed = [after.record.plan[f"t{number % TASKS}"].task.timeout for number in range(max(0, edits - TASKS), edits)]
+    wrong = [timeout for timeout in changed if timeout is None or not 60 <= timeout < 60 + edits]
+    assert not wrong, f"tasks have the timeouts {wrong}"
+    assert after.owner is not None, f"no process runs the plan, which is {after.record.plan.state}"
+    shown = [
+        (view.owner and view.owner.id, view.record.head.epoch, view.record.plan.counts[RUNNING])
+        for view in (before, after)
+    ]
+    assert shown[0] == shown[1], f"the plan did not run all the time: {shown}"
+    assert shown[0][2] == 1, f"{shown[0][2]} tasks run"
+
+
+async def _rates(way: str, fleet: Fleet, clients: Sequence[Edit], seconds: float) -> list[Rate]:
+    return [await _rate(way, fleet, clients, callers, seconds) for callers in CALLERS]
 
 
 # -- the ways ----------------------------------------------------------------------------------------------------------
@@ -131,8 +155,10 @@ async def _token(fleet: Fleet) -> str:
 
 
 async def _running(fleet: Fleet) -> None:
-    while not (await read_plan(fleet, "bench")).record.plan.counts[RUNNING]:  # noqa: ASYNC110
-        await asyncio.sleep(0.05)
+    """Wait until the plan runs. Raises TimeoutError."""
+    async with asyncio.timeout(RUNS_WITHIN):
+        while not (await read_plan(fleet, "bench")).record.plan.counts[RUNNING]:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
 
 
 async def _library(sizes: Sizes) -> list[Rate]:
@@ -141,13 +167,13 @@ async def _library(sizes: Sizes) -> list[Rate]:
         async def edit(edits: list[dict[str, Any]]) -> None:
             await edit_plan(fleet, "bench", EditBatch.from_json({"edits": edits}))
 
-        return await _rates(LIBRARY, [edit], sizes.seconds)
+        return await _rates(LIBRARY, fleet, [edit], sizes.seconds)
 
 
 async def _http_api(sizes: Sizes) -> list[Rate]:
     async with _served() as (fleet, service), contextlib.AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(AsyncClient(service.url, await _token(fleet))) for _ in range(2)]
-        return await _rates(HTTP_API, [partial(client.edit_plan, "bench") for client in clients], sizes.seconds)
+        return await _rates(HTTP_API, fleet, [partial(client.edit_plan, "bench") for client in clients], sizes.seconds)
 
 
 async def _mcp_http(sizes: Sizes) -> list[Rate]:
@@ -158,7 +184,9 @@ async def _mcp_http(sizes: Sizes) -> list[Rate]:
             http = await stack.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=60.0))
             transport = streamable_http_client(f"{service.url}/mcp", http_client=http)
             clients.append(await stack.enter_async_context(Client(transport)))
-        return await _rates("MCP, streamable HTTP", [partial(_edit, client) for client in clients], sizes.seconds)
+        return await _rates(
+            "MCP, streamable HTTP", fleet, [partial(_edit, client) for client in clients], sizes.seconds
+        )
 
 
 async def _mcp_stdio(sizes: Sizes) -> list[Rate]:
@@ -168,11 +196,13 @@ async def _mcp_stdio(sizes: Sizes) -> list[Rate]:
         with (Path(folder) / "log").open("w") as log:
             first = StdioServerParameters(command=sys.executable, args=[*words, "--local", "1"])
             other = StdioServerParameters(command=sys.executable, args=words)
-            async with Client(_stdio(first, log)) as client, await Fleet.open(url) as fleet:
-                await client.call_tool("submit_plan", {"text": plan_file()})
+            async with Client(_stdio(first, log)) as owner, await Fleet.open(url) as fleet:
+                submitted = await owner.call_tool("submit_plan", {"text": plan_file()})
+                assert not submitted.is_error, str(submitted.content)
                 await _running(fleet)
-                async with Client(_stdio(other, log)) as two:
-                    return await _rates("MCP, stdio", [partial(_edit, client), partial(_edit, two)], sizes.seconds)
+                async with Client(_stdio(other, log)) as beside:
+                    clients = [partial(_edit, owner), partial(_edit, beside)]
+                    return await _rates("MCP, stdio", fleet, clients, sizes.seconds)
 
 
 def _stdio(parameters: StdioServerParameters, log: Any) -> Any:

@@ -7,6 +7,9 @@ import resource
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from typing import TypeVar
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,18 +29,31 @@ class Sample:
         return self.cpu / self.tasks
 
 
-def timed(tasks: int, work: Callable[[], object], clock: Callable[[], float] = time.process_time) -> Sample:
-    """What `work` takes; `clock` counts processor seconds, of this process alone unless told otherwise."""
+def timed_result(
+    tasks: int, work: Callable[[], Value], clock: Callable[[], float] = time.process_time
+) -> tuple[Sample, Value]:
+    """What `work` takes, and what it returns; `clock` counts processor seconds, of this process alone unless told
+    otherwise."""
     cpu, wall = clock(), time.perf_counter()
-    work()
-    return Sample(tasks, time.perf_counter() - wall, clock() - cpu)
+    value = work()
+    return Sample(tasks, time.perf_counter() - wall, clock() - cpu), value
+
+
+def timed(tasks: int, work: Callable[[], object], clock: Callable[[], float] = time.process_time) -> Sample:
+    """What `work` takes."""
+    return timed_result(tasks, work, clock)[0]
+
+
+def timed_result_async(tasks: int, work: Callable[[], Coroutine[object, object, Value]]) -> tuple[Sample, Value]:
+    """What `work` takes on an existing event loop, and what it returns. (Programs do not start a loop for every
+    graph.)"""
+    with asyncio.Runner() as runner:
+        runner.get_loop()
+        return timed_result(tasks, lambda: runner.run(work()))
 
 
 def timed_async(tasks: int, work: Callable[[], Coroutine[object, object, object]]) -> Sample:
-    """What `work` takes on an existing event loop: programs do not start a loop for every graph."""
-    with asyncio.Runner() as runner:
-        runner.get_loop()
-        return timed(tasks, lambda: runner.run(work()))
+    return timed_result_async(tasks, work)[0]
 
 
 def best_of(function: Callable[[], Sample], repeats: int) -> Sample:

@@ -19,8 +19,10 @@ from asterism.models.model_calls import Bill
 from asterism.models.model_messages import ModelAnswer, ModelQuestion, ToolCall
 from asterism.models.plan_prompt import INSTRUCTIONS, PromptMemory, Surroundings, plan_prompt
 from asterism.orchestrator.events import TaskEvent
+from asterism.orchestrator.result import Result
 from asterism.testing.virtual_time import run
 from bench.page import table
+from bench.proof import check_plan
 
 SIZES = (10, 100, 1_000, 10_000)
 GROWTH = 1.10
@@ -108,6 +110,9 @@ def prompt_length(count: int) -> int:
     output = "\n".join(f"line {number} of the output of the tests" for number in range(100))
     around = Surroundings([("desk", ["python"], 4)], {"bad": output})
     prompt = plan_prompt(ConstellationView(plan), [event], PromptMemory(), around)
+    missing = [words for words in ("'bad'", "exit code 2", "below-2", "line 99 of") if words not in prompt]
+    assert not missing, f"the prompt does not tell of {missing}"
+    assert len(plan) == count, f"the plan has {len(plan)} tasks, not {count}"
     return len(ModelQuestion(INSTRUCTIONS, ({"user": prompt},), TOOLS).text)
 
 
@@ -157,10 +162,12 @@ async def _failing_work(work: Work) -> str:
 
 def edited(graph: Graph, policy: str, ask: Any = "all", latency: float = LATENCY) -> float:
     """The makespan of a plan that needs no repair, under one lock policy."""
-    editor = ModelEditor("bench:scripted", caller=ScriptedCaller(latency), ask=ask)
+    caller = ScriptedCaller(latency)
+    editor = ModelEditor("bench:scripted", caller=caller, ask=ask)
     desk = LocalDevice("desk", slots=SLOTS, run=_work)
     result = run(Orchestrator([desk], editor=editor, policy=policy, rank=True).run(plan_of(graph)))
-    assert result.state == "completed", result.state
+    check_plan(result, dict.fromkeys(graph, "done"))
+    assert ask != "all" or caller.calls > 0, "the model was not asked"
     return result.summary.makespan
 
 
@@ -172,11 +179,21 @@ def calls_by_filter() -> dict[str, tuple[int, int]]:
         editor = ModelEditor("bench:scripted", caller=caller, ask=ask)
         desk = LocalDevice("desk", slots=SLOTS, run=_failing_work)
         result = run(Orchestrator([desk], editor=editor, policy="scoped", rank=True).run(plan_of(RELEASE)))
-        assert [result[task].status for task in ("retest", "publish")] == ["completed"] * 2, result.state
+        check_release(result)
         asked = editor.edit_on
         assert isinstance(asked, EditFilter)
         calls[name] = (caller.calls, asked.avoided)
     return calls
+
+
+def check_release(result: Result) -> None:
+    """Raise AssertionError unless the release was published, its bug repaired, and nothing waits for the PDF: the
+    answers of the model were applied."""
+    missing = {"patch", "retest", "publish"} - result.values.keys()
+    assert not missing, f"{sorted(missing)} have not completed: the plan is {result.state}"
+    assert result.summary.edits_accepted >= 2, f"{result.summary.edits_accepted} answers of the model were applied"
+    sources = {dependency.source for dependency in result["bundle-docs"].dependencies}
+    assert sources == {"docs-html"}, f"bundle-docs depends on {sources}"
 
 
 # -- wave by wave ------------------------------------------------------------------------------------------------------
@@ -198,11 +215,12 @@ async def langgraph_run(graph: Graph) -> None:
     class Progress(TypedDict):
         wave: int
 
-    waves, slots = waves_of(graph), asyncio.Semaphore(SLOTS)
+    waves, slots, worked = waves_of(graph), asyncio.Semaphore(SLOTS), list[str]()
 
     async def work(task: str) -> None:
         async with slots:
             await asyncio.sleep(graph[task][0])
+        worked.append(task)
 
     async def model(state: Progress) -> Progress:
         await asyncio.sleep(LATENCY)
@@ -218,6 +236,7 @@ async def langgraph_run(graph: Graph) -> None:
     builder.add_edge("work", "model")
     builder.add_conditional_edges("model", fan_out, ["work", END])
     await builder.compile().ainvoke({"wave": 0}, {"recursion_limit": 100})
+    check_worked(graph, worked)
 
 
 async def pydantic_graph_run(graph: Graph) -> None:
@@ -225,11 +244,12 @@ async def pydantic_graph_run(graph: Graph) -> None:
 
     from pydantic_graph import GraphBuilder, reduce_null
 
-    slots = asyncio.Semaphore(SLOTS)
+    slots, worked = asyncio.Semaphore(SLOTS), list[str]()
 
     async def work(ctx: Any) -> None:
         async with slots:
             await asyncio.sleep(graph[ctx.inputs][0])
+        worked.append(ctx.inputs)
 
     async def model(ctx: Any) -> None:
         await asyncio.sleep(LATENCY)
@@ -252,6 +272,12 @@ async def pydantic_graph_run(graph: Graph) -> None:
         builder.edge_from(think).transform(wave).to(fork),
     )
     await builder.build().run(state=waves_of(graph)[::-1])
+    check_worked(graph, worked)
+
+
+def check_worked(graph: Graph, worked: list[str]) -> None:
+    """Raise AssertionError unless each task was done once."""
+    assert sorted(worked) == sorted(graph), f"{len(worked)} executions of {len(graph)} tasks: {sorted(worked)}"
 
 
 def virtual_seconds(main: Callable[[], Any]) -> float | None:

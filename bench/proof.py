@@ -1,18 +1,22 @@
 """Proof of what was timed: there is a figure only if all of the work was done, once, with the result that it should
 have, as the plan or the store itself says afterwards.
 
-Everything here raises AssertionError.
+Everything here raises AssertionError. Modules of Asterism are imported where they are needed: ``bench.compare_commits``
+checks plans of commits with another layout.
 """
+
+from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asterism import Constellation
-from asterism.core.run.run import Run
-from asterism.durable.journal_store import load
-from asterism.orchestrator.result import Result
-from asterism.store.protocol import Query, Store
+
+if TYPE_CHECKING:
+    from asterism.core.run.run import Run
+    from asterism.orchestrator.result import Result
+    from asterism.store.protocol import Store
 
 SHOWN = 5
 """How many wrong tasks an error names."""
@@ -49,6 +53,8 @@ def nothing(names: Iterable[object]) -> dict[str, None]:
 
 async def check_stored_plan(store: Store, name: str, values: Mapping[str, Any]) -> None:
     """``check_plan`` with the plan as it is in the store."""
+    from asterism.durable.journal_store import load
+
     check_plan((await load(store, name)).plan, values)
 
 
@@ -68,6 +74,8 @@ async def check_created(store: Store, number: int) -> None:
 
 
 async def _all_runs(store: Store) -> list[Run]:
+    from asterism.store.protocol import Query
+
     runs: list[Run] = []
     while page := await store.find(Query(after=runs[-1].id if runs else None, limit=PAGE)):
         runs += page

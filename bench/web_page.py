@@ -4,6 +4,7 @@ Chromium draws without a graphics card here, so frames per second are a lower bo
 """
 
 import random
+import re
 import shutil
 import statistics
 import threading
@@ -27,6 +28,10 @@ TASKS, WIDTH = 2_000, 40
 EDITS = 60
 SECONDS = 6.0
 """How long the tasks of a plan change while frames are counted."""
+
+BOX = ".box"
+SHOWN_WITHIN = 60.0
+"""Seconds after the last change in which the page must show it."""
 
 Shape = tuple[list[str], list[Dependency]]
 
@@ -93,23 +98,35 @@ def edits() -> tuple[float, list[EditCost]]:
     began = time.process_time()
     before = fresh(*shape)
     whole = time.process_time() - began
+    check_layout(before, shape)
     return whole, [_cost(what, before, shape, edit, chance) for what, edit in KINDS.items()]
 
 
 def _cost(
     what: str, before: PlanLayout, shape: Shape, edit: Callable[[Shape, random.Random], Shape], chance: random.Random
 ) -> EditCost:
-    cost = EditCost(what, [], 0, [])
+    moves: list[int] = []
+    seconds: list[float] = []
     needless = 0
     for _ in range(EDITS):
         edited = edit(shape, chance)
         began = time.process_time()
         after = updated(before, *edited)
-        cost.seconds.append(time.process_time() - began)
+        seconds.append(time.process_time() - began)
+        check_layout(after, edited)
         gone = moved(before, after)
-        cost.moved.append(len(gone))
+        moves.append(len(gone))
         needless += sum(before.places[task].layer == after.places[task].layer for task in gone)
-    return EditCost(what, cost.moved, needless, cost.seconds)
+    return EditCost(what, moves, needless, seconds)
+
+
+def check_layout(layout: PlanLayout, shape: Shape) -> None:
+    """Raise AssertionError unless a layout has a place for each task, and each below those that it comes after."""
+    tasks, pairs = shape
+    places = layout.places
+    assert places.keys() == set(tasks), f"{len(places)} places for {len(tasks)} tasks"
+    above = [pair for pair in pairs if places[pair[0]].layer >= places[pair[1]].layer]
+    assert not above, f"{len(above)} tasks are not below what they come after: {above[:5]}"
 
 
 def layout_text(whole: float, costs: list[EditCost]) -> str:
@@ -148,7 +165,7 @@ class Watched:
 
 
 def watch() -> list[Watched]:
-    return [_watch(1_000, ".box"), _watch(TASKS, "canvas.graph-canvas")]
+    return [_watch(1_000, BOX), _watch(TASKS, "canvas.graph-canvas")]
 
 
 COUNT = """() => {
@@ -166,7 +183,7 @@ def _watch(count: int, drawn: str) -> Watched:
     plan = Constellation("large")
     for number in range(count):
         layer, place = divmod(number, WIDTH)
-        after = [f"t{(layer - 1) * WIDTH + neighbour % WIDTH}" for neighbour in (place, place + 1)] if layer else []
+        after = [f"t{(layer - 1) * WIDTH + above % WIDTH}" for above in (place, place + 1)] if layer else []
         plan.add(Task(f"t{number}", shell="true"), after=after)
     scene = PlanScene(plan)
     with served(scene) as url, sync_playwright() as playwright:
@@ -179,6 +196,7 @@ def _watch(count: int, drawn: str) -> Watched:
         page.reload()
         page.locator(drawn).first.wait_for()
         first_view = page.evaluate("performance.now()") / 1000
+        check_drawn(page, drawn, count)
         page.evaluate(COUNT)
         session = page.context.new_cdp_session(page)
         session.send("Performance.enable", {"timeDomain": "threadTicks"})
@@ -189,10 +207,34 @@ def _watch(count: int, drawn: str) -> Watched:
         frames: list[float] = page.evaluate("window.frames_seen")
         busy = (_computed(session) - before) / (frames[-1] - frames[0]) * 1000
         changing.join()
+        check_counts(page, count)
         browser.close()
+    assert len(frames) > 1, f"{len(frames)} frames were drawn"
     gaps = [(after - before) / 1000 for before, after in pairwise(frames)]
     what = "canvas" if "canvas" in drawn else "SVG"
     return Watched(count, what, first_view, len(gaps) / sum(gaps), max(gaps), busy)
+
+
+def check_drawn(page: Any, drawn: str, count: int) -> None:
+    """Raise AssertionError unless each task is drawn: as a box, or on the canvas, whose note says how many are."""
+    if drawn == BOX:
+        boxes = page.locator(BOX).count()
+        assert boxes == count, f"{boxes} of {count} tasks are drawn"
+    else:
+        note = page.locator(".graph-note").inner_text()
+        assert note.startswith(f"{count:,} tasks drawn "), f"not {count} tasks are drawn: {note}"
+
+
+def check_counts(page: Any, count: int) -> None:
+    """Raise AssertionError unless the page comes to show that every task has completed."""
+    shown = page.locator(".counts")
+    text, deadline = "", time.monotonic() + SHOWN_WITHIN
+    while time.monotonic() < deadline:
+        text = " ".join(shown.inner_text().split())
+        if re.fullmatch(rf"\S+ {count:,} completed", text):
+            return
+        page.wait_for_timeout(100)
+    raise AssertionError(f"{count} tasks have completed, and the page shows: {text}")
 
 
 def _computed(session: Any) -> float:
@@ -201,17 +243,24 @@ def _computed(session: Any) -> float:
     return float(metrics["TaskDuration"])
 
 
+TICKS, AT_WORK = 100, 5
+"""In so many steps all tasks start; each completes so many steps later."""
+
+
 def _change(scene: Any, count: int) -> None:
     """Every task starts and completes once, evenly over the time."""
-    ticks = 100
-    for tick in range(ticks):
+    for tick in range(TICKS + AT_WORK):
         now = time.time()
-        for number in range(tick * count // ticks, (tick + 1) * count // ticks):
+        for number in _share(tick, count):
             scene.set(f"t{number}", "running", device="lab", started_at=now)
-        for number in range((tick - 5) * count // ticks, (tick - 4) * count // ticks):
-            if number >= 0:
-                scene.set(f"t{number}", "completed", ended_at=now)
-        time.sleep(SECONDS / ticks)
+        for number in _share(tick - AT_WORK, count):
+            scene.set(f"t{number}", "completed", ended_at=now)
+        time.sleep(SECONDS / (TICKS + AT_WORK))
+
+
+def _share(tick: int, count: int) -> range:
+    """The tasks of one step."""
+    return range(tick * count // TICKS, (tick + 1) * count // TICKS) if 0 <= tick < TICKS else range(0)
 
 
 def browser_text(watched: list[Watched]) -> str:

@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 
 from bench.call_paths.ways import WAYS, Traced, trace
+from bench.time_limit import time_limit
 
 DESCRIPTION = "Print how many functions and files of Asterism each way through the code passes."
 BASELINE = Path(__file__).with_name("baseline.json")
@@ -58,12 +59,14 @@ def main(arguments: list[str] | None = None) -> int:
     if unknown:
         parser.error(f"no such way: {', '.join(unknown)}; the ways are {', '.join(WAYS)}")
     if options.tree is not None:
-        print(trace(WAYS[options.tree]).tree)
+        with time_limit(options.tree):
+            print(trace(WAYS[options.tree]).tree)
         return 0
-    traces = [trace(WAYS[name]) for name in options.ways or WAYS]
-    print(table(traces))
+    with time_limit(parser.prog):
+        ways = [trace(WAYS[name]) for name in options.ways or WAYS]
+    print(table(ways))
     if options.json is not None:
-        options.json.write_text(json.dumps(document(traces), indent=1) + "\n", encoding="utf-8")
+        options.json.write_text(json.dumps(document(ways), indent=1) + "\n", encoding="utf-8")
     return 0
 
 

@@ -39,6 +39,7 @@ from asterism import (
 )
 from asterism.api.credentials import Credentials
 from asterism.base.http_limits import Bodies
+from asterism.durable.journal_store import load
 from asterism.durable.plan_runner import runs_plans
 from asterism.durable.plan_submissions import submit_plan
 from asterism.models import ModelEditor
@@ -49,6 +50,7 @@ from asterism.store.memory import MemoryStore
 from bench.call_paths import tasks
 from bench.call_paths.tracer import Function, Tracer
 from bench.peers.surroundings import environment, scratch
+from bench.proof import check_plan, nothing
 
 PACKAGE = Path(asterism.__file__).parent
 
@@ -72,6 +74,7 @@ class Way:
     name: str
     meaning: str
     walk: Callable[[Tracer], None]
+    times: int
 
 
 @dataclass(frozen=True)
@@ -91,8 +94,10 @@ class Traced:
 
 
 def trace(way: Way) -> Traced:
+    """Raises AssertionError unless the way was gone as often as it should be, from its first moment to its last."""
     tracer = Tracer(PACKAGE)
     way.walk(tracer)
+    assert len(tracer.walks) == way.times, f"{way.name} was gone {len(tracer.walks)} times, not {way.times}"
     walks = tracer.walks[1:]
     times = Counter(function for walk in walks for function in walk)
     return Traced(way, frozenset(name for name, count in times.items() if 2 * count > len(walks)), tracer.tree())
@@ -132,7 +137,8 @@ class _Device(LocalDevice):
 
 def next_task(tracer: Tracer) -> None:
     with tracer, tasks.ending_with(tracer.start, CHAIN - 1):
-        Orchestrator([_Device(tracer)]).run_sync(_chain(tasks.marked))
+        result = Orchestrator([_Device(tracer)]).run_sync(_chain(tasks.marked))
+    check_plan(result, nothing(range(CHAIN)))
 
 
 def next_task_with_editor(tracer: Tracer) -> None:
@@ -140,7 +146,9 @@ def next_task_with_editor(tracer: Tracer) -> None:
         """Nothing is to be changed."""
 
     with tracer, tasks.ending_with(tracer.start, CHAIN - 1):
-        Orchestrator([_Device(tracer)], editor=editor).run_sync(_chain(tasks.marked))
+        result = Orchestrator([_Device(tracer)], editor=editor).run_sync(_chain(tasks.marked))
+    check_plan(result, nothing(range(CHAIN)))
+    assert result.cycles, "the editor was not asked"
 
 
 def model_cycle(tracer: Tracer) -> None:
@@ -159,7 +167,9 @@ def model_cycle(tracer: Tracer) -> None:
     plan.add(Task("0", call=tasks.FAILING))
     editor = ModelEditor(FunctionModel(stream_function=script))
     with tracer, tasks.ending_with(tracer.start, CHAIN - 1):
-        Orchestrator([_Device(tracer)], editor=editor).run_sync(plan)
+        result = Orchestrator([_Device(tracer)], editor=editor).run_sync(plan)
+    failed = [task.id for task in result if task.status == "failed"]
+    assert failed == list(map(str, range(CHAIN))), f"the model should have added {CHAIN - 1} tasks: {failed}"
 
 
 def _next_failure(number: int) -> list[dict[str, Any]]:
@@ -305,7 +315,7 @@ def _durable(tracer: Tracer, *, stop_before: bool) -> None:
         before, after = (stop, _ignored) if stop_before else (_ignored, stop)
         async with await _watched_fleet(before=before, after=after) as fleet:
             orchestrator = DurableOrchestrator(fleet, local=1, heartbeat=QUIET, takeover_after=3 * QUIET)
-            await orchestrator.run(_chain(tasks.MARKED))
+            check_plan(await orchestrator.run(_chain(tasks.MARKED)), nothing(range(CHAIN)))
 
     with _home(), tracer, tasks.ending_with(tracer.start, CHAIN - 1):
         asyncio.run(run())
@@ -347,6 +357,9 @@ def edit_over_http(tracer: Tracer) -> None:
                     answer = await client.post("/api/v1/plans/nightly/edits", json={"edits": edits})
                     tracer.stop()
                     answer.raise_for_status()
+            stored = (await load(fleet.store, "nightly")).plan
+            assert (len(stored), stored.version) == (1 + COMMANDS, COMMANDS), f"not all edits were applied: {stored!r}"
+            assert stored["first"].status == "running", f"the plan does not run: {stored!r}"
             await state.close()
 
     with _home(), tracer:
@@ -367,18 +380,26 @@ def _task_after_first(task: str) -> list[dict[str, Any]]:
 WAYS = {
     way.name: way
     for way in (
-        Way("next-task", "A task's end to the start of the next, in memory", next_task),
-        Way("next-task-editor", "The same with an editor (which changes nothing)", next_task_with_editor),
-        Way("model-cycle", "A failed task to the start of the task that a scripted model adds, in memory", model_cycle),
-        Way("runs-create", "`asterism runs create`: `main()` to the id on standard output", create_run),
-        Way("device", "The device's half: an idle device to the run's completion in the store", run_on_device),
-        Way("durable-end", "A durable task's end to its journal record, given to the store", durable_end),
-        Way("durable-commit", "The same, and the store's commit of it (SQLite)", durable_commit),
-        Way("http-edit", "A client's edit of a plan that the server runs, to its answer", edit_over_http),
+        Way("next-task", "A task's end to the start of the next, in memory", next_task, CHAIN - 1),
+        Way("next-task-editor", "The same with an editor (which changes nothing)", next_task_with_editor, CHAIN - 1),
+        Way(
+            "model-cycle",
+            "A failed task to the start of the task that a scripted model adds, in memory",
+            model_cycle,
+            CHAIN - 1,
+        ),
+        Way("runs-create", "`asterism runs create`: `main()` to the id on standard output", create_run, COMMANDS),
+        Way(
+            "device", "The device's half: an idle device to the run's completion in the store", run_on_device, COMMANDS
+        ),
+        Way("durable-end", "A durable task's end to its journal record, given to the store", durable_end, CHAIN - 1),
+        Way("durable-commit", "The same, and the store's commit of it (SQLite)", durable_commit, CHAIN - 1),
+        Way("http-edit", "A client's edit of a plan that the server runs, to its answer", edit_over_http, COMMANDS),
         Way(
             "series-claim",
             "`asterism series claim --remote`: `main()` to the answer on standard output",
             claim_in_series,
+            COMMANDS,
         ),
     )
 }

@@ -21,9 +21,10 @@ from asterism import Constellation, DeviceAgent, DurableOrchestrator, Fleet, Tas
 from bench import loop
 from bench.durable.work import STEP, trace
 from bench.graphs import Graph, chain, check, independent, layers
-from bench.measure import Sample, best_of, timed
+from bench.measure import Sample, best_of, timed_result
 from bench.peers import asterism_peer
 from bench.peers.surroundings import environment, scratch
+from bench.runs import work
 from bench.runs.work import NOTHING
 
 REPEATS = 3
@@ -63,17 +64,19 @@ async def _runs(number: int, in_flight: int) -> Sample:
             for _ in left:
                 run = await fleet.create(flow, {"number": 1})
                 ended = await fleet.wait(run.id)
-                assert ended.error is None, ended.error
+                assert ended.status == "completed", f"{ended.status}: {ended.error}"
 
+        executed = work.executed
         sample = await _timed(number, lambda: asyncio.gather(*(create_and_wait() for _ in range(in_flight))))
         agent.drain()
         await living
+        assert work.executed - executed == number, f"{work.executed - executed} executions of {number} runs"
         return sample
 
 
-async def _timed(tasks: int, work: Callable[[], Awaitable[object]]) -> Sample:
+async def _timed(tasks: int, action: Callable[[], Awaitable[object]]) -> Sample:
     cpu, wall = time.process_time(), time.perf_counter()
-    await work()
+    await action()
     return Sample(tasks, time.perf_counter() - wall, time.process_time() - cpu)
 
 
@@ -106,10 +109,12 @@ def _durable(graph: Graph) -> Sample:
             fleet = runner.run(Fleet.open())
             try:
                 orchestrator = DurableOrchestrator(fleet, local=SLOTS)
-                sample = timed(len(graph), lambda: runner.run(orchestrator.run(plan)))
+                sample, result = timed_result(len(graph), lambda: runner.run(orchestrator.run(plan)))
             finally:
                 runner.run(fleet.close())
         check(graph, trace)
+        assert result.state == "completed", f"the plan is {result.state}"
+        assert len(result.values) == len(graph), f"{len(result.values)} of {len(graph)} tasks completed"
         return sample
 
     return best_of(once, REPEATS)

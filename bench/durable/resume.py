@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from asterism.base import expressions
-from asterism.core.plan.status import COMPLETED
+from asterism.core.plan.status import COMPLETED, TERMINAL
 from asterism.durable import compaction, journal_store, journal_writer
 from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.fleet.fleet import Fleet
@@ -94,6 +94,8 @@ def measure(tasks: int = TASKS, rounds: int = ROUNDS) -> Resumed:
 
         weight = weigh(left)
         kept = asyncio.run(_on_copy(left, _loaded))
+        assert len(kept.plan) == len(work.graph("layered", tasks)), f"the file has {len(kept.plan)} tasks of {tasks}"
+        assert 0 < len(done(kept)) <= tasks // 2, f"{len(done(kept))} of {tasks} tasks were done before the crash"
         reads = rounded(_read)
         owned, begun = (min(column) for column in zip(*rounded(_until_it_goes_on), strict=True))
         rest = rounded(_until_the_end, 1)
@@ -154,6 +156,9 @@ async def _loaded(fleet: Fleet) -> journal_store.StoredConstellation:
 
 
 def done(kept: journal_store.StoredConstellation) -> set[int]:
+    """The tasks that the journal says have ended. Raises AssertionError if one of them failed."""
+    wrong = [node.id for node in kept.plan.nodes.values() if node.status in TERMINAL and node.status is not COMPLETED]
+    assert not wrong, f"{len(wrong)} tasks have not completed: {wrong[:5]}"
     return {int(node.id) for node in kept.plan.nodes.values() if node.status is COMPLETED}
 
 
@@ -212,8 +217,13 @@ async def _until_the_end(fleet: Fleet) -> float:
         raise AssertionError(f"{len(again)} tasks that had ended were done again: {sorted(again)[:10]}")
     if len(begun) != len(set(begun)):
         raise AssertionError("a task that was left was done twice")
-    if result.state != "completed":
-        raise AssertionError(f"it is {result.state}")
+    names = {str(number) for number in range(len(result))}
+    if left := names.difference(result.values):
+        raise AssertionError(f"it is {result.state}: {len(left)} tasks have not completed")
+    if missing := {int(name) for name in names}.difference(before, begun):
+        raise AssertionError(f"{len(missing)} tasks were never executed: {sorted(missing)[:10]}")
+    if len(done(await _loaded(fleet))) != len(result):
+        raise AssertionError("the file does not say that all tasks have completed")
     return took
 
 
@@ -236,6 +246,8 @@ async def _shortened(fleet: Fleet) -> Compaction:
     head, _ = await journal_store.read_head(fleet.store, half.NAME)
     if head.first <= before:
         raise AssertionError("the journal was not shortened")
+    if done(await _loaded(fleet)) != done(kept):
+        raise AssertionError("the shortened journal is that of another plan")
     read = await _read(fleet)
     return Compaction(whole, watch.longest, read, weigh(Path(fleet.store.url.removeprefix("sqlite:///"))))
 

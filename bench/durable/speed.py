@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.durable.peers import PEERS, installed, load
+from bench.durable.work import graph
 from bench.measure import Sample
 from bench.peers.surroundings import scratch
 
@@ -103,4 +104,7 @@ def measure(name: str, tasks: Sequence[int]) -> list[Sample]:
                     os.killpg(process.pid, signal.SIGKILL)
     if process.returncode:
         raise RuntimeError(f"{name} ended with {process.returncode}:\n{errors[-4000:]}")
-    return [Sample(*sample) for sample in json.loads(output.splitlines()[-1])]
+    samples = [Sample(*sample) for sample in json.loads(output.splitlines()[-1])]
+    sizes = [len(graph(shape, number)) for shape, number in graphs]
+    assert [sample.tasks for sample in samples] == sizes, f"{name} measured {samples}, not {sizes} tasks"
+    return samples

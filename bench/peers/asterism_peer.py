@@ -7,8 +7,9 @@ from importlib.metadata import version
 
 from asterism import Constellation, LocalDevice, Orchestrator, Task
 from bench.graphs import Graph, check
-from bench.measure import Sample, timed_async
+from bench.measure import Sample, timed_result_async
 from bench.peers import Measure
+from bench.proof import check_plan, nothing
 
 NAME = "asterism"
 LIMIT = 100_000
@@ -43,8 +44,9 @@ def run(graph: Graph) -> Sample:
     """Measure one run of a plan that has been built."""
     trace: list[int] = []
     plan = build(graph, trace)
-    sample = timed_async(len(graph), lambda: Orchestrator([LocalDevice("here")]).run(plan))
+    sample, result = timed_result_async(len(graph), lambda: Orchestrator([LocalDevice("here")]).run(plan))
     check(graph, trace)
+    check_plan(result, nothing(range(len(graph))))
     return sample
 
 

@@ -17,7 +17,7 @@ from asterism.base.startup import tune_gc
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.fleet import Fleet
 from bench import loop
-from bench.runs.server import database, server
+from bench.runs.server import ask, database, server
 from bench.runs.work import NOTHING
 from tests.store.postgres_server import Server
 
@@ -54,7 +54,7 @@ async def asterism(url: str, jobs: int) -> tuple[float, float]:
     async with await Fleet.open(url) as fleet:
         flow = await fleet.workflows.add(Workflow("nothing", call=NOTHING))
         began, cpu = time.perf_counter(), time.process_time()
-        await fleet.create_many(flow, ({"number": job} for job in range(jobs)))
+        await fleet.create_many(flow, ({"number": number} for number in range(jobs)))
         return time.perf_counter() - began, time.process_time() - cpu
 
 
@@ -78,6 +78,11 @@ async def pgqueuer(url: str, jobs: int) -> tuple[float, float]:
 
 
 QUEUES: dict[str, Create] = {"asterism": asterism, "pgqueuer": pgqueuer}
+WAITING = {
+    "asterism": "SELECT count(*) FROM asterism.runs WHERE status = 'created'",
+    "pgqueuer": "SELECT count(*) FROM pgqueuer WHERE status = 'queued'",
+}
+"""The query by which each queue's own table says how many jobs wait."""
 
 
 def compare(rounds: int = 5, jobs: int = JOBS) -> list[Creation]:
@@ -97,6 +102,8 @@ def measure(running: Server, creation: Creation) -> None:
         creation.seconds.append(seconds)
         creation.client.append(client)
         creation.server.append(_processor_time(running) - before)
+        waiting = int(ask(running, url, WAITING[creation.name]))
+        assert waiting == creation.jobs, f"{waiting} of {creation.jobs} jobs of {creation.name} are in the queue"
 
 
 def _processor_time(running: Server) -> float:

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from asterism.core.run.workflow import Workflow
 from asterism.fleet.fleet import Fleet
 from asterism.gateway.enrolment import invite
 from bench import loop
+from bench.child_process import child_process, first_line
+from bench.proof import check_runs
 from bench.runs.work import NOTHING
 
 DEVICES = 8
@@ -63,54 +66,35 @@ async def _round(folder: Path, sizes: Sizes, *, through_gateway: bool) -> float:
     url = f"sqlite:///{folder}/fleet.db"
     async with await Fleet.open(url) as fleet:
         flow = await fleet.workflows.add(Workflow("nothing", call=NOTHING))
-        codes = [await invite(fleet.store, name="*") for _ in range(DEVICES)]
+        codes = {f"device-{number}": await invite(fleet.store, name="*") for number in range(DEVICES)}
         with contextlib.ExitStack() as stack:
             place = stack.enter_context(_server(folder, url)) if through_gateway else url
             devices = [
-                stack.enter_context(_device(folder, place, number, sizes.slots, codes[number]))
-                for number in range(DEVICES)
+                stack.enter_context(
+                    process_in(folder, name, "bench.runs.gateway_device", place, name, str(sizes.slots), code)
+                )
+                for name, code in codes.items()
             ]
             for device in devices:
-                assert device.stdout is not None
-                assert await asyncio.to_thread(device.stdout.readline) == b"joined\n"
+                assert await asyncio.to_thread(first_line, device) == "joined"
             began = time.perf_counter()
-            runs = await fleet.create_many(flow, ({"number": job} for job in range(sizes.runs)))
+            runs = await fleet.create_many(flow, ({"number": number} for number in range(sizes.runs)))
             for run in reversed(runs):  # one look finds most of them ended
                 await fleet.wait(run.id)
-            return sizes.runs / (time.perf_counter() - began)
+            rate = sizes.runs / (time.perf_counter() - began)
+            await check_runs(fleet.store, sizes.runs)
+            return rate
 
 
 @contextlib.contextmanager
 def _server(folder: Path, store: str) -> Iterator[str]:
-    with _process(folder, "server", "bench.runs.gateway_server", store) as process:
-        assert process.stdout is not None
-        yield process.stdout.readline().decode().strip()
+    with process_in(folder, "server", "bench.runs.gateway_server", store) as process:
+        yield first_line(process)
 
 
-@contextlib.contextmanager
-def _device(folder: Path, place: str, number: int, slots: int, code: str) -> Iterator["subprocess.Popen[bytes]"]:
-    name = f"device-{number}"
-    with _process(folder, name, "bench.runs.gateway_device", place, name, str(slots), code) as process:
-        yield process
-
-
-@contextlib.contextmanager
-def _process(folder: Path, name: str, *words: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """A process that ends when its input does."""
-    environment = {**os.environ, "XDG_STATE_HOME": str(folder / name)}
-    process = subprocess.Popen(
-        [sys.executable, "-m", *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
-    )
-    try:
-        yield process
-    finally:
-        assert process.stdin is not None
-        process.stdin.close()
-        try:
-            process.wait(60.0)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+def process_in(folder: Path, name: str, *words: str) -> AbstractContextManager["subprocess.Popen[bytes]"]:
+    """A process with a folder of its own for what it keeps."""
+    return child_process([sys.executable, "-m", *words], env={**os.environ, "XDG_STATE_HOME": str(folder / name)})
 
 
 def page(measured: Measured) -> str:

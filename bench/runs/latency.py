@@ -11,7 +11,6 @@ always measured at the same point of its interval.
 import asyncio
 import random
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -21,7 +20,9 @@ from pathlib import Path
 
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.fleet import Fleet
+from bench.child_process import child_process, first_line
 from bench.peers.surroundings import scratch
+from bench.proof import check_runs
 from bench.runs.server import database, server
 from bench.runs.work import MOMENT
 
@@ -61,30 +62,15 @@ class Latency:
 @contextmanager
 def device(url: str, name: str = "other") -> Iterator[None]:
     """A device in a process of its own."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "bench.runs.device", url, name],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with process:
-        assert process.stdout is not None
-        assert process.stdin is not None
-        try:
-            said = process.stdout.readline().strip()
-            if said != "joined":
-                raise RuntimeError(f"the device did not join: {said}")
-            yield
-        finally:
-            process.stdin.close()
-            process.wait(30)
+    with child_process([sys.executable, "-m", "bench.runs.device", url, name], cwd=ROOT) as process:
+        assert first_line(process) == "joined"
+        yield
 
 
 async def measure(store: str, url: str, samples: int = SAMPLES) -> Latency:
     """One run at a time, each created when the one before has ended."""
     chance = random.Random(1)
-    latencies: list[tuple[float, float, float, float]] = []
+    times: list[tuple[float, float, float, float]] = []
     async with await Fleet.open(url) as fleet:
         flow = await fleet.workflows.add(Workflow("moment", call=MOMENT))
         for number in range(WARM_UP + samples):
@@ -94,12 +80,14 @@ async def measure(store: str, url: str, samples: int = SAMPLES) -> Latency:
             async with asyncio.timeout(PATIENCE):
                 ended = await fleet.wait(run.id)
             known = time.monotonic()
-            assert ended.error is None, ended.error
+            assert ended.status == "completed", f"{ended.status}: {ended.error}"
             assert ended.output >= began, "the clocks of two processes differ here"
             if number >= WARM_UP:
-                latencies.append((created - began, ended.output - began, known - began, known - ended.output))
+                times.append((created - began, ended.output - began, known - began, known - ended.output))
             await asyncio.sleep(chance.uniform(0.0, LONGEST_PAUSE))
-    return Latency(store, samples, *(Spread.of(column) for column in zip(*latencies, strict=True)))
+        await check_runs(fleet.store, WARM_UP + samples)
+    assert len(times) == samples, f"{len(times)} of {samples} samples"
+    return Latency(store, samples, *(Spread.of(column) for column in zip(*times, strict=True)))
 
 
 def sqlite(samples: int = SAMPLES) -> Latency:

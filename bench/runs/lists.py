@@ -28,7 +28,7 @@ from asterism.durable.journal_store import insert_plan
 from asterism.fleet.fleet import Fleet
 from asterism.store import row_codec
 from asterism.store.postgres import PostgresStore
-from asterism.store.protocol import Store
+from asterism.store.protocol import PlanQuery, Store
 from asterism.store.sqlite import SqliteStore
 from bench.http_api import serving
 from bench.page import table, time_text
@@ -132,6 +132,7 @@ async def sqlite_runs(folder: Path, number: int) -> AsyncIterator[Store]:
         places = ", ".join("?" * len(columns))
         rows = ((*row_codec.row_of(run), 0) for run in run_records(number))
         connection.executemany(f"INSERT INTO runs ({', '.join(columns)}) VALUES ({places})", rows)
+    assert sum((await store.counts()).values()) == number
     yield store
 
 
@@ -145,6 +146,7 @@ async def postgres_runs(url: str, number: int) -> AsyncIterator[Store]:
         await connection.execute("VACUUM ANALYZE")
     finally:
         await connection.close()
+    assert sum((await store.counts()).values()) == number
     yield store
 
 
@@ -169,6 +171,8 @@ async def insert_plans(store: Store, number: int) -> None:
             await insert_plan(store, plan, {"tags": ["rare"] if place % 1000 == 500 else []})
 
     await asyncio.gather(*(insert(first) for first in range(INSERTED_AT_ONCE)))
+    plans = len(await store.plans(PlanQuery(limit=number + 1)))
+    assert plans == number, f"the store has {plans} plans, not {number}"
 
 
 async def time_plans(where: str, system: System, number: int, rounds: int) -> list[ListTime]:

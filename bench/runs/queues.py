@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bench.peers.surroundings import scratch
 from bench.runs.peers import PEERS, Timing, load
-from bench.runs.server import database, server, version
+from bench.runs.server import ask, database, server, version
 from tests.store.postgres_server import Server
 
 ROOT = Path(__file__).parents[2]
@@ -107,7 +107,8 @@ def compare(
 
 
 def measure(running: Server, name: str, jobs: int, batch: int, workers: int = WORKERS) -> Timing:
-    """Let one queue work in a process of its own; raises with what it complained about."""
+    """Let one queue work in a process of its own; raises with what it complained about, and unless its own tables say
+    that every job was done once."""
     with database(running) as url, scratch() as home:
         request = {"peer": name, "url": url, "jobs": jobs, "batch": batch, "workers": workers}
         process = subprocess.Popen(
@@ -126,6 +127,8 @@ def measure(running: Server, name: str, jobs: int, batch: int, workers: int = WO
             finally:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
-    if process.returncode:
-        raise RuntimeError(f"{name} ended with {process.returncode}:\n{errors[-4000:]}")
+        if process.returncode:
+            raise RuntimeError(f"{name} ended with {process.returncode}:\n{errors[-4000:]}")
+        done = ask(running, url, load(name).DONE)
+    assert done == f"{jobs}|0", f"{name}: of {jobs} jobs its tables say (done, anything else): {done}"
     return Timing(*json.loads(output.splitlines()[-1]))

@@ -104,6 +104,8 @@ async def at_size(url: str, devices: int, repeats: int) -> Cost:
         giving = await best(monitor.run_pass, 1)
         assigned = await scene.count("given")
         creating = await best(scene.create, repeats) / CREATED
+    expected = (min(GONE, devices // 10) * UNDER_WAY, WAITING)
+    assert (lost, assigned) == expected, f"{lost} and {assigned} runs were taken away and given out, not {expected}"
     return Cost(devices, devices * RUNS_PER_DEVICE, beats, idle, losing, lost, giving, assigned, creating)
 
 

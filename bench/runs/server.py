@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
+from urllib.parse import urlsplit
 
 from tests.store.postgres_server import Server
 
@@ -28,6 +29,11 @@ def database(on: Server) -> Iterator[str]:
         yield on.url(name)
     finally:
         on.sql(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def ask(on: Server, url: str, query: str) -> str:
+    """What a query answers in the database of that address: columns are separated by ``|``."""
+    return on.sql(query, urlsplit(url).path.removeprefix("/")).strip()
 
 
 def version(on: Server) -> str:

@@ -28,6 +28,8 @@ from asterism.store.sqlite import SqliteStore
 from asterism.store.sqlite.write_jobs import Statement, run_statement
 from bench import loop
 from bench.peers.surroundings import scratch
+from bench.proof import check_created, check_runs
+from bench.runs import work
 from bench.runs.counting import counted
 from bench.runs.work import NOTHING
 
@@ -129,7 +131,10 @@ async def raw_records(path: Path, sizes: Sizes) -> float:
         begun.append(run_statement(under_way, None))
         ended.append(run_statement(transitions.complete(under_way, taken.grant, None, now), under_way.revision))
     with closing(_connected(path)) as connection:
-        return _rate(connection, [*begun, *ended], PER_COMMIT)
+        rate = _rate(connection, [*begun, *ended], PER_COMMIT)
+    async with Fleet(await SqliteStore.open(path)) as fleet:
+        await check_runs(fleet.store, len(ended))
+    return rate
 
 
 def _connected(path: Path) -> sqlite3.Connection:
@@ -173,7 +178,7 @@ async def with_device(store: Store, slots: int, measure: Callable[[Fleet, Workfl
 async def one_run(fleet: Fleet, flow: Workflow) -> None:
     run = await fleet.create(flow, {"number": 1})
     ended = await fleet.wait(run.id)
-    assert ended.error is None, ended.error
+    assert ended.status == "completed", f"{ended.status}: {ended.error}"
 
 
 async def one_by_one(fleet: Fleet, flow: Workflow, number: int) -> float:
@@ -209,38 +214,55 @@ async def writes_per_run(path: Path, number: int = 200) -> float:
     return await with_device(store, 1, measure)
 
 
-async def _in_file(path: Path, slots: int, measure: Callable[[Fleet, Workflow], Awaitable[float]]) -> float:
-    return await with_device(await SqliteStore.open(path), slots, measure)
+async def in_file(path: Path, slots: int, runs: int, measure: Callable[[Fleet, Workflow], Awaitable[float]]) -> float:
+    """What ``measure`` finds with a store in a file. Raises AssertionError unless so many runs, and the one before
+    them, were executed once, completed, and are in the file."""
+    executed = work.executed
+    measured = await with_device(await SqliteStore.open(path), slots, measure)
+    assert work.executed - executed == runs + 1, f"{work.executed - executed} executions of {runs + 1} runs"
+    async with Fleet(await SqliteStore.open(path)) as fleet:
+        await check_runs(fleet.store, runs + 1)
+    return measured
 
 
 async def creation(path: Path, number: int) -> tuple[float, float]:
     """Runs that are created per second, and the same by processor time."""
     async with Fleet(await SqliteStore.open(path)) as fleet:
         flow = await fleet.workflows.add(Workflow("nothing", call=NOTHING))
-        inputs = [{"number": job} for job in range(number)]
+        inputs = [{"number": place} for place in range(number)]
         began, cpu = time.perf_counter(), time.process_time()
         await fleet.create_many(flow, inputs)
-        return number / (time.perf_counter() - began), number / (time.process_time() - cpu)
+        rates = number / (time.perf_counter() - began), number / (time.process_time() - cpu)
+    async with Fleet(await SqliteStore.open(path)) as fleet:
+        await check_created(fleet.store, number)
+    return rates
 
 
-def _run(work: Coroutine[Any, Any, T]) -> T:
+def _run(measurement: Coroutine[Any, Any, T]) -> T:
     with loop.runner() as runner:
-        return runner.run(work)
+        return runner.run(measurement)
 
 
 def measure(sizes: Sizes = FULL) -> Measured:
     """Turn by turn, so that a slow moment of the machine hits all; the best of each counts."""
-    samples: list[tuple[float, ...]] = []
+    rounds: list[tuple[float, ...]] = []
     with scratch() as folder:
         for turn in range(sizes.rounds):
             commits, rows = raw(folder / f"raw-{turn}.db", sizes)
             records = _run(raw_records(folder / f"records-{turn}.db", sizes))
-            alone = _run(_in_file(folder / f"alone-{turn}.db", 1, lambda f, w: one_by_one(f, w, sizes.alone)))
+            alone = _run(
+                in_file(folder / f"alone-{turn}.db", 1, sizes.alone, lambda f, w: one_by_one(f, w, sizes.alone))
+            )
             many = _run(
-                _in_file(folder / f"many-{turn}.db", IN_FLIGHT, lambda f, w: together(f, w, sizes.in_flight, IN_FLIGHT))
+                in_file(
+                    folder / f"many-{turn}.db",
+                    IN_FLIGHT,
+                    sizes.in_flight,
+                    lambda f, w: together(f, w, sizes.in_flight, IN_FLIGHT),
+                )
             )
             created = _run(creation(folder / f"created-{turn}.db", sizes.created))
-            samples.append((commits, rows, records, alone, many, *created))
+            rounds.append((commits, rows, records, alone, many, *created))
         writes = _run(writes_per_run(folder / "writes.db"))
-    commits, rows, records, alone, many, *rates = (max(column) for column in zip(*samples, strict=True))
+    commits, rows, records, alone, many, *rates = (max(column) for column in zip(*rounds, strict=True))
     return Measured(commits, rows, records, alone, many, writes, *rates)

@@ -6,8 +6,14 @@ NOTHING = "bench.runs.work:nothing"
 MOMENT = "bench.runs.work:moment"
 
 
+executed = 0
+"""How often this process has done nothing."""
+
+
 async def nothing() -> None:
     """Jobs that do nothing show what everything else costs."""
+    global executed
+    executed += 1
 
 
 async def moment() -> float:

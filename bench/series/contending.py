@@ -10,6 +10,7 @@ import asyncio
 import json
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from asterism.series.claims import Claim, claim
-from asterism.series.compare_and_swap import Contended, RetryOptions
+from asterism.series.compare_and_swap import Contended, Outcome, RetryOptions
 from asterism.series.git_register import GitRegister
 from asterism.series.github.github_register import GitHubRegister, open_github
 from asterism.series.github.issue_claims import IssueClaims
@@ -34,6 +35,8 @@ from tests.store.postgres_server import Server
 NAME = "RFC-093"
 CONTENDERS = 100
 NO_LIMIT = 10**9
+CLAIMED, QUEUED, CONTENDED = 0, 75, 76
+"""The exit codes of a claim."""
 ISSUES = 1000
 """How many the local GitHub has, more than are ever claimed: a claim there is refused if there is no such issue."""
 
@@ -120,10 +123,8 @@ PLACES: dict[str, Place] = {
 
 
 def measure(contenders: int = CONTENDERS, alone: int = 100, names: list[str] | None = None) -> list[Measured]:
-    measured = [_in_memory(contenders, alone)]
-    for name in PLACES if names is None else names:
-        measured.append(_on(name, PLACES[name], contenders, alone))
-    return measured
+    in_memory = _in_memory(contenders, alone)
+    return [in_memory, *(_on(name, PLACES[name], contenders, alone) for name in names or PLACES)]
 
 
 def _in_memory(contenders: int, alone: int) -> Measured:
@@ -131,12 +132,17 @@ def _in_memory(contenders: int, alone: int) -> Measured:
         register, began = StoreRegister(MemoryStore()), time.perf_counter()
         retry = RetryOptions(tries=tries, deadline=None)
         asked = (claim(register, NAME, Claim(number + 1), retry=retry) for number in range(contenders))
-        outcomes = await asyncio.gather(*asked, return_exceptions=True)
-        told = sum(isinstance(outcome, Contended) for outcome in outcomes)
-        return time.perf_counter() - began, sum(getattr(outcome, "tries", 0) for outcome in outcomes), told
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        seconds = time.perf_counter() - began
+        wrong = [answer for answer in answers if not isinstance(answer, Outcome | Contended)]
+        assert not wrong, f"{len(wrong)} claims failed: {wrong[0]!r}"
+        outcomes = [answer for answer in answers if isinstance(answer, Outcome)]
+        await check_register(register, len(outcomes))
+        return seconds, sum(outcome.tries for outcome in outcomes), contenders - len(outcomes)
 
     rate = asyncio.run(_one_after_the_other(StoreRegister(MemoryStore()), alone))
-    last, tries, _ = asyncio.run(all_of_them(0))
+    last, tries, refused = asyncio.run(all_of_them(0))
+    assert refused == 0, f"{refused} of {contenders} gave up"
     told_last, _, told = asyncio.run(all_of_them(5))
     return Measured("memory", rate, contenders, last, tries, told, told_last)
 
@@ -146,6 +152,13 @@ def _on(name: str, place: Place, contenders: int, alone: int) -> Measured:
         register = await where.opened()
         try:
             return await _one_after_the_other(register, alone)
+        finally:
+            await register.close()
+
+    async def check(where: Where, claims: int) -> None:
+        register = await where.opened()
+        try:
+            await check_register(register, claims)
         finally:
             await register.close()
 
@@ -161,9 +174,9 @@ def _on(name: str, place: Place, contenders: int, alone: int) -> Measured:
                 words = ["series", "claim", NAME, where.option, where.address, "--tries", str(tries), "--json"]
                 commands = [[*words, "--issue", str(issue + 1)] for issue in range(contenders)]
                 ended[tries] = all_at_once(commands, inside, **where.environment)
-    _one_winner(ended[0], contenders)
-    told = sum(process.code == 76 for process in ended[5])
-    last, told_last = (max(process.after for process in ended[tries]) for tries in (0, 5))
+                asyncio.run(check(where, check_answers(ended[tries], give_up=tries != 0)))
+    told = sum(answer.code == CONTENDED for answer in ended[5])
+    last, told_last = (max(answer.after for answer in ended[tries]) for tries in (0, 5))
     return Measured(name, rate, contenders, last, _tries(ended[0]), told, told_last)
 
 
@@ -173,16 +186,31 @@ async def _one_after_the_other(register: SeriesRegister, number: int) -> float:
         # as the command does: on GitHub a claim looks at the issues, too
         make = IssueClaims(register.client).claim if isinstance(register, GitHubRegister) else claim
         await make(register, NAME, Claim(issue + 1))
-    return number / (time.perf_counter() - began)
+    seconds = time.perf_counter() - began
+    await check_register(register, number)
+    return number / seconds
 
 
-def _one_winner(ended: list[Ended], contenders: int) -> None:
-    """What was measured has to be right, or it is no figure."""
-    codes = sorted(process.code for process in ended)
-    if codes != [0] + [75] * (contenders - 1):
-        wrong = next((process for process in ended if process.code not in (0, 75)), None)
-        raise AssertionError(f"not one winner and all others queued: {codes}, {wrong}")
+def check_answers(ended: list[Ended], *, give_up: bool) -> int:
+    """How many are claimed or queued. Raises AssertionError unless exactly one is claimed, and all others are queued,
+    or, if they may ``give_up``, contended."""
+    codes = Counter(answer.code for answer in ended)
+    wrong = codes.keys() - {CLAIMED, QUEUED, *([CONTENDED] if give_up else [])}
+    if codes[CLAIMED] != 1 or wrong:
+        shown = next((answer for answer in ended if answer.code in wrong), None)
+        raise AssertionError(f"not one winner and all others queued: {dict(codes)}, {shown}")
+    return codes[CLAIMED] + codes[QUEUED]
+
+
+async def check_register(register: SeriesRegister, claims: int) -> None:
+    """Raise AssertionError unless the register has so many different items: one is active, the others wait."""
+    text = (await register.read(NAME)).text
+    assert text is not None, "the register has no series"
+    series = json.loads(text)
+    items = [series["active_issue"], *series["queue"]]
+    assert None not in items, f"no item is active: {items}"
+    assert len(items) == len(set(items)) == claims, f"{claims} claims, and the register has {items}"
 
 
 def _tries(ended: list[Ended]) -> int:
-    return sum(int(json.loads(process.out)["tries"]) for process in ended)
+    return sum(int(json.loads(answer.out)["tries"]) for answer in ended)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from bench.call_paths import __main__ as command
+from bench.call_paths import tasks
 from bench.call_paths.tracer import Tracer
 from bench.call_paths.ways import PACKAGE, WAYS, Traced, trace
 
@@ -141,6 +143,21 @@ def test_a_way_in_memory_is_the_same_every_time() -> None:
         found = trace(WAYS[name])
         assert trace(WAYS[name]).functions == found.functions
         assert len(found.functions) >= 15
+
+
+@pytest.mark.long
+def test_a_way_that_was_not_gone_to_its_end_has_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    way = WAYS["next-task"]
+    with pytest.raises(AssertionError, match="next-task was gone 11 times, not 12"):
+        trace(replace(way, times=12))
+
+    async def failing() -> None:
+        await tasks.nothing()
+        raise ValueError("it fails")
+
+    monkeypatch.setattr(tasks, "marked", failing)
+    with pytest.raises(AssertionError, match="0 is failed ValueError: it fails"):
+        trace(way)
 
 
 @pytest.mark.long

@@ -3,6 +3,7 @@ a half-done plan is continued, and the page shows the figures."""
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from bench import __main__ as command
 from bench.durable import page, resume, speed, work
-from bench.durable.peers import PEERS, installed, load, raw_steps, recorded
+from bench.durable.peers import PEERS, asterism_steps, installed, load, raw_steps, recorded
 from bench.graphs import chain, independent, layers
 from bench.measure import Sample
 
@@ -37,6 +38,37 @@ def test_an_engine_that_kept_nothing_is_found_out() -> None:
     recorded(3, 3, "rows")
     with pytest.raises(AssertionError, match="2 rows for 3 tasks"):
         recorded(2, 3, "rows")
+
+
+async def failing_step(number: int) -> None:
+    await work.step(number)
+    raise ValueError("it fails")
+
+
+def test_tasks_that_are_done_but_not_in_the_file_give_no_figure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asterism_steps, "tune_gc", lambda: None)  # this process belongs to the tests
+    with asterism_steps.session(tmp_path) as measure:
+        assert measure(chain(3)).tasks == 3
+        monkeypatch.setattr(asterism_steps, "STEP", f"{__name__}:failing_step")
+        with pytest.raises(AssertionError, match=r"0 is failed .*it fails"):
+            measure(independent(3))
+    with pytest.raises(AssertionError, match="the plan has 3 tasks, not 4"):
+        asyncio.run(asterism_steps.check_file(tmp_path / "0.db", chain(4)))
+
+
+@pytest.mark.long
+def test_a_plan_that_is_not_continued_to_its_end_gives_no_figure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def failing(number: int) -> None:
+        raise ValueError("it fails")
+
+    resume.leave_half(tmp_path / "left.db", 60)
+    monkeypatch.setattr(resume.half, "until", failing)
+    with pytest.raises(AssertionError, match="tasks have not completed"):
+        asyncio.run(resume._on_copy(tmp_path / "left.db", resume._until_the_end))
 
 
 def test_engines_that_are_not_there_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -20,6 +21,18 @@ async def test_every_way_applies_its_edits(monkeypatch: pytest.MonkeyPatch) -> N
         found = await way(SMALL)
         assert [one.callers for one in found] == [1, 2]
         assert all(one.per_second > 0 for one in found)
+
+
+async def test_edits_that_are_not_in_the_plan_or_of_a_plan_at_rest_give_no_figure() -> None:
+    async with mcp_edits._served() as (fleet, _):
+        before = await mcp_edits.read_plan(fleet, "bench")
+        mcp_edits.check_edits(before, before, 0)
+        with pytest.raises(AssertionError, match="1 edits, and 0 new versions"):
+            mcp_edits.check_edits(before, before, 1)
+        with pytest.raises(AssertionError, match="no process runs the plan"):
+            mcp_edits.check_edits(before, replace(before, owner=None), 0)
+        with pytest.raises(AssertionError, match="did not run all the time"):
+            mcp_edits.check_edits(replace(before, owner=None), before, 0)
 
 
 @pytest.mark.long

@@ -58,6 +58,27 @@ def test_without_its_edits_the_release_is_not_published() -> None:
     assert result["publish"].status != "completed"
 
 
+def test_answers_that_are_not_used_give_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    for missing in ("task 'test-numbers' failed", "task 'find-typesetter' completed"):
+        answers = {line: found for line, found in models.ANSWERS.items() if line != missing}
+        if "typesetter" in missing:
+            del answers["task 'docs-pdf' failed"]
+        monkeypatch.setattr(models, "ANSWERS", answers)
+        with pytest.raises(AssertionError, match=r"have not completed|bundle-docs depends on"):
+            models.calls_by_filter()
+        monkeypatch.undo()
+
+
+def test_a_task_that_failed_or_was_left_out_gives_no_makespan(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models, "_work", models._failing_work)
+    with pytest.raises(AssertionError, match="test-numbers is failed"):
+        models.edited(models.RELEASE, "scoped", "failure")
+    models.check_worked(models.TIMELINE, ["a", "c", "b"])
+    for worked in (["a", "b"], ["a", "b", "c", "c"]):
+        with pytest.raises(AssertionError, match="executions of 3 tasks"):
+            models.check_worked(models.TIMELINE, worked)
+
+
 def test_a_slow_model_holds_only_what_it_reviews() -> None:
     """The example of the timeline: c follows a while b still runs. Engines that wait for the wave begin it later."""
     found = models.makespans(models.TIMELINE)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from asterism.store.memory import MemoryStore
 from bench import __main__ as command
-from bench.runs import creation, latency, page, queues, scale, sqlite
+from bench.runs import creation, gateway, idle_devices, latency, page, queues, scale, sqlite
 from bench.runs.counting import counted
 from bench.runs.peers import Timing
 
@@ -19,6 +20,60 @@ def test_a_run_in_one_process_costs_two_writes() -> None:
     found = sqlite.measure(TINY)
     assert 2.0 <= found.writes <= 2.02  # of 200 runs; a background write may fall into the measurement
     assert min(found.raw_commits, found.raw_rows, found.raw_records, found.alone, found.in_flight, found.created) > 0
+
+
+async def test_runs_that_are_executed_once_too_often_or_fail_give_no_figure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "tune_gc", lambda: None)  # this process belongs to the tests
+
+    async def two_runs(fleet: sqlite.Fleet, flow: sqlite.Workflow) -> float:
+        return await sqlite.one_by_one(fleet, flow, 2)
+
+    assert await sqlite.in_file(tmp_path / "right.db", 1, 2, two_runs) > 0
+    with pytest.raises(AssertionError, match="3 executions of 4 runs"):
+        await sqlite.in_file(tmp_path / "few.db", 1, 3, two_runs)
+    monkeypatch.setattr(sqlite, "NOTHING", "bench.runs.work:no_such_function")
+    with pytest.raises(AssertionError, match=r"failed: .*no_such_function"):
+        await sqlite.in_file(tmp_path / "failed.db", 1, 2, two_runs)
+
+
+async def test_runs_that_were_not_all_created_give_no_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert min(await sqlite.creation(tmp_path / "all.db", 5)) > 0
+    create_many = sqlite.Fleet.create_many
+
+    async def one_too_few(fleet: sqlite.Fleet, flow: Any, inputs: list[Any]) -> Any:
+        return await create_many(fleet, flow, inputs[1:])
+
+    monkeypatch.setattr(sqlite.Fleet, "create_many", one_too_few)
+    with pytest.raises(AssertionError, match="5 runs should wait"):
+        await sqlite.creation(tmp_path / "few.db", 5)
+
+
+def test_devices_that_were_lost_or_silent_give_no_figure() -> None:
+    minute = idle_devices.Sizes(devices=3, seconds=60)
+    idle_devices.check(3, 3, minute)
+    idle_devices.check(3, 0, idle_devices.Sizes(devices=3, seconds=1))
+    with pytest.raises(AssertionError, match="1 of 3 devices were lost"):
+        idle_devices.check(2, 2, minute)
+    with pytest.raises(AssertionError, match="2 of 3 devices sent a heartbeat"):
+        idle_devices.check(3, 2, minute)
+
+
+@pytest.mark.long
+def test_devices_on_a_store_and_through_a_gateway_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway, "DEVICES", 2)
+    measured = gateway.measure(gateway.Sizes(runs=20, slots=5, rounds=1))
+    assert "| through the gateway | " in gateway.page(measured)
+    monkeypatch.setattr(gateway, "NOTHING", "bench.runs.work:no_such_function")
+    with pytest.raises(AssertionError, match=r"20 runs should have completed: .*'failed': 20"):
+        gateway.measure(gateway.Sizes(runs=20, slots=5, rounds=1))
+
+
+@pytest.mark.long
+def test_devices_without_work_are_measured() -> None:
+    measured = idle_devices.measure(idle_devices.Sizes(devices=4, seconds=1))
+    assert "4 devices without work" in idle_devices.page(measured)
 
 
 def test_the_raw_limits_notice_a_row_that_is_not_as_expected(tmp_path: Path) -> None:
@@ -73,7 +128,10 @@ def test_the_beginning_of_work_in_another_process_is_timed() -> None:
 
 
 def test_a_device_that_cannot_join_is_told_of(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="did not join"), latency.device(f"sqlite:///{tmp_path}/none/fleet.db"):
+    with (
+        pytest.raises(RuntimeError, match="ended with 1 and had printed nothing"),
+        latency.device(f"sqlite:///{tmp_path}/none/fleet.db"),
+    ):
         pass
 
 

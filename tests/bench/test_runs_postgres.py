@@ -44,6 +44,15 @@ def test_creation_is_measured_in_this_process_and_on_the_server(name: str, runni
     assert found.name in page.creations([found])
 
 
+def test_jobs_that_the_tables_do_not_have_give_no_figure(running: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load("asterism"), "DONE", "SELECT 24, 1")
+    with pytest.raises(AssertionError, match=r"of 25 jobs its tables say .*: 24\|1"):
+        queues.measure(running, "asterism", jobs=25, batch=3, workers=2)
+    monkeypatch.setitem(creation.WAITING, "asterism", "SELECT 9")
+    with pytest.raises(AssertionError, match="9 of 10 jobs of asterism are in the queue"):
+        creation.measure(running, creation.Creation("asterism", 10))
+
+
 def test_what_a_queue_complains_about_is_told(running: Server) -> None:
     with pytest.raises(RuntimeError, match=r"No module named 'bench\.runs\.peers\.unheard_of_queue'"):
         queues.measure(running, "unheard_of", jobs=1, batch=1)

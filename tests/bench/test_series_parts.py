@@ -28,10 +28,23 @@ def test_every_register_is_measured(name: str) -> None:
 
 def test_without_one_winner_there_is_no_figure() -> None:
     right = [Ended(75, "", "", 1.0), Ended(0, "", "", 1.0), Ended(75, "", "", 1.0)]
-    contending._one_winner(right, 3)
+    assert contending.check_answers(right, give_up=False) == 3
     for code in (0, 76, 1):
         with pytest.raises(AssertionError, match="not one winner"):
-            contending._one_winner([*right[:2], Ended(code, "", "", 1.0)], 3)
+            contending.check_answers([*right[:2], Ended(code, "", "", 1.0)], give_up=False)
+    assert contending.check_answers([*right[:2], Ended(76, "", "", 1.0)], give_up=True) == 2
+    with pytest.raises(AssertionError, match="not one winner"):
+        contending.check_answers(right[:1], give_up=True)
+
+
+async def test_claims_that_the_register_does_not_have_give_no_figure() -> None:
+    register = contending.StoreRegister(contending.MemoryStore())
+    with pytest.raises(AssertionError, match="the register has no series"):
+        await contending.check_register(register, 1)
+    await contending.claim(register, contending.NAME, contending.Claim(1))
+    await contending.check_register(register, 1)
+    with pytest.raises(AssertionError, match=r"2 claims, and the register has \[1\]"):
+        await contending.check_register(register, 2)
 
 
 def test_the_page_says_what_was_found() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,14 @@ def test_the_bars_are_told() -> None:
 def test_a_command_that_fails_is_no_measurement(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="exits with 3"):
         cli_start.processor_time([sys.executable, "-c", "raise SystemExit(3)"], tmp_path, {})
+
+
+def test_a_command_without_its_effect_is_no_measurement() -> None:
+    effects = cli_start.Effects(cli_start.RUNS + 2, {"series-0", "remote-0"}, ["completed"])
+    effects.check(1)
+    for wrong in ({"runs": cli_start.RUNS + 1}, {"claimed": {"series-0"}}, {"plans": ["failed"]}):
+        with pytest.raises(AssertionError, match=r"runs, not|not claimed|not one completed plan"):
+            replace(effects, **wrong).check(1)
 
 
 @pytest.mark.long

@@ -1,22 +1,23 @@
 """Asterism itself: a constellation in a SQLite file, all of its tasks done by this process; measured is
 ``DurableOrchestrator.run``, which keeps the plan, joins the fleet, does every task as a run, and leaves."""
 
+import asyncio
 import itertools
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from sqlite3 import connect
 
 from asterism import Constellation, Task
 from asterism.base.startup import tune_gc
 from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.fleet.fleet import Fleet
 from bench import loop
-from bench.durable.peers import Measure, recorded
+from bench.durable.peers import Measure
 from bench.durable.work import STEP, trace
 from bench.graphs import Graph, check
-from bench.measure import Sample, timed
+from bench.measure import Sample, timed_result
+from bench.proof import check_plan, check_stored_plan, nothing
 
 NAME = "asterism"
 SLOTS = 1000
@@ -45,10 +46,17 @@ def _run(path: Path, graph: Graph) -> Sample:
         fleet = runner.run(Fleet.open(f"sqlite:///{path}"))
         try:
             orchestrator = DurableOrchestrator(fleet, local=SLOTS)
-            sample = timed(len(graph), lambda: runner.run(orchestrator.run(plan)))
+            sample, result = timed_result(len(graph), lambda: runner.run(orchestrator.run(plan)))
         finally:
             runner.run(fleet.close())
+    check_plan(result, nothing(range(len(graph))))
     return sample
+
+
+async def check_file(path: Path, graph: Graph) -> None:
+    """Raise AssertionError unless the file, opened anew, says that each task was done once, and completed."""
+    async with await Fleet.open(f"sqlite:///{path}") as fleet:
+        await check_stored_plan(fleet.store, "bench", nothing(range(len(graph))))
 
 
 @contextmanager
@@ -60,9 +68,7 @@ def session(folder: Path) -> Iterator[Measure]:
         trace.clear()
         sample = _run(path, graph)
         check(graph, trace)
-        with closing(connect(path)) as connection:
-            completed = connection.execute("SELECT count(*) FROM runs WHERE status = 'completed'").fetchone()[0]
-        recorded(completed, len(graph), "completed runs")
+        asyncio.run(check_file(path, graph))
         return sample
 
     yield measure

@@ -27,6 +27,9 @@ class Peer(Protocol):
     UVLOOP: bool
     """Whether it is quicker with the event loop of that name."""
 
+    DONE: str
+    """A query of its own tables: how many jobs are done, and how many are in any other state."""
+
     def VERSION(self) -> str: ...
     async def work(self, url: str, jobs: int, batch: int, workers: int) -> Timing: ...
 

@@ -2,12 +2,12 @@
 
 from importlib.metadata import version
 
-from bench.runs.peers import Timing
-from bench.runs.peers.asterism_queue import let_work
+from bench.runs.peers import Timing, asterism_queue
 
 NAME = "asterism, a store each"
 SETTINGS = "the same, each device with a store of its own, as if it were a process of its own; on uvloop"
 UVLOOP = True
+DONE = asterism_queue.DONE
 
 
 def VERSION() -> str:
@@ -15,4 +15,4 @@ def VERSION() -> str:
 
 
 async def work(url: str, jobs: int, batch: int, workers: int) -> Timing:
-    return await let_work(url, jobs, batch, workers, stores=workers)
+    return await asterism_queue.let_work(url, jobs, batch, workers, stores=workers)

@@ -13,13 +13,14 @@ from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
 from asterism.store.postgres import PostgresStore
 from bench.runs.counting import counted
-from bench.runs.peers import Timing
+from bench.runs.peers import Timing, asterism_queue
 from bench.runs.peers.asterism_queue import Ended, until
 from bench.runs.work import NOTHING
 
 NAME = "asterism, pushed"
 SETTINGS = "created and assigned by one more fleet while the devices claim and work; on uvloop"
 UVLOOP = True
+DONE = asterism_queue.DONE
 AT_ONCE = 1000
 """So many runs are being created at any time."""
 
@@ -51,6 +52,7 @@ async def work(url: str, jobs: int, batch: int, workers: int) -> Timing:
         for agent in agents:
             agent.drain()
         await asyncio.gather(*living)
+    asterism_queue.executed_once(jobs)
     return Timing(created - began, worked - began, cpu)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from importlib.metadata import version
 
+import bench.runs.work
 from asterism.base.startup import tune_gc
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.agent import DeviceAgent
@@ -22,6 +23,9 @@ SETTINGS = (
     "at a time"
 )
 UVLOOP = True
+DONE = """
+SELECT count(*) FILTER (WHERE status = 'completed'), count(*) FILTER (WHERE status <> 'completed') FROM asterism.runs
+"""
 
 
 def VERSION() -> str:
@@ -56,7 +60,14 @@ async def let_work(url: str, jobs: int, batch: int, workers: int, *, stores: int
         for agent in agents:
             agent.drain()
         await asyncio.gather(*living)
+    executed_once(jobs)
     return Timing(created - began, worked - created, cpu)
+
+
+def executed_once(jobs: int) -> None:
+    """Raise AssertionError unless this process has done as many jobs as there are: together with the table, which has
+    an end of each, each was done once."""
+    assert bench.runs.work.executed == jobs, f"{jobs} jobs, and {bench.runs.work.executed} executions"
 
 
 class Ended:

@@ -15,6 +15,11 @@ SETTINGS = (
     "enqueued a thousand at a time"
 )
 UVLOOP = True
+DONE = """
+SELECT count(*) FILTER (WHERE status = 'successful'),
+       count(*) FILTER (WHERE status NOT IN ('queued', 'picked', 'successful')) + (SELECT count(*) FROM pgqueuer)
+FROM pgqueuer_log
+"""
 AT_ONCE = 1000
 
 

@@ -13,6 +13,10 @@ SETTINGS = (
     "not try a connection before it is used, on uvloop; deferred a thousand at a time"
 )
 UVLOOP = True
+DONE = """
+SELECT count(*) FILTER (WHERE status = 'succeeded'), count(*) FILTER (WHERE status <> 'succeeded')
+FROM procrastinate_jobs
+"""
 AT_ONCE = 1000
 
 
