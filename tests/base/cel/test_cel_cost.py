@@ -207,7 +207,7 @@ def _calls(table: dict[str, tuple[object, frozenset[int]]], more: int = 0) -> It
 OPERATORS, SIMILAR = ("+", "%", "==", "<", "in", "&&"), ("-", "*", "/", "!=", "<=", ">", ">=", "||")
 
 
-@pytest.mark.parametrize("operator", [*OPERATORS, *(pytest.param(one, marks=pytest.mark.long) for one in SIMILAR)])
+@pytest.mark.parametrize("operator", [*OPERATORS, *(pytest.param(sign, marks=pytest.mark.long) for sign in SIMILAR)])
 def test_every_operator_is_bounded(operator: str, metered: Child) -> None:
     for left, right in itertools.product(VALUES, repeat=2):
         call = f"({left} {operator} {right})"
