@@ -101,7 +101,8 @@ class CommitHistory:
         """Raises StoreCorrupt if the server lacks an acknowledged commit, and errors of the driver."""
         self.refuse_lost()
         doubts = self._doubts
-        positions, transactions = [one[0] for one in self._seen], [one[1] for one in self._seen]
+        positions = [position for position, _ in self._seen]
+        transactions = [transaction for _, transaction in self._seen]
         cluster, timeline, missing = await connection.fetchrow(
             VERIFY, self.in_doubt, self._timeline, positions, transactions
         )
