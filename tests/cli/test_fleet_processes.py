@@ -137,6 +137,7 @@ def test_what_a_function_returns_that_is_not_json_fails_its_run(scene: Scene) ->
         assert told["output"] == {"sum": 5}
 
 
+@pytest.mark.long
 def test_an_input_of_ten_megabytes_reaches_its_command(scene: Scene) -> None:
     (scene.folder / "large.json").write_text(json.dumps({"text": "x" * 10_000_000}))
     scene.ok("workflow", "add", "count", "--shell", 'wc -c < "$ASTERISM_INPUT"')
@@ -163,7 +164,7 @@ def test_as_json_a_device_tells_its_life_in_objects(scene: Scene) -> None:
 # -- leaving -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_a_signal_lets_what_runs_finish(scene: Scene, number: signal.Signals) -> None:
     gate = scene.folder / "gate"
     os.mkfifo(gate)
@@ -207,6 +208,7 @@ def test_a_second_signal_hands_back_at_once(scene: Scene) -> None:
     assert told["losses"] == told["failures"] == 0
 
 
+@pytest.mark.long
 def test_what_takes_too_long_to_finish_is_handed_back(scene: Scene) -> None:
     place = sleeper(scene)
     with scene.process("device", "join", "laptop", "--drain-for", "0.1") as laptop:
@@ -255,6 +257,7 @@ def test_a_device_is_drained_by_command(scene: Scene) -> None:
     assert scene.json("device", "list")[0]["state"] == "left"
 
 
+@pytest.mark.long
 def test_a_drained_device_hands_back_what_takes_too_long(scene: Scene) -> None:
     place = sleeper(scene, "nap", *QUICK)
     with scene.process("device", "join", "laptop", "--drain-for", "0.1", *QUICK) as laptop:
@@ -326,6 +329,7 @@ def test_progress_and_output_are_seen_while_it_runs(scene: Scene) -> None:
 # -- sudden death ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_the_run_of_a_device_that_is_killed_is_taken_over_by_another(scene: Scene) -> None:
     place = sleeper(scene, "nap", *MORTAL, "--prefers", "name == 'one'", "--backoff", "0")
     with scene.process("device", "join", "two", *WATCHFUL) as two:
@@ -347,6 +351,7 @@ def test_the_run_of_a_device_that_is_killed_is_taken_over_by_another(scene: Scen
         assert gone(again)
 
 
+@pytest.mark.long
 def test_a_monitor_watches_over_devices_that_do_not(scene: Scene) -> None:
     place = sleeper(scene, "nap", *MORTAL, "--losses", "0")
     with (
@@ -368,6 +373,7 @@ def test_a_monitor_watches_over_devices_that_do_not(scene: Scene) -> None:
         assert ended(monitor)[0] == 0
 
 
+@pytest.mark.long
 def test_a_monitor_goes_by_the_policy_of_its_machine_when_it_tells_people(scene: Scene) -> None:
     """It does no work, but it runs the command that the store names."""
     policy = scene.folder / "config" / "asterism" / "policy.yaml"

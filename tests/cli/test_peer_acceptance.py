@@ -88,7 +88,7 @@ def is_finished(laptop: Scene, kitchen: Scene, line: str) -> None:
 
 
 @pytest.mark.parametrize("call", [1, 2], ids=["the secret is written down", "it is exchanged"])
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.long), "after"])
 def test_a_killed_guest_continues_its_acceptance(house: House, call: int, when: str) -> None:
     laptop, kitchen = house.laptop, house.kitchen
     with serving(kitchen) as url:
@@ -100,7 +100,7 @@ def test_a_killed_guest_continues_its_acceptance(house: House, call: int, when: 
         laptop.ok("peer", "sync", "kitchen")
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.long), "after"])
 def test_a_killed_host_answers_the_repeated_request(house: House, when: str) -> None:
     laptop, kitchen = house.laptop, house.kitchen.made()
     place = lasting_place()

@@ -180,6 +180,7 @@ async def _many(fleet: Fleet, name: str) -> None:
 # -- continuously ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_run_of_one_store_is_executed_by_a_device_of_the_other(house: House) -> None:
     laptop, kitchen = house.laptop, house.kitchen
     laptop.ok("workflow", "add", "cook", "--shell", 'echo "soup by $ASTERISM_DEVICE"', "--needs", "stove", *QUICK)
@@ -201,6 +202,7 @@ def test_a_run_of_one_store_is_executed_by_a_device_of_the_other(house: House) -
                 assert "Traceback" not in errors
 
 
+@pytest.mark.long
 def test_a_peer_that_returns_is_synced_again(house: House) -> None:
     laptop, kitchen = house.laptop, house.kitchen
     laptop.ok("workflow", "add", "cook", "--shell", "echo soup", "--needs", "stove")
@@ -217,6 +219,7 @@ def test_a_peer_that_returns_is_synced_again(house: House) -> None:
 # -- apart -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_after_a_partition_a_run_has_one_owner_and_the_loser_stops(house: House) -> None:
     laptop, kitchen = house.laptop, house.kitchen
     here = sleeper(laptop, *QUICK, "--backoff", "0")

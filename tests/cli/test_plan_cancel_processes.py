@@ -44,6 +44,7 @@ def test_the_running_process_cancels_on_request_of_another(scene: Scene) -> None
     assert "nightly is cancelled, version 0: 3 of 3 tasks done" in scene.ok("plan", "show", "nightly")
 
 
+@pytest.mark.long
 def test_tasks_on_other_devices_are_stopped_though_no_process_runs_the_plan(scene: Scene) -> None:
     trace = Trace(scene)
     with scene.process("device", "join", "kitchen-pc") as device:
@@ -163,6 +164,7 @@ def test_a_teardown_is_not_lost_if_its_process_is_killed_while_plan_cancel_waits
     assert not (scene.folder / "created").exists()
 
 
+@pytest.mark.long
 def test_after_kill_9_a_cancelled_plan_is_torn_down_by_who_resumes_it(scene: Scene) -> None:
     path = scene.folder / "database.yaml"
     path.write_text(DATABASE)

@@ -35,7 +35,7 @@ def resumed(scene: Scene, *words: str) -> dict[str, Any]:
     return told
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_a_signal_stops_a_plan_and_resume_continues_it(scene: Scene, number: signal.Signals) -> None:
     trace = Trace(scene)
     with scene.process(*trace.words) as process:
@@ -139,6 +139,7 @@ def test_a_constellation_that_runs_here_is_refused_to_others_and_paused_from_els
     assert trace.lines() == ["one", "two", "three"]
 
 
+@pytest.mark.long
 def test_tasks_on_other_devices_continue_while_no_process_runs_the_plan(scene: Scene) -> None:
     trace = Trace(scene)
     with scene.process("device", "join", "kitchen-pc") as device:
@@ -198,6 +199,7 @@ def test_an_editor_and_a_report_and_a_named_capability_work_as_without_a_store(s
     assert "repair" in (scene.folder / "report.html").read_text("utf-8")
 
 
+@pytest.mark.long
 def test_the_live_view_shows_a_constellation_from_taking_it_up_to_leaving_it(scene: Scene) -> None:
     """In a terminal, where it is drawn before the first step and after the last."""
     trace = Trace(scene)

@@ -233,7 +233,7 @@ def read_until(process: ForkedCommand, words: str) -> list[str]:
     raise AssertionError(lines)
 
 
-@pytest.mark.parametrize("as_json", [False, True])
+@pytest.mark.parametrize("as_json", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_ctrl_c_detaches_and_says_how_to_follow_again(as_json: bool, tmp_path: Path) -> None:
     with working_scene("server", tmp_path / "server", "") as scene:
         words = ["run", waiting_plan(scene), "--id", "w", "--plain", *(["--json"] if as_json else [])]

@@ -103,6 +103,7 @@ def inputs_of(server: Any, **more: str) -> dict[str, str]:
     return {"token": scenes.environ(server)["GITHUB_TOKEN"], "assign": "robot", **more}
 
 
+@pytest.mark.long
 def test_the_issue_whose_turn_it_is_is_claimed(server, tmp_path):
     code, outputs, said = run_action(server, tmp_path, **inputs_of(server, issue="1"))
     assert (code, outputs) == (0, {"status": "claimed", "active": "1", "position": "0", "series": "RFC-093"}), said

@@ -206,6 +206,7 @@ def test_all_series_stand_in_a_table(scene: Remote) -> None:
     assert [row["series"] for row in scene.told("status")["series"]] == ["RFC-093", "RFC-094"]
 
 
+@pytest.mark.long
 def test_where_there_is_no_series_that_is_said(remote: Remote) -> None:
     assert remote.do("status").stderr.startswith("There is no series in file://")
     assert remote.do("history", NAME).stderr == "Series RFC-093 has no changes yet.\n"

@@ -86,6 +86,7 @@ async def create(scene: SystemScene, workflow: str, label: str | None = None) ->
 # -- tabs --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 async def test_an_empty_store_says_what_to_type(scene: SystemScene) -> None:
     async with top(scene) as pilot:
         for key, words in {
@@ -142,6 +143,7 @@ async def test_a_new_run_appears_without_a_key(scene: SystemScene) -> None:
 # -- details, why, logs ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 async def test_why_names_what_holds_a_run(scene: SystemScene) -> None:
     await create(scene, "render")
     async with top(scene, "runs") as pilot:
@@ -164,6 +166,7 @@ async def test_the_tasks_of_a_plan_and_why_one_waits(with_plan: SystemScene) -> 
         assert pilot.app.screen.query_one(RowTable).subject == Subject("plans", "nightly")
 
 
+@pytest.mark.long
 async def test_keys_among_the_tasks_of_a_plan_go_back_and_to_the_tabs(with_plan: SystemScene) -> None:
     async with top(with_plan) as pilot:
         await until(pilot, lambda: rows(pilot))
