@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import acp  # noqa: F401  before the first test: it takes a second
 import pytest
 
 from asterism.agents import acp_executor
