@@ -189,7 +189,7 @@ _MASKS = (
     (r"(?m)(^|\brevoke |\bRevoked |\"id\": \")[a-z2-7]{10}\b", r"\1ID"),
     (r"\bcode=[\w-]+", "code=CODE"),
     (r"\bastc_[\w-]{32}", "CODE"),
-    (r"\b\d+(\.\d+)? (ms|s|min)\b", "AGE"),
+    (r"\b(\d+ h )?\d+(\.\d+)? (ms|s|min)\b", "AGE"),
     (r"-{2,}|─+", "--"),
     (r" +", " "),
 )
