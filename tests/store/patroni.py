@@ -55,7 +55,7 @@ postgresql:
 
 
 class PatroniCluster:
-    """``fail_over`` and ``come_back`` are those of a Cluster; who is promoted, and when, is left to Patroni."""
+    """``fail_over`` and ``come_back`` are those of a Cluster, but Patroni promotes the standby."""
 
     def __init__(self) -> None:
         user = ordinary_user()
