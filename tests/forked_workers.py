@@ -8,7 +8,7 @@ same module. Tests are handed out in the order in which they were collected, in 
 towards the end, so that all workers end at about the same time. If a worker dies, the test that it ran has failed, and
 another worker takes over.
 
-What is shared by all workers is started by the hook ``pytest_configure_node`` of pytest-xdist, while tests are
+The hook ``pytest_configure_node`` of pytest-xdist starts the servers of all workers, while tests are
 collected; ``workerinput`` of the configuration is as in a worker of pytest-xdist, too.
 """
 
