@@ -89,7 +89,7 @@ def _synchronous(test: AsyncTest, item: pytest.Function) -> Callable[..., None]:
     return call
 
 
-def _run(item: pytest.Function, test: Coroutine[Any, Any, None], seed: int | None) -> None:
+def _run(item: pytest.Function, test: Coroutine[Any, Any, None], seed: Any) -> None:
     marker = item.get_closest_marker("virtual_time")
     if marker is None:
         asyncio.run(test)
@@ -110,6 +110,6 @@ def _with_fixtures(test: AsyncTest, arguments: Mapping[str, Any]) -> Coroutine[A
             }
             await test(**entered)
 
-    coroutine = main()
+    coroutine: Any = main()
     coroutine.__name__, coroutine.__qualname__ = test.__name__, test.__qualname__  # what a stalled step is called
-    return coroutine
+    return coroutine  # type: ignore[no-any-return]

@@ -168,8 +168,7 @@ class ForkedCommand(subprocess.Popen[str]):
 
 def run_command(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
     """``asterism`` with these arguments, to its end; its warnings are errors."""
-    streams = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
-    with ForkedCommand([*words], strict=True, **streams, **options) as process:
+    with ForkedCommand([*words], strict=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options) as process:
         output, errors = process.communicate()
     return subprocess.CompletedProcess(words, process.returncode, output, errors)
 
@@ -240,9 +239,9 @@ def _become(request: dict[str, Any], streams: list[int]) -> None:
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
     at_once = bool(os.environ.get("PYTHONUNBUFFERED"))
-    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
-    sys.stdout = sys.__stdout__ = _output(1, "strict", at_once)
-    sys.stderr = sys.__stderr__ = _output(2, "backslashreplace", True)
+    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # type: ignore[misc]  # noqa: SIM115
+    sys.stdout = sys.__stdout__ = _output(1, "strict", at_once)  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = _output(2, "backslashreplace", True)  # type: ignore[misc]
     if request["strict"]:
         warnings.simplefilter("error")
     sys.argv = ["asterism", *request["words"]]

@@ -145,7 +145,7 @@ class Watchdog:
         self._over = threading.Event()
         self._sampler = threading.Thread(target=self._sample, name="loop watchdog", daemon=True)
         self._best = min(_pace() for _ in range(20))
-        self._step: Callable[[asyncio.Handle], None] = asyncio.Handle._run  # type: ignore[attr-defined]
+        self._step: Callable[[asyncio.Handle], None] = asyncio.Handle._run
 
     def start(self) -> None:
         watchdog, step = self, self._step
@@ -153,12 +153,12 @@ class Watchdog:
         def watched(handle: asyncio.Handle) -> None:
             watchdog._watch(handle, step)
 
-        asyncio.Handle._run = watched  # type: ignore[attr-defined]
+        asyncio.Handle._run = watched  # type: ignore[method-assign, assignment]
         gc.callbacks.append(self._collector)
         self._sampler.start()
 
     def stop(self) -> None:
-        asyncio.Handle._run = self._step  # type: ignore[attr-defined]
+        asyncio.Handle._run = self._step  # type: ignore[method-assign, assignment]
         gc.callbacks.remove(self._collector)
         self._over.set()
         self._sampler.join()

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 from a2a.server.agent_execution import AgentExecutor, RequestContext
@@ -37,9 +37,10 @@ class ScriptedExecutor(AgentExecutor):
         self.texts.append(text)
         steps = json.loads(text.splitlines()[0]) if not self.again or len(self.texts) == 1 else self.again
         if steps[0] == {"message": 1}:
-            return await event_queue.enqueue_event(_message(context, steps[1]["say"]))
+            await event_queue.enqueue_event(_message(context, steps[1]["say"]))
+            return
         self.asked.append(context.task_id or "")
-        task = types.Task(id=context.task_id, context_id=context.context_id, history=[context.message])
+        task = types.Task(id=context.task_id, context_id=context.context_id, history=[cast(Any, context.message)])
         task.status.state = types.TASK_STATE_SUBMITTED
         await event_queue.enqueue_event(task)
         updater = TaskUpdater(event_queue, context.task_id or "", context.context_id or "")

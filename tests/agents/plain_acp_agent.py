@@ -1,15 +1,18 @@
 """The scripted agent of ``scripted_acp_agent`` without the SDK: it starts in milliseconds."""
 
+from __future__ import annotations
+
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from typing import Any
 
-again = []
-when_cancelled = []
-after_end = []
+again: list[Any] = []
+when_cancelled: list[Any] = []
+after_end: list[Any] = []
 prompts = 0
 
 
@@ -17,19 +20,19 @@ class Cancelled(Exception):
     pass
 
 
-def send(**message):
+def send(**message: Any) -> None:
     sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
     sys.stdout.flush()
 
 
-def receive():
+def receive() -> Any:
     line = sys.stdin.readline()
     if not line:
         sys.exit(0)
     return json.loads(line)
 
 
-def call(method, **params):
+def call(method: str, **params: Any) -> Any:
     """The result of a request to the client, or its error."""
     send(id="mine", method=method, params={"sessionId": "s", **params})
     while True:
@@ -40,13 +43,13 @@ def call(method, **params):
             return message
 
 
-def say(text):
+def say(text: str) -> None:
     content = {"type": "text", "text": text}
     update = {"sessionUpdate": "agent_message_chunk", "content": content}
     send(method="session/update", params={"sessionId": "s", "update": update})
 
 
-def answer(message, field=None):
+def answer(message: Any, field: str | None = None) -> None:
     error = message.get("error")
     if error is not None:
         say(f"<error: {json.dumps(error['data'])}>")
@@ -57,40 +60,40 @@ def answer(message, field=None):
 # -- steps -------------------------------------------------------------------------------------------------------------
 
 
-def do_say(value, text):
+def do_say(value: Any, text: str) -> Any:
     say(value)
 
 
-def do_repeat_prompt(value, text):
+def do_repeat_prompt(value: Any, text: str) -> Any:
     say(text)
 
 
-def do_where(value, text):
+def do_where(value: Any, text: str) -> Any:
     say(json.dumps([os.getcwd(), *(os.environ.get(name) for name in value)]))
 
 
-def do_again(value, text):
+def do_again(value: Any, text: str) -> Any:
     again[:] = value
 
 
-def do_plan(value, text):
+def do_plan(value: Any, text: str) -> Any:
     entries = [{"content": "x", "priority": "low", "status": status} for status in value]
     send(method="session/update", params={"sessionId": "s", "update": {"sessionUpdate": "plan", "entries": entries}})
 
 
-def do_stop(value, text):
+def do_stop(value: Any, text: str) -> Any:
     return value
 
 
-def do_exit(value, text):
+def do_exit(value: Any, text: str) -> Any:
     os._exit(value)
 
 
-def do_kill(value, text):
+def do_kill(value: Any, text: str) -> Any:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def do_hang(value, text):
+def do_hang(value: Any, text: str) -> Any:
     """With ``deaf`` it ignores SIGTERM, the cancellation of its turn and the end of its input."""
     if value.get("child"):
         child = subprocess.Popen(["sleep", "1000"])
@@ -108,21 +111,21 @@ def do_hang(value, text):
     raise Cancelled
 
 
-def do_noise(value, text):
+def do_noise(value: Any, text: str) -> Any:
     sys.stdout.write("Welcome to the agent!\n[1, 2]\n{broken\n")
     sys.stdout.flush()
     sys.stderr.write("a warning\n")
     sys.stderr.flush()
 
 
-def do_flood(value, text):
+def do_flood(value: Any, text: str) -> Any:
     while value > 0:
         value -= sys.stdout.write("x" * 65536)
     sys.stdout.flush()
     time.sleep(1000)
 
 
-def do_permission(value, text):
+def do_permission(value: Any, text: str) -> Any:
     kinds = value.pop("options", ["allow_always", "allow_once", "reject_once"])
     options = [{"optionId": kind, "name": kind, "kind": kind} for kind in kinds]
     if "raw_input" in value:
@@ -132,15 +135,15 @@ def do_permission(value, text):
     say(f"<{outcome.get('optionId', outcome['outcome'])}>")
 
 
-def do_read(value, text):
+def do_read(value: Any, text: str) -> Any:
     answer(call("fs/read_text_file", path=value), "content")
 
 
-def do_write(value, text):
+def do_write(value: Any, text: str) -> Any:
     answer(call("fs/write_text_file", path=value[0], content=value[1]))
 
 
-def do_run(value, text):
+def do_run(value: Any, text: str) -> Any:
     made = call("terminal/create", **value)
     if "error" in made:
         return answer(made)
@@ -151,25 +154,25 @@ def do_run(value, text):
     return answer(output, "output")
 
 
-def do_leave_running(value, text):
+def do_leave_running(value: Any, text: str) -> Any:
     call("terminal/create", command=value[0], args=value[1:])
 
 
-def do_when_cancelled(value, text):
+def do_when_cancelled(value: Any, text: str) -> Any:
     when_cancelled[:] = value
 
 
-def do_after_end(value, text):
+def do_after_end(value: Any, text: str) -> Any:
     after_end[:] = value
 
 
-def do_ask_and_exit(value, text):
+def do_ask_and_exit(value: Any, text: str) -> Any:
     """Ask for a file, and end without the answer."""
     send(id="mine", method="fs/read_text_file", params={"sessionId": "s", "path": value})
     os._exit(0)
 
 
-def do_two_commands(value, text):
+def do_two_commands(value: Any, text: str) -> Any:
     """Start two commands, and say the output of each once both have ended."""
     made = [call("terminal/create", **parameters)["result"]["terminalId"] for parameters in value]
     for terminal in made:
@@ -178,7 +181,7 @@ def do_two_commands(value, text):
         answer(call("terminal/output", terminalId=terminal), "output")
 
 
-def do_record(value, text):
+def do_record(value: Any, text: str) -> Any:
     """Write what the client answers to requests into a file: nobody hears what is said now."""
     said = [call(method, **params) for method, params in value["requests"]]
     with open(value["file"] + ".new", "w") as file:
@@ -186,7 +189,7 @@ def do_record(value, text):
     os.rename(value["file"] + ".new", value["file"])
 
 
-def act(steps, text):
+def act(steps: list[Any], text: str) -> Any:
     for step in steps:
         ((name, value),) = step.items()
         reason = globals()[f"do_{name}"](value, text)
@@ -195,7 +198,7 @@ def act(steps, text):
     return "end_turn"
 
 
-def prompted(text):
+def prompted(text: str) -> Any:
     global prompts
     prompts += 1
     try:
@@ -205,7 +208,7 @@ def prompted(text):
         return "cancelled"
 
 
-def main():
+def main() -> None:
     while True:
         message = receive()
         method, params = message.get("method"), message.get("params")

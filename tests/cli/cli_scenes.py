@@ -45,12 +45,12 @@ def write(folder: Path, text: str, name: str = "plan.yaml") -> str:
 @contextmanager
 def started(*words: str, command: Sequence[str] = ()) -> Iterator[subprocess.Popen[str]]:
     """The command as a process, or another one of a new interpreter; whatever happens, it is gone afterwards."""
-    streams = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
+    pipe = subprocess.PIPE
     env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     process = (
-        subprocess.Popen([*command, *words], text=True, env=env, **streams)
+        subprocess.Popen([*command, *words], text=True, env=env, stdout=pipe, stderr=pipe)
         if command
-        else ForkedCommand([*words], env=env, **streams)
+        else ForkedCommand([*words], env=env, stdout=pipe, stderr=pipe)
     )
     try:
         yield process

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from typing import Any
 
 from asterism.core.plan.journal import RecordedConstellation, RecordedLock
 from asterism.core.plan.status import ConstellationState
@@ -24,7 +25,7 @@ def keeping(scene: Scene, name: str = "nightly", build: str = "echo 1") -> Scene
         plan.add(Task("build", shell=build))
         plan.add(Task("test", shell="echo 2"), after="build")
         plan.state = ConstellationState.READY
-        lock_options = {"policy": "scoped", "max_cycles": 4, "edit_timeout": 600.0}
+        lock_options: dict[str, Any] = {"policy": "scoped", "max_cycles": 4, "edit_timeout": 600.0}
         await insert(fleet.store, plan, RecordedLock(plan, **lock_options), lock_options)
 
     scene.ask(make)

@@ -43,15 +43,18 @@ class Dialect:
         for task in tasks:
             plan.add_task(TaskStar(task, description=f"do {task}") if isinstance(task, str) else task)
         for line in lines:
-            plan.add_dependency(TaskStarLine(*line.split(">")) if isinstance(line, str) else line)
+            if isinstance(line, str):
+                source, _, target = line.partition(">")
+                line = TaskStarLine(source, target)
+            plan.add_dependency(line)
         return plan
 
-    def modified(self, plan_id: str, tasks: Any, new: Any = None) -> Event:
+    def modified(self, plan_id: str, tasks: Any, new: Any = None) -> Any:
         """The answer of an agent."""
         data = {"on_task_id": tasks} | ({} if new is None else {f"new_{self.noun}": new})
         return self.event_class(self.event_type("modified"), "agent", time.time(), data, plan_id, "executing")
 
-    def ended(self, task_id: str, plan_id: str = "plan") -> Event:
+    def ended(self, task_id: str, plan_id: str = "plan") -> Any:
         """An event of an orchestrator, made by hand."""
         data = {f"{self.noun}_id": plan_id}
         return self.module.TaskEvent(EventType.TASK_COMPLETED, "test", time.time(), data, task_id, "completed")
@@ -85,7 +88,7 @@ class Devices:
 
     def at(self, task_id: str) -> float:
         """When a task was started, in seconds of the loop."""
-        return next(call["at"] for call in self.calls if call["task_id"] == task_id)
+        return float(next(call["at"] for call in self.calls if call["task_id"] == task_id))
 
     def get_connected_devices(self) -> list[str]:
         return list(self.connected)

@@ -217,7 +217,7 @@ class Page:
             code = int(block.options.get("exit", "0")) if number == len(several) - 1 else 0
             program, *arguments = (_filled(word) for word in command.words)
             if program == "export":
-                os.environ.update(word.split("=", 1) for word in arguments)
+                os.environ.update((name, value) for name, _, value in (word.partition("=") for word in arguments))
             elif program == "touch":
                 for name in arguments:
                     Path(name).touch()

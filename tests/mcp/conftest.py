@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 from asterism.mcp.mcp_tools import prepare_schemas
 
@@ -23,7 +23,7 @@ def schemas() -> None:
 def schemas_are_checked_once() -> Iterator[None]:
     """Each client of MCP checks the schema of each tool that it calls against the schema of schemas, which takes longer
     than the call. Here one check of a schema is enough for all clients."""
-    check, valid = Draft202012Validator.check_schema, set()
+    check, valid = Draft202012Validator.check_schema, set[str]()
 
     def check_once(schema: Any, *arguments: Any, **named: Any) -> None:
         text = json.dumps([schema, repr(arguments), repr(named)], sort_keys=True)

@@ -135,7 +135,8 @@ class TaskState(types.Result):
 
 async def ask_task(session: Any, method: str, task_id: str, responses: Any = None) -> TaskState:
     params = TaskParams(task_id=task_id, input_responses=responses)
-    return await session.send_request(TaskRequest(method=f"tasks/{method}", params=params), TaskState)
+    state: TaskState = await session.send_request(TaskRequest(method=f"tasks/{method}", params=params), TaskState)
+    return state
 
 
 class TasksExtension(ClientExtension):

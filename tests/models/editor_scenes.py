@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+from collections.abc import AsyncIterator
 from typing import Any
 from unittest.mock import patch
 
@@ -91,16 +92,16 @@ class ScriptedCaller(ModelCaller):
         return [str(question.messages[0]["user"]) for question in self.asked]
 
 
-def scripted(*replies: Any, **options: Any) -> ModelEditor:
+def scripted(*replies: Any, **options: Any) -> Any:
     """An editor with a scripted model: options of both."""
     caller_options = {name: options.pop(name) for name in ("seconds", "tokens") if name in options}
     caller = ScriptedCaller(*replies, **caller_options)
-    model_editor = ModelEditor("test:scripted", caller=caller, **options)
+    model_editor: Any = ModelEditor("test:scripted", caller=caller, **options)
     model_editor.asked = caller.asked
     return model_editor
 
 
-def editor(model: str = CHAT, **options: Any) -> ModelEditor:
+def editor(model: str = CHAT, **options: Any) -> Any:
     """An editor with a model over HTTP, which does not wait between two attempts."""
     models = [model, *options.pop("fallback", ())]
     caller_options = {
@@ -111,13 +112,13 @@ def editor(model: str = CHAT, **options: Any) -> ModelEditor:
     async def nap(seconds: float) -> None:
         naps.append(seconds)
 
-    model_editor = ModelEditor(model, caller=ModelCaller(models, sleep=nap, **caller_options), **options)
+    model_editor: Any = ModelEditor(model, caller=ModelCaller(models, sleep=nap, **caller_options), **options)
     model_editor.naps = naps
     return model_editor
 
 
 @contextlib.asynccontextmanager
-async def served(*script: Any):
+async def served(*script: Any) -> AsyncIterator[ModelServer]:
     """A model server, with its address in the environment."""
     async with ModelServer(script[0] if callable(script[0]) else list(script)) as server:
         with patch.dict(os.environ, server.environment):

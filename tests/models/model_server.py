@@ -399,7 +399,12 @@ def _messages(question: Question, reply: Reply, usage: tuple[int, ...]) -> tuple
         "stop_reason": stop,
         "usage": {"input_tokens": reads, "output_tokens": writes},
     }
-    start = {**message, "content": [], "stop_reason": None, "usage": {"input_tokens": reads, "output_tokens": 0}}
+    start: dict[str, Any] = {
+        **message,
+        "content": [],
+        "stop_reason": None,
+        "usage": {"input_tokens": reads, "output_tokens": 0},
+    }
     pieces: Pieces = [("message_start", {"type": "message_start", "message": start})]
     for index, (block, text) in enumerate(blocks):
         about = {"index": index}

@@ -52,7 +52,7 @@ class PlanScene:
         self.versions = [
             {"version": 0, "at": self.began, "author": "", "reason": "", "edits": [], "triggers": [], "undoes": None}
         ]
-        self.past = {0: (plan.copy(), {})}
+        self.past: dict[int, tuple[Any, dict[str, Any]]] = {0: (plan.copy(), {})}
         self.rejected: list[dict[str, Any]] = []
         self.cycles: list[dict[str, Any]] = []
         self.approvals: list[dict[str, Any]] = []

@@ -20,6 +20,7 @@ from asterism.core.plan.assignment_lock import POLICIES
 from asterism.core.plan.constellation import ConstellationView
 from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.status import TERMINAL
+from asterism.core.plan.task import Priority
 from asterism.testing.virtual_time import run
 
 OUTCOMES = ["success", "success", "completion", "failure"]
@@ -61,8 +62,8 @@ class Wild:
             retries=self.random.choice([0, 0, 1, 2]),
             backoff=self.random.choice([0.0, 0.1, 1.0]),
             timeout=self.random.choice([None, None, 1.0, 2.0]),
-            needs=self.random.choice([(), (), (), ("rare",)]),
-            priority=self.random.choice(["low", "normal", "high"]),
+            needs=frozenset(self.random.choice([(), (), (), ("rare",)])),
+            priority=self.random.choice([Priority.LOW, Priority.NORMAL, Priority.HIGH]),
         )
 
     async def run(self) -> None:
@@ -193,5 +194,6 @@ class Wild:
         if chance < 0.7:
             return [edits.UpdateTask(target, priority=self.random.choice(["low", "high"]), needs=[])]
         if chance < 0.9 and len(ids) > 1:
-            return [edits.AddDependency(*self.random.sample(ids, 2), self.random.choice(OUTCOMES))]
+            source, below = self.random.sample(ids, 2)
+            return [edits.AddDependency(source, below, self.random.choice(OUTCOMES))]
         return [edits.UpdateDependency(d.source, target, "completion") for d in view[target].dependencies[:1]]

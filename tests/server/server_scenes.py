@@ -44,7 +44,7 @@ class ServerScene:
     @asynccontextmanager
     async def stranger(self, **headers: str) -> AsyncIterator[httpx.AsyncClient]:
         """A client without credentials."""
-        transport = httpx.ASGITransport(self.app)  # type: ignore[arg-type]
+        transport = httpx.ASGITransport(self.app)
         async with httpx.AsyncClient(transport=transport, base_url=BASE, headers=headers) as client:
             yield client
 

@@ -27,6 +27,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, urlencode
 
 LONGEST_SOCKET_PATH = 90  # the system's limit is 104 or 108 bytes, with the name of the socket
@@ -106,7 +107,7 @@ class RunningServer:
 
     def tool(self, name: str, *arguments: str) -> str:
         """Run one of the programs that come with the server. Raises NoServer with its error output if it fails."""
-        done = subprocess.run(
+        done: subprocess.CompletedProcess[str] = subprocess.run(
             [str(self._bin / name), *arguments],
             capture_output=True,
             text=True,
@@ -359,7 +360,7 @@ def ordinary_user() -> tuple[int, int] | None:
     return nobody.pw_uid, nobody.pw_gid
 
 
-def _as(user: tuple[int, int] | None) -> dict[str, object]:
+def _as(user: tuple[int, int] | None) -> dict[str, Any]:
     return {} if user is None else {"user": user[0], "group": user[1], "extra_groups": []}
 
 

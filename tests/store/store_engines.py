@@ -127,8 +127,8 @@ class Sleepy(MemoryStore):
 class Greedy(MemoryStore):
     """Prunes unreferenced blobs that were put a moment ago."""
 
-    async def prune(self, ended_before: float, limit: int) -> int:
-        return await super().prune(1e12, limit)
+    async def prune(self, ended_before: float, limit: int, **more: Any) -> int:
+        return await super().prune(1e12, limit, **more)
 
 
 class Slow(MemoryStore):

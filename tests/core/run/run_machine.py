@@ -8,6 +8,7 @@ too.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from hypothesis import strategies as st
@@ -51,7 +52,8 @@ class RunMachine(RuleBasedStateMachine):
     @initialize(retries=counts, losses=counts, rounds=st.integers(1, 3), series=st.booleans(), pinned=st.booleans())
     def begin(self, retries: int, losses: int, rounds: int, series: bool, pinned: bool) -> None:
         self.flow = Workflow("w", shell="true", retries=retries, losses=losses, rounds=rounds, version=1)
-        self.now, self.old = 0.0, None
+        self.now = 0.0
+        self.old: Run | None = None
         self.series, self.device = ("films" if series else None), ("kitchen" if pinned else None)
         self.create()
 
@@ -125,10 +127,11 @@ class RunMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.where == "over")
     def retry(self) -> None:
         """A retry by hand is another run: it leaves the old one as it is, and begins at nothing."""
-        self.old, untouched = self.run, dict(self.run.__dict__)
+        old, untouched = self.run, dict(self.run.__dict__)
+        self.old = old
         self.create()
-        assert self.old.__dict__ == untouched
-        assert (self.run.retry_of, self.run.epoch, self.run.previous) == (self.old.id, 0, ())
+        assert old.__dict__ == untouched
+        assert (self.run.retry_of, self.run.epoch, self.run.previous) == (old.id, 0, ())
 
     # -- a coordinator speaks -----------------------------------------------------------------------------------------
 
@@ -308,8 +311,8 @@ class RunMachine(RuleBasedStateMachine):
     def nobody_of_the_past_is_believed(self) -> None:
         for grant in getattr(self, "grants", [])[-3:]:
             if grant != self.owner:
-                self.must_refuse(lambda grant=grant: transitions.complete(self.run, grant, 0, self.now))
-                self.must_refuse(lambda grant=grant: transitions.release(self.run, grant, "released", "", self.now))
+                self.must_refuse(partial(transitions.complete, self.run, grant, 0, self.now))
+                self.must_refuse(partial(transitions.release, self.run, grant, "released", "", self.now))
 
     @invariant()
     def an_end_is_an_end(self) -> None:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from tests.series.github.github_world import GONE, Issue, Person, World, iso
+from tests.series.github.github_world import Issue, Person, World, iso
 
 TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|\.\.\.|[A-Za-z_]\w*|\$[A-Za-z_]\w*|-?\d+|[{}()\[\]:!=,]|\s+|#[^\n]*')
 
@@ -199,7 +199,7 @@ class GraphQL:
 
     def _issue_by_number(self, number: int) -> dict[str, Any]:
         issue = self.world.issues.get(number)
-        if not isinstance(issue, Issue) or issue == GONE or issue.moved_to or issue.is_pull:
+        if not isinstance(issue, Issue) or issue.moved_to or issue.is_pull:
             raise GraphQLError(f"Could not resolve to an Issue with the number of {number}.", "NOT_FOUND")
         return self._issue(issue)
 

@@ -159,7 +159,7 @@ class Routes:
         return 200, [self.forms.label(label) for label in issue.labels], {}
 
     def _make_label(self, posted: dict[str, Any]) -> Answer:
-        form = {key: posted[key] for key in ("color", "description") if key in posted}
+        form: dict[str, Any] = {key: posted[key] for key in ("color", "description") if key in posted}
         return 201, self.forms.label(self.world.make_label(posted["name"], form)), {}
 
     def _comments(self, number: int) -> Answer:
