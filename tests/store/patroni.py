@@ -82,9 +82,9 @@ class PatroniCluster:
         urls = f"http://127.0.0.1:{etcd}", f"http://127.0.0.1:{peer}"
         store = ("--data-dir", f"{self._folder}/etcd", "--listen-client-urls", urls[0], "--advertise-client-urls")
         peers = ("--listen-peer-urls", urls[1], "--initial-advertise-peer-urls", urls[1])
-        name = ("--initial-cluster", f"default={urls[1]}", "--enable-v2")
+        cluster = ("--initial-cluster", f"default={urls[1]}", "--enable-v2")
         # the keeper removes its folder when it ends, so each has one of its own
-        self._keepers = {"etcd": self._kept(user, program, *store, urls[0], *peers, *name)}
+        self._keepers = {"etcd": self._kept(user, program, *store, urls[0], *peers, *cluster)}
         self._pids: dict[str, int] = {}
         self._start("etcd")
         for node in ("one", "two"):
