@@ -42,7 +42,7 @@ class _Prepared:
 
 
 def async_fixture(function: Any = None, **options: Any) -> Any:
-    """A fixture that is an async generator; ``terms`` are those of ``pytest.fixture``."""
+    """A fixture that is an async generator; ``options`` are those of ``pytest.fixture``."""
     if function is None:
         return functools.partial(async_fixture, **options)
     manager = asynccontextmanager(function)

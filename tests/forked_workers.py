@@ -49,6 +49,24 @@ class _Worker:
     connection: Connection[Any, Any]
     todo: list[int] = field(default_factory=list)
     """The numbers of the tests that it has not reported yet."""
+    process: int | None = None
+    """A descriptor of its process, on Linux: what a test has forked may hold the connection open for longer."""
+
+    def __post_init__(self) -> None:
+        if hasattr(os, "pidfd_open"):
+            self.process = os.pidfd_open(self.pid)
+
+    @property
+    def signs(self) -> list[Any]:
+        """What is ready when the worker has said something, or has ended."""
+        return [self.connection] if self.process is None else [self.connection, self.process]
+
+    def close(self) -> int:
+        """Returns the status with which it has ended."""
+        self.connection.close()
+        if self.process is not None:
+            os.close(self.process)
+        return os.waitpid(self.pid, 0)[1]
 
 
 class _Workers:
@@ -63,10 +81,14 @@ class _Workers:
     @pytest.hookimpl(wrapper=True)
     def pytest_collection(self) -> Generator[None, object, object]:
         with ThreadPoolExecutor(1) as thread:
-            sharing: Future[Any] = thread.submit(self._config.hook.pytest_configure_node, node=self._shared)
+            sharing: Future[Any] = thread.submit(self._share)
             outcome = yield
             sharing.result()
         return outcome
+
+    def _share(self) -> None:
+        if self._config.pluginmanager.hasplugin("xdist"):  # which declares the hook
+            self._config.hook.pytest_configure_node(node=self._shared)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
@@ -81,13 +103,13 @@ class _Workers:
             for _ in range(min(self._number, len(session.items))):
                 self._fork(session)
             while self._workers:
-                for ready in wait([worker.connection for worker in self._workers]):
-                    [worker] = (worker for worker in self._workers if worker.connection is ready)
+                ready = wait([sign for worker in self._workers for sign in worker.signs])
+                for worker in [worker for worker in self._workers if any(sign in ready for sign in worker.signs)]:
                     self._hear(session, worker)
         finally:
             for worker in self._workers:
                 os.kill(worker.pid, signal.SIGKILL)
-                os.waitpid(worker.pid, 0)
+                worker.close()
         if session.shouldfail:
             raise session.Failed(session.shouldfail)
         if session.shouldstop:
@@ -118,6 +140,8 @@ class _Workers:
 
     def _hear(self, session: pytest.Session, worker: _Worker) -> None:
         try:
+            if not worker.connection.poll():
+                raise EOFError
             reports = worker.connection.recv()
         except (EOFError, ConnectionResetError):
             self._ended(session, worker)
@@ -142,8 +166,7 @@ class _Workers:
 
     def _ended(self, session: pytest.Session, worker: _Worker) -> None:
         self._workers.remove(worker)
-        worker.connection.close()
-        _, status = os.waitpid(worker.pid, 0)
+        status = worker.close()
         if not worker.todo:
             assert status == 0, f"worker {worker.name} ended with {os.waitstatus_to_exitcode(status)}"
             return

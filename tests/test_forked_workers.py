@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 TESTS = """
 import os
+import signal
 import pytest
 
 made = []
@@ -33,6 +35,11 @@ def test_passes(number, place):
 @pytest.mark.parametrize("number", range(4))
 def test_dies(number):
     if number == 1:
+        child = os.fork()
+        if child == 0:
+            signal.pause()
+        with open("child", "w") as file:
+            file.write(str(child))
         os._exit(7)
 
 @pytest.mark.skip(reason="not today")
@@ -48,19 +55,21 @@ PLUGINS = ("-p", "xdist.plugin", "-p", "tests.forked_workers", "-p", "no:cachepr
 
 def pytest_in_workers(folder: Path, *words: str) -> str:
     (folder / "test_some.py").write_text(TESTS, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-c", "/dev/null", *PLUGINS, "--workers", "2", *words, str(folder)],
-        cwd=ROOT,
-        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    return done.stdout + done.stderr
+    with (folder / "output").open("w") as output:  # a pipe would be open while the child of a test is there
+        subprocess.run(
+            [sys.executable, "-m", "pytest", "-c", "/dev/null", *PLUGINS, "--workers", "2", *words, str(folder)],
+            cwd=folder,
+            env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT)},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            timeout=600,
+        )
+    return (folder / "output").read_text(encoding="utf-8")
 
 
 def test_every_test_is_reported_once_also_if_a_worker_dies(tmp_path: Path) -> None:
     output = pytest_in_workers(tmp_path)
+    os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)  # it outlived its worker, and nobody waited for it
     assert "2 failed, 204 passed, 1 skipped, 1 error in" in output, output
     assert "assert [1, 2] == [1, 3]" in output
     assert "said before" in output

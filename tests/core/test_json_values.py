@@ -13,6 +13,7 @@ from asterism.core.errors import NotJson, TooLarge
 from asterism.core.json_values import LARGE, MAX_DEPTH, SizeLimit, is_large, plain_json, plain_object
 
 TOO_LONG = "is a number with more than 4,300 digits, which most readers of JSON refuse"
+HUGE = "a int that cannot be shown"
 
 
 @pytest.mark.parametrize(
@@ -50,6 +51,7 @@ def test_the_answer_is_a_copy() -> None:
         ({"a": {5: 1}}, "value.a has the key 5, and JSON keys are strings"),
         ([float("nan")], "value[0] is nan, which JSON cannot hold"),
         (float("-inf"), "value is -inf, which JSON cannot hold"),
+        pytest.param({10**4300: 1}, f"value has the key {HUGE}, and JSON keys are strings", id="a long key"),
         pytest.param(10**4300, f"value {TOO_LONG}", id="a long number"),
         ({"a": -(10**4300)}, f"value.a {TOO_LONG}"),
         (["b", 1, 10**4300], f"value[2] {TOO_LONG}"),

@@ -57,6 +57,12 @@ def test_a_limit_that_a_person_lowered_stays_low_when_the_editor_is_started_agai
     assert opened(Budget(dollars=12.0, calls=8))(account).budget.dollars == 12.0
 
 
+@pytest.mark.parametrize("damage", [{"refusals": None}, {"spent": []}, {"budget": {"wait": "x"}}])
+def test_a_damaged_account_is_not_read(damage):
+    with pytest.raises((ValueError, TypeError)):
+        Account.from_json({"budget": {}, "spent": {}, **damage})
+
+
 fates = st.sampled_from(["settle", "die", "stay"])
 
 

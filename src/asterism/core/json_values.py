@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from asterism.core.errors import NotJson, TooLarge
+from asterism.core.errors import NotJson, TooLarge, safe_repr
 
 JsonObject = dict[str, Any]
 """A JSON object: names and JSON values. It is free, such as the inputs of a task, or the written form of a record."""
@@ -90,7 +90,7 @@ def plain_json(value: Any, where: str = "value", depth: int = 0) -> Any:
     if type(value) is dict or isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):
-                raise NotJson(f"{where} has the key {key!r}, and JSON keys are strings")
+                raise NotJson(f"{where} has the key {safe_repr(key)}, and JSON keys are strings")
         return {key: plain_json(item, f"{where}.{key}", depth + 1) for key, item in value.items()}
     raise NotJson(f"{where} is a {type(value).__name__}, which is not JSON")
 

@@ -49,8 +49,8 @@ class Record:
     """The base of a dataclass with a JSON form. ``sparse`` are the fields that are left out if they have their default:
     these, or all. ``key`` is a field that is not in the form, because the key of the object names it. ``required`` are
     fields with a default that are always written, and without which an object is refused. A ``lenient`` class ignores
-    unknown fields, and a ``checked`` one refuses values of other types than its fields have; other classes trust who
-    wrote the object, or check in ``__post_init__``."""
+    unknown fields, and a ``checked`` one refuses values of other types than its fields have. In other classes only
+    lists and objects have to be such; they trust who wrote the rest, or check it in ``__post_init__``."""
 
     __slots__ = ()
     form: ClassVar[RecordForm] = RecordForm()
@@ -166,9 +166,9 @@ def _reader(kind: Any, checked: bool) -> Convert | None:
     if origin is tuple and arguments[-1] is not Ellipsis:
         return _tuple_reader(tuple, [_reader(argument, checked) for argument in arguments])
     if origin in (tuple, list, frozenset, Sequence):
-        return _list_reader(list if origin is Sequence else origin, _reader(arguments[0], checked), checked)
+        return _list_reader(list if origin is Sequence else origin, _reader(arguments[0], checked))
     if origin in (dict, Mapping):
-        return _mapping_reader(_reader(arguments[1], checked), checked)
+        return _mapping_reader(_reader(arguments[1], checked))
     if is_dataclass(origin or kind):
         own: Any = getattr(kind, "from_json", Record.from_json)
         derived = own.__func__ is Record.__dict__["from_json"].__func__
@@ -185,6 +185,11 @@ def _record_reader(kind: Any, arguments: tuple[Any, ...], checked: bool) -> Conv
     types = {field.name: _substituted(hints[field.name], replaced) for field in _fields(kind)}
     readers = [(name, reader) for name in types if (reader := _reader(types[name], checked)) is not None]
     form = kind.form if issubclass(kind, Record) else RecordForm(lenient=True)
+    needed = [
+        field.name
+        for field in _fields(kind)
+        if field.name in form.required or (field.default is MISSING and field.default_factory is MISSING)
+    ]
 
     def read(value: Any) -> Any:
         if isinstance(value, kind):
@@ -198,15 +203,12 @@ def _record_reader(kind: Any, arguments: tuple[Any, ...], checked: bool) -> Conv
                     data[name] = reader(data[name])
                 except InvalidRecord as error:
                     raise InvalidRecord(f"{name}: {error}") from None
-        for name in form.required:
+        if not data.keys() <= types.keys():
+            raise kind.unknown_fields(", ".join(sorted(map(str, data.keys() - types.keys()))))
+        for name in needed:
             if name not in data:
                 raise InvalidRecord(f"{name} is missing")
-        try:
-            return kind(**data)
-        except TypeError as error:
-            if unknown := ", ".join(sorted(data.keys() - types.keys())):
-                raise kind.unknown_fields(unknown) from None
-            raise InvalidRecord(str(error).partition("() ")[2]) from None  # a field is missing
+        return kind(**data)
 
     return read
 
@@ -246,13 +248,11 @@ def _literal_reader(values: tuple[Any, ...]) -> Convert:
     return read
 
 
-def _list_reader(make: Convert, reader: Convert | None, checked: bool) -> Convert:
+def _list_reader(make: Convert, reader: Convert | None) -> Convert:
     def read(value: Any) -> Any:
-        if isinstance(value, list | tuple):
-            return make(value if reader is None else [reader(item) for item in value])
-        if checked:
+        if not isinstance(value, list | tuple):
             raise InvalidRecord(f"expected a list, not {type(value).__name__}")
-        return value
+        return make(value if reader is None else [reader(item) for item in value])
 
     return read
 
@@ -266,10 +266,7 @@ def _tuple_reader(make: Convert, readers: Sequence[Convert | None]) -> Convert:
     return read
 
 
-def _mapping_reader(reader: Convert | None, checked: bool) -> Convert | None:
-    if reader is None and not checked:
-        return None
-
+def _mapping_reader(reader: Convert | None) -> Convert:
     def read(value: Any) -> Any:
         if not isinstance(value, Mapping):
             raise InvalidRecord(f"expected an object, not {type(value).__name__}")

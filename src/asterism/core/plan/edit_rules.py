@@ -26,7 +26,7 @@ from fnmatch import fnmatchcase
 from typing import Any, ClassVar, Self
 
 from asterism.core.errors import PlanError, Violation
-from asterism.core.json_values import NOTHING, JsonObject
+from asterism.core.json_values import NOTHING
 from asterism.core.plan.edit_trial import ADDED, LINKED, REPLACED, UNLINKED, Change, Trial, named_tasks, trial
 from asterism.core.plan.edits import EDITS, AddTask, Edit, EditBatch
 from asterism.core.plan.graph import Graph
@@ -68,7 +68,7 @@ class EditRule(Record, sparse=True):
         for name, kind in self.kinds().items():
             value = getattr(self, name)
             if kind == _WORDS:
-                if isinstance(value, str) or not all(isinstance(word, str) and word for word in value):
+                if not isinstance(value, list | tuple) or not all(isinstance(word, str) and word for word in value):
                     raise PlanError(f"{name} of {self.what} is a list of words, not {value!r}")
                 object.__setattr__(self, name, tuple(value))
             elif value is not None and not _is_valid(kind, value):
@@ -85,6 +85,12 @@ class EditRule(Record, sparse=True):
         return {field.name: str(field.type) for field in fields(cls) if field.init}  # type: ignore[arg-type]
 
     @classmethod
+    def from_json(cls, data: Any) -> Self:
+        """Raises PlanError, which says what a field may be, and InvalidRecord for what is no object."""
+        known = isinstance(data, Mapping) and data.keys() <= cls.kinds().keys()
+        return cls(**data) if known else super().from_json(data)
+
+    @classmethod
     def unknown_fields(cls, names: str) -> PlanError:
         return PlanError(f"{cls.what} has no {names}; its fields are {', '.join(cls.kinds())}")
 
@@ -93,7 +99,7 @@ class EditRule(Record, sparse=True):
         """The rule as a person writes it. Raises PlanError."""
         if text in cls.shorthands:
             return cls(**cls.shorthands[text])
-        kinds, data, rest = cls.kinds(), JsonObject(), text.strip()
+        kinds, data, rest = cls.kinds(), dict[str, Any](), text.strip()
         while rest or not data:
             name, _, rest = rest.partition("=")
             if kinds.get(name) == _WORD and name not in cls.known_words:

@@ -126,7 +126,7 @@ class Schedule:
         return cls(**known)
 
 
-DEFAULTS = {one.name: NOTHING if one.default is MISSING else one.default for one in fields(Schedule)[1:]}
+DEFAULTS = {field.name: NOTHING if field.default is MISSING else field.default for field in fields(Schedule)[1:]}
 """The optional fields with their defaults."""
 
 

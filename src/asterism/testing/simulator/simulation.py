@@ -124,7 +124,7 @@ def simulate(seed: int, seen: list[Any] | None = None, world: type[Any] = FleetW
     :param seed: decides everything that happens in the world.
     :param seen: receives the world, also if the simulation fails.
     :param world: the kind of world: one of this package, or your own.
-    :param terms: further arguments of the world.
+    :param arguments: further arguments of the world.
     :raises Violation: the first promise that was broken, with the command that replays the world. The command is a note
         on any other exception.
     """
