@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import tempfile
 import time
@@ -47,7 +48,7 @@ class PgBouncer(RunningServer):
             if user is not None:
                 os.chown(path, *user)
         assert PROGRAM is not None
-        self._keeper = kept(folder, user, PROGRAM, "-q", str(file))
+        self._keeper = kept(folder, user, PROGRAM, "-q", str(file), stop=signal.SIGTERM)
         assert self._keeper.stdin is not None
         self._keeper.stdin.write("start\n")
         self._keeper.stdin.flush()
