@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from typing import Any
+from typing import Any, cast
 
+import asyncpg
 import pytest
 
 from asterism.store.postgres import notifications
 from asterism.store.postgres.notifications import LONGEST_PAYLOAD, payloads
 from asterism.store.protocol import ENDED, OFFERED, PutRun, for_device
+from asterism.store.watches import Watches
 from asterism.testing.store_conformance.sample_records import (
     a_run,
     a_session,
@@ -117,6 +119,52 @@ async def test_a_lost_listening_connection_wakes_all_watches_and_is_reopened(
             assert await watch.wait(PATIENCE)  # it listens again
             await other.commit([PutRun(a_run(number), None)])
             assert await watch.wait(PATIENCE)
+
+
+async def test_a_check_of_the_configuration_that_fails_does_not_end_the_listening(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def refused(*_: object) -> list[str]:
+        raise asyncpg.InsufficientPrivilegeError("permission denied for view pg_stat_replication")
+
+    monkeypatch.setattr(notifications, "missing_standby", refused)
+    async with opened(postgres_url) as store, opened(postgres_url) as other:
+        watch = await _listening(store, OFFERED)
+        while not store._listener._warned:  # noqa: ASYNC110 - nothing else is awaited at the start
+            await asyncio.sleep(0)
+        await other.commit([PutRun(a_run(1), None)])
+        assert await watch.wait(PATIENCE)
+        assert len([line for line in caplog.messages if "cannot be told: permission denied" in line]) == 1
+
+
+@pytest.mark.parametrize("longest", [3600.0, -1.0], ids=["fails soon", "lived long"])
+async def test_a_listening_connection_that_fails_soon_is_not_replaced_at_once(
+    monkeypatch: pytest.MonkeyPatch, longest: float
+) -> None:
+    opened_connections = 0
+
+    class Factory:
+        pooled = False
+
+        async def connect(self, settings: object) -> Any:
+            nonlocal opened_connections
+            opened_connections += 1
+            return type("", (), {"terminate": lambda self: None})()
+
+    monkeypatch.setattr(notifications, "FIRST_PAUSE", 3600.0)
+    monkeypatch.setattr(notifications, "LONGEST_PAUSE", longest)
+    listener = notifications.Listener(cast(Any, Factory()), "channel", "me", Watches())
+    monkeypatch.setattr(listener, "_listen_on", _failing)
+    listener.start()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    await listener.close()
+    assert (opened_connections == 1) == (longest > 0)
+
+
+async def _failing(connection: object) -> None:
+    await asyncio.sleep(0)
+    raise OSError("broken")
 
 
 _END_THE_LISTENER = """

@@ -16,10 +16,12 @@ import asyncio
 import contextlib
 import json
 import logging
+import time
 import uuid
 from collections.abc import Iterable, Iterator
 
 from asterism.store.postgres.connection import BROAD, Connection, ConnectionFactory, ConnectionPool
+from asterism.store.postgres.error_mapping import spoils
 from asterism.store.postgres.schema import careless_settings, missing_standby, statements
 from asterism.store.row_codec import to_text
 from asterism.store.store_errors import StoreError
@@ -121,17 +123,20 @@ class Listener:
                 connection = await self._factory.connect(SETTINGS)
             except StoreError as error:
                 log.info("cannot listen for changes: %s", error)
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, LONGEST_PAUSE)
-                continue
-            try:
-                pause = FIRST_PAUSE
-                await self._listen_on(connection)
-            except Exception as error:
-                log.info("lost the connection that listens for changes: %s", error)
-            finally:
-                connection.terminate()
-            self._watches.wake_all()
+            else:
+                opened_at = time.monotonic()
+                try:
+                    await self._listen_on(connection)
+                except Exception as error:
+                    log.info("lost the connection that listens for changes: %s", error)
+                finally:
+                    connection.terminate()
+                self._watches.wake_all()
+                if time.monotonic() - opened_at > LONGEST_PAUSE:
+                    pause = FIRST_PAUSE
+                    continue
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _listen_on(self, connection: Connection) -> None:
         """Listen until the connection is lost."""
@@ -156,7 +161,12 @@ class Listener:
         stays."""
         if not self._warned:
             address = self._factory.address
-            risks = [*await careless_settings(connection), *await missing_standby(connection, len(address.hosts))]
+            try:
+                risks = [*await careless_settings(connection), *await missing_standby(connection, len(address.hosts))]
+            except Exception as error:
+                if spoils(error):
+                    raise
+                risks = [f"whether its configuration may lose acknowledged commits cannot be told: {error}"]
             self._warned = True
             for risk in risks:
                 log.warning("%s: %s", address.shown, risk)
