@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import shutil
 import signal
 import socket
@@ -58,6 +60,18 @@ class PgBouncer(RunningServer):
                 self.close()
                 raise NoServer(f"PgBouncer did not start: {log[-2000:]}")
             time.sleep(0.01)
+
+    def follow(self, server: RunningServer) -> None:
+        """Send all clients to another server, without their noticing. Return when they get there."""
+        file = self.folder / "pgbouncer.ini"
+        file.write_text(re.sub(r"host=\S+", f"host={server.folder}", file.read_text("utf-8")), "utf-8")
+        assert self._keeper.stdin is not None
+        self._keeper.stdin.write(f"signal {int(signal.SIGHUP)}\n")
+        self._keeper.stdin.flush()
+        expected, shown = server.sql("SHOW data_directory"), ""
+        while shown != expected:
+            with contextlib.suppress(NoServer):
+                shown = self.sql("SHOW data_directory")
 
     def close(self) -> None:
         assert self._keeper.stdin is not None

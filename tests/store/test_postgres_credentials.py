@@ -53,3 +53,10 @@ async def test_a_password_that_is_changed_while_a_store_is_open(
         write("second")
         assert ids(await store.find(Query())) == ["r0001"]
         await store.commit([PutRun(a_run(2), None)])
+        if place == "service":
+            file.unlink()  # for a moment, while it is replaced
+            store._quick._close_idle(0.0)
+            with pytest.raises(StoreUnavailable, match="needs the file"):
+                await store.run("r0001")
+            write("second")
+            assert await store.run("r0001") is not None

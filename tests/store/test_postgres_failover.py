@@ -12,13 +12,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from asterism.store.postgres import PostgresStore
+from asterism.store.postgres import PostgresStore, commit_history
 from asterism.store.postgres.commit_history import CommitHistory
+from asterism.store.postgres.schema import statements
 from asterism.store.protocol import PutRun, Query
 from asterism.store.store_errors import StoreCorrupt, StoreError, StoreReadOnly, StoreUnavailable
 from asterism.testing.store_conformance.sample_records import a_run, a_session, added, ids, joined, offer, taking
+from tests.store.pgbouncer import PgBouncer, needs_pgbouncer
 from tests.store.postgres_cluster import Cluster
 from tests.store.postgres_fixtures import looking, opened
+from tests.store.postgres_server import Server
 
 KITCHEN = a_session()
 
@@ -122,20 +125,39 @@ async def test_a_configuration_that_may_lose_commits_is_reported(
     assert await _risks(lagging.primary.url(), caplog) == []
 
 
+async def test_a_subscriber_to_changes_of_tables_is_no_standby(caplog: pytest.LogCaptureFixture) -> None:
+    with Server({"wal_level": "logical"}) as server:
+        other = server.own_database("other")
+        server.sql("CREATE PUBLICATION changes")
+        server.sql("SELECT pg_create_logical_replication_slot('changes', 'pgoutput')")
+        source = f"host={server.folder} user=postgres dbname=postgres"
+        other.sql(f"CREATE SUBSCRIPTION changes CONNECTION '{source}' PUBLICATION changes WITH (create_slot = false)")
+        while server.sql("SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'").strip() != "1":
+            pass
+        assert await _risks(server.url(), caplog) == []
+
+
 async def test_a_synchronous_standby_is_no_risk(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     assert await _risks(cluster.url(), caplog, schema="no_risk") == []
 
 
-async def _write_while_cut(cluster: Cluster, store: PostgresStore) -> None:
-    """A run that the standby gets, one that it does not get, and the claim of both."""
+async def _write_while_cut(cluster: Cluster, store: PostgresStore, *, cut: bool = True) -> None:
+    """A run that the standby gets, one that it does not get if the line is ``cut``, and the claim of both."""
     await joined(store, KITCHEN)
     await added(store, a_run(1))
+    _until_replayed(cluster)
+    if cut:
+        await asyncio.to_thread(cluster.cut)
+    await added(store, a_run(2))
+    assert len(await store.take(offer(limit=2), taking(KITCHEN))) == 2
+    if not cut:
+        _until_replayed(cluster)
+
+
+def _until_replayed(cluster: Cluster) -> None:
     position = cluster.primary.sql("SELECT pg_current_wal_lsn()").strip()
     while cluster.standby.sql(f"SELECT pg_last_wal_replay_lsn() >= '{position}'").strip() != "t":
         pass
-    await asyncio.to_thread(cluster.cut)
-    await added(store, a_run(2))
-    assert len(await store.take(offer(limit=2), taking(KITCHEN))) == 2
 
 
 async def test_a_standby_that_lagged_behind_is_noticed_and_not_believed(lagging: Cluster) -> None:
@@ -165,7 +187,7 @@ async def test_a_standby_that_lagged_behind_is_noticed_and_not_believed(lagging:
 async def test_without_the_comparison_a_lagging_standby_would_be_believed(
     lagging: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(CommitHistory, "acknowledged", lambda self, position, transaction: None)
+    monkeypatch.setattr(CommitHistory, "acknowledged", lambda self, *place: None)
     async with opened(lagging.url()) as store:
         await _write_while_cut(lagging, store)
         await asyncio.to_thread(lagging.fail_over)
@@ -187,6 +209,31 @@ async def test_a_standby_that_had_everything_is_believed(lagging: Cluster) -> No
         assert len(await store.take(offer(limit=200), taking(KITCHEN))) == 200
 
 
+@needs_pgbouncer
+@pytest.mark.parametrize("lagged", [True, False], ids=["it lagged", "it had everything"])
+@pytest.mark.parametrize("interval", [0.0, float("inf")], ids=["reads", "commits"])
+async def test_a_failover_behind_a_pooler_is_noticed_on_the_same_connection(
+    lagging: Cluster, monkeypatch: pytest.MonkeyPatch, lagged: bool, interval: float
+) -> None:
+    monkeypatch.setattr(commit_history, "INTERVAL", interval)
+    retry = "server_login_retry = 0.1\nserver_check_delay = 0"
+    with PgBouncer(lagging.primary, more=retry) as pooler:
+        async with opened(pooler.url()) as store:
+            await _write_while_cut(lagging, store, cut=lagged)
+            await store._sender.close()
+            await asyncio.to_thread(lagging.fail_over)
+            await asyncio.to_thread(pooler.follow, lagging.primary)
+            if interval:
+                await store.commit([PutRun(a_run(3), None)])
+            if lagged:
+                with pytest.raises(StoreCorrupt, match=r"2 of the last \d commits"):
+                    await store.run("r0002")
+            else:
+                await store.commit([PutRun(a_run(4), None)])
+                store._quick._close_idle(0.0)
+                assert await store.run("r0002") is not None
+
+
 async def test_a_missing_commit_record_is_noticed_by_its_transaction(cluster: Cluster) -> None:
     """The standby has the rows of a commit, but not its end: it was aborted there."""
     url = cluster.url(schema="aborted")
@@ -195,7 +242,7 @@ async def test_a_missing_commit_record_is_noticed_by_its_transaction(cluster: Cl
         transaction = other.transaction()
         await transaction.start()
         await other.execute("INSERT INTO registers VALUES ('one', '1', 1)")
-        place = await other.fetchrow("SELECT pg_current_wal_insert_lsn(), pg_current_xact_id()")
+        place = await other.fetchrow(statements()["place"])
         await transaction.rollback()
         store._factory.history.acknowledged(*place)
         await asyncio.to_thread(cluster.primary.stop, "immediate")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import sys
 from collections.abc import Iterator
 from typing import ClassVar
 
@@ -63,6 +64,35 @@ async def test_a_pooler_that_ignores_settings_is_recognised(postgres_server: Ser
             assert store._factory.pooled
             await store.commit([PutRun(a_run(1), None)])
             assert ids(await store.find(Query())) == ["r0001"]
+
+
+CHECKS = """
+import asyncio, sys
+from asterism.store.postgres import PostgresStore
+
+async def main():
+    store = await PostgresStore.open(sys.argv[1])
+    assert await store.check() == []
+    print(len([line async for line in store.dump()]))
+    await store.close()
+
+asyncio.run(main())
+"""
+
+
+@needs_pgbouncer
+async def test_two_processes_check_and_dump_over_the_same_session(postgres_server: Server) -> None:
+    """Both number the statements that they prepare from one on."""
+    with PgBouncer(postgres_server, sessions=2) as pooler:
+        url = pooler.url(schema="same_session")
+        async with opened(url) as store:
+            await store.commit([PutRun(a_run(number), None) for number in range(500)])
+        for _ in range(2):
+            child = await asyncio.create_subprocess_exec(
+                sys.executable, "-c", CHECKS, url, stdout=asyncio.subprocess.PIPE
+            )
+            output, _errors = await child.communicate()
+            assert output == b"501\n"
 
 
 async def _completes(url: str) -> None:

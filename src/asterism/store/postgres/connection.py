@@ -57,7 +57,6 @@ COLLISION_TRIES = 5
 
 Result = TypeVar("Result")
 
-_UNLIMITED = contextlib.nullcontext()
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _HOST = re.compile(r"(?:\[([^][]+)\]|([^][:]*))(?::([0-9]*))?")
 _SERVERS = re.compile(r"[a-z0-9+.-]*://([^/?#\s]*)", re.IGNORECASE)
@@ -207,7 +206,7 @@ class Connection(Protocol):
     async def fetchrow(self, query: str, *args: Any) -> Any: ...
     async def fetchval(self, query: str, *args: Any) -> Any: ...
     def transaction(self, **options: Any) -> Any: ...
-    def cursor(self, query: str, *args: Any, prefetch: int) -> AsyncIterator[Any]: ...
+    def cursor(self, query: str, *, prefetch: int) -> AsyncIterator[Any]: ...
     async def copy_to_table(self, table: str, *, source: Any, columns: Any) -> str: ...
     async def add_listener(self, channel: str, callback: Any) -> None: ...
     def add_termination_listener(self, callback: Any) -> None: ...
@@ -239,7 +238,12 @@ class ConnectionFactory:
     async def connect(self, settings: Mapping[str, str]) -> Connection:
         """Open a connection, with the password as it is now in its file. Raises a StoreError that says for each server
         why it cannot be used."""
-        hosts = Address.parse(self.address.url, self.address.schema).hosts
+        try:
+            hosts = Address.parse(self.address.url, self.address.schema).hosts
+        except StoreMissing as error:
+            if self.opened:  # a file that it names is being replaced
+                raise StoreUnavailable(str(error)) from error
+            raise
         refusals: list[StoreError] = []
         for number in sorted(range(len(hosts)), key=lambda number: number != self._first):
             try:
@@ -270,8 +274,12 @@ class ConnectionFactory:
             except asyncpg.ProtocolViolationError:  # PgBouncer refuses settings that it does not know
                 self.pooled = True
             else:
-                if self.opened or await _has_settings(connection, settings):
-                    return connection
+                try:
+                    if self.opened or await _has_settings(connection, settings):
+                        return connection
+                except BaseException:
+                    connection.terminate()
+                    raise
                 self.pooled = True  # it ignores them
                 connection.terminate()
         return await PooledConnection.open(options, settings)
@@ -298,8 +306,8 @@ class ConnectionFactory:
 
 
 async def _has_settings(connection: Connection, settings: Mapping[str, str]) -> bool:
-    found = await connection.fetchval("SELECT current_setting('search_path')")
-    return bool(found == settings["search_path"])
+    search_path = await connection.fetchval("SELECT current_setting('search_path')")
+    return bool(search_path == settings["search_path"])
 
 
 def _refusal(error: Exception, shown: str) -> StoreError:
@@ -336,18 +344,24 @@ class ConnectionPool:
         """
         history = self._factory.history
         history.refuse_lost()
-        async with self._room:
+        async with self._place():
             idle = self._take_idle()
             connection = idle or await self._open()
+            verified = False
             try:
-                if idle is None or history.in_doubt:
-                    await history.verify(connection)
-                with self.limit(connection) if whole else _UNLIMITED:
+                with self.limit(connection) as timer:
+                    if idle is None or history.is_due(pooled=self._factory.pooled):
+                        await history.verify(connection)
+                    verified = True
+                    if not whole:
+                        timer.cancel()
                     yield connection
-                if self._unsure:
-                    self._refuse_unsure(connection)
+                if connection in self._unsure:
+                    raise asyncpg.ConnectionFailureError(
+                        "it may not be on the standby: the wait for that was cancelled"
+                    )
             except Exception as error:
-                if spoils(error):
+                if spoils(error) or not verified:
                     history.doubt()
                     self._discard(connection)
                     self._close_idle(0.0)  # the others are probably broken too
@@ -358,20 +372,35 @@ class ConnectionPool:
                     raise
                 raise meant from error
             except BaseException:
-                self._discard(connection)  # cancelled during a statement
+                history.doubt()  # cancelled during a statement
+                self._discard(connection)
                 raise
             self._return(connection)
 
+    @contextlib.asynccontextmanager
+    async def _place(self) -> AsyncIterator[None]:
+        """Raises StoreBusy if all connections are in use for too long."""
+        try:
+            async with asyncio.timeout(self._factory.timeout):
+                await self._room.acquire()
+        except TimeoutError:
+            raise StoreBusy(f"{self._factory.address.shown}: all connections of this process are in use") from None
+        try:
+            yield
+        finally:
+            self._room.release()
+
     @contextlib.contextmanager
-    def limit(self, connection: Connection) -> Iterator[None]:
+    def limit(self, connection: Connection) -> Iterator[asyncio.TimerHandle]:
         """Give the connection up when the block takes too long. The driver would cancel the statement instead: a commit
         that waits for a synchronous standby would then be done without it, and others would see what may get lost. The
         server ends every other statement by its own limits."""
         timer = asyncio.get_running_loop().call_later(self._factory.timeout, connection.terminate)
         try:
-            yield
+            yield timer
         except (asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-            if connection.is_closed() and asyncio.get_running_loop().time() >= timer.when():
+            late = not timer.cancelled() and asyncio.get_running_loop().time() >= timer.when()
+            if late and connection.is_closed():
                 raise TimeoutError from error
             raise
         finally:
@@ -396,9 +425,9 @@ class ConnectionPool:
     async def fetchrow(self, query: str, *args: Any) -> Any:
         return await self.repeated(lambda connection: connection.fetchrow(query, *args))
 
-    def acknowledged(self, position: int | None, transaction: int | None) -> None:
+    def acknowledged(self, position: int | None, transaction: int | None, timeline: str | None) -> None:
         """Remember a commit that returned: see ``commit_history``."""
-        self._factory.history.acknowledged(position, transaction)
+        self._factory.history.acknowledged(position, transaction, timeline)
 
     async def _open(self) -> Connection:
         if self._closed:
@@ -413,14 +442,9 @@ class ConnectionPool:
     def _warned(self, connection: Connection, message: Any) -> None:
         """The server says that it committed without its standby, since somebody cancelled the wait. It then reports
         success: the message comes before that."""
-        if message.severity_en == "WARNING" and message.sqlstate == "01000":
+        if message.server_source_function == "SyncRepWaitForLSN":  # the SQLSTATE is that of many warnings
             log.warning("%s: %s", self._factory.address.shown, message)
             self._unsure.add(connection)
-
-    def _refuse_unsure(self, connection: Connection) -> None:
-        if connection in self._unsure:
-            self._unsure.discard(connection)
-            raise asyncpg.ConnectionFailureError("it may not be on the standby: the wait for that was cancelled")
 
     def _take_idle(self) -> Connection | None:
         while self._idle:
@@ -433,12 +457,14 @@ class ConnectionPool:
         if self._closed or connection.is_closed() or connection.is_in_transaction():
             self._discard(connection)
             return
+        self._unsure.discard(connection)
         loop = asyncio.get_running_loop()
         self._idle.append((loop.time(), connection))
         if self._reaper is None:
             self._reaper = loop.call_later(IDLE, self._reap)
 
     def _discard(self, connection: Connection) -> None:
+        self._unsure.discard(connection)
         if not connection.is_closed():
             connection.terminate()
 

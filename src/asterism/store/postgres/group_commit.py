@@ -278,7 +278,7 @@ class Committer(Workers[Job]):
             query = statements()["commit_runs_and_more"]
             arguments = (*arguments, logs_text(first.logs) if first.logs else None, plans_text(first.plans))
         done, present, *place = await self._fetched(query, arguments, first.priorities)
-        self._connections.acknowledged(*place[:2])
+        self._connections.acknowledged(*place[:3])
         return set(done), set(present)
 
     async def _fetched(self, query: str, arguments: Sequence[Any], priorities: Sequence[PutPriority]) -> Any:

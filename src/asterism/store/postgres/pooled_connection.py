@@ -66,11 +66,20 @@ class PooledConnection:
         try:
             result = await perform(query, *args)
         except Exception:
-            if not self._connection.is_closed():
+            with contextlib.suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):  # the first one counts
                 await self._connection.execute("ROLLBACK")
             raise
         await self._connection.execute("COMMIT")
         return result
+
+    async def cursor(self, query: str, *, prefetch: int) -> AsyncIterator[Any]:
+        """Yield the rows of a query without arguments. The driver's cursor would prepare a statement with a name, which
+        the session may have from another process."""
+        await self._connection.execute(f"DECLARE asterism_rows NO SCROLL CURSOR FOR {query}")
+        while rows := await self._connection.fetch(f"FETCH {prefetch} FROM asterism_rows"):
+            for row in rows:
+                yield row
+        await self._connection.execute("CLOSE asterism_rows")
 
     @contextlib.asynccontextmanager
     async def transaction(self, **options: Any) -> AsyncIterator[None]:

@@ -232,7 +232,7 @@ async def _commit(connection: Connection, calls: list[_TakeCall]) -> Row:
     changes = sorted(row for call in calls for _, row in call.taken.values())
     if not changes:
         await connection.execute("ROLLBACK")
-        return None, None
+        return None, None, None
     done, *place = await connection.fetchrow(statements()["change_runs"], changes)
     await connection.execute("COMMIT")
     for call in calls:

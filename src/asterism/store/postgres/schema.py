@@ -260,7 +260,10 @@ _COLUMNS = {
     "{run}": ", ".join(COLUMNS),
     "{session}": ", ".join(SESSION_COLUMNS),
     "{run_of_runs}": ", ".join(f"runs.{name}" for name in COLUMNS),
-    "{place}": "pg_current_wal_insert_lsn(), pg_current_xact_id_if_assigned()",
+    "{place}": (
+        "pg_current_wal_insert_lsn(), pg_current_xact_id_if_assigned(), "
+        "left(pg_walfile_name(pg_current_wal_insert_lsn()), 8)"
+    ),
     "{session_of_sessions}": ", ".join(f"sessions.{name}" for name in SESSION_COLUMNS),
 }
 

@@ -240,9 +240,11 @@ WHERE (name IN ('fsync', 'full_page_writes', 'synchronous_commit') AND setting =
 ORDER BY name
 
 -- name: standbys
--- Whether commits wait for a standby, and how many are connected.
+-- Whether commits wait for a standby, and how many are connected. Who subscribes to changes of tables is none.
 SELECT current_setting('synchronous_standby_names') <> '', count(*) FROM pg_stat_replication
-WHERE state IS DISTINCT FROM 'backup'
+WHERE state IS DISTINCT FROM 'backup' AND NOT EXISTS (
+    SELECT 1 FROM pg_replication_slots WHERE active_pid = pg_stat_replication.pid AND slot_type = 'logical'
+)
 
 -- name: runs_of_missing_sessions
 SELECT runs.id, runs.session FROM runs LEFT JOIN sessions ON sessions.id = runs.session
