@@ -92,32 +92,25 @@ bench: bench-env ## Measure against the peers
 
 bench-env: .venv-bench/.bench ## Set up the environment of the benchmarks
 
-chromium: ## Install Chromium, which the tests of the page use
-	@if command -v chromium >/dev/null; then \
-	    echo "Chromium is there: $$(command -v chromium)"; \
+# $(call from_debian,PACKAGE): a package of Debian whose command has the same name.
+from_debian = @if PATH="$$PATH:/usr/sbin" command -v $(1) >/dev/null; then \
+	    echo "$(1) is there."; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	    echo "Installing chromium with apt-get"; \
+	    echo "Installing $(1) with apt-get"; \
 	    apt-get -qq update && \
-	    DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends chromium >/dev/null; \
+	    DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $(1) >/dev/null; \
 	else \
-	    echo "Cannot install Chromium: that takes apt-get and root."; \
-	    echo "Either run 'sudo make chromium' on Debian, or install it with your system's package manager,"; \
-	    echo "so that the command 'chromium' is on PATH."; \
+	    echo "Cannot install $(1): that takes apt-get and root."; \
+	    echo "Either run 'sudo make $(1)' on Debian, or install it with your system's package manager,"; \
+	    echo "so that the command '$(1)' is on PATH."; \
 	    exit 1; \
 	fi
 
+chromium: ## Install Chromium, which the tests of the page use
+	$(call from_debian,chromium)
+
 pgbouncer: ## Install PgBouncer, which tests of the PostgreSQL store use
-	@if command -v pgbouncer >/dev/null || [ -x /usr/sbin/pgbouncer ]; then \
-	    echo "PgBouncer is there."; \
-	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	    echo "Installing pgbouncer with apt-get"; \
-	    apt-get -qq update && \
-	    DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends pgbouncer >/dev/null; \
-	else \
-	    echo "Cannot install PgBouncer: that takes apt-get and root."; \
-	    echo "Either run 'sudo make pgbouncer' on Debian, or install it with your system's package manager."; \
-	    exit 1; \
-	fi
+	$(call from_debian,pgbouncer)
 
 modules: .venv/.test ## Write docs/reference/modules.md, the list of all modules
 	.venv/bin/python -m tests.docs.module_list
