@@ -91,35 +91,35 @@ class LogPrinter:
         self._attempt: tuple[str, int] | None = None
         self.printed = 0
 
-    def print(self, lines: Sequence[RunLine]) -> None:
-        chosen = [line for line in lines if line.line.at >= self._begin]
+    def print(self, entries: Sequence[RunLine]) -> None:
+        chosen = [entry for entry in entries if entry.line.at >= self._begin]
         self.printed += len(chosen)
         if self._options.as_json:
-            for line in chosen:
-                click.echo(json_text(line.to_json(), encoding=sys.stdout.encoding))
+            for entry in chosen:
+                click.echo(json_text(entry.to_json(), encoding=sys.stdout.encoding))
         elif self._screen is None:
             if chosen:
                 parts = [
-                    part for line in chosen for part in (*self._heading(line), self._prefix(line) + line.line.text)
+                    part for entry in chosen for part in (*self._heading(entry), self._prefix(entry) + entry.line.text)
                 ]
                 echo_data("\n".join(parts))
         else:
-            for line in chosen:
-                for heading in self._heading(line):
+            for entry in chosen:
+                for heading in self._heading(entry):
                     self._screen.say(Text(heading, DIM))
-                self._screen.say(Text(clean(self._prefix(line)), DIM).append_text(log_text(line.line)))
+                self._screen.say(Text(clean(self._prefix(entry)), DIM).append_text(log_text(entry.line)))
 
-    def _heading(self, line: RunLine) -> list[str]:
+    def _heading(self, entry: RunLine) -> list[str]:
         """A line between two attempts at one run."""
-        before, self._attempt = self._attempt, (line.run, line.attempt)
+        before, self._attempt = self._attempt, (entry.run, entry.attempt)
         if self._several or before in (None, self._attempt):
             return []
-        return [f"-- attempt {line.attempt} --"]
+        return [f"-- attempt {entry.attempt} --"]
 
-    def _prefix(self, line: RunLine) -> str:
-        time = f"{format_clock(line.line.at)} {line.line.stream:<6} " if self._options.times else ""
-        again = f" ({line.attempt})" if line.attempt > 1 else ""
-        return f"{time}{line.task}{again} | " if self._several else time
+    def _prefix(self, entry: RunLine) -> str:
+        time = f"{format_clock(entry.line.at)} {entry.line.stream:<6} " if self._options.times else ""
+        again = f" ({entry.attempt})" if entry.attempt > 1 else ""
+        return f"{time}{entry.task}{again} | " if self._several else time
 
 
 async def print_run_log(system: System, run: str, options: LogOptions) -> None:
