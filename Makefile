@@ -90,7 +90,8 @@ bench: export RAY_USAGE_STATS_ENABLED = 0
 bench: bench-env ## Measure against the peers
 	.venv-bench/bin/python -m bench $(ARGS)
 
-bench-env: .venv-bench/.bench ## Set up the environment of the benchmarks
+bench-env: .venv-bench/.bench ## Set up the environment of the benchmarks, with the server of Restate if there is npm
+	@.venv-bench/bin/python -m bench.durable.restate_server
 
 # $(call from_debian,PACKAGE): a package of Debian whose command has the same name.
 from_debian = @if PATH="$$PATH:/usr/sbin" command -v $(1) >/dev/null; then \
@@ -142,7 +143,7 @@ repin: ## Renew all pins with uv: make repin UV=path/to/uv
 	fi
 
 clean: ## Remove the environments, caches and reports
-	rm -rf .venv .venv-bench .github-schema .acp-examples .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist htmlcov
+	rm -rf .venv .venv-bench .github-schema .acp-examples .restate .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist htmlcov
 	rm -f .coverage .coverage.* asterism-report.html
 	find src tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} +
 

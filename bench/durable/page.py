@@ -16,11 +16,12 @@ machine to machine and from hour to hour: read the ratios. All tasks do nothing,
 def beside_others(comparison: speed.Comparison) -> str:
     text = f"""## Durable tasks per second
 
-The same graphs on SQLite files on the same disk, each engine in a process of its own, in its own recommended way of
-durable steps: tasks that wait for nothing (*wide*), one after the other (*chain*), and layers of {work.WIDTH} in which
-each task waits for three of the layer before (*layered*). Slow engines get fewer tasks; the time per task
-counts. The best of {_rounds(comparison)} alternating rounds. In brackets: how many times as fast Asterism is. A figure
-is listed only if each task left a record in the database of its engine.
+The same graphs on SQLite files on the same disk (Restate: in its own server), each engine in a process of its own, in
+its own recommended way of durable steps: tasks that wait for nothing (*wide*), one after the other (*chain*), and
+layers of {work.WIDTH} in which each task waits for three of the layer before (*layered*). Slow engines get fewer tasks;
+the time per task counts. The best of {_rounds(comparison)} alternating rounds. In brackets: how many times as fast
+Asterism is. A figure is listed only if each task left a record in the database of its engine (APScheduler: a row
+until it began).
 
 """
     head = ["engine", "version"]

@@ -7,11 +7,12 @@ import asyncio
 import sqlite3
 from pathlib import Path
 
+import httpx
 import pytest
 
 from bench import __main__ as command
-from bench.durable import page, resume, speed, work
-from bench.durable.peers import PEERS, asterism_steps, installed, load, raw_steps, recorded
+from bench.durable import page, restate_server, resume, speed, work
+from bench.durable.peers import PEERS, asterism_steps, installed, load, raw_steps, recorded, restate_steps
 from bench.graphs import chain, independent, layers
 from bench.measure import Sample
 
@@ -69,6 +70,42 @@ def test_a_plan_that_is_not_continued_to_its_end_gives_no_figure(
     monkeypatch.setattr(work, "step", failing)  # a device looks up the function of a task once
     with pytest.raises(AssertionError, match="tasks have not completed"):
         asyncio.run(resume._on_copy(tmp_path / "left.db", resume._until_the_end))
+
+
+def test_a_result_that_restate_has_not_in_its_journal_gives_no_figure() -> None:
+    answer = {"rows": [{"steps": 2}]}
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, json=answer))
+    with httpx.Client(transport=transport, base_url="http://restate") as admin:
+        steps = restate_steps._records(admin, "inv_1")
+    with pytest.raises(AssertionError, match="2 recorded steps for 3 tasks"):
+        recorded(steps, 3, "recorded steps")
+
+
+def test_a_server_of_restate_that_does_not_start_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "restate-server"
+    program.write_text("#!/bin/sh\nexit 7\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(restate_server, "PROGRAM", program)
+    with (
+        pytest.raises(RuntimeError, match="the server of Restate did not start: 7"),
+        restate_server.running(tmp_path / "base"),
+    ):
+        pass
+
+
+def test_without_npm_restate_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(restate_server, "PROGRAM", tmp_path / "restate-server")
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    monkeypatch.setattr(restate_server, "machine", lambda: "linux-x64")
+    restate_server.main()
+    monkeypatch.setattr(restate_server, "machine", lambda: "plan9-mips")
+    restate_server.main()
+    told = capsys.readouterr().out
+    assert "npm is missing" in told
+    assert "no server of Restate for plan9-mips" in told
+    assert not installed("restate")
 
 
 def test_engines_that_are_not_there_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

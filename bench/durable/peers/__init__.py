@@ -1,10 +1,10 @@
 """The engines that are compared, one module each, all of them with the same few names.
 
 ``NAME`` and ``VERSION()`` are for the table, ``SETTINGS`` says how it is set up: in its own recommended way of durable
-steps, on SQLite. ``LIMIT`` is how many tasks it is given at most, by shape: only the time for each counts, and a larger
-plan would only take longer. ``session`` has a directory of its own and starts what the engine needs; it yields the
-function that measures one graph. What counts is from the moment at which the engine gets the graph until it says that
-all of it has ended; building and compiling graphs is left out, and so is the start of a server.
+steps, on SQLite if it can. ``LIMIT`` is how many tasks it is given at most, by shape: only the time for each counts,
+and a larger plan would only take longer. ``session`` has a directory of its own and starts what the engine needs; it
+yields the function that measures one graph. What counts is from the moment at which the engine gets the graph until it
+says that all of it has ended; building and compiling graphs is left out, and so is the start of a server.
 
 Every module looks into its own database afterwards and raises unless each task was recorded there: an engine that kept
 nothing would be quick. A module is not called like the package it imports, which would hide it.
@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol, cast
 
+from bench.durable import restate_server
 from bench.graphs import Graph
 from bench.measure import Sample
 
@@ -42,6 +43,8 @@ PEERS = {
     "dbos_sync": "dbos",
     "langgraph": "langgraph.checkpoint.sqlite",
     "prefect": "prefect",
+    "restate": "restate",
+    "apscheduler": "apscheduler",
 }
 
 
@@ -51,6 +54,8 @@ def load(name: str) -> Peer:
 
 
 def installed(name: str) -> bool:
+    if name == "restate" and not restate_server.PROGRAM.exists():
+        return False
     try:
         return find_spec(PEERS[name]) is not None
     except ModuleNotFoundError:  # not even the package that would contain it
