@@ -25,7 +25,7 @@ from bench import (
 )
 from bench.durable import page as durable_page
 from bench.durable import resume, speed
-from bench.runs import creation, gateway, idle_devices, lists, queues, scale, sqlite
+from bench.runs import creation, gateway, idle_devices, lists, queues, scale, sqlite, workloads
 from bench.runs import latency as runs_latency
 from bench.runs import page as runs_page
 from bench.series import calls, contending
@@ -54,6 +54,7 @@ PLANS: dict[str, Callable[[], str]] = {
 RUNS: dict[str, Callable[[], str]] = {
     "runs-sqlite": lambda: runs_page.one_process(sqlite.measure()),
     "runs-queues": lambda: runs_page.beside_queues(queues.compare()),
+    "runs-workloads": lambda: workloads.page(workloads.compare()),
     "runs-creation": lambda: runs_page.creations(creation.compare()),
     "runs-latency": lambda: runs_page.latencies(runs_latency.both()),
     "runs-gateway": lambda: gateway.page(gateway.measure()),
