@@ -19,6 +19,7 @@ import json
 import os
 import pkgutil
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -71,18 +72,14 @@ class Server:
 @contextmanager
 def new_server(*modules: str) -> Iterator[Server]:
     """A server whose commands have imported these modules, too. It imports when it is asked for its first command."""
-    with (
-        tempfile.TemporaryDirectory(prefix="ast-fork-") as folder,
-        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener,
-    ):
-        path = f"{folder}/commands"
+    path = tempfile.mkdtemp(prefix="ast-fork-") + "/commands"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(path)
         listener.listen(128)
         command = [sys.executable, __file__, str(listener.fileno()), *modules]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[listener.fileno()], cwd=ROOT)
-        listener.close()
-        with process:  # the end of its input is its end
-            yield Server(path)
+    with process:  # the end of its input is its end, also if we are killed; then it removes the folder
+        yield Server(path)
 
 
 SERVERS = {
@@ -100,8 +97,9 @@ def use_servers(paths: dict[str, str]) -> None:
 
 
 @cache
-def shared_server(name: str = "commands") -> Server:
-    """One of ``SERVERS``, started when it is first asked for."""
+def shared_server(name: str) -> Server:
+    """One of ``SERVERS``, started when it is first asked for. A default name would be another key of the cache: each
+    forked worker would start a second server."""
     if name in _started_elsewhere:
         return Server(_started_elsewhere[name])
     stack = ExitStack()
@@ -122,7 +120,7 @@ class ForkedCommand(subprocess.Popen[str]):
         program: str = "asterism.cli.main",
         **options: Any,
     ) -> None:
-        self._server, self._strict, self._program = server or shared_server(), strict, program
+        self._server, self._strict, self._program = server or shared_server("commands"), strict, program
         super().__init__(words, text=True, **options)
 
     def _execute_child(self, words: Any, *arguments: Any) -> None:
@@ -203,6 +201,7 @@ def serve(listener: socket.socket, modules: list[str]) -> None:
             return
         for descriptor in descriptors:
             os.close(descriptor)
+    shutil.rmtree(Path(listener.getsockname()).parent)
     os._exit(0)
 
 

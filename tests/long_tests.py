@@ -15,6 +15,8 @@ With ``EVERY_SEED=N`` in the environment a hunt with many seeds tries every Nth 
 a nightly hunt has hours. With ``LONG_PART=2/4`` only the second of four parts of the long tests runs; the parts are the
 same on every machine.
 
+A table of which a few rows are enough in ``make test`` has them first: ``parametrize("row", rest_long(ROWS, 3))``.
+
 ``-m long`` alone, as in ``.ci/run``, imports only the files that have such tests.
 
 A test that takes many seconds also in ``make test`` has the marker ``slow``: it starts before the others, so that no
@@ -26,7 +28,9 @@ from __future__ import annotations
 import functools
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 import pytest
@@ -45,6 +49,12 @@ FEW_SEEDS = 10
 def every_seed() -> int:
     """N of ``EVERY_SEED=N``: of the other seeds, or parts, every Nth is tried."""
     return int(os.environ.get("EVERY_SEED", "1"))
+
+
+def rest_long(rows: Sequence[Any], few: int) -> list[Any]:
+    """The rows of a table for ``parametrize``: the first few as they are, all others with the marker ``long``."""
+    others = (row if isinstance(row, tuple) else (row,) for row in rows[few:])
+    return [*rows[:few], *(pytest.param(*row, marks=pytest.mark.long) for row in others)]
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -74,7 +84,7 @@ def has_long_tests(file: Path) -> bool:
 
 @functools.cache
 def _marks(file: Path) -> bool:
-    return file.exists() and re.search(r"pytest\.mark\.(long|hunt)\b", file.read_text("utf-8")) is not None
+    return file.exists() and re.search(r"pytest\.mark\.(long|hunt)\b|rest_long\(", file.read_text("utf-8")) is not None
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -80,7 +80,7 @@ def test_what_a_page_shows_runs(page: Path, tmp_path: Path) -> None:
     if not any(block.language in ("python", "console") for block in blocks(page.read_text("utf-8"))):
         return
     streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    words = [str(page), shared_server().path]
+    words = [str(page), shared_server("commands").path]
     with ForkedCommand(words, program=docs_pages.__name__, strict=True, cwd=tmp_path, **streams) as process:
         try:
             said, _ = process.communicate(timeout=LIMIT)

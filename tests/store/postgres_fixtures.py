@@ -13,18 +13,18 @@ from urllib.parse import parse_qs, urlsplit
 import asyncpg
 import pytest
 
-from asterism.store.postgres import PostgresStore
+from asterism.store.postgres import PostgresStore, store
 from asterism.store.postgres.connection import ConnectionFactory
 
 
 @contextlib.asynccontextmanager
 async def opened(url: str, **options: Any) -> AsyncIterator[PostgresStore]:
     # a sixth of it is the longest wait for a lock: long enough for a busy machine
-    store = await PostgresStore.open(url, **{"timeout": 120.0, **options})
+    postgres = await PostgresStore.open(url, **{"timeout": 120.0, **options})
     try:
-        yield store
+        yield postgres
     finally:
-        await store.close()
+        await postgres.close()
 
 
 def limited(monkeypatch: pytest.MonkeyPatch, **limits: float) -> None:
@@ -36,6 +36,15 @@ def limited(monkeypatch: pytest.MonkeyPatch, **limits: float) -> None:
         return usual(self) | {name: str(int(1000 * seconds)) for name, seconds in limits.items()}
 
     monkeypatch.setattr(ConnectionFactory, "_limits", own)
+
+
+def without_definitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let ``check`` compare no definitions: it would create all tables again, which takes longer than most tests."""
+
+    async def unchanged(_: object) -> list[str]:
+        return []
+
+    monkeypatch.setattr(store, "changed_definitions", unchanged)
 
 
 async def connected(url: str) -> Any:

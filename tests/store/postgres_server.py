@@ -32,6 +32,7 @@ from urllib.parse import quote, urlencode
 
 LONGEST_SOCKET_PATH = 90  # the system's limit is 104 or 108 bytes, with the name of the socket
 PATIENCE = 300.0
+NEW_CLUSTER = ("-U", "postgres", "-E", "UTF8", "--locale=C", "--no-sync")
 
 _KEEPER = """
 import os, shutil, signal, subprocess, sys
@@ -178,14 +179,14 @@ class Server(RunningServer):
             where = ("-D", str(self._data), "-h", str(standby_of.folder), "-U", "postgres")
             self.tool("pg_basebackup", *where, "--write-recovery-conf", "--checkpoint=fast", "--no-sync")
             return
-        words = ["-D", str(self._data), "-U", "postgres", "-E", "UTF8", "--locale=C", "--no-sync"]
         if self._password is None:
-            self.tool("initdb", *words, "-A", "trust")
-        else:
-            file = self._folder / "password"
-            file.write_text(self._password, "utf-8")
-            file.chmod(0o644)
-            self.tool("initdb", *words, "-A", "scram-sha-256", f"--pwfile={file}")
+            made, _ = _made_once(self._user)
+            subprocess.run(["cp", "-Rp", made, self._data], check=True)
+            return
+        file = self._folder / "password"
+        file.write_text(self._password, "utf-8")
+        file.chmod(0o644)
+        self.tool("initdb", "-D", str(self._data), *NEW_CLUSTER, "-A", "scram-sha-256", f"--pwfile={file}")
 
     # -- lifecycle --------------------------------------------------------------------------------------------------
 
@@ -278,6 +279,19 @@ class Server(RunningServer):
             lines = (self._data / "postmaster.pid").read_text("utf-8").splitlines()
             return len(lines) >= 8 and lines[7].strip() in ("ready", "standby")
         return False
+
+
+@functools.cache
+def _made_once(user: tuple[int, int] | None) -> tuple[Path, subprocess.Popen[str]]:
+    """The folder of a new cluster, which servers copy: that takes a twentieth of the time of initdb. Its keeper removes
+    it when this process and its forks have ended."""
+    folder = Path(tempfile.mkdtemp(prefix="ast-pg-", dir=reachable_folder(user)))
+    keeper = kept(folder, None)
+    if user is not None:
+        os.chown(folder, *user)
+    maker = RunningServer(folder, usable_binaries(user, folder))
+    maker.tool("initdb", "-D", str(folder / "data"), *NEW_CLUSTER, "-A", "trust")
+    return folder / "data", keeper
 
 
 @contextlib.contextmanager

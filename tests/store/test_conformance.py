@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import Phase
@@ -28,7 +28,14 @@ from asterism.testing.store_conformance import (
     model_tests,
     session_tests,
 )
+from asterism.testing.store_conformance.concurrency_tests import ProcessTests, RaceTests
+from asterism.testing.store_conformance.feed_tests import FeedTests
+from asterism.testing.store_conformance.maintenance_tests import DumpTests, RetentionTests
+from asterism.testing.store_conformance.query_tests import FindTests, OrphanTests, TakeTests
+from asterism.testing.store_conformance.record_tests import CommitTests, LogTests, RegisterTests, ValueTests
+from asterism.testing.store_conformance.session_tests import HeartbeatTests, WatchTests
 from tests.store import store_engines
+from tests.store.postgres_fixtures import without_definitions
 from tests.store.postgres_server import Server
 
 
@@ -68,7 +75,11 @@ class TestSqliteOnASlowDisk(TestSqlite):
     quick = 0.0
 
 
-class TestPostgres(SharedStoreConformance):
+_only_long: Any = None
+"""In place of a test that takes half a second or more."""
+
+
+class PostgresTests(StoreTests):
     """PostgreSQL, with a schema for each store on one server. Used schemas are emptied and used again."""
 
     has_feed = False
@@ -76,7 +87,8 @@ class TestPostgres(SharedStoreConformance):
     _left: ClassVar[list[str]] = []
 
     @pytest.fixture(autouse=True)
-    def _on_a_server(self, postgres_server: Server) -> Iterator[None]:
+    def _on_a_server(self, postgres_server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        without_definitions(monkeypatch)  # of the check at the end of each test
         self._server = postgres_server
         self._opened: dict[int, str] = {}
         self._shared: set[str] = set()  # the server may still perform a commit of a killed process
@@ -101,13 +113,32 @@ class TestPostgres(SharedStoreConformance):
         self._shared.add(schema)
         return ProcessOpener("tests.store.store_engines:open_postgres", self._server.url(schema=schema))
 
-    @pytest.mark.long
-    def test_any_sequence_has_the_same_effect_on_the_engine_as_on_the_reference(self) -> None:
-        super().test_any_sequence_has_the_same_effect_on_the_engine_as_on_the_reference()
 
-    @pytest.mark.long
-    def test_runs_with_any_history_are_read_as_they_were_written(self) -> None:
-        super().test_runs_with_any_history_are_read_as_they_were_written()
+class TestPostgres(
+    PostgresTests, CommitTests, FindTests, HeartbeatTests, OrphanTests, ProcessTests, RaceTests, TakeTests, WatchTests
+):
+    """What depends most on the statements, locks and notifications of this engine, and an example of all else."""
+
+    test_a_restored_store_holds_the_same = (
+        DumpTests.test_a_restored_store_holds_the_same_records_and_no_run_has_an_owner
+    )
+    test_blobs_are_kept = RetentionTests.test_blobs_are_kept_as_long_as_a_run_refers_to_them
+    test_only_runs_that_ended_are_pruned = RetentionTests.test_only_runs_that_ended_long_ago_are_pruned
+    test_a_register_counts_its_changes = RegisterTests.test_a_register_counts_its_changes
+    test_a_log_is_part_of_its_commit = LogTests.test_a_log_is_part_of_its_commit
+    test_anything_may_have_any_name = ValueTests.test_anything_may_have_any_name
+    test_a_store_without_a_feed = FeedTests.test_a_store_without_a_feed_has_no_copies_and_no_changes
+    test_a_search_in_bounded_parts_finds_everything_once = _only_long
+    test_fifty_increments_of_one_register_lose_nothing = _only_long
+    test_increments_on_two_connections_lose_nothing = _only_long
+    test_two_processes_share_the_work_and_do_nothing_twice = _only_long
+    test_two_processes_that_count_together_lose_nothing = _only_long
+    test_a_batch_may_be_large = _only_long
+
+
+@pytest.mark.long
+class TestAllOfPostgres(PostgresTests, SharedStoreConformance):
+    """The whole suite."""
 
 
 # -- a clock that is set back: only engines that are given a clock can show that ---------------------------------------

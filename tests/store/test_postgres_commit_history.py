@@ -22,11 +22,11 @@ from tests.store.postgres_server import Server
 class ServerWithAnswers:
     """Answers verifications in turn, and counts notices."""
 
-    def __init__(self, *answers: tuple[int, str, bool, list[int]]) -> None:
-        self._answers: Iterator[tuple[int, str, bool, list[int]]] = iter(answers)
+    def __init__(self, *answers: tuple[int, str, bool, int]) -> None:
+        self._answers: Iterator[tuple[int, str, bool, int]] = iter(answers)
         self.notices: list[str] = []
 
-    async def fetchrow(self, *_: object) -> tuple[int, str, bool, list[int]]:
+    async def fetchrow(self, *_: object) -> tuple[int, str, bool, int]:
         await asyncio.sleep(0)
         return next(self._answers)
 
@@ -46,7 +46,7 @@ async def _history(server: ServerWithAnswers) -> CommitHistory:
     return history
 
 
-FIRST = (1, "00000001", False, list[int]())
+FIRST = (1, "00000001", False, 0)
 
 
 @pytest.mark.parametrize(
@@ -61,20 +61,20 @@ FIRST = (1, "00000001", False, list[int]())
 async def test_a_process_says_only_what_it_knows_of_the_server_that_took_over(
     caplog: pytest.LogCaptureFixture, timeline: str, knows_its_beginning: bool, words: str
 ) -> None:
-    server = ServerWithAnswers(FIRST, (1, timeline, knows_its_beginning, []))
+    server = ServerWithAnswers(FIRST, (1, timeline, knows_its_beginning, 0))
     await (await _history(server)).verify(server)
     assert caplog.messages == [f"the store: another server has taken over; {words}"]
 
 
 async def test_another_cluster_is_named_as_such() -> None:
-    server = ServerWithAnswers(FIRST, (2, "00000001", False, [7]))
+    server = ServerWithAnswers(FIRST, (2, "00000001", False, 1))
     history = await _history(server)
     with pytest.raises(StoreCorrupt, match="another database cluster; restart the processes if that was meant"):
         await history.verify(server)
 
 
 async def test_verifications_at_the_same_time_leave_one_notice() -> None:
-    server = ServerWithAnswers(FIRST, *[(1, "00000002", True, [7])] * 3)
+    server = ServerWithAnswers(FIRST, *[(1, "00000002", True, 1)] * 3)
     history = await _history(server)
     outcomes = await asyncio.gather(*(history.verify(server) for _ in range(3)), return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [StoreCorrupt] * 3
@@ -89,6 +89,21 @@ async def test_a_commit_on_another_timeline_is_a_reason_to_ask() -> None:
 
 
 # -- connections -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_new_connection_asks_the_server_about_no_type(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver asks when it meets an array other than ``text[]``. That takes longer than to connect."""
+    async with opened(postgres_url) as store:
+        await added(store, a_run(1))
+
+        async def refused(*_: object) -> None:
+            pytest.fail("the driver asks about types")
+
+        monkeypatch.setattr(asyncpg.Connection, "_introspect_types", refused)
+        store._quick._close_idle(0.0)
+        assert await store.run("r0001") is not None
 
 
 @contextlib.asynccontextmanager

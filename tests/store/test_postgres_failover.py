@@ -48,6 +48,7 @@ async def test_a_store_is_not_opened_on_a_standby(cluster: Cluster) -> None:
         await PostgresStore.open(standby.url(target_session_attrs="any"))
 
 
+@pytest.mark.long
 async def test_a_failover_in_the_middle_of_commits_loses_nothing_that_was_acknowledged(cluster: Cluster) -> None:
     async with opened(cluster.url(target_session_attrs="read-write"), schema="failover") as store:
         acknowledged: set[str] = set()
@@ -111,6 +112,7 @@ async def _risks(url: str, caplog: pytest.LogCaptureFixture, **options: str) -> 
     return warnings[0]
 
 
+@pytest.mark.long
 async def test_a_configuration_that_may_lose_commits_is_reported(
     lagging: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -125,6 +127,7 @@ async def test_a_configuration_that_may_lose_commits_is_reported(
     assert await _risks(lagging.primary.url(), caplog) == []
 
 
+@pytest.mark.long
 async def test_a_subscriber_to_changes_of_tables_is_no_standby(caplog: pytest.LogCaptureFixture) -> None:
     with Server({"wal_level": "logical"}) as server:
         other = server.own_database("other")
@@ -160,6 +163,7 @@ def _until_replayed(cluster: Cluster) -> None:
         pass
 
 
+@pytest.mark.long
 async def test_a_standby_that_lagged_behind_is_noticed_and_not_believed(lagging: Cluster) -> None:
     async with opened(lagging.url()) as store, opened(lagging.url()) as reader:
         await _write_while_cut(lagging, store)
@@ -184,6 +188,7 @@ async def test_a_standby_that_lagged_behind_is_noticed_and_not_believed(lagging:
             await added(again, a_run(3))
 
 
+@pytest.mark.long
 async def test_without_the_comparison_a_lagging_standby_would_be_believed(
     lagging: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,6 +201,7 @@ async def test_without_the_comparison_a_lagging_standby_would_be_believed(
         assert await store.run("r0002") is None
 
 
+@pytest.mark.long
 async def test_a_standby_that_had_everything_is_believed(lagging: Cluster) -> None:
     async with opened(lagging.url()) as store:
         await joined(store, KITCHEN)
@@ -209,6 +215,7 @@ async def test_a_standby_that_had_everything_is_believed(lagging: Cluster) -> No
         assert len(await store.take(offer(limit=200), taking(KITCHEN))) == 200
 
 
+@pytest.mark.long
 @needs_pgbouncer
 @pytest.mark.parametrize("lagged", [True, False], ids=["it lagged", "it had everything"])
 @pytest.mark.parametrize("interval", [0.0, float("inf")], ids=["reads", "commits"])
@@ -265,7 +272,7 @@ async def _given_up(store: PostgresStore) -> None:
     store._factory.timeout = usual
 
 
-@pytest.mark.parametrize("fault", ["cut off", "frozen"])
+@pytest.mark.parametrize("fault", ["cut off", pytest.param("frozen", marks=pytest.mark.long)])
 async def test_a_commit_that_waits_for_the_standby_is_given_up_and_seen_by_nobody(cluster: Cluster, fault: str) -> None:
     url = cluster.url(schema=fault.replace(" ", "_"))
     async with opened(url) as store, opened(url) as other:
@@ -293,7 +300,13 @@ CANCEL = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event =
 """What an operator may do, and a driver whose time is over: the server commits without the standby, with a warning."""
 
 
-@pytest.mark.parametrize("careful", [True, False], ids=["as it is", "without the empty transaction"])
+@pytest.mark.parametrize(
+    "careful",
+    [
+        pytest.param(True, id="as it is"),
+        pytest.param(False, id="without the empty transaction", marks=pytest.mark.long),
+    ],
+)
 async def test_what_was_committed_without_the_standby_is_not_believed(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, careful: bool
 ) -> None:
@@ -320,6 +333,7 @@ async def test_what_was_committed_without_the_standby_is_not_believed(
         assert ids(await store.find(Query())) == ["r0001"]  # what was read without care is lost
 
 
+@pytest.mark.long
 async def test_a_commit_whose_wait_for_the_standby_is_cancelled_is_not_acknowledged(cluster: Cluster) -> None:
     async with opened(cluster.url(schema="cancelled")) as store:
         await added(store, a_run(1))
@@ -333,6 +347,7 @@ async def test_a_commit_whose_wait_for_the_standby_is_cancelled_is_not_acknowled
         assert ids(await store.find(Query())) == ["r0001", "r0002"]
 
 
+@pytest.mark.long
 async def test_a_commit_that_waited_for_the_standby_is_absent_after_a_failover_and_may_be_repeated(
     cluster: Cluster,
 ) -> None:

@@ -30,7 +30,8 @@ from asterism.testing.store_conformance.sample_records import (
     session_in,
     started,
 )
-from tests.store.postgres_fixtures import looking, opened
+from tests.long_tests import rest_long
+from tests.store.postgres_fixtures import looking, opened, without_definitions
 from tests.store.postgres_server import Server
 
 KITCHEN = a_session()
@@ -75,22 +76,23 @@ async def test_a_dump_can_be_loaded_into_another_schema(postgres_url: str, postg
 
 DAMAGE = [
     ("UPDATE runs SET state = '{' WHERE id = 'r0001'", "run r0001 cannot be read"),
-    ("UPDATE runs SET status = 'lost' WHERE id = 'r0001'", "run r0001 cannot be read"),
-    ("UPDATE runs SET session = NULL WHERE id = 'r0002'", "run r0002 is claimed, but its owner is missing"),
     ("UPDATE runs SET session = 'who' WHERE id = 'r0002'", "run r0002 belongs to session who, which does not exist"),
-    ("UPDATE runs SET offered = 1 WHERE id = 'r0002'", "run r0002 is offered, but should not be"),
-    ("UPDATE runs SET ended_at = NULL WHERE id = 'r0003'", "run r0003 is completed, but has no end time"),
-    ("UPDATE runs SET ended_at = 5 WHERE id = 'r0001'", "run r0001 is created, but has an end time"),
     ("UPDATE sessions SET terms = '[]'", "session kitchen-1 cannot be read"),
     ("UPDATE registers SET value = '{'", "register a cannot be read"),
     ("UPDATE notices SET notice = '{}'", "notice 1 cannot be read"),
-    ("UPDATE blobs SET data = 'other'", "does not match its name"),
     ("DELETE FROM blobs", "run r0001 refers to blob "),
+    ("UPDATE runs SET status = 'lost' WHERE id = 'r0001'", "run r0001 cannot be read"),
+    ("UPDATE runs SET session = NULL WHERE id = 'r0002'", "run r0002 is claimed, but its owner is missing"),
+    ("UPDATE runs SET offered = 1 WHERE id = 'r0002'", "run r0002 is offered, but should not be"),
+    ("UPDATE runs SET ended_at = NULL WHERE id = 'r0003'", "run r0003 is completed, but has no end time"),
+    ("UPDATE runs SET ended_at = 5 WHERE id = 'r0001'", "run r0001 is created, but has an end time"),
+    ("UPDATE blobs SET data = 'other'", "does not match its name"),
 ]
 
 
-@pytest.mark.parametrize(("damage", "message"), DAMAGE)
-async def test_damage_is_found(postgres_url: str, damage: str, message: str) -> None:
+@pytest.mark.parametrize(("damage", "message"), rest_long(DAMAGE, 6))
+async def test_damage_is_found(postgres_url: str, damage: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_definitions(monkeypatch)
     async with opened(postgres_url) as store, looking(postgres_url) as other:
         blob = await store.put_blob(b"something")
         await joined(store, KITCHEN)

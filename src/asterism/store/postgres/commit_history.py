@@ -44,8 +44,11 @@ INTERVAL = 1.0
 """How often the server is asked behind a pooler, in seconds."""
 
 VERIFY = """
-SELECT cluster, timeline, pg_last_wal_replay_lsn() IS NOT NULL, ARRAY(
-    SELECT transaction FROM unnest($2::pg_lsn[], $3::xid8[], $4::text[]) AS seen (position, transaction, timeline)
+SELECT cluster, timeline, pg_last_wal_replay_lsn() IS NOT NULL, (
+    SELECT count(*) FROM (
+        SELECT '0/0'::pg_lsn + bytes::numeric AS position, number::xid8 AS transaction, timeline
+        FROM unnest($2::text[], $3::text[], $4::text[]) AS rows (bytes, number, timeline)
+    ) AS seen
     WHERE position > pg_current_wal_insert_lsn()
         OR (seen.timeline <> here.timeline AND position > pg_last_wal_replay_lsn())
         OR CASE WHEN transaction < pg_snapshot_xmax(pg_current_snapshot())
@@ -57,6 +60,8 @@ FROM (
         CASE WHEN $1 THEN pg_logical_emit_message(true, 'asterism', '') END AS settled
 ) AS here
 """
+"""All arrays are of texts: the driver would ask the server about others, such as ``xid8[]``, on each new connection,
+which takes longer than all else that it does."""
 
 
 class CommitHistory:
@@ -64,7 +69,7 @@ class CommitHistory:
 
     def __init__(self, shown: str) -> None:
         self._shown = shown
-        self._seen: deque[tuple[int, int, str]] = deque(maxlen=REMEMBERED)
+        self._seen: deque[tuple[str, str, str]] = deque(maxlen=REMEMBERED)
         self._cluster: int | None = None
         self._timeline = ""
         self._doubts = self._settled = 0
@@ -83,7 +88,7 @@ class CommitHistory:
     def acknowledged(self, position: int | None, transaction: int | None, timeline: str | None) -> None:
         """Remember a commit that returned. A transaction that wrote nothing has no id."""
         if position is not None and transaction is not None and timeline is not None:
-            self._seen.append((position, transaction, timeline))
+            self._seen.append((str(position), str(transaction), timeline))
             if timeline != self._timeline:
                 self.doubt()
 
@@ -118,7 +123,7 @@ class CommitHistory:
         elif missing:
             self._loss = (
                 "this store was restored from an older copy, or a standby that lagged behind was promoted: "
-                f"{len(missing)} of the last {len(columns[0])} commits of a process are missing",
+                f"{missing} of the last {len(columns[0])} commits of a process are missing",
                 "restore the newer copy, or restart this process to continue with what the database has",
             )
         if self._loss is not None:

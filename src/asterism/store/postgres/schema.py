@@ -12,7 +12,7 @@ import re
 import secrets
 from collections.abc import Mapping
 from importlib import resources
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import asyncpg
 
@@ -60,12 +60,12 @@ async def migrate(factory: ConnectionFactory, *, create: bool) -> None:
         major = connection.get_server_version().major
         if major < OLDEST_SERVER:
             raise StoreMissing(f"{shown}: Asterism needs PostgreSQL {OLDEST_SERVER} or later, the server has {major}")
-        await refuse_foreign_schema(connection, shown, schema)
+        objects = await refuse_foreign_schema(connection, shown, schema)
         version = await _version(connection, schema)
         if version is None and not create:
             raise StoreNotFound(f"{shown}: there is no store in schema {schema!r}")
         _refuse_later_version(version, shown)
-        if problems := await foreign_objects(connection, schema):
+        if problems := foreign_objects(objects, schema):
             raise StoreForeign(f"{shown}: {problems[0]}; remove it, or choose another schema with ?schema=…")
         if version != migrations()[-1].version:
             await _apply(connection, factory)
@@ -78,12 +78,13 @@ async def migrate(factory: ConnectionFactory, *, create: bool) -> None:
 _CREATES = re.compile(r"^CREATE (?:OR REPLACE )?(TABLE|FUNCTION|TRIGGER|TYPE) (?:IF NOT EXISTS )?(\w+)", re.MULTILINE)
 
 
-async def refuse_foreign_schema(connection: Connection, shown: str, schema: str) -> None:
-    """Raises StoreForeign if somebody else owns the schema, may create objects in it, or has prepared the record of its
-    version: whatever triggers, views and functions in it do, they do with the rights of who uses the store."""
+async def refuse_foreign_schema(connection: Connection, shown: str, schema: str) -> list[Any]:
+    """Return the objects of the schema. Raises StoreForeign if somebody else owns the schema, may create objects in it,
+    or has prepared the record of its version: whatever triggers, views and functions in it do, they do with the rights
+    of who uses the store."""
     ownership = await connection.fetchrow(statements()["owner_of_schema"], schema)
     if ownership is None:
-        return
+        return []
     owner, trusted, user, creators = ownership
     if not trusted:
         raise StoreForeign(
@@ -95,15 +96,20 @@ async def refuse_foreign_schema(connection: Connection, shown: str, schema: str)
             f"{shown}: others may create objects in schema {schema!r} ({', '.join(creators)}), and so execute anything "
             "as the user of the store: revoke CREATE from them, or choose another schema with ?schema=…"
         )
-    objects = await connection.fetch(statements()["objects_of_schema"], schema)
+    objects = await objects_of_schema(connection, schema)
     if [row for row in objects if row[1] == "migrations" and tuple(row) != ("table", "migrations", True)]:
         raise StoreForeign(f"{shown}: 'migrations' in schema {schema!r} is not the table of a store")
+    return objects
 
 
-async def foreign_objects(connection: Connection, schema: str) -> list[str]:
+async def objects_of_schema(connection: Connection, schema: str) -> list[Any]:
+    return await connection.fetch(statements()["objects_of_schema"], schema)
+
+
+def foreign_objects(objects: list[Any], schema: str) -> list[str]:
     """The objects of the schema that Asterism did not create, or that belong to another owner, as sentences."""
     own, problems = _own_objects(), []
-    for kind, name, by_owner in sorted(await connection.fetch(statements()["objects_of_schema"], schema)):
+    for kind, name, by_owner in sorted(objects):
         if (kind, name) not in own:
             problems.append(_not_ours(schema, kind, name))
         elif not by_owner:
@@ -117,6 +123,7 @@ async def inert_objects(connection: Connection, schema: str) -> list[str]:
     return [f"{_not_ours(schema, kind, name)}; remove it" for kind, name in sorted(rows) if (kind, name) not in own]
 
 
+@functools.cache
 def _own_objects() -> set[tuple[str, str]]:
     """Kind and name of everything that the migrations create."""
     created = {(kind.lower(), name) for step in migrations() for kind, name in _CREATES.findall(step.sql)}

@@ -46,6 +46,7 @@ from asterism.store.postgres.schema import (
     inert_objects,
     migrate,
     missing_standby,
+    objects_of_schema,
     statements,
     write_access,
 )
@@ -199,7 +200,8 @@ class PostgresStore(Reads):
                 log.warning("%s: %s", shown, risk)  # the operator decides
             problems += await disabled_triggers(connection, schema)
             problems += await write_access(connection, shown, schema)
-            if foreign := [*await foreign_objects(connection, schema), *await inert_objects(connection, schema)]:
+            objects = await objects_of_schema(connection, schema)
+            if foreign := [*foreign_objects(objects, schema), *await inert_objects(connection, schema)]:
                 problems += foreign
             elif changed := await changed_definitions(self._factory):
                 return problems + changed  # what the records mean depends on them
