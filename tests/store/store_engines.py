@@ -45,6 +45,8 @@ async def empty_postgres(server: str, schema: str) -> None:
 
     connection = await asyncpg.connect(server, server_settings={"search_path": schema})  # for triggers
     try:
+        if await connection.fetchval("SELECT to_regclass('migrations')") is None:
+            return
         if not _EMPTYING:  # the schemas are all alike
             tables = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = $1", schema)
             sequences = await connection.fetch("SELECT sequencename FROM pg_sequences WHERE schemaname = $1", schema)
