@@ -21,11 +21,13 @@ from asterism.core.plan.apply import Applied
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import ApprovalGone, EditBatch, EditWaits
 from asterism.core.plan.journal import RecordedConstellation, Step
+from asterism.core.plan.known_devices import names_devices
 from asterism.core.plan.node import AttemptTimes
 from asterism.core.plan.status import ConstellationState
 from asterism.core.run.outcomes import was_executed
 from asterism.core.run.run import Run
 from asterism.core.run.session import Session
+from asterism.durable import kept_plans
 from asterism.durable.approval_store import terms_with_approvals, waiting_edits_at_rest
 from asterism.durable.journal_store import (
     Head,
@@ -108,7 +110,11 @@ async def edit_once(
     """As ``edit``, in one commit with other writes. Raises Conflict if another process was faster."""
     if dry_run:
         return (await try_edit(fleet, name, batch, editor))[0]
-    return await change_once(fleet, name, lambda waiting, plan: waiting.submit(batch, None, editor), also)
+
+    def submit(waiting: WaitingEdits, plan: RecordedConstellation) -> Applied:
+        return waiting.submit(batch, None, editor)
+
+    return await change_once(fleet, name, submit, also, devices=names_devices(batch))
 
 
 async def try_edit(
@@ -125,18 +131,24 @@ async def try_edit(
 
 
 async def change_once(
-    fleet: Fleet, name: str, change: Callable[[WaitingEdits, RecordedConstellation], Value], also: Sequence[Write] = ()
+    fleet: Fleet,
+    name: str,
+    change: Callable[[WaitingEdits, RecordedConstellation], Value],
+    also: Sequence[Write] = (),
+    *,
+    devices: bool = True,
 ) -> Value:
     """Change a plan that no process runs, in one commit with other writes. ``change`` gets the edits that wait for a
-    person, and the plan. Raises what it raises, Conflict if another process was faster,
-    and what ``edit`` raises."""
-    stored = await load(fleet.store, name)
+    person, and the plan; without ``devices`` it names no device. Raises what it raises, Conflict if another process was
+    faster, and what ``edit`` raises."""
+    taken = await kept_plans.take(fleet, name)
+    stored = taken.stored
     ended = stored.plan.state in ENDED
     await check_not_cancelled(fleet.store, stored.head, "edited")
     await _check_at_rest(fleet, stored)
     new_terms: list[dict[str, Any]] = []
     waiting, writes = await waiting_edits_at_rest(
-        fleet.store, stored, lambda: new_terms.append(terms_with_approvals(stored.head))
+        fleet.store, stored, lambda: new_terms.append(terms_with_approvals(stored.head)), devices=devices
     )
     steps: list[Step] = []
     stored.plan.record = steps.append
@@ -148,6 +160,8 @@ async def change_once(
     except EditWaits as edit:  # it was not applied, but that it waits is a step
         waits = edit
     except EditRejected:
+        if not steps:
+            kept_plans.keep(fleet, taken)
         for about in rejected:
             await record_rejection(fleet.store, name, *about)
         raise
@@ -160,7 +174,11 @@ async def change_once(
         head = head.changed(state=str(stored.plan.state), owner=None, ended_at=None)
         writes = [*writes, await submission(fleet, name)]  # or it would run only if a runner has not noticed its end
     written = PutRegister(head_key(name), head.to_json(), stored.revision)
-    await fleet.store.commit([written, record, *writes, *also, stored.summary(head)])
+    last = ExpectRegister(record_key(name, stored.number), 1)  # else this may be another plan of the same name
+    await fleet.store.commit([written, last, record, *writes, *also, stored.summary(head)])
+    if not ended:  # else its lock has to be reopened too, as a replay does
+        taken.written(head, steps, mark)
+        kept_plans.keep(fleet, taken)
     if waits is not None:
         raise waits
     if isinstance(changed, Applied):

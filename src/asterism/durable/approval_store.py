@@ -153,12 +153,13 @@ async def read_records(store: Store, head: Head, stage: Stage, add_term: Callabl
 
 
 async def waiting_edits_at_rest(
-    store: Store, stored: StoredConstellation, add_term: Callable[[], object]
+    store: Store, stored: StoredConstellation, add_term: Callable[[], object], *, devices: bool = True
 ) -> tuple[WaitingEdits, list[Write]]:
-    """The waiting edits of a plan that no process runs, and the list of the writes that belong to their steps."""
+    """The waiting edits of a plan that no process runs, and the list of the writes that belong to their steps. Without
+    ``devices`` no edit may name a device."""
     writes: list[Write] = []
     records = await read_records(store, stored.head, writes.append, add_term)
-    known = await known_devices(store)
+    known = await known_devices(store) if devices else None
     waiting = WaitingEdits(stored.plan, store.clock, devices=lambda: known)
     set_terms(waiting, stored.head)
     waiting.restore(records.edits)

@@ -132,6 +132,7 @@ class Ownership:
         """Run the plan to its end. Raises OwnershipLost if another process continues it, or may."""
         name = stored.plan.id
         self._fleet.running_plans[name] = self
+        self._fleet.kept_plans.pop(name, None)
         try:
             while True:
                 try:

@@ -180,13 +180,16 @@ class Fleet:
         self.running_plans: dict[str, Any] = {}
         """The plans that this process runs, by name (``durable/ownership.py``)."""
 
+        self.kept_plans: dict[str, Any] = {}
+        """Plans that this process has edited and no process runs, by name (``durable/kept_plans.py``)."""
+
         self._placer = CurrentPlacer(self._read_placer, self.clock)
         self._settings: tuple[float, Settings] | None = None
 
     def named(self, by: str) -> Fleet:
         """The same fleet with this name in its stories."""
         fleet = Fleet(self.store, by=by, clock=self.clock, chance=self.chance)
-        fleet.running_plans = self.running_plans
+        fleet.running_plans, fleet.kept_plans = self.running_plans, self.kept_plans
         return fleet
 
     @cached_property

@@ -36,6 +36,11 @@ def device_violations(batch: EditBatch, plan: Graph, known: KnownDevices) -> lis
     return [Violation(index, "unknown_device", message) for index, message in rejected]
 
 
+def names_devices(batch: EditBatch) -> bool:
+    """Whether an edit of the batch names a device: only then the devices have to be known."""
+    return any(True for _ in _named(batch))
+
+
 def _named(batch: EditBatch) -> Iterator[tuple[int, str]]:
     """The devices that edits name, each with the index of its edit. A placeholder is no name yet."""
     for index, edit in enumerate(batch.edits):
