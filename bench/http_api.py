@@ -31,6 +31,7 @@ from asterism.planfile.loader import examine
 from bench.child_process import child_process, first_line
 from bench.page import met, reached, table
 from bench.proof import check_stored_plan
+from bench.server_tasks import DONE, TASK_SECONDS
 
 HEAD = """# Benchmarks: the server
 
@@ -47,10 +48,6 @@ EDITS_EACH = 100
 
 SLOTS = 8
 """How many tasks the server executes at a time."""
-
-TASK_SECONDS = 0.02
-DONE = "done"
-"""What each task returns."""
 
 EDITED_TASKS = 200
 """How many tasks the plan has that is edited."""
@@ -123,7 +120,7 @@ class Running:
 
 @contextlib.asynccontextmanager
 async def serving(*, local: int = SLOTS, module_folder: Path = Path(__file__).parents[1]) -> AsyncIterator[Running]:
-    """A server that imports the tasks of this module from ``module_folder``."""
+    """A server that imports the tasks of its plans from ``module_folder``."""
     with tempfile.TemporaryDirectory() as folder:
         store, log = f"sqlite:///{folder}/fleet.db", Path(folder) / "log"
         words = ["serve", "--store", store, "--listen", "127.0.0.1:0", "--local", str(local), "--json"]
@@ -139,16 +136,6 @@ async def serving(*, local: int = SLOTS, module_folder: Path = Path(__file__).pa
             assert process.poll() is None, f"the server has ended: {log.read_text()[-4000:]}"
 
 
-async def step() -> str:
-    """What a task does."""
-    await asyncio.sleep(TASK_SECONDS)
-    return DONE
-
-
-async def wait() -> None:
-    await asyncio.sleep(3600.0)
-
-
 def task_names(tasks: int) -> list[str]:
     return [f"t{number}" for number in range(tasks)]
 
@@ -158,7 +145,7 @@ def plan_text(name: str, tasks: int, call: str = "step", layer: int = 20) -> str
     lines = ["asterism: 1", f"id: {name}", "tasks:"]
     for number in range(tasks):
         after = f", after: t{number - layer}" if number >= layer else ""
-        lines.append(f"  t{number}: {{call: 'bench.http_api:{call}'{after}}}")
+        lines.append(f"  t{number}: {{call: 'bench.server_tasks:{call}'{after}}}")
     return "\n".join(lines)
 
 
@@ -183,7 +170,7 @@ async def run_plan(server: Running, client: AsyncClient, name: str, tasks: int) 
 async def ended_plan(client: AsyncClient, name: str) -> Plan:
     """The plan when it has ended. Raises AssertionError if no process runs it, or if it takes too long."""
     began = time.monotonic()
-    while not (plan := await client.watch_plan(name, timeout=5.0)).ended:
+    while not (plan := await client.watch_plan(name)).ended:
         waited = time.monotonic() - began
         assert plan.owner is not None or waited < OWNED_WITHIN, f"no process runs {name}, which is {plan.state}"
         assert waited < PATIENCE, f"{name} is {plan.state} after {waited:.0f} s: {plan.counts}"
@@ -427,7 +414,7 @@ def added_after_first(number: int) -> tuple[edits.AddTask, edits.AddDependency]:
 
 
 def added_task(number: int) -> edits.AddTask:
-    return edits.AddTask(Task(f"x{number}", call="bench.http_api:step"))
+    return edits.AddTask(Task(f"x{number}", call="bench.server_tasks:step"))
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------
@@ -568,8 +555,9 @@ def edits_per_second(sizes: Sizes = FULL) -> str:
     return f"""## Edits
 
 {sizes.edits} edits of a plan of {EDITED_TASKS} tasks, each a batch with a new task and its dependency, committed to the
-file. If no process runs the plan, each edit loads it; else its owner, the server here, applies edits that come together
-in one commit. The plan that runs has {SLOTS} tasks at work and the same owner before and after the edits.
+file. If no process runs the plan, an edit takes it as the last edit left it, unless another process has changed it
+since; else its owner, the server here, applies edits that come together in one commit. The plan that runs has {SLOTS}
+tasks at work and the same owner before and after the edits.
 
 """ + table(("by", "edits per second", "ratio", "bar"), rows)
 

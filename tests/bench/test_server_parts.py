@@ -15,7 +15,7 @@ from asterism.api.documents import Plan
 from asterism.durable.plan_requests import edit_plan
 from asterism.fleet.fleet import Fleet
 from asterism.store.memory import MemoryStore
-from bench import http_api
+from bench import http_api, server_tasks
 
 TINY = http_api.Sizes(tasks=20, rounds=1, clients=3, edits=4, at_once=2, hours=4, plans=1)
 
@@ -57,7 +57,7 @@ async def test_the_library_runs_the_same_plan_and_proves_it(monkeypatch: pytest.
     monkeypatch.setattr(http_api, "tune_gc", lambda: None)  # this process belongs to the tests
     assert await http_api.run_with_library(3) >= http_api.TASK_SECONDS
     monkeypatch.setattr(http_api, "DONE", "something else")
-    monkeypatch.setattr(http_api.step, "__code__", _other_step.__code__)
+    monkeypatch.setattr(server_tasks.step, "__code__", _other_step.__code__)
     with pytest.raises(AssertionError, match="t0 has the value 'not done', not 'something else'"):
         await http_api.run_with_library(3)
 
@@ -72,11 +72,11 @@ class _Client:
     def __init__(self, **fields: Any) -> None:
         self.fields = {"ended": False, "owner": None, "state": "ready", "counts": {}, **fields}
 
-    async def watch_plan(self, name: str, timeout: float) -> Any:
+    async def watch_plan(self, name: str) -> Any:
         return cast(Any, type("Shown", (), self.fields))
 
     async def show_plan(self, name: str, tasks: bool) -> Any:
-        return await self.watch_plan(name, 0.0)
+        return await self.watch_plan(name)
 
 
 async def test_nobody_waits_for_an_owner_that_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:

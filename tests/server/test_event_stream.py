@@ -6,14 +6,18 @@ import asyncio
 import itertools
 import random
 from collections.abc import AsyncGenerator
+from functools import partial
 from typing import Any
 
 import pytest
 
+from asterism.core.plan.edits import AddTask, EditBatch
+from asterism.core.plan.task import Task
 from asterism.durable import compaction
 from asterism.durable.journal_store import insert_plan
 from asterism.durable.plan_history import PlanFollower, plan_events
-from asterism.server import credential_ends, event_stream
+from asterism.durable.plan_requests import edit_plan
+from asterism.server import credential_ends, event_stream, plan_feed
 from asterism.server.event_stream import EventBuffer
 from asterism.store.store_errors import StoreUnavailable
 from tests.durable import durable_work
@@ -241,20 +245,58 @@ async def test_a_page_of_another_origin_cannot_follow_a_plan() -> None:
 
 async def test_a_reader_that_falls_behind_the_buffer_is_sent_away() -> None:
     buffer = EventBuffer(0, most=3)
-    await buffer.add([(1, b"1"), (2, b"2")])
+    buffer.add([(1, b"1"), (2, b"2")])
     reader = buffer.after(0)
     assert await anext(reader) == b"12"
-    await buffer.add([(number, b"x") for number in range(3, 9)])
+    buffer.add([(number, b"x") for number in range(3, 9)])
     assert await anext(reader, None) is None
     assert not buffer.has_since(4)
     assert buffer.has_since(5)
 
 
-async def test_a_plan_that_is_stored_is_followed_from_now_on() -> None:
-    from asterism.core.plan.edits import AddTask, EditBatch
-    from asterism.core.plan.task import Task
-    from asterism.durable.plan_requests import edit_plan
+async def test_all_readers_get_the_same_bytes_of_new_events() -> None:
+    buffer = EventBuffer(0)
+    readers = [buffer.after(0) for _ in range(3)]
+    for first in (1, 3):
+        waiting = [asyncio.create_task(anext(reader)) for reader in readers]
+        await asyncio.sleep(0)
+        buffer.add([(first, b"a"), (first + 1, b"b")])
+        parts = await asyncio.gather(*waiting)
+        assert parts[0] == b"ab"
+        assert all(part is parts[0] for part in parts)
 
+
+async def test_a_reader_that_is_ahead_of_the_source_gets_no_event_twice() -> None:
+    buffer = EventBuffer(0)
+    ahead = asyncio.create_task(anext(buffer.after(5)))
+    await asyncio.sleep(0)
+    buffer.add([(number, b"%d" % number) for number in range(4, 8)])
+    assert await ahead == b"67"
+
+
+async def test_the_events_of_a_plan_with_many_followers_come_in_larger_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with plan_server() as (scene, stage):
+        await insert_plan(stage.store, chain("a"))
+        follower = EventClient(scene, EVENTS, await scene.token("observe"))
+        await stage.until(lambda: follower.status == 200)
+        fleet, times = stage.fleet(), list[float]()
+
+        def more_than(seen: int) -> bool:
+            return len(follower.events) > seen
+
+        for listener in (0.0, 5.0):
+            monkeypatch.setattr(plan_feed, "LISTENER_INTERVAL", listener)
+            for name in ("x", "y"):
+                began, seen = stage.now(), len(follower.events)
+                await edit_plan(fleet, "nightly", EditBatch((AddTask(Task(f"{name}{seen}", shell="true")),), "bob"))
+                await stage.until(partial(more_than, seen))
+                times.append(stage.now() - began)
+        assert max(times[:3]) < 1.0
+        assert times[3] > 4.0
+        await follower.leave()
+
+
+async def test_a_plan_that_is_stored_is_followed_from_now_on() -> None:
     async with plan_server() as (scene, stage):
         await insert_plan(stage.store, chain("a"))
         follower = EventClient(scene, EVENTS, await scene.token("edit:nightly"))

@@ -5,11 +5,17 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import httpx
 import pytest
 
+from asterism.api.credentials import Credentials
+from asterism.base.listen_address import ListenAddress
 from asterism.core.run.workflow import Workflow
+from asterism.fleet.fleet import Fleet
 from asterism.server import kept_answers
-from asterism.server.kept_answers import KEPT, PREFIX
+from asterism.server.http_service import http_service
+from asterism.server.kept_answers import KEPT, PREFIX, WRITE_DELAY
+from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutRegister
 from asterism.store.store_errors import StoreUnavailable
 from tests.server.server_scenes import ServerScene, server_scene
@@ -127,6 +133,7 @@ async def test_a_repeat_at_another_server_waits_and_then_says_that_it_is_unknown
         monkeypatch.setattr(scene.fleet.store, "clock", asyncio.get_running_loop().time)  # as virtual as the waits
         await scene_with_workflow(scene)
         assert (await client.post("/api/v1/runs", json=CREATE)).status_code == 201
+        await asyncio.sleep(2 * WRITE_DELAY)
         [record] = await scene.fleet.store.registers(PREFIX)
         crashed = {"at": scene.fleet.store.clock(), "sha256": record.value["sha256"], "server": "another"}
         await scene.fleet.store.commit([PutRegister(record.key, crashed, record.revision)])
@@ -223,3 +230,40 @@ async def test_a_damaged_record_stops_its_own_key_only(damaged: Any) -> None:
         again = await client.post("/api/v1/runs", json=CREATE, headers={"idempotency-key": "k1"})
         assert again.status_code == 422
         assert await number_of_runs(client) == 2
+
+
+async def test_answers_of_one_moment_are_written_in_one_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with server_scene() as scene, scene.client() as client:
+        await scene_with_workflow(scene)
+        store, commits = scene.fleet.store, list[list[str]]()
+        commit = store.commit
+
+        async def counted(writes: Any) -> None:
+            answers = [
+                write.key for write in writes if isinstance(write, PutRegister) and "status" in (write.value or {})
+            ]
+            if answers:
+                commits.append(answers)
+            await commit(writes)
+
+        monkeypatch.setattr(store, "commit", counted)
+        sent = [client.post("/api/v1/runs", json=CREATE, headers={"idempotency-key": f"k{n}"}) for n in range(5)]
+        first = await asyncio.gather(*sent)
+        sent = [client.post("/api/v1/runs", json=CREATE, headers={"idempotency-key": f"k{n}"}) for n in range(5)]
+        again = await asyncio.gather(*sent)  # they wait until the answers are in the store
+        assert [answer.json() for answer in first] == [answer.json() for answer in again]
+        assert [len(answers) for answers in commits] == [5]
+
+
+async def test_the_answers_of_the_last_requests_are_kept_when_the_server_stops() -> None:
+    async with Fleet(MemoryStore(), by="server") as fleet:
+        await fleet.workflows.add(Workflow("echo", shell="echo"))
+        token = (await Credentials(fleet.store).create("ann", ["admin"], by="test")).token
+        headers = {"authorization": f"Bearer {token}", "idempotency-key": "k1"}
+        async with (
+            http_service(fleet, ListenAddress("127.0.0.1", 0)) as server,
+            httpx.AsyncClient(base_url=server.url, headers=headers) as client,
+        ):
+            assert (await client.post("/api/v1/runs", json=CREATE)).status_code == 201
+        [record] = await fleet.store.registers(PREFIX)
+        assert record.value["status"] == 201

@@ -1,16 +1,22 @@
-"""Searches in SQLite use the index that ``Query.index`` names: what it passes over is not counted by ``scan_end``."""
+"""Reads of SQLite: single records in the event loop, and searches, which use the index that ``Query.index`` names: what
+it passes over is not counted by ``scan_end``."""
 
 from __future__ import annotations
 
 import sqlite3
+import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from asterism.core.run.run import ASSIGNED, COMPLETED
-from asterism.store.protocol import Query
-from asterism.store.sqlite import reads
+from asterism.store.protocol import PutRegister, Query, Register
+from asterism.store.sqlite import SqliteStore, reads
 from asterism.store.sqlite.schema import MIGRATIONS, statements
+from asterism.store.sqlite.store import of_one_record
+from asterism.store.store_errors import StoreUnavailable
+from tests.store.sqlite_fixtures import held_up, opened
 
 OPEN = frozenset({ASSIGNED})
 
@@ -67,3 +73,45 @@ def test_few_runs_are_found_first_and_sorted_then(query: Query, index: str) -> N
     reads.find(cursor, query)
     assert f"INDEX {index}" in cursor.plan
     assert "TEMP B-TREE FOR ORDER BY" in cursor.plan
+
+
+async def test_a_single_record_is_read_in_the_event_loop_if_the_file_is_quick(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+    register = reads.register
+
+    def noted(cursor: sqlite3.Cursor, key: str) -> Register | None:
+        threads.append(threading.current_thread())
+        return register(cursor, key)
+
+    monkeypatch.setattr(SqliteStore, "register", of_one_record(noted))
+    async with opened(tmp_path / "fleet.db") as store:
+        await store.commit([PutRegister("a", 1, None)])
+        monkeypatch.setattr(store._writer, "_average", 0.0)
+        assert await store.register("a") == Register("a", 1, 1)
+        assert threads.pop() is threading.current_thread()
+        monkeypatch.setattr(store._writer, "_average", 1.0)  # a slow disk
+        assert await store.register("a") == Register("a", 1, 1)
+        assert threads.pop() is not threading.current_thread()
+        monkeypatch.setattr(store._writer, "_average", 0.0)
+        async with held_up(store):  # the writer is at work in its thread
+            assert await store.register("a") == Register("a", 1, 1)
+            assert threads.pop() is not threading.current_thread()
+
+
+async def test_a_read_in_the_event_loop_sees_the_commits_of_other_processes_and_has_the_errors_of_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "fleet.db"
+    async with opened(path) as store, opened(path) as other:
+        await store.commit([PutRegister("a", 1, None)])
+        monkeypatch.setattr(store._writer, "_average", 0.0)
+        for number in range(2, 5):
+            await other.commit([PutRegister("a", number, number - 1)])
+            assert await store.register("a") == Register("a", number, number)
+        path.rename(tmp_path / "elsewhere.db")
+        with pytest.raises(StoreUnavailable):
+            await store.register("a")
+        (tmp_path / "elsewhere.db").rename(path)
+        assert (await store.register("a")) == Register("a", 4, 4)

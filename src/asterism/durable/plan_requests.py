@@ -35,6 +35,7 @@ from asterism.core.plan.apply import Applied
 from asterism.core.plan.assignment_lock import CycleClaimed, CycleGone
 from asterism.core.plan.edits import ApprovalGone, EditBatch, EditWaits, WaitingEdit
 from asterism.core.plan.explain import Holder, Why
+from asterism.core.plan.known_devices import names_devices
 from asterism.core.run.session import Session
 from asterism.durable import admin
 from asterism.durable.journal_store import Head, OwnershipLost, load, read_head
@@ -368,7 +369,9 @@ async def _ask_here(
     if not kind.changes:
         return kind.perform(owner, request), owner.device
     await admin.check_not_cancelled(fleet.store, ownership.head, "edited")
-    await owner.execution.roster.learn_devices()
+    batch = batch_of(request)
+    if batch is None or names_devices(batch):
+        await owner.execution.roster.learn_devices()
     lost = f"Look whether it was applied: asterism plan story {name}"
     try:
         async with asyncio.timeout(timeout):

@@ -7,7 +7,7 @@ such as the page, go into ``more``.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from starlette.applications import Starlette
@@ -52,8 +52,14 @@ def server_app(server: ServerState, hosts: Collection[str], more: Iterable[BaseR
 class EndpointRoute(Route):
     """A route whose parameters are any names: one with a ``/`` has it as ``%2F``, so it is decoded after the match."""
 
+    def __init__(self, path: str, *arguments: Any, **options: Any) -> None:
+        super().__init__(path, *arguments, **options)
+        self._slashes = path.count("/")
+
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         raw = scope.get("raw_path") or b""
+        if raw and raw.count(b"/") != self._slashes:
+            return Match.NONE, {}  # most routes have another number of parts: that is quicker to see than a mismatch
         encoded = b"%2F" in raw or b"%2f" in raw  # without it a path that was decoded first has the same parts
         match, child_scope = super().matches({**scope, "path": raw.decode("latin-1")} if encoded else scope)
         if match is not Match.NONE:

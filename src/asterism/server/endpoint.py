@@ -147,7 +147,7 @@ class ServerState:
     @cached_property
     def kept_answers(self) -> KeptAnswers:
         """The answers to requests that may be repeated."""
-        return KeptAnswers(self.fleet.store, uuid.uuid4().hex)
+        return KeptAnswers(self.fleet.store, uuid.uuid4().hex, self.spawn)
 
     @cached_property
     def plan_feeds(self) -> PlanFeeds:

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from starlette.responses import Response
 
+from asterism.base.follow import beside
+
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
@@ -75,36 +77,24 @@ class EventStream(Response):
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send_all(self, send: Send) -> None:
-        async def body(data: bytes) -> None:
-            await send({"type": "http.response.body", "body": data, "more_body": True})
+        sending = asyncio.Lock()  # a large body is sent in parts, and nothing may come between them
 
-        await body(f"retry: {RETRY}\n\n".encode())
-        following: asyncio.Task[bytes | None] | None = None
-        now = asyncio.get_running_loop().time
-        alive_at = now() + HEARTBEAT
-        try:
+        async def body(data: bytes) -> None:
+            async with sending:
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+
+        async def heartbeat() -> None:
             while True:
-                following = following or asyncio.create_task(_next(self._events))
-                done, _ = await asyncio.wait([following], timeout=max(0.0, alive_at - now()))
-                if now() >= alive_at:
-                    alive_at = now() + HEARTBEAT
-                    await body(b": alive\n\n")
-                if done:
-                    data, following = following.result(), None
-                    if data is None:
-                        return
+                await asyncio.sleep(HEARTBEAT)
+                await body(b": alive\n\n")
+
+        try:
+            await body(f"retry: {RETRY}\n\n".encode())
+            async with beside(heartbeat()):
+                async for data in self._events:
                     await body(data)
         except Exception as error:
             log.warning("an event stream of %s ended: %s", self._call.fleet.by, error)
-        finally:
-            if following is not None:
-                following.cancel()
-                await asyncio.gather(following, return_exceptions=True)
-
-
-async def _next(events: Events) -> bytes | None:
-    """The next events; None at the end."""
-    return await anext(events, None)
 
 
 async def _left(receive: Receive) -> None:
@@ -127,8 +117,9 @@ class EventBuffer:
     def __init__(self, begin: Any, most: int | None = None) -> None:
         self._events: deque[Buffered] = deque(maxlen=KEPT_EVENTS if most is None else most)
         self._count, self._known_after = 0, begin
-        self._changed, self._ended = asyncio.Condition(), False
+        self._changed, self._ended = asyncio.Event(), False
         self._error: Exception | None = None
+        self._newest = Buffered(0, begin, b"")  # the events that were added last, as most readers get them
 
     @property
     def position(self) -> Any:
@@ -139,37 +130,44 @@ class EventBuffer:
         """Whether all events after a position are here."""
         return bool(self._known_after <= position)
 
-    async def add(self, events: Sequence[tuple[Any, bytes]]) -> None:
-        async with self._changed:
-            for position, data in events:
-                if len(self._events) == self._events.maxlen:
-                    self._known_after = self._events[0].position
-                self._events.append(Buffered(self._count, position, data))
-                self._count += 1
-            self._changed.notify_all()
+    def add(self, events: Sequence[tuple[Any, bytes]]) -> None:
+        self._newest = Buffered(self._count, events[0][0], b"".join([data for _, data in events]))
+        for position, data in events:
+            if len(self._events) == self._events.maxlen:
+                self._known_after = self._events[0].position
+            self._events.append(Buffered(self._count, position, data))
+            self._count += 1
+        self._wake()
 
-    async def end(self, error: Exception | None = None) -> None:
+    def end(self, error: Exception | None = None) -> None:
         """No more events will come."""
-        async with self._changed:
-            self._ended, self._error = True, error
-            self._changed.notify_all()
+        self._ended, self._error = True, error
+        self._wake()
+
+    def _wake(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
 
     async def after(self, position: Any) -> Events:
         """The events after a position. Ends at the end of the source, and for a reader that has fallen behind the
         buffer: its client reconnects."""
         seen = next((event.number for event in self._events if event.position > position), self._count)
         while True:
-            async with self._changed:
-                while self._count <= seen and not self._ended:
-                    await self._changed.wait()
-                if self._events and self._events[0].number > seen:
-                    return
-                newest = islice(reversed(self._events), self._count - seen)
-                events = [event for event in newest if event.position > position][::-1]
-                seen, ended = self._count, self._ended
-            if events:
-                yield b"".join([event.data for event in events])
+            while self._count <= seen and not self._ended:
+                await self._changed.wait()
+            if self._events and self._events[0].number > seen:
+                return
+            data, seen, ended = self._since(seen, position), self._count, self._ended
+            if data:
+                yield data
             if ended:
                 if self._error is not None:
                     raise self._error
                 return
+
+    def _since(self, number: int, position: Any) -> bytes:
+        """The events from this number on that come after a position: a reader may be ahead of the source."""
+        if number == self._newest.number and self._newest.position > position:
+            return self._newest.data
+        newest = islice(reversed(self._events), self._count - number)
+        return b"".join([event.data for event in newest if event.position > position][::-1])

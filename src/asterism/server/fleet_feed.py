@@ -93,9 +93,9 @@ class FleetFeed:
                 with contextlib.suppress(StoreUnavailable):  # it comes back
                     changes = await self._changes()
                 if changes:
-                    await buffer.add([self._numbered(kind, data) for kind, data in changes])
+                    buffer.add([self._numbered(kind, data) for kind, data in changes])
         except Exception as error:
-            await buffer.end(error)
+            buffer.end(error)
 
     def _numbered(self, kind: str, data: JsonObject) -> tuple[int, bytes]:
         self._number += 1

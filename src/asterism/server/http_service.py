@@ -83,6 +83,7 @@ async def http_service(
                     server.leaving.set()
                     await state.close()
         finally:
+            await state.kept_answers.write()  # those of the last requests
             await gateway.close()
 
 

@@ -7,13 +7,16 @@ and another request with this key is refused.
 Before a request is done its key is put into the store, and afterwards the answer. A repeat finds one of three cases:
 
 - the answer is there: it is sent again;
-- the first is under way: the repeat waits for it, or looks again for a while if another server does it;
+- the first is under way, or was answered a moment ago: the repeat waits until the answer is in the store, or looks
+  again for a while if another server does it;
 - the first was not finished, since its server died or lost its store in the middle: the outcome is
   unknown. The repeat is not done, and says so.
 
-Answers are kept for ``KEPT`` seconds. Of a credential with more than ``MOST_KEYS`` the oldest are removed, but
-none that a client may still repeat (``FRESH``). An answer that is large or has a secret is not kept: a repeat learns
-that the request was done. From time to time a server that meets a new credential removes what is old of all others.
+The client does not wait until its answer is kept: answers of the same moment are written in one commit, ``WRITE_DELAY``
+seconds after the first of them. Answers are kept for ``KEPT`` seconds. Of a credential with more than ``MOST_KEYS`` the
+oldest are removed, but none that a client may still repeat (``FRESH``). An answer that is large or has a secret is not
+kept: a repeat learns that the request was done. From time to time a server that meets a new credential removes what is
+old of all others.
 """
 
 from __future__ import annotations
@@ -22,18 +25,23 @@ import asyncio
 import contextlib
 import hashlib
 import itertools
+import logging
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
 from starlette.responses import Response
 
 from asterism.api.http_form import KeyReused, NotKept, OutcomeLost
 from asterism.base.http_limits import RequestRefused
 from asterism.core.json_values import JsonObject
-from asterism.store.optimistic_update import retry_on_conflict
+from asterism.store.optimistic_update import retry_on_conflict, try_commit
 from asterism.store.protocol import PutRegister, Register, Store
 from asterism.store.store_errors import StoreError
+
+log = logging.getLogger("asterism.server")
 
 PREFIX = "answer/"
 KEPT = 86_400.0
@@ -47,6 +55,9 @@ FRESH = 120.0
 
 SWEEP_INTERVAL = 3600.0
 """For how many seconds after a look at the answers of all credentials a server looks at none but the caller's."""
+
+WRITE_DELAY = 0.05
+"""After how many seconds answers are written, with those that came since."""
 
 LARGEST_KEPT = 64 << 10
 """The largest answer that is kept, in bytes."""
@@ -76,17 +87,20 @@ class KeyedRequest:
             whole.update(len(part).to_bytes(8, "big") + part)
         return cls(credential, key, whole.hexdigest())
 
-    @property
+    @cached_property
     def register(self) -> str:
         return f"{PREFIX}{self.credential}/{hashlib.sha256(self.key.encode()).hexdigest()}"
 
 
 @dataclass
 class KeptAnswers:
-    """The kept answers of a store. ``server`` names this process in the records of requests that it does."""
+    """The kept answers of a store. ``server`` names this process in the records of requests that it does; ``spawn``
+    begins a task that ends with the server."""
 
     store: Store
     server: str
+    spawn: Callable[[Coroutine[Any, Any, None]], object]
+    _unwritten: list[PutRegister] = field(default_factory=list, repr=False)
     _under_way: dict[str, asyncio.Future[None]] = field(default_factory=dict, repr=False)
     _known: dict[str, dict[str, float]] = field(default_factory=dict, repr=False)
     """By credential: when each register was put, oldest first."""
@@ -101,22 +115,28 @@ class KeptAnswers:
         place = request.register
         while place in self._under_way:
             await asyncio.shield(self._under_way[place])
-        done = self._under_way[place] = asyncio.get_running_loop().create_future()
+        self._under_way[place] = asyncio.get_running_loop().create_future()
+        answered = False
         try:
-            earlier = await self._begin(request)
-            if earlier is not None:
-                return await self._repeated(request, earlier)
+            begun = await self._begin(request)
+            if isinstance(begun, Register):
+                return await self._repeated(request, begun)
             response = await do()
-            await self._keep(request, response, secret)
+            self._keep(request, begun, response, secret)
+            answered = True
             return response
         finally:
-            del self._under_way[place]
-            done.set_result(None)
+            if not answered:
+                self._end(place)
 
-    async def _begin(self, request: KeyedRequest) -> Register | None:
-        """Put the key into the store; the record of an earlier request if there is one."""
+    def _end(self, place: str) -> None:
+        self._under_way.pop(place).set_result(None)
 
-        async def attempt() -> Register | None:
+    async def _begin(self, request: KeyedRequest) -> Register | int:
+        """Put the key into the store, and return the revision of its record; the record of an earlier request if there
+        is one."""
+
+        async def attempt() -> Register | int:
             earlier = await self.store.register(request.register)
             now = self.store.clock()
             if earlier is not None and _put_at(earlier, now) > now - KEPT:
@@ -124,20 +144,37 @@ class KeptAnswers:
             value = {"at": now, "sha256": request.sha256, "server": self.server}
             await self.store.commit([PutRegister(request.register, value, earlier.revision if earlier else None)])
             self._known[request.credential][request.register] = now
-            return None
+            return 1 if earlier is None else earlier.revision + 1
 
         await self._trim(request.credential, self.store.clock())
         return await retry_on_conflict(attempt)
 
-    async def _keep(self, request: KeyedRequest, response: Response, secret: bool) -> None:
-        """Keep an answer. If the store fails now, a repeat learns that the outcome is unknown, which is safe."""
+    def _keep(self, request: KeyedRequest, revision: int, response: Response, secret: bool) -> None:
+        """Keep an answer, in a moment. If the store or the server fails before, a repeat learns that the outcome is
+        unknown, which is safe."""
         value: JsonObject = {"at": self.store.clock(), "sha256": request.sha256, "status": response.status_code}
         if len(response.body) <= LARGEST_KEPT and not secret:
             value |= {"body": bytes(response.body).decode(), "media": response.media_type or "application/json"}
-        with contextlib.suppress(StoreError):
-            begun = await self.store.register(request.register)
-            if begun is not None:
-                await self.store.commit([PutRegister(request.register, value, begun.revision)])
+        self._unwritten.append(PutRegister(request.register, value, revision))
+        if len(self._unwritten) == 1:
+            self.spawn(self._write_later())
+
+    async def _write_later(self) -> None:
+        await asyncio.sleep(WRITE_DELAY)
+        await self.write()
+
+    async def write(self) -> None:
+        """Write the answers that are not in the store yet."""
+        answers, self._unwritten = self._unwritten, []
+        try:
+            if answers and not await try_commit(self.store, answers):
+                for answer in answers:  # the record of one of them was removed meanwhile
+                    await try_commit(self.store, [answer])
+        except StoreError as error:
+            log.warning("the answers to %d requests were not kept: %s", len(answers), error)
+        finally:
+            for answer in answers:
+                self._end(answer.key)
 
     async def _repeated(self, request: KeyedRequest, earlier: Register) -> Response:
         """The answer to a repeat."""

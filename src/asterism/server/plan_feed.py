@@ -20,6 +20,9 @@ LOOK_INTERVAL = 0.2
 """Seconds between two looks for new events of a plan. What comes in between is sent at once: for 200 clients of a busy
 plan, to send each record as it comes took most of the server's time."""
 
+LISTENER_INTERVAL = 0.002
+"""How many seconds that takes longer for each client: what is sent to many, again and again, takes time of the plan."""
+
 
 class PlanFeed:
     """The newest events of one plan, read while somebody listens."""
@@ -42,12 +45,13 @@ class PlanFeed:
                 with contextlib.suppress(StoreUnavailable):  # it comes back
                     events = await self._follower.read()
                 if events:
-                    await self.buffer.add([(event.position, _encoded(event)) for event in events])
+                    self.buffer.add([(event.position, _encoded(event)) for event in events])
                     if events[-1].kind == "gone":
-                        return await self.buffer.end()
-                await asyncio.sleep(0.0 if len(events) >= EVENTS_PER_READ else LOOK_INTERVAL)
+                        return self.buffer.end()
+                pause = LOOK_INTERVAL + self.listeners * LISTENER_INTERVAL
+                await asyncio.sleep(0.0 if len(events) >= EVENTS_PER_READ else pause)
         except Exception as error:  # else its streams would be silent for ever
-            await self.buffer.end(error)
+            self.buffer.end(error)
 
 
 class PlanFeeds:

@@ -4,8 +4,8 @@
 for each edit would double the cost of edits. What other processes add within the minute is not counted: the limit
 protects the server, and is no promise about the plan.
 
-**Order.** Each edit of a plan that no process runs loads the plan and commits; of edits at one time all but one would
-be in vain and begin again. So they wait for each other. Those of a plan that runs go to its owner together.
+**Order.** Each edit of a plan that no process runs takes the plan and commits; of edits at one time all but one would
+load it, be in vain and begin again. So they wait for each other. Those of a plan that runs go to its owner together.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from asterism.store.sqlite.connection import FileConnection
 from asterism.store.sqlite.error_mapping import is_busy
@@ -41,6 +41,9 @@ POLL = 0.025
 QUICK = 0.002
 """The event loop performs commits while they take less than this on average, in seconds."""
 
+QUICK_READS = 0.02
+"""It reads single records while commits take less than this on average: a read waits for no disk to write."""
+
 CROWDED = 20
 """For so many turns after a turn with two jobs, the first job of a turn waits for others."""
 
@@ -49,6 +52,9 @@ SMOOTHING = 0.1
 
 LOCK_PAUSE = (0.0005, 0.003)
 """The pause before the next try for the lock lies between these, in seconds."""
+
+
+Result = TypeVar("Result")
 
 
 class _Locked(Exception):
@@ -157,6 +163,19 @@ class Writer:
             self._writing.release()
         self._settle(jobs)
         return True
+
+    def read_here(self, read: Callable[..., Result], *arguments: Any) -> tuple[Result] | None:
+        """The result of a read of one record, which takes less time than the way to a thread and back; None if it might
+        take long, or fails: then it is read in a thread, whose errors are those of the store."""
+        if self._average > QUICK_READS or self._closed or not self._writing.acquire(blocking=False):
+            return None
+        try:
+            cursor = self._connection.cursor_if_current()
+            return None if cursor is None else (read(cursor, *arguments),)
+        except Exception:
+            return None
+        finally:
+            self._writing.release()
 
     # -- in the thread -----------------------------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 """Reads of the SQLite engine: the reader threads, and the queries that they execute.
 
-Each reader thread has its own connection, so that a slow read blocks neither event loop nor writer.
+Each reader thread has its own connection, so that a slow read blocks neither event loop nor writer. A single record is
+read in the event loop (``Writer.read_here``).
 """
 
 from __future__ import annotations

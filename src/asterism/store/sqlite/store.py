@@ -47,6 +47,18 @@ def in_thread(
     return ask
 
 
+def of_one_record(
+    read: Callable[[sqlite3.Cursor, str], Result],
+) -> Callable[[SqliteStore, str], Coroutine[Any, Any, Result]]:
+    """A method that reads one record by its key, in the event loop if the file is quick."""
+
+    async def ask(store: SqliteStore, key: str) -> Result:
+        done = store._writer.read_here(read, key)
+        return done[0] if done is not None else await store._readers.ask(read, key)
+
+    return ask
+
+
 class SqliteStore:
     """Use ``open``. A store belongs to the event loop in which it was opened."""
 
@@ -117,14 +129,14 @@ class SqliteStore:
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
-    run = in_thread(reads.run)
+    run = of_one_record(reads.run)
     find = in_thread(reads.find)
     scan_end = in_thread(reads.scan_end)
     orphans = in_thread(reads.orphans)
     waiting = in_thread(reads.waiting)
     counts = in_thread(reads.counts)
     sessions = in_thread(reads.sessions)
-    register = in_thread(reads.register)
+    register = of_one_record(reads.register)
     registers = in_thread(reads.registers)
     plans = in_thread(reads.plans)
     reports = in_thread(reads.reports)
