@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[1]
 
 TESTS = """
@@ -79,6 +81,7 @@ def test_every_test_is_reported_once_also_if_a_worker_dies(tmp_path: Path) -> No
     assert "not today" in output
 
 
+@pytest.mark.long
 def test_the_first_failure_ends_all_if_that_is_asked_for(tmp_path: Path) -> None:
     output = pytest_in_workers(tmp_path, "-x")
     assert "stopping after 1 failures" in output, output

@@ -9,6 +9,7 @@ import textwrap
 import pytest
 
 from asterism.base import https_session
+from tests.long_tests import rest_long
 from tests.process_scenes import PATIENCE
 
 # Importing httpx takes three seconds here, as on a slow machine; the other task has one second, and needs almost none.
@@ -49,7 +50,7 @@ SCRIPT = textwrap.dedent(
 
 
 @pytest.mark.parametrize(
-    ("words", "status"), [((), "completed"), (("on the loop",), "failed")], ids=["thread", "ablation"]
+    ("words", "status"), rest_long([((), "completed"), (("on the loop",), "failed")], 1), ids=["thread", "ablation"]
 )
 def test_a_task_with_a_short_timeout_is_not_failed_by_the_first_request_beside_it(
     words: tuple[str, ...], status: str

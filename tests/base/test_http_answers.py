@@ -147,6 +147,7 @@ def test_a_body_is_counted_while_it_is_decompressed(server: Any) -> None:
     assert peak(refused) < ZEROS // 4
 
 
+@pytest.mark.long
 def test_without_the_count_the_whole_body_is_in_memory(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_answers._Count, "add", lambda self, part: None)
     server.headers, server.body = [("content-encoding", "gzip")], gzip.compress(bytes(ZEROS))
@@ -165,6 +166,7 @@ def test_the_limit_of_a_result_is_that_of_an_answer(server: Any) -> None:
     )
 
 
+@pytest.mark.long
 def test_a_limit_may_be_larger_than_the_default(server: Any) -> None:
     server.headers, server.body = [("content-encoding", "gzip")], gzip.compress(bytes(http_answers.LARGEST_ANSWER + 1))
     with pytest.raises(AnswerRefused, match=r"answered with more than 67,108,864 bytes"):

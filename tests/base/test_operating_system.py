@@ -154,6 +154,7 @@ def test_every_module_can_be_imported_without_them() -> None:
     assert ended(LIBRARIES + HIDDEN + IMPORTS) == "[]"
 
 
+@pytest.mark.long
 def test_a_device_executes_and_stops_commands_without_them(tmp_path: Path) -> None:
     said = ended(HIDDEN + WORK, str(tmp_path / "fleet.db"), XDG_STATE_HOME=str(tmp_path / "state"))
     assert said == "2 completed failed"

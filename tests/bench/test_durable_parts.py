@@ -153,6 +153,7 @@ def test_the_best_round_counts() -> None:
     assert one.tasks("wide") == 100
 
 
+@pytest.mark.long
 def test_a_plan_that_was_left_half_done_is_gone_on_with() -> None:
     found = resume.measure(tasks=60, rounds=1)
     assert found.tasks == 60

@@ -58,6 +58,7 @@ def test_the_page_says_what_was_found() -> None:
     assert "| 100 on `file://` within 90 s | 95.00 s | **missed** |" in text
 
 
+@pytest.mark.long
 def test_what_a_sync_asks_is_counted_and_said() -> None:
     found = {one.kind: one for one in calls.measure()}
     idle = found["nothing has changed"]

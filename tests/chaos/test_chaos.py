@@ -34,6 +34,7 @@ def test_a_fleet_on_postgresql_keeps_every_promise_under_fire(tmp_path: Path, po
     burns_well(postgres_url, tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @either
 def test_a_fleet_outlives_the_primary_of_its_database(tmp_path: Path, short: bool) -> None:

@@ -203,6 +203,7 @@ async def test_a_plan_whose_teardown_waits_is_not_removed_and_says_what_helps(st
         await LocalSystem(stage.fleet()).remove_plan("nightly")
 
 
+@pytest.mark.long
 async def test_a_teardown_of_a_cancelled_plan_that_all_devices_decline_is_offered_without_limit(stage: Stage) -> None:
     await cancelled_while_torn_down(stage)
     await stage.device("picky", accepts="run.workflow == 'other'")

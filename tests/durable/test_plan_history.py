@@ -129,6 +129,7 @@ async def test_events_change_a_view_into_the_plan(stage: Stage, compacted: None)
     assert {event.kind for event in read.events} == {"plan", "task", "edit", "cycle"}
 
 
+@pytest.mark.long
 async def test_any_split_of_the_reading_misses_nothing_and_tells_nothing_twice(stage: Stage, compacted: None) -> None:
     await lived(stage)
     whole = (await plan_events(stage.store, "nightly")).events

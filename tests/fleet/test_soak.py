@@ -61,7 +61,8 @@ async def hours(stage: Stage, monitor: Monitor, number: float, first: int) -> in
 
 
 @pytest.mark.store_only("it is about the process that has the store")
-@pytest.mark.parametrize("days", [0.25, pytest.param(3.0, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("days", [0.25, 3.0])
 async def test_nothing_grows_with_time(stage: Stage, monkeypatch: pytest.MonkeyPatch, days: float) -> None:
     monkeypatch.setattr("asterism.fleet.workflows.MOST_KNOWN", 40)
     await stage.person.configure(keep=KEEP)

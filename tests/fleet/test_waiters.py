@@ -93,6 +93,7 @@ def test_a_busy_store_is_asked_at_most_twenty_times_a_second(cost: float) -> Non
     assert in_virtual_time(work) <= 20 * 10 + 6  # the first pauses are shorter
 
 
+@pytest.mark.long
 def test_without_the_growing_pause_a_busy_store_is_asked_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiters, "PAUSE", 0.0)
     with pytest.raises(AssertionError):

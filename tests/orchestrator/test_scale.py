@@ -118,6 +118,7 @@ def test_a_deep_plan_runs_provisionally_and_is_confirmed_without_recursion() -> 
     assert result.state == "completed"
 
 
+@pytest.mark.long
 def test_ten_thousand_tasks_are_reviewed_one_by_one() -> None:
     async def editor(view: Any, events: Any) -> None:
         pass

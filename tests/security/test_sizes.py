@@ -30,6 +30,7 @@ from asterism.server.http_service import http_service
 from asterism.server.request_guard import SERVER_LIMITS
 from asterism.store.memory import MemoryStore
 from tests.durable.durable_scenes import chain
+from tests.long_tests import rest_long
 from tests.security.test_requests import problem
 from tests.server.server_scenes import server_scene
 
@@ -238,7 +239,7 @@ async def test_a_client_that_sends_its_body_slowly_is_refused() -> None:
         writer.close()
 
 
-@pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "ablation"])
+@pytest.mark.parametrize("guarded", rest_long([True, False], 1), ids=["guarded", "ablation"])
 async def test_a_client_that_does_not_read_is_disconnected(guarded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the safeguard it is connected after several times the limit."""
     monkeypatch.setattr(endpoint, "SLOWEST_READ", 0.3 if guarded else 3600.0)

@@ -24,6 +24,9 @@ from asterism.server.openapi import openapi_document
 from asterism.store.memory import MemoryStore
 from tests.durable.durable_scenes import chain
 
+pytestmark = pytest.mark.long
+"""To read the document takes the library longer than all requests."""
+
 STREAMS = ("text/event-stream",)
 PUBLIC = ("/api/v1/health", "/api/v1/openapi.json")
 LEFT_OUT = ("/logout", "/login")
@@ -152,7 +155,6 @@ def test_random_requests_get_documented_answers(
     fuzz(server, operations[name], who, 5 if who == "admin" else 2)
 
 
-@pytest.mark.long
 @WHO
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_many_random_requests_get_documented_answers(

@@ -19,6 +19,7 @@ from asterism.store.postgres.pooled_connection import PooledConnection
 from asterism.store.protocol import PutRun, Query, Store
 from asterism.testing.store_conformance import ProcessOpener, SharedStoreConformance
 from asterism.testing.store_conformance.sample_records import a_run, a_session, ids, joined, offer, taking
+from tests.long_tests import rest_long
 from tests.store import store_engines
 from tests.store.pgbouncer import PgBouncer, needs_pgbouncer
 from tests.store.postgres_fixtures import opened
@@ -80,6 +81,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.long
 @needs_pgbouncer
 async def test_two_processes_check_and_dump_over_the_same_session(postgres_server: Server) -> None:
     """Both number the statements that they prepare from one on."""
@@ -109,7 +111,7 @@ async def _completes(url: str) -> None:
 
 
 @needs_pgbouncer
-@pytest.mark.parametrize("mode", ["transaction", "session"])
+@pytest.mark.parametrize("mode", rest_long(["transaction", "session"], 1))
 async def test_a_fleet_works_behind_a_pooler(postgres_server: Server, mode: str) -> None:
     with PgBouncer(postgres_server, mode=mode, sessions=3 if mode == "transaction" else 60) as pooler:
         await _completes(pooler.url(schema=f"fleet_{mode}"))

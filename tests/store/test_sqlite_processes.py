@@ -56,6 +56,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "fleet.db"
 
 
+@pytest.mark.long
 async def test_a_run_that_two_processes_take_belongs_to_one(file: Path) -> None:
     await filled(file, RIVALS)
     with child("claim_all", file, "kitchen") as kitchen, child("claim_all", file, "laptop") as laptop:

@@ -44,6 +44,7 @@ def test_ablation_the_teardown_of_a_set_up_that_was_only_queued_is_noticed(monke
         look()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [1, pytest.param(0, marks=pytest.mark.long)])  # seed 0 has a long absence
 def test_one_seed_is_one_world(seed: int) -> None:
     assert simulate(seed, world=CancelWorld).log == simulate(seed, world=CancelWorld).log

@@ -17,6 +17,7 @@ from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutCopy, PutRun, Write
 from asterism.testing.simulator import Violation, peer_world, simulate
 from asterism.testing.simulator.peer_world import ForgetfulWorld, JumpingWorld, PutBackWorld
+from tests.long_tests import rest_long
 
 pytestmark = pytest.mark.slow
 
@@ -52,7 +53,7 @@ def test_a_run_that_three_stores_left_each_to_the_next_continues() -> None:
 
 
 @pytest.mark.hunt(few=1, many=5)
-@pytest.mark.parametrize("world", [ForgetfulWorld, JumpingWorld, PutBackWorld])
+@pytest.mark.parametrize("world", rest_long([ForgetfulWorld, JumpingWorld, PutBackWorld], 1))
 def test_stores_agree_after_pruning_clock_jumps_and_rollbacks(world: type[peer_world.PeerWorld], seeds: range) -> None:
     seen: list[peer_world.PeerWorld] = []
     for seed in seeds:

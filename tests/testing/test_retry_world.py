@@ -70,6 +70,7 @@ def test_without_the_head_in_the_same_commit_a_retry_is_lost(monkeypatch: pytest
     noticed()
 
 
+@pytest.mark.long
 def test_one_seed_is_one_world() -> None:
     logs: Iterable[tuple[str, ...]] = {simulate(0, world=RetryWorld).log for _ in range(2)}
     assert len(list(logs)) == 1

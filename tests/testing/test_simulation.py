@@ -74,6 +74,7 @@ def test_the_command_of_a_plan_world_replays_it(arguments: dict[str, Any], capsy
     replays(broken_in(lambda seed: simulate(seed, **arguments, world=PlanWorld)), capsys)
 
 
+@pytest.mark.long
 def test_the_command_of_an_orchestrator_that_dies_at_a_commit_replays_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -126,6 +127,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 def test_the_command_of_a_custom_world_replays_it_in_a_shell(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
     around = {**os.environ, "PYTHONPATH": str(Path(sys.modules["asterism"].__file__ or "").parents[1])}

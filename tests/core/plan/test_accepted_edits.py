@@ -324,7 +324,7 @@ STRUCTURAL: tuple[Proposal, ...] = (_add, _put_between, _remove, _remove_all_bel
 PROPOSALS: tuple[Proposal, ...] = (*STRUCTURAL, *STRUCTURAL, _replace, _cancel, _trust)
 
 
-@pytest.mark.hunt(few=8, many=1500)
+@pytest.mark.hunt(few=4, many=1500)
 def test_accepted_edits_keep_every_promise(seeds: range) -> None:
     proposed = accepted = 0
     for seed in seeds:

@@ -924,7 +924,7 @@ class World:
         check_invariants(self.first)
 
 
-@pytest.mark.hunt(few=40, many=5000)
+@pytest.mark.hunt(few=15, many=5000)
 def test_whatever_happens_what_was_set_up_is_torn_down(seeds: range) -> None:
     for seed in seeds:
         world = World(seed)

@@ -113,6 +113,7 @@ async def test_a_result_is_stored_unmasked_and_shown_masked(tmp_path: Path, monk
     assert reports["input"] == GIVEN
 
 
+@pytest.mark.long
 @settings(max_examples=15, deadline=None)
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\0", exclude_categories=("Cs",)), min_size=1))
 def test_a_result_is_the_same_to_the_byte(value: str) -> None:

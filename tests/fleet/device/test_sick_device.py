@@ -120,6 +120,7 @@ def test_a_device_that_can_write_no_file_fails_nothing(postgres_url: str) -> Non
     check_that_nothing_failed(postgres_url, ends(postgres_url, "without_room"), "File too large")
 
 
+@pytest.mark.long
 def test_if_that_counted_as_a_failure_of_the_work_many_runs_would_fail(tmp_path: Path) -> None:
     runs = ends(f"sqlite:///{tmp_path}/fleet.db", "without_descriptors", FAILS_THE_WORK)
     assert sum(run.status == "failed" for run in runs) > RUNS / 4
