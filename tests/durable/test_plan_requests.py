@@ -657,8 +657,27 @@ async def test_an_edit_of_its_own_plan_while_it_is_being_cancelled_is_refused(
 
     monkeypatch.setattr(roster, "learn_devices", meanwhile_cancelled)
     with pytest.raises((PlanError, EditRejected), match="cancel"):
-        await edit_plan(orchestrator.fleet, "nightly", adding("c"))
-    assert "c" not in (await stage.load()).plan
+        await edit_plan(orchestrator.fleet, "nightly", EditBatch((UpdateTask("b", device="kitchen"),), "bob"))
+    assert (await stage.load()).plan["b"].device is None
+
+
+async def test_the_devices_are_read_for_an_edit_that_names_one(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    orchestrator = stage.orchestrator()
+    stage.spawn(orchestrator.run(chain("a", "b", call="wait")))
+    await durable_work.gate("a begun").wait()
+    sessions, reads = stage.store.sessions, 0
+
+    async def counted(**options: Any) -> Any:
+        nonlocal reads
+        reads += options.get("ended", False)
+        return await sessions(**options)
+
+    monkeypatch.setattr(stage.store, "sessions", counted)
+    await edit_plan(orchestrator.fleet, "nightly", adding("c"))
+    assert reads == 0
+    with pytest.raises(EditRejected, match="no device 'kitchen' has joined"):
+        await edit_plan(orchestrator.fleet, "nightly", EditBatch((UpdateTask("b", device="kitchen"),), "bob"))
+    assert reads == 1
 
 
 async def test_an_edit_that_cannot_be_written_as_json_is_refused_and_the_plan_goes_on(stage: Stage) -> None:
