@@ -108,7 +108,7 @@ def git_http(folder: Path) -> Iterator[Where]:
 def github(folder: Path) -> Iterator[Where]:
     """The local GitHub of the tests, in a thread of this process, without a network and without rate limits: the
     figures show the cost of our requests, not the response time of GitHub."""
-    with GitHubServer(scenes.world_of(ISSUES, NAME)) as server:
+    with GitHubServer(scenes.world_of(ISSUES, NAME), listening=True) as server:
         server.limit = Limit(NO_LIMIT, NO_LIMIT)
         yield Where("--github", "acme/rocket", scenes.environ(server))
 

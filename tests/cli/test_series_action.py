@@ -28,7 +28,7 @@ ACTION = ROOT / ".github" / "actions" / "series"
 
 @pytest.fixture
 def server():
-    with GitHubServer(scenes.world_of()) as running:
+    with GitHubServer(scenes.world_of(), listening=True) as running:
         yield running
         assert running.world.doubles == []
 

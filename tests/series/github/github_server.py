@@ -1,4 +1,4 @@
-"""A GitHub for tests: real HTTP on loopback over a world, as GitHub documents it.
+"""A GitHub for tests: HTTP over a world, as GitHub documents it.
 
 - An issue has no ``If-Match``: the header is ignored, and the last who writes wins.
 - ``ETag`` and 304 on every read; a 304 does not count against the limit.
@@ -7,14 +7,16 @@
 - Faults, of a seeded chance: replies lost after the effect, connections closed before it, 502.
 - A request can be held at a gate, before or after its effect, until a test lets it go.
 
-It runs in a thread with an event loop of its own, so one request is answered whole before the next: the world needs
-no lock as long as tests touch it through ``call``.
+A test of the service needs no HTTP: what it sends is answered without it, in a fifth of the time. With ``listening``
+the server speaks HTTP on loopback, in a thread with an event loop of its own: for other processes, and for the tests of
+the transport. One request is answered whole before the next, and tests touch the world through ``call``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import json
 import random
 import re
@@ -22,12 +24,13 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlencode, urlsplit
 
+from asterism.series.github.transport import Connection, Response, ResponseLost
 from tests.series.github.github_routes import Routes
 from tests.series.github.github_world import Refusal, World
 
@@ -94,10 +97,15 @@ class Gate:
             raise AssertionError(f"no {self.method} came to {self.path.pattern}: {task.result()}")
 
 
-class GitHubServer:
-    """``with GitHubServer(world) as server``: ``server.url`` is for GITHUB_API_URL."""
+class Aborted(ConnectionError):
+    """The connection broke instead of an answer."""
 
-    def __init__(self, world: World | None = None, faults: Faults | None = None) -> None:
+
+class GitHubServer:
+    """``with GitHubServer(world) as server``: ``server.url`` is for GITHUB_API_URL. With ``listening`` it
+    speaks HTTP."""
+
+    def __init__(self, world: World | None = None, faults: Faults | None = None, listening: bool = False) -> None:
         self.world = world or World()
         self.faults = faults or Faults()
         self.limit = Limit()
@@ -116,31 +124,38 @@ class GitHubServer:
         """What this server itself got wrong."""
         self.counted: Counter[str] = Counter()
         self.gates: list[Gate] = []
+        self._listening = listening
         self._thread = threading.Thread(target=self._serve, name="github", daemon=True)
         self._ready = threading.Event()
-        self._answered_one = threading.Condition()
+        self._one_at_a_time = threading.Condition()
+        """Is notified after each request."""
 
     # -- for tests -----------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> GitHubServer:
-        self._thread.start()
-        self._ready.wait()
+        if self._listening:
+            self._thread.start()
+            self._ready.wait()
+        else:
+            self.url = f"http://{next(_names)}.github.invalid"
+            _here[self.url] = self
+        self.routes = Routes(self)
         return self
 
     def __exit__(self, *exc: object) -> None:
         for gate in self.gates:
             gate.open()
-        self.loop.call_soon_threadsafe(self._over.set)
-        self._thread.join()
+        if not self._listening:
+            del _here[self.url]
+        else:
+            self.loop.call_soon_threadsafe(self._over.set)
+            self._thread.join()
         assert not self.mistakes, self.mistakes[0]
 
     def call(self, function: Callable[[World], Any]) -> Any:
         """Between two requests."""
-
-        async def between() -> Any:
+        with self._one_at_a_time:
             return function(self.world)
-
-        return asyncio.run_coroutine_threadsafe(between(), self.loop).result()
 
     def hold(self, method: str, path: str, after: bool = False) -> Gate:
         gate = Gate(method, path, after)
@@ -149,8 +164,8 @@ class GitHubServer:
 
     def wait_for(self, true: Callable[[World], Any], seconds: float = 300.0) -> bool:
         """Whether it became true after some request. It is asked between two of them."""
-        with self._answered_one:
-            return bool(self._answered_one.wait_for(lambda: true(self.world), seconds))
+        with self._one_at_a_time:
+            return bool(self._one_at_a_time.wait_for(lambda: true(self.world), seconds))
 
     def forget(self) -> None:
         """Count from here."""
@@ -168,7 +183,6 @@ class GitHubServer:
         self._writers: set[asyncio.StreamWriter] = set()
         server = await asyncio.start_server(self._connection, "127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        self.routes = Routes(self)
         self._ready.set()
         await self._over.wait()
         server.close()
@@ -197,48 +211,53 @@ class GitHubServer:
             key, _, value = line.decode().partition(":")
             headers[key.strip().lower()] = value.strip()
         body = await reader.readexactly(int(headers.get("content-length", 0)))
+        try:
+            status, extra, content = await self.exchange(method, target, headers, body)
+        except Aborted:
+            writer.transport.abort()
+            return False
+        head = f"HTTP/1.1 {status} X\r\n" + "".join(f"{key}: {value}\r\n" for key, value in extra.items())
+        writer.write(head.encode() + b"\r\n" + content)
+        await writer.drain()
+        return True
+
+    # -- one request ---------------------------------------------------------------------------------------------------
+
+    async def exchange(
+        self, method: str, target: str, headers: dict[str, str], body: bytes
+    ) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers and content of the answer. Raises Aborted."""
         path = urlsplit(target).path
         gate = next((gate for gate in self.gates if gate.matches(method, path)), None)
         if gate:
             gate.used = True
             if not gate.after:
                 await self._at(gate)
-        fault = self.faults.draw(method, path)
-        if fault == "drop":
-            self.counted["dropped"] += 1
-            with self._answered_one:
-                self._answered_one.notify_all()
-            writer.transport.abort()
-            return False
-        status, extra, content = self._answered(method, target, headers, body, fault)
-        with self._answered_one:
-            self._answered_one.notify_all()
-        if gate and gate.after:
+        with self._one_at_a_time:
+            fault = self.faults.draw(method, path)
+            if fault == "drop":
+                self.counted["dropped"] += 1
+            else:
+                status, extra, content = self._answered(method, target, headers, body, fault)
+            self._one_at_a_time.notify_all()
+        if gate and gate.after and fault != "drop":
             await self._at(gate)
         if fault == "lose":
             self.counted["lost"] += 1
-            writer.transport.abort()
-            return False
-        await self._write(writer, status, extra, content)
-        return True
-
-    async def _at(self, gate: Gate) -> None:
-        gate.arrived.set()
-        await asyncio.to_thread(gate.opened.wait)
-
-    async def _write(self, writer: asyncio.StreamWriter, status: int, extra: dict[str, str], content: bytes) -> None:
-        lines = {
+        if fault in ("drop", "lose"):
+            raise Aborted(fault)
+        whole = {
             "Date": formatdate(time.time() + self.ahead, usegmt=True),
             "Content-Type": "application/json; charset=utf-8",
             **extra,
         }
-        if status not in (204, 304):
-            lines["Content-Length"] = str(len(content))
-        head = f"HTTP/1.1 {status} X\r\n" + "".join(f"{key}: {value}\r\n" for key, value in lines.items())
-        writer.write(head.encode() + b"\r\n" + (content if status not in (204, 304) else b""))
-        await writer.drain()
+        if status in (204, 304):
+            return status, whole, b""
+        return status, {**whole, "Content-Length": str(len(content))}, content
 
-    # -- one request ---------------------------------------------------------------------------------------------------
+    async def _at(self, gate: Gate) -> None:
+        gate.arrived.set()
+        await asyncio.to_thread(gate.opened.wait)
 
     def _answered(
         self, method: str, target: str, headers: dict[str, str], body: bytes, fault: str
@@ -305,3 +324,41 @@ class GitHubServer:
             "x-ratelimit-reset": str(int(self.limit.reset)),
             "x-ratelimit-resource": "core",
         }
+
+
+# -- requests of this process ------------------------------------------------------------------------------------------
+
+_names = itertools.count(1)
+_here: dict[str, GitHubServer] = {}
+"""The servers of this process that do not listen, by their addresses."""
+
+_send_over_http = Connection.send
+
+
+async def _send(
+    connection: Connection,
+    method: str,
+    url: str,
+    params: Mapping[str, str] | None,
+    body: Any,
+    headers: Mapping[str, str],
+) -> Response:
+    """What ``Connection.send`` does, without githubkit, HTTP and a socket."""
+    server = _here.get(connection.base_url)
+    if server is None:
+        return await _send_over_http(connection, method, url, params, body, headers)
+    target = url.removeprefix(server.url) + (f"?{urlencode(params)}" if params else "")
+    sent = {key.lower(): value for key, value in headers.items()}
+    sent["authorization"] = f"token {connection._credentials.token}"
+    await asyncio.sleep(0)  # others send, too
+    try:
+        answer = server.exchange(method, target, sent, b"" if body is None else json.dumps(body).encode())
+        status, received, content = await answer
+    except Aborted:
+        raise ResponseLost("the connection broke") from None
+    await asyncio.sleep(0)
+    names = {key.lower(): value for key, value in received.items()}
+    return Response(server.url + target, status, names, json.loads(content) if content else None)
+
+
+Connection.send = _send  # type: ignore[method-assign]

@@ -38,7 +38,7 @@ def keys_are_checked_once() -> Iterator[None]:
 
 @pytest.fixture
 def server(key: rsa.RSAPrivateKey) -> Iterator[GitHubServer]:
-    with GitHubServer(world_of()) as running:
+    with GitHubServer(world_of(), listening=True) as running:
         running.app_key = key.public_key()
         yield running
 

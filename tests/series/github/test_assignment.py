@@ -30,7 +30,7 @@ from tests.series.github.github_fixtures import (
     synced,
     world_of,
 )
-from tests.series.github.github_server import Faults, GitHubServer
+from tests.series.github.github_server import Aborted, Faults, GitHubServer
 
 BOT = "copilot-swe-agent"
 REF = f"refs/asterism/turns/{SERIES}"
@@ -353,23 +353,16 @@ def test_who_leaves_while_the_bot_is_assigned_is_not_brought_back(server):
 
 @pytest.mark.parametrize("times", [1, MAX_ATTEMPTS], ids=["once", "each time"])
 def test_who_was_dropped_by_a_list_whose_reply_got_lost_is_brought_back_too(server, times):
-    lost: list[int] = []
-    write, answer = server._write, server.routes.answer
+    exchange = server.exchange
 
-    def answered(method: str, path: str, query: Any, headers: Any, body: bytes) -> Any:
-        if path == "/graphql" and b"replaceActorsForAssignable(" in body and server.counted["replies lost"] < times:
+    async def exchanged(method: str, target: str, headers: dict[str, str], body: bytes) -> Any:
+        answer = await exchange(method, target, headers, body)
+        if b"replaceActorsForAssignable(" in body and server.counted["replies lost"] < times:
             server.counted["replies lost"] += 1
-            lost.append(1)
-        return answer(method, path, query, headers, body)
+            raise Aborted
+        return answer
 
-    async def written(writer: Any, *rest: Any) -> None:
-        if lost:
-            lost.pop()
-            writer.transport.abort()
-        else:
-            await write(writer, *rest)
-
-    server.routes.answer, server._write = answered, written
+    server.exchange = exchanged
     before_the_list(server, lambda: server.world.assign(1, "ada", by_hand=True))
     report = sync(server, assignee=BOT)
     assert (report.status, people(server, 1)) == ("in step", {"ada", BOT})

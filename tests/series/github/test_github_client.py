@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,15 @@ from asterism.series.github.github_client import GitHubClient, RequestRejected
 from asterism.series.github.github_register import BadRepository, GitHubRegister, open_github, parse_repository
 from asterism.series.github.transport import Credentials, NoCredentials, credentials_from
 from asterism.series.register import OutcomeUnknown, RateLimited, RegisterUnavailable
-from tests.series.github.github_fixtures import environ, opened, service_of
+from tests.series.github.github_fixtures import environ, opened, service_of, world_of
 from tests.series.github.github_server import Faults, GitHubServer, Limit
+
+
+@pytest.fixture
+def server() -> Iterator[GitHubServer]:
+    """The client is tested with its transport."""
+    with GitHubServer(world_of(), listening=True) as running:
+        yield running
 
 
 @asynccontextmanager

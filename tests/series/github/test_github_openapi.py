@@ -36,7 +36,7 @@ graphql_is_here = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def traffic() -> GitHubServer:
     """A server that has been asked everything it can answer, by the service as far as the service asks."""
-    with GitHubServer(world_of(3)) as server:
+    with GitHubServer(world_of(3), listening=True) as server:
         sync(server, "announce")
         server.call(lambda world: world.assign(3, "robot", by_hand=True))
         merged(server, 1)
@@ -260,7 +260,7 @@ def test_the_queries_of_the_service_are_valid_in_githubs_schema(traffic):
 
 
 def test_the_last_who_writes_an_issue_wins_whatever_it_was_told_to_match():
-    with GitHubServer(world_of(1)) as server:
+    with GitHubServer(world_of(1), listening=True) as server:
         headers = {"Authorization": f"token {environ(server)['GITHUB_TOKEN']}"}
         url = f"{server.url}/repos/acme/rocket/issues/1"
         etag = httpx.get(url, headers=headers).headers["etag"]
@@ -270,7 +270,7 @@ def test_the_last_who_writes_an_issue_wins_whatever_it_was_told_to_match():
 
 
 def test_a_search_lags_behind_and_a_list_does_not():
-    with GitHubServer(world_of(2)) as server:
+    with GitHubServer(world_of(2), listening=True) as server:
         headers = {"Authorization": f"token {environ(server)['GITHUB_TOKEN']}"}
         searched = httpx.get(f"{server.url}/search/issues?q=x", headers=headers).json()
         listed = httpx.get(f"{server.url}/repos/acme/rocket/issues", headers=headers).json()

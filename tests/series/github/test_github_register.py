@@ -36,7 +36,7 @@ class TestGitHubRegister(RegisterConformance):
             server.__exit__()
 
     async def open_register(self) -> GitHubRegister:
-        server = GitHubServer().__enter__()
+        server = GitHubServer(listening=True).__enter__()
         self.servers.append(server)
         return await open_at(server.url)
 

@@ -85,7 +85,7 @@ def test_many_syncs_at_once_never_assign_two_issues_of_a_series(processes, syncs
     for micro in range(1, 5):
         world.add_issue(f"OPS-7-{micro}: tidy")
     faults = Faults(seed=7, lose=0.03, drop=0.02, broken=0.01, secondary=0.005)
-    with GitHubServer(world, faults) as server:
+    with GitHubServer(world, faults, listening=True) as server:
         server.limit.remaining = 1_000_000
         stop_merging = merge_now_and_then(server)
         ends = run_all(server, processes, syncs)

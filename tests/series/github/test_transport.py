@@ -58,7 +58,7 @@ def test_an_owner_that_an_enterprise_manages_has_an_underscore():
 
 def test_a_query_whose_replies_all_get_lost_is_out_of_reach_and_not_unsure():
     """It changes nothing: who takes it for a change that may have happened tries until the series is contended."""
-    with GitHubServer(world_of()) as server:
+    with GitHubServer(world_of(), listening=True) as server:
         sync(server)
         server.faults = Faults(lose=1.0, only=lambda method, path: path == "/graphql")
 

@@ -284,6 +284,14 @@ HOUR = 3600.0
 """What ``serving`` gives as --every, in seconds."""
 
 
+@pytest.fixture
+def server() -> Iterator[GitHubServer]:
+    """For commands that are processes."""
+    with GitHubServer(scenes.world_of(), listening=True) as running:
+        yield running
+        assert running.world.doubles == []
+
+
 def in_rest(server: GitHubServer) -> bool:
     """Whether the sync at the beginning is over: the turn to make the tracking issue has been given back."""
     turns = server.world.documents("refs/asterism/turns/")
