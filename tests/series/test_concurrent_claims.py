@@ -97,9 +97,9 @@ def test_many_claims_over_http_that_do_not_give_up_are_all_queued(tmp_path: Path
 # -- stores ------------------------------------------------------------------------------------------------------------
 
 
-def claim_from_processes(processes: int, tmp_path: Path, url: str) -> None:
-    """Each process claims for twenty issues, one after the other."""
-    numbers = range(1, 20 * processes + 1)
+def claim_from_processes(processes: int, issues: int, tmp_path: Path, url: str) -> None:
+    """Each process claims for so many issues, one after the other."""
+    numbers = range(1, issues * processes + 1)
     shares = [numbers[first::processes] for first in range(processes)]
     words = [["series-claims", url, NAME, *map(str, own)] for own in shares]
     ended = all_at_once(words, tmp_path)
@@ -111,16 +111,19 @@ def claim_from_processes(processes: int, tmp_path: Path, url: str) -> None:
     assert Counter(code for _, code in told) == {CLAIMED: 1, QUEUED: len(numbers) - 1}
 
 
-@pytest.mark.parametrize("processes", [4, pytest.param(25, marks=pytest.mark.long)])
-def test_claims_from_many_processes_on_sqlite_lose_nobody(processes: int, tmp_path: Path) -> None:
-    claim_from_processes(processes, tmp_path, f"sqlite:///{tmp_path}/fleet.db")
+CROWDS = pytest.mark.parametrize(("processes", "issues"), [(3, 7), pytest.param(25, 20, marks=pytest.mark.long)])
 
 
-@pytest.mark.parametrize("processes", [4, pytest.param(25, marks=pytest.mark.long)])
+@CROWDS
+def test_claims_from_many_processes_on_sqlite_lose_nobody(processes: int, issues: int, tmp_path: Path) -> None:
+    claim_from_processes(processes, issues, tmp_path, f"sqlite:///{tmp_path}/fleet.db")
+
+
+@CROWDS
 def test_claims_from_many_processes_on_postgresql_lose_nobody(
-    processes: int, tmp_path: Path, postgres_url: str
+    processes: int, issues: int, tmp_path: Path, postgres_url: str
 ) -> None:
-    claim_from_processes(processes, tmp_path, postgres_url)
+    claim_from_processes(processes, issues, tmp_path, postgres_url)
 
 
 # -- killed in the middle ----------------------------------------------------------------------------------------------
@@ -151,7 +154,7 @@ def test_what_was_acknowledged_is_there_whoever_was_killed_meanwhile(
 @pytest.mark.parametrize(
     ("register", "longest"),
     [
-        ("git", 0.6),
+        pytest.param("git", 0.6, marks=pytest.mark.long),
         pytest.param("git", 0.2, marks=pytest.mark.long),
         ("sqlite", 0.3),
         pytest.param("postgres_url", 0.3, marks=pytest.mark.long),

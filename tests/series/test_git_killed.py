@@ -48,7 +48,15 @@ class Push:
         return list(self.remote.rglob("*.lock"))
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "how",
+    [
+        signal.SIGKILL,
+        signal.SIGTERM,
+        pytest.param(signal.SIGINT, marks=pytest.mark.long),
+        pytest.param(signal.SIGHUP, marks=pytest.mark.long),
+    ],
+)
 def test_git_ends_with_the_command_however_that_ends(tmp_path: Path, how: signal.Signals) -> None:
     push = Push(tmp_path)
     assert push.locks

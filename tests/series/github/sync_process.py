@@ -36,12 +36,12 @@ async def sync_once() -> dict[str, object]:
         await register.close()
 
 
-async def main(count: int) -> None:
+async def sync_many(count: int) -> None:
     print("ready", flush=True)
     await asyncio.to_thread(sys.stdin.readline)
     ends = await asyncio.gather(*(sync_once() for _ in range(count)))
     print(json.dumps(ends), flush=True)
 
 
-if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1])))
+def main() -> None:
+    asyncio.run(sync_many(int(sys.argv[1])))

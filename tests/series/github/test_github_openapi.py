@@ -243,6 +243,7 @@ console.log(JSON.stringify(queries.map(query => validate(schema, parse(query)).m
 
 
 @graphql_is_here
+@pytest.mark.long
 def test_the_queries_of_the_service_are_valid_in_githubs_schema(traffic):
     queries = sorted({posted["query"] for _, path, posted in traffic.posted if path == "/graphql"})
     queries.append('query { repository(owner: "a", name: "b") { nothingOfThatKind } }')

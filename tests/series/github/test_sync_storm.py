@@ -9,19 +9,16 @@ import asyncio
 import json
 import os
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.forked_commands import ForkedCommand
 from tests.series.github.github_fixtures import SERIES, assigned, environ, state, synced, view, world_of
 from tests.series.github.github_server import Faults, GitHubServer
 from tests.series.github.github_world import World
-
-CHILD = Path(__file__).with_name("sync_process.py")
 
 
 def merge_now_and_then(server: GitHubServer) -> Callable[[], None]:
@@ -45,12 +42,12 @@ def merge_now_and_then(server: GitHubServer) -> Callable[[], None]:
 
 def run_all(server: GitHubServer, processes: int, syncs: int) -> list[dict[str, Any]]:
     children = [
-        subprocess.Popen(
-            [sys.executable, str(CHILD), str(syncs)],
+        ForkedCommand(
+            [str(syncs)],
+            program="tests.series.github.sync_process",
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, **environ(server)},
-            text=True,
         )
         for _ in range(processes)
     ]
