@@ -1,12 +1,7 @@
-"""Fixtures for the tests of agents."""
+"""What the tests of agents need before they run."""
 
 from __future__ import annotations
 
-import pytest
-
-
-@pytest.fixture(scope="session", autouse=True)
-def sdk() -> None:
-    """Import the SDK of ACP before a test has an event loop: that takes a second, in which the loop would do nothing
-    else. A worker that runs other tests does without."""
-    import acp  # noqa: F401
+# The SDK of ACP takes a second to import. Imported here, before the workers are forked, it does so once; a test that
+# imports it in its event loop would stop the loop for as long.
+import acp  # noqa: F401

@@ -12,10 +12,9 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from asterism.mcp.mcp_tools import prepare_schemas
 
 
-@pytest.fixture(scope="session", autouse=True)
-def schemas() -> None:
+def pytest_collection_finish() -> None:
     """Make the schemas of the MCP tools before a test has an event loop, as a server does before it serves: the first
-    list of tools would make all of them in one step."""
+    list of tools would make all of them in one step. Workers that are forked afterwards have them."""
     prepare_schemas()
 
 

@@ -1,13 +1,9 @@
-"""Fixtures for the tests of models."""
+"""What the tests of models need before they run."""
 
 from __future__ import annotations
 
-import pytest
-
-
-@pytest.fixture(scope="session", autouse=True)
-def sdks() -> None:
-    """Import the SDKs before a test has an event loop: that takes a second, in which the loop would do nothing else."""
-    import pydantic_ai.direct
-    import pydantic_ai.models.anthropic
-    import pydantic_ai.models.openai  # noqa: F401
+# The SDKs take three seconds to import. Imported here, before the workers are forked, they do so once; a test that
+# imports them in its event loop would stop the loop for as long.
+import pydantic_ai.direct
+import pydantic_ai.models.anthropic
+import pydantic_ai.models.openai  # noqa: F401
