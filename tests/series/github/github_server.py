@@ -361,4 +361,4 @@ async def _send(
     return Response(server.url + target, status, names, json.loads(content) if content else None)
 
 
-Connection.send = _send  # type: ignore[method-assign]
+Connection.send = _send  # type: ignore[assignment, method-assign]
