@@ -15,7 +15,7 @@ With ``EVERY_SEED=N`` in the environment a hunt with many seeds tries every Nth 
 a nightly hunt has hours. With ``LONG_PART=2/4`` only the second of four parts of the long tests runs; the parts are the
 same on every machine.
 
-A table of which a few rows are enough in ``make test`` has them first: ``parametrize("row", rest_long(ROWS, 3))``.
+If a few rows of a table are enough in ``make test``, they come first: ``parametrize("row", rest_long(ROWS, 3))``.
 
 ``-m long`` alone, as in ``.ci/run``, imports only the files that have such tests.
 

@@ -110,7 +110,7 @@ async def test_without_a_device_policy_nothing_is_permitted(tmp_path: Path) -> N
     assert "allowed: " not in scene.output
 
 
-@pytest.mark.parametrize("argv", [PLAIN, WITH_SDK], ids=["plain", "sdk"])
+@pytest.mark.parametrize("argv", [PLAIN, pytest.param(WITH_SDK, marks=pytest.mark.long)], ids=["plain", "sdk"])
 async def test_the_device_policy_decides_what_is_permitted_each_time(tmp_path: Path, argv: list[str]) -> None:
     inside, outside = tmp_path / "in", tmp_path / "out"
     for folder in (inside, outside):

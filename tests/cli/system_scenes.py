@@ -203,23 +203,26 @@ def masked(text: str, scene: SystemScene) -> str:
     return text
 
 
-def first_of_each_command(rows: Iterable[Row], others: pytest.MarkDecorator) -> list[Any]:
-    """Parameters of a test: the first row of each command, and the others with a mark. A row takes three systems."""
+def rows_and_systems(rows: Iterable[Row], others: pytest.MarkDecorator) -> pytest.MarkDecorator:
+    """The parameters ``row`` and ``systems`` of a test: the first row of each command without PostgreSQL; with a mark,
+    each row everywhere. A command without a verb has the name of a file instead, in braces."""
     commands: set[str] = set()
     parameters = []
     for row in rows:
         noun, *verb = row.words.split()[:2]
-        command = " ".join((noun.removesuffix("s"), *verb))
-        parameters.append(pytest.param(row, marks=others if command in commands else ()))
-        commands.add(command)
-    return parameters
+        command = " ".join((noun.removesuffix("s"), *(word for word in verb if not word.startswith("{"))))
+        if command not in commands:
+            parameters.append(pytest.param(row, ("sqlite", "server"), id=str(row)))
+            commands.add(command)
+        parameters.append(pytest.param(row, SYSTEMS, id=f"{row} everywhere", marks=others))
+    return pytest.mark.parametrize(("row", "systems"), parameters)
 
 
-def run_everywhere(row: Row, folder: Path, postgres_url: str) -> None:
-    """Run a row on every system. What it says is equal."""
+def run_everywhere(row: Row, systems: Iterable[str], folder: Path, request: pytest.FixtureRequest) -> None:
+    """Run a row on the systems. What it says is equal."""
     said = {}
-    for system in SYSTEMS:
-        with system_scene(system, folder / system, postgres_url) as scene:
+    for system in systems:
+        url = request.getfixturevalue("emptied_postgres_url") if system == "postgresql" else ""
+        with system_scene(system, folder / system, url) as scene:
             said[system] = row.run(scene)
-    assert said["postgresql"] == said["sqlite"], said
-    assert said["server"] == said["sqlite"], said
+    assert set(said.values()) == {said["sqlite"]}, said

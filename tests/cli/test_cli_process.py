@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.cli.cli_scenes import ASTERISM, heard, read_until, started, write
 from tests.process_scenes import PATIENCE, alive, ended, gone
 
@@ -35,6 +37,7 @@ def pids_in(path: Path) -> list[int]:
     return pids
 
 
+@pytest.mark.long
 def test_a_run_prints_plain_lines_without_a_terminal(tmp_path: Path) -> None:
     path = write(tmp_path, "tasks:\n  a: {shell: echo 1}\n")
     with started("run", path, command=ASTERISM) as process:

@@ -22,8 +22,8 @@ from tests.cli.system_scenes import (
     Names,
     Row,
     SystemScene,
-    first_of_each_command,
     nothing,
+    rows_and_systems,
     run_everywhere,
     system_scene,
 )
@@ -201,9 +201,9 @@ RUNS = (
 )
 
 
-@pytest.mark.parametrize("row", first_of_each_command(RUNS, others=pytest.mark.long), ids=str)
-def test_runs(row: Row, tmp_path: Path, emptied_postgres_url: str) -> None:
-    run_everywhere(row, tmp_path, emptied_postgres_url)
+@rows_and_systems(RUNS, others=pytest.mark.long)
+def test_runs(row: Row, systems: tuple[str, ...], tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    run_everywhere(row, systems, tmp_path, request)
 
 
 # -- what is followed --------------------------------------------------------------------------------------------------

@@ -22,8 +22,8 @@ from tests.cli.system_scenes import (
     Names,
     Row,
     SystemScene,
-    first_of_each_command,
     nothing,
+    rows_and_systems,
     run_everywhere,
     system_scene,
 )
@@ -368,9 +368,9 @@ def plan_of_schedule(scene: SystemScene) -> Any:
 ROWS = (*DEVICES, *WORKFLOWS, *SCHEDULES, *NOTICES, *FLEET, *TOKENS, *ENROLMENT, *STORE)
 
 
-@pytest.mark.parametrize("row", first_of_each_command(ROWS, others=pytest.mark.long), ids=str)
-def test_fleet(row: Row, tmp_path: Path, emptied_postgres_url: str) -> None:
-    run_everywhere(row, tmp_path, emptied_postgres_url)
+@rows_and_systems(ROWS, others=pytest.mark.long)
+def test_fleet(row: Row, systems: tuple[str, ...], tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    run_everywhere(row, systems, tmp_path, request)
 
 
 # -- what a server is not for ------------------------------------------------------------------------------------------

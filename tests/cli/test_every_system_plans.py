@@ -20,7 +20,7 @@ from asterism.models.cassette import Exchange, StoreCassette
 from asterism.models.model_messages import ModelAnswer, ToolCall
 from asterism.store.protocol import PutRegister, Query
 from tests.cli.stored_plan_scenes import keeping
-from tests.cli.system_scenes import Names, Row, SystemScene, first_of_each_command, run_everywhere, system_scene
+from tests.cli.system_scenes import Names, Row, SystemScene, rows_and_systems, run_everywhere, system_scene
 
 RULES = {"approvals": {"rules": [{"edits": ["remove_task"]}], "timeout": 86_400.0}}
 
@@ -208,9 +208,9 @@ PLANS = (
 )
 
 
-@pytest.mark.parametrize("row", first_of_each_command(PLANS, others=pytest.mark.long), ids=str)
-def test_plans(row: Row, tmp_path: Path, emptied_postgres_url: str) -> None:
-    run_everywhere(row, tmp_path, emptied_postgres_url)
+@rows_and_systems(PLANS, others=pytest.mark.long)
+def test_plans(row: Row, systems: tuple[str, ...], tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    run_everywhere(row, systems, tmp_path, request)
 
 
 def test_resume_retry_and_standby_at_a_server(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ def python(script: str, folder: Path, **env: str) -> subprocess.CompletedProcess
     )
 
 
+@pytest.mark.long
 def test_the_demonstration_reaches_its_end_and_writes_its_report(tmp_path: Path) -> None:
     done, folder = python("release_demo.py", tmp_path), tmp_path
     assert done.returncode == 0, done.stdout + done.stderr

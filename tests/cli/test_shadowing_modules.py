@@ -105,6 +105,7 @@ def test_a_plan_elsewhere_is_looked_at_as_carefully(folder: Path, tmp_path_facto
     assert marks(folder) == set()
 
 
+@pytest.mark.long
 def test_with_imports_only_what_the_plan_calls_is_imported(folder: Path) -> None:
     (folder / "greetings.py").write_text(
         f"open({str(folder / 'marks')!r}, 'a').write('greetings ')\ndef hello():\n    return 1\n"

@@ -73,9 +73,9 @@ def scene(tmp_path: Path) -> Scene:
 @pytest.mark.parametrize(
     ("words", "slow"),
     [
-        (CREATE, (*SLOW, *FILES, "rich")),
+        pytest.param(CREATE, (*SLOW, *FILES, "rich"), marks=pytest.mark.long),
         pytest.param(("runs", "create", "--file", "flow.yaml"), (*SLOW, "pydantic", "rich"), marks=pytest.mark.long),
-        (("runs", "list"), (*SLOW, *FILES)),
+        pytest.param(("runs", "list"), (*SLOW, *FILES), marks=pytest.mark.long),
         pytest.param(
             ("series", "claim", "daily", "--issue", "1"),
             (*SLOW, *FILES, "rich", "asterism.fleet.fleet"),

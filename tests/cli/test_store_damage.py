@@ -26,6 +26,7 @@ from asterism.store.sqlite import connection
 from asterism.store.sqlite.connection import FileConnection
 from asterism.store.store_errors import StoreCorrupt
 from tests.cli.command_scenes import Scene
+from tests.long_tests import rest_long
 
 PAGE = 4096
 PATIENCE = 300
@@ -244,7 +245,7 @@ LOOKS = (
 )
 
 
-FEW, MANY = 6, 80
+FEW, MANY = 3, 80
 
 
 def _do_not_wait_for_content(self: FileConnection) -> None:
@@ -302,7 +303,7 @@ def test_no_command_hides_a_damage(
 # -- the log -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("damage", OF_THE_LOG)
+@pytest.mark.parametrize("damage", rest_long(OF_THE_LOG, 1))
 def test_a_damaged_log_is_left_alone_and_a_whole_copy_brings_everything_back(
     killed: Scene, there: set[str], tmp_path: Path, damage: Callable[[Path, random.Random], None]
 ) -> None:
@@ -360,7 +361,9 @@ def test_an_empty_file_is_not_taken_for_a_new_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["7", '"x"', "[]", "{}", "null", "[[1]]", "[" * 100_000, '{"version": "x"}'], ids=lambda value: value[:8]
+    "value",
+    rest_long(["7", "{}", "[" * 100_000, '"x"', "[]", "null", "[[1]]", '{"version": "x"}'], 3),
+    ids=lambda value: value[:8],
 )
 @pytest.mark.parametrize("key", ["coordinator", "settings", "workflow/work"])
 def test_a_register_of_another_shape_is_named(tmp_path: Path, key: str, value: str) -> None:

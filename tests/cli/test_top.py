@@ -24,6 +24,7 @@ from asterism.series.store_register import StoreRegister
 from asterism.store.protocol import Notice, PutLog, StoredChunk
 from tests.cli.stored_plan_scenes import keeping
 from tests.cli.system_scenes import SystemScene, system_scene
+from tests.long_tests import rest_long
 from tests.process_scenes import PATIENCE
 
 
@@ -100,7 +101,7 @@ async def test_an_empty_store_says_what_to_type(scene: SystemScene) -> None:
             await until(pilot, lambda words=words: words in status(pilot))
 
 
-@pytest.mark.parametrize("scene", ["sqlite", "server"], indirect=True)
+@pytest.mark.parametrize("scene", rest_long(["sqlite", "server"], 1), indirect=True)
 async def test_every_tab_lists_what_the_store_has(with_plan: SystemScene) -> None:
     scene = with_plan
     run = await create(scene, "nap", "a short nap")
@@ -154,6 +155,7 @@ async def test_why_names_what_holds_a_run(scene: SystemScene) -> None:
         assert isinstance(pilot.app.screen, ListingScreen)
 
 
+@pytest.mark.long
 async def test_the_tasks_of_a_plan_and_why_one_waits(with_plan: SystemScene) -> None:
     async with top(with_plan) as pilot:
         await until(pilot, lambda: rows(pilot))
@@ -211,6 +213,7 @@ async def test_a_log_grows_while_it_is_shown(scene: SystemScene) -> None:
 # -- filter and order --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 async def test_a_filter_shows_what_matches_and_escape_removes_it(scene: SystemScene) -> None:
     await create(scene, "render")
     await create(scene, "nap", "Video")

@@ -351,6 +351,7 @@ async def test_without_the_sdk_the_server_says_what_to_install(monkeypatch: pyte
         assert "install the extra 'mcp'" in problem(await client.post(scene.url, json=INITIALIZE), 501)
 
 
+@pytest.mark.long
 def test_a_server_without_mcp_clients_does_not_import_the_sdk() -> None:
     script = "import sys, asterism.mcp.mcp_http; assert 'mcp' not in sys.modules and 'mcp_types' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=PATIENCE)
