@@ -25,7 +25,7 @@ from bench import (
 )
 from bench.durable import page as durable_page
 from bench.durable import resume, speed
-from bench.runs import creation, gateway, idle_devices, lists, queues, scale, sqlite, workloads
+from bench.runs import creation, full_store, gateway, idle_devices, lists, queues, scale, sqlite, workloads
 from bench.runs import latency as runs_latency
 from bench.runs import page as runs_page
 from bench.series import calls, contending
@@ -62,6 +62,7 @@ RUNS: dict[str, Callable[[], str]] = {
     "cli-start": lambda: cli_start.page(cli_start.measure()),
     "runs-scale": lambda: runs_page.large_fleets(scale.measure()),
     "runs-lists": lambda: lists.page(lists.measure()),
+    "runs-size": lambda: full_store.page(full_store.measure()),
 }
 DURABLE: dict[str, Callable[[], str]] = {
     "durable-speed": lambda: durable_page.beside_others(speed.compare()),

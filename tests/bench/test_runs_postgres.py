@@ -9,7 +9,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from bench.runs import creation, latency, page, queues, scale
+from bench.runs import creation, full_store, latency, page, queues, scale
 from bench.runs.peers import PEERS, load
 from bench.runs.server import database, server, version
 from tests.store.postgres_server import Server
@@ -80,3 +80,14 @@ def test_the_beginning_of_work_in_another_process_is_timed(running: Server) -> N
         found = latency.on_postgres(url, samples=4)
     assert found.created.median > 0
     assert max(found.created.worst, found.begun.worst) <= found.known.worst  # the device may be quicker than our answer
+
+
+def test_a_store_at_size_is_beside_a_small_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(full_store, "ROUNDS", 2)
+    monkeypatch.setattr(full_store, "PRUNES_PER_PASS", 1)
+    engines = full_store.measure(runs=1_500, plans=110, pruned=500)
+    assert [engine.name for engine in engines] == ["SQLite", "PostgreSQL"]
+    assert {len(times) for engine in engines for times in engine.large.times.values()} == {2}
+    text = full_store.page(engines)
+    assert "1,500 ended runs and 110 plans" in text
+    assert all(operation in text for operation in ("create a run", "claim it", "the next page"))

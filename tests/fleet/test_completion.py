@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import pytest
@@ -81,6 +82,31 @@ async def test_only_so_many_ends_leave_together(stage: Stage, monkeypatch: pytes
     finish_all(device, runs)
     await all_completed_once(stage, runs)
     assert sorted(map(len, commits)) == [1, 2, 2]
+
+
+@pytest.mark.store_only("through a gateway the end goes with the next order")
+async def test_the_next_run_begins_while_the_end_of_the_last_is_written(stage: Stage) -> None:
+    """As many as there are slots: a store that takes no ends gets no more executions."""
+    device = await stage.device("kitchen", slots=1)
+    runs = [await stage.person.create(WORK, priority=-number) for number in range(3)]
+    await device.fleet.settings()
+    may_end, commit = asyncio.Event(), stage.store.commit
+
+    async def holding(writes: Sequence[Write]) -> None:
+        if any(isinstance(write, PutRun) and write.run.ended for write in writes):
+            await may_end.wait()
+        await commit(writes)
+
+    stage.store.commit = holding  # type: ignore[method-assign]
+    for number, run in enumerate(runs[:2]):
+        await stage.at_work(device, run)
+        device.hands.finish(run, number)
+    await asyncio.sleep(20.0)
+    assert [str((await stage.read(run)).status) for run in runs] == ["processing", "processing", "created"]
+    may_end.set()
+    await stage.at_work(device, runs[2])
+    device.hands.finish(runs[2], 2)
+    await all_completed_once(stage, runs)
 
 
 async def test_a_conflict_of_one_end_does_not_keep_the_others_from_being_written(stage: Stage) -> None:

@@ -16,6 +16,7 @@ WRITTEN = {
     "postgres/0006_labels.sql": "05cb99b827a59b24f7ebeee49ce075e3",
     "postgres/0007_plans.sql": "2d3f63e4c65b267204e4badf6362355e",
     "postgres/0008_devices.sql": "d5dbb2eace315bee706cbc099e6e5665",
+    "postgres/0009_reading_the_queue.sql": "b137d8bfd1b4e1d376461173a2b58d3d",
     "sqlite/001_runs.sql": "860d5285a515ce6d4d250b330651f592",
     "sqlite/002_feed.sql": "3ab51624911c3c6e330d78d7e05c4da3",
     "sqlite/003_ends.sql": "e0667695c22acb1e5227128ea1723037",

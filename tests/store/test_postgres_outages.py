@@ -107,6 +107,7 @@ async def test_every_caller_of_a_group_learns_that_the_answer_was_lost(postgres_
 async def test_a_take_that_broke_before_its_commit_took_nothing(postgres_server: Server) -> None:
     async with Wire(postgres_server.folder) as wire:
         store = await _across(wire, postgres_server, "take_broken")
+        store._queue._contended_until = float("inf")  # runs are locked first
         wire.lose_answer = b"kitchen-1"  # the change is made, and the COMMIT never arrives
         with pytest.raises(StoreUnavailable):
             await store.take(offer(), taking(KITCHEN))
@@ -115,10 +116,15 @@ async def test_a_take_that_broke_before_its_commit_took_nothing(postgres_server:
         await store.close()
 
 
-async def test_runs_taken_while_the_answer_was_lost_are_in_the_next_heartbeat(postgres_server: Server) -> None:
+@pytest.mark.parametrize("locked", [False, True])
+async def test_runs_taken_while_the_answer_was_lost_are_in_the_next_heartbeat(
+    postgres_server: Server, locked: bool
+) -> None:
     async with Wire(postgres_server.folder) as wire:
-        store = await _across(wire, postgres_server, "take_lost")
-        wire.lose_answer = b"COMMIT"
+        store = await _across(wire, postgres_server, f"take_lost_{locked}".lower())
+        if locked:
+            store._queue._contended_until = float("inf")
+        wire.lose_answer = b"COMMIT" if locked else b"kitchen-1"
         with pytest.raises(StoreUnavailable):
             await store.take(offer(), taking(KITCHEN))
         assert [held.run for held in (await store.heartbeat(KITCHEN.id, {}, ())).held] == ["r0001"]

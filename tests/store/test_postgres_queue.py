@@ -12,6 +12,7 @@ from asterism.core.run.run import Run
 from asterism.core.run.workflow import Workflow
 from asterism.store.postgres import PostgresStore
 from asterism.store.postgres import queue as module
+from asterism.store.postgres.schema import statements
 from asterism.store.protocol import PutRun, Query
 from asterism.store.store_errors import StoreBusy
 from asterism.testing.store_conformance.sample_records import (
@@ -34,15 +35,17 @@ OTHER_FLOW = Workflow("bake", argv=("true",), version=1)
 
 
 class Pages:
-    """Record to how many calls each locked page was dealt."""
+    """Record to how many calls each page was dealt, and by which statements pages were read."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sizes: list[int] = []
+        self.queries: list[str] = []
         deal = module._deal_page
 
-        async def noted(connection: Any, asks: list[Any]) -> bool:
+        async def noted(connection: Any, query: str, asks: list[Any]) -> bool:
             self.sizes.append(len(asks))
-            return await deal(connection, asks)
+            self.queries.append(query)
+            return await deal(connection, query, asks)
 
         monkeypatch.setattr(module, "_deal_page", noted)
 
@@ -185,6 +188,68 @@ async def test_runs_that_others_are_taking_are_passed_over_without_waiting(postg
         assert await _take(store, KITCHEN, 20, picky) == [f"r{number:04d}" for number in range(30, 35)]
         await transaction.rollback()
         assert await _take(store, KITCHEN, 20, picky) == [f"r{number:04d}" for number in range(20, 25)]
+
+
+async def test_a_take_is_two_statements_without_a_transaction(postgres_url: str) -> None:
+    async with opened(postgres_url, connections=1) as store:
+        await joined(store, KITCHEN)
+        await added(store, a_run(1), a_run(2, OTHER_FLOW))
+        sent: list[str] = []
+        async with store._quick.borrowed() as connection:
+            connection.add_query_logger(lambda record: sent.append(record.query))  # type: ignore[attr-defined]
+        assert await _take(store, KITCHEN, 2) == ["r0001", "r0002"]
+        assert [query for query in sent if "notify" not in query] == [statements()["head"], statements()["take_runs"]]
+
+
+def overtaken_by(other: PostgresStore, monkeypatch: pytest.MonkeyPatch, number: int) -> list[str]:
+    """Let another process take runs between what the next take reads and what it writes. Returns which, later."""
+    deal = module._deal_page
+    overtaken: list[str] = []
+
+    async def overtaking(connection: Any, query: str, asks: list[Any]) -> bool:
+        more = await deal(connection, query, asks)
+        if not overtaken:
+            overtaken.append("begun")
+            overtaken[:] = await _take(other, GARAGE, number)
+        return more
+
+    monkeypatch.setattr(module, "_deal_page", overtaking)
+    return overtaken
+
+
+async def test_a_take_that_others_overtook_locks_the_next_runs(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the other took stays its own, the call gets as many other runs, and from then on runs are locked before they
+    are judged."""
+    async with opened(postgres_url) as store, opened(postgres_url) as other:
+        await joined(store, KITCHEN, GARAGE)
+        await added(store, *(a_run(number) for number in range(8)))
+        pages = Pages(monkeypatch)
+        overtaken = overtaken_by(other, monkeypatch, 2)
+        assert await _take(store, KITCHEN, 4) == ["r0002", "r0003", "r0004", "r0005"]
+        assert overtaken == ["r0000", "r0001"]
+        assert pages.queries == ["head", "head", "offered"]
+        assert await _take(store, KITCHEN, 4) == ["r0006", "r0007"]
+        assert pages.queries[3:] == ["offered"]
+        assert {run.epoch for run in await store.find(Query())} == {1}
+
+
+async def test_what_a_take_has_written_is_returned_though_its_step_raises_later(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(postgres_url) as store, opened(postgres_url) as other:
+        await joined(store, KITCHEN, GARAGE)
+        await added(store, *(a_run(number) for number in range(8)))
+        overtaken_by(other, monkeypatch, 2)
+
+        def trips(run: Run) -> Run | None:
+            if run.id > "r0003":
+                raise ZeroDivisionError
+            return taking(KITCHEN)(run)
+
+        assert await _take(store, KITCHEN, 4, trips) == ["r0002", "r0003"]
+        assert ids(await store.find(Query(session=KITCHEN.id))) == ["r0002", "r0003"]
 
 
 async def test_several_kinds_come_in_one_order(postgres_url: str) -> None:

@@ -204,6 +204,15 @@ def plan(file: Path, statement: str, *values: object) -> str:
         return "; ".join(row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", values))
 
 
+def test_plans_whose_runs_are_kept_are_not_read_for_each_old_run(file: Path) -> None:
+    """With 10,000 plans that have not ended, the removal of 500 runs would otherwise read 5,000,000 names."""
+    asyncio.run(filled(file, 0))
+    for name in ("forget_runs", "forget_seen_runs"):
+        steps = plan(file, STATEMENTS[name], 1.0, 500, '["plan:a/"]', "").split("; ")
+        where = steps.index("SCAN json_each VIRTUAL TABLE INDEX 1:")
+        assert steps[where - 1].startswith("LIST SUBQUERY"), steps
+
+
 @pytest.mark.parametrize(
     ("query", "index"),
     [

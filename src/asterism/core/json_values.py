@@ -36,6 +36,7 @@ class SizeLimit(NamedTuple):
 
 
 _SCALARS = frozenset({type(None), bool, int, str})
+_SMALL = frozenset({type(None), bool, int, float})
 _NAMES = frozenset({str})
 MAX_DEPTH = 200  # the json module fails near the recursion limit of Python; this fails earlier, with a clear message
 MAX_DIGITS = 4300  # Python neither prints nor reads longer numbers
@@ -49,13 +50,15 @@ LARGE = 10_000
 def is_large(value: Any) -> bool:
     """Whether a JSON value has so many parts that copying or encoding it takes more than a few milliseconds. The answer
     itself takes no longer than that."""
+    if type(value) in _SMALL:  # the usual case, on the hot path of every run
+        return False
     parts, waiting = 0, [value]
     while waiting:
         item = waiting.pop()
         parts += 1 + (len(item) // 100 if isinstance(item, str) else 0)
         if parts + len(waiting) > LARGE:
             return True
-        if isinstance(item, Mapping):
+        if type(item) is dict or isinstance(item, Mapping):
             waiting += item.values()
         elif isinstance(item, list | tuple):
             waiting += item

@@ -487,8 +487,9 @@ class Monitor:
             return
         whole = self._whole_pruned_at is None or own - self._whole_pruned_at >= WHOLE_PRUNE_INTERVAL
         before = now - (await self.fleet.settings()).keep
-        for _ in range(PRUNES_PER_PASS):
-            if not await retention.prune(self.store, before, RUNS_PER_PASS, runs_alone=not whole):
-                self._pruned_at = own
-                self._whole_pruned_at = own if whole else self._whole_pruned_at
-                return
+        removed = await retention.prune(
+            self.store, before, RUNS_PER_PASS, runs_alone=not whole, commits=PRUNES_PER_PASS
+        )
+        if not removed:
+            self._pruned_at = own
+            self._whole_pruned_at = own if whole else self._whole_pruned_at

@@ -50,13 +50,16 @@ PAGE = 200
 """How many records one commit removes, or one query reads."""
 
 
-async def prune(store: Store, ended_before: float, limit: int, *, runs_alone: bool = False) -> int:
-    """Remove up to ``limit`` runs that ended before then, and, when there are none left, whole plans, and blobs without
-    a run. With ``runs_alone`` plans, workflows and other records stay, which saves the search for them. Returns how
-    many runs were removed."""
+async def prune(store: Store, ended_before: float, limit: int, *, runs_alone: bool = False, commits: int = 1) -> int:
+    """Remove runs that ended before then, up to ``limit`` in each of so many ``commits``, and, when there are none
+    left, whole plans, and blobs without a run. With ``runs_alone`` plans, workflows and other records stay, which saves
+    the search for them. Returns how many runs the last commit removed."""
     heads = await store.registers(PLANS)
     keep = [f"{PREFIX}{_name(head)}/" for head in heads if _ended_at(head) is None]
-    removed = await store.prune(ended_before, limit, blobs_before=store.clock() - BLOB_AGE, keep=keep)
+    for _ in range(commits):
+        removed = await store.prune(ended_before, limit, blobs_before=store.clock() - BLOB_AGE, keep=keep)
+        if not removed:
+            break
     if not removed and not runs_alone:
         for head in heads:
             ended_at = _ended_at(head)

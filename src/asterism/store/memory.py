@@ -535,12 +535,13 @@ class MemoryStore(MemoryChangeFeed):
         keep: Sequence[str] = (),
         only: str = "",
     ) -> int:
+        kept = set(keep)
         old = [
             run
             for run in self._runs.values()
             if run.ended_at is not None
             and self._end_seen(run.id, run.ended_at) < ended_before
-            and not (run.key is not None and run.key.startswith(tuple(keep)))
+            and not (run.key is not None and run.key[: run.key.find("/") + 1] in kept)
             and (run.key or "").startswith(only)
         ][:limit]
         for run in old:

@@ -591,7 +591,7 @@ class Store(Protocol):
         :param limit: how many runs to delete at most.
         :param blobs_before: the time before which a blob must have been stored last, ``ended_before`` by default: the
             run of a later one may not be written yet.
-        :param keep: leave runs alone whose key begins with one of these.
+        :param keep: leave runs alone whose key, up to its first ``/`` and with it, is one of these.
         :param only: delete only runs whose key begins with this, and nothing else.
         """
         ...

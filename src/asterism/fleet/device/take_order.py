@@ -96,7 +96,7 @@ class TakeOrder:
         self.stale: list[Workflow] = []
         self.taken_kinds: dict[tuple[str, int], Workflow] = {}
         self._scores: dict[tuple[str, int], Mapping[str, float]] = {}  # ours when we ask, the same for all that we get
-        self._held = len(device.worker.held)
+        self._held = device.worker.in_use
         self._starts, self._moment = 0, float("-inf")
 
     def take(self, run: Run) -> Run | None:

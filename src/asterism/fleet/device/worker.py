@@ -123,7 +123,12 @@ class Worker:
     @property
     def has_waiting(self) -> bool:
         """Whether a held run does not execute yet."""
-        return len(self.held) > self._busy + self._freed
+        return self.in_use > self._busy
+
+    @property
+    def in_use(self) -> int:
+        """How many runs are held, without those of which only the end is missing."""
+        return len(self.held) - self._freed
 
     @property
     def free_slots(self) -> int:
@@ -133,7 +138,7 @@ class Worker:
     @property
     def room(self) -> int:
         """How many more runs can be held. A negative number says how many are too many, and have to go."""
-        room = self.slots + self.backlog - len(self.held) + self._freed - len(self._reserved)
+        room = self.slots + self.backlog - self.in_use - len(self._reserved)
         if self._health.well:  # the usual case, on the hot path of every run
             return room
         allowance = self._health.allowance(self.held.values())
@@ -271,6 +276,9 @@ class Worker:
             else:
                 together = len(self.held) > 1 and self._connection.commits_together
                 batched = together and self._batch.add(held, step)
+                if self._connection.commits_together and isinstance(step, Complete) and self._freed < self.slots:
+                    self._free_slot(held)
+                    self._on_free()
                 if not batched:
                     await self._write_end(held, step)
         finally:
@@ -386,12 +394,17 @@ class Worker:
         if after.status is not COMPLETED or after.series is not None:
             return False
         # what follows is written with it, and may need its slot
-        self._busy, self._freed, held.slot_freed = self._busy - 1, self._freed + 1, True
+        self._free_slot(held)
         if await consume(PutRun(after, held.run.revision), *held.log_writes):
             self._connection.ended(after)
         else:
             await self._connection.end(held.run, step, held.log_writes, tried=after)
         return True
+
+    def _free_slot(self, held: HeldRun) -> None:
+        """Nothing is executed any more: the next run may begin while the end is written."""
+        if not held.slot_freed:
+            self._busy, self._freed, held.slot_freed = self._busy - 1, self._freed + 1, True
 
     async def _hand_back(self, held: HeldRun) -> None:
         """Its execution was stopped on purpose: release the run, unless it belongs to others by now."""

@@ -381,8 +381,11 @@ class ConnectionPool:
     async def _place(self) -> AsyncIterator[None]:
         """Raises StoreBusy if all connections are in use for too long."""
         try:
-            async with asyncio.timeout(self._factory.timeout):
+            if not self._room.locked():  # the usual case, on the way of every statement
                 await self._room.acquire()
+            else:
+                async with asyncio.timeout(self._factory.timeout):
+                    await self._room.acquire()
         except TimeoutError:
             raise StoreBusy(f"{self._factory.address.shown}: all connections of this process are in use") from None
         try:

@@ -1,19 +1,21 @@
-"""The queue of offered runs in PostgreSQL: runs are locked, judged and committed in one transaction.
+"""The queue of offered runs in PostgreSQL: runs are read, judged and written, the most urgent first.
 
-``FOR UPDATE SKIP LOCKED`` keeps takers out of each other's way, so that they do not compete for the same few runs. That
-no run is taken twice does not rely on it: the write compares revisions like any other.
+That no run is taken twice relies on one thing: the write compares revisions like any other. So the head of the queue is
+read without locks, and what is taken of it is written in one statement: two round trips. If another process was faster,
+the runs that it took are missing from what was written. While that happens, runs are locked before they are judged, in
+a transaction of four round trips: ``FOR UPDATE SKIP LOCKED`` keeps takers out of each other's way.
 
 Devices of this process that take at the same time are served together: the runs at the head of the queue are dealt out
-among them in one transaction. A device that refused some runs and wants more is then served alone. It goes further down
-the queue page by page, and locks only the runs that it takes, so that others can take those that it refuses. No taker
-waits for a lock: a run that another has locked is passed over.
+among them. A device that refused some runs and wants more is then served alone. It goes further down the queue page by
+page, and locks only the runs that it takes, so that others can take those that it refuses. No taker waits for a lock: a
+run that another has locked is passed over.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -35,9 +37,14 @@ MOST_CALLS_TOGETHER = 32
 MOST_RUNS_JUDGED = 100_000
 """How many runs one call goes through at most, from the head of the queue."""
 
+CONTENDED = 5.0
+"""How long runs are locked before they are judged, in seconds, after another process took one of them."""
+
 HIGHEST = 2**63 - 1
 
 Row = tuple[Any, ...]
+NOWHERE = (None, None, None)
+"""The place of a transaction that wrote nothing."""
 
 
 class _Place(NamedTuple):
@@ -52,9 +59,10 @@ FIRST = _Place(-HIGHEST, float("-inf"), "")
 
 
 class _TakeCall(Call):
-    """One call of ``take``. ``taken`` maps the id of each run it gets to the run and the row to write."""
+    """One call of ``take``. ``won`` are the runs that it has, ``taken`` maps the id of each run that is about to be
+    written to the run and its row."""
 
-    __slots__ = ("error", "request", "step", "taken")
+    __slots__ = ("error", "request", "step", "taken", "won")
 
     def __init__(
         self, request: TakeRequest, step: Callable[[Run], Run | None], future: asyncio.Future[list[Run]]
@@ -62,12 +70,13 @@ class _TakeCall(Call):
         self.request = request
         self.step = step
         self.future = future
+        self.won: list[Run] = []
         self.taken: dict[str, tuple[Run, Row]] = {}
         self.error: Exception | None = None
 
     @property
     def wants(self) -> int:
-        return self.request.limit - len(self.taken) if self.error is None else 0
+        return self.request.limit - len(self.won) - len(self.taken) if self.error is None else 0
 
     def judge(self, run: Run) -> bool:
         """Whether the device takes the run. A step that raises ends the call, which then takes nothing."""
@@ -90,15 +99,33 @@ class _TakeCall(Call):
         if len(kept) < len(self.taken):
             self.taken = {run_id: taken_run for run_id, taken_run in self.taken.items() if run_id in kept}
 
+    def win(self, written: Container[str]) -> bool:
+        """The runs that were written are ours. Returns whether that is all that was taken."""
+        won = [run for run_id, (run, _) in self.taken.items() if run_id in written]
+        self.won += won
+        complete = len(won) == len(self.taken)
+        self.taken.clear()
+        return complete
+
+    def fail(self, error: Exception) -> None:
+        """What was written before counts."""
+        if self.won:
+            self.error = None
+            self.end()
+        else:
+            super().fail(error)
+
     def end(self) -> None:
         if self.error is not None:
             self.fail(self.error)
         elif not self.future.done():
-            self.future.set_result([run for run, _ in self.taken.values()])
+            self.future.set_result(self.won)
 
 
 class TakeQueue(Workers[_TakeCall]):
     """Serves calls of ``take``."""
+
+    _contended_until = float("-inf")
 
     async def take(self, request: TakeRequest, step: Callable[[Run], Run | None]) -> list[Run]:
         if request.limit < 1:
@@ -126,32 +153,46 @@ class TakeQueue(Workers[_TakeCall]):
         return calls
 
     async def _perform(self, calls: list[_TakeCall]) -> None:
-        further = calls
-        if len(calls) > 1:
+        if asyncio.get_running_loop().time() >= self._contended_until:
+            further, place = await self._connections.repeated(partial(self._serve_unlocked, calls))
+            self._connections.acknowledged(*place)
+        elif len(calls) > 1:
             further, place = await self._connections.repeated(partial(self._serve_together, calls))
             self._connections.acknowledged(*place)
-            for call in calls:
-                if call not in further:
-                    call.end()
+        else:
+            further = calls
+        for call in calls:
+            if call not in further:
+                call.end()
         for call in further:
             # page by page it may take longer than one statement
             place = await self._connections.repeated(partial(self._serve_alone, call), whole=False)
             self._connections.acknowledged(*place)
             call.end()
 
+    async def _serve_unlocked(self, calls: list[_TakeCall], connection: Connection) -> tuple[list[_TakeCall], Row]:
+        """Deal out the head of the queue, which others may be taking at this moment. Return the calls that have to look
+        further, and the place of the commit."""
+        further = await _deal_head(connection, "head", calls)
+        changes = _changes(calls)
+        if not changes:
+            return further, NOWHERE
+        written, *place = await connection.fetchrow(statements()["take_runs"], changes)
+        overtaken = [call for call in calls if not call.win(written)]
+        if overtaken:
+            self._contended_until = asyncio.get_running_loop().time() + CONTENDED
+        return [*further, *overtaken], tuple(place)
+
     async def _serve_together(self, calls: list[_TakeCall], connection: Connection) -> tuple[list[_TakeCall], Row]:
-        """Deal out the head of the queue. Return the calls that have to look further, and the place of the commit."""
+        """The same with locks."""
         await connection.execute("BEGIN")
-        more = await _deal_page(connection, calls)
-        further = [call for call in calls if more and call.wants]
-        for call in further:
-            call.taken.clear()
+        further = await _deal_head(connection, "offered", calls)
         return further, await _commit(connection, calls)
 
     async def _serve_alone(self, call: _TakeCall, connection: Connection) -> Row:
         """Serve one call, and return the place of the commit."""
         await connection.execute("BEGIN")
-        more = await _deal_page(connection, [call])
+        more = await _deal_page(connection, "offered", [call])
         place, page, seen = FIRST, 10, 0
         while more and call.wants and seen < MOST_RUNS_JUDGED:
             page = min(LARGEST_PAGE, 2 * page)
@@ -162,13 +203,22 @@ class TakeQueue(Workers[_TakeCall]):
             return await _commit(connection, [call])
 
 
-async def _deal_page(connection: Connection, calls: list[_TakeCall]) -> bool:
-    """Lock the head of the queue and deal it out. Return whether there is more."""
-    page = min(LARGEST_PAGE, sum(call.request.limit for call in calls))
-    rows = await connection.fetch(statements()["offered"], *_terms(calls), page)
-    turns = list(calls)
+async def _deal_head(connection: Connection, query: str, calls: list[_TakeCall]) -> list[_TakeCall]:
+    """Deal out the head of the queue. Return the calls that want more than that: they take all or nothing, alone."""
+    more = await _deal_page(connection, query, calls)
+    further = [call for call in calls if more and call.wants]
+    for call in further:
+        call.taken.clear()
+    return further
+
+
+async def _deal_page(connection: Connection, query: str, calls: list[_TakeCall]) -> bool:
+    """Read the head of the queue and deal it out. Return whether there is more."""
     for call in calls:
         call.taken.clear()  # of a try that was rolled back
+    page = min(LARGEST_PAGE, sum(call.wants for call in calls))
+    rows = await connection.fetch(statements()[query], *_terms(calls), page)
+    turns = list(calls)
     for run in _runs(rows):
         for place, call in enumerate(turns):
             if call.wants and call.judge(run):
@@ -224,17 +274,22 @@ def _end_of(rows: Sequence[Any]) -> tuple[_Place, bool]:
     return _Place(-last["priority"], last["created_at"], last["id"]), last["more"]
 
 
-async def _commit(connection: Connection, calls: list[_TakeCall]) -> Row:
-    """Commit, and return the place of the commit in the history of the database."""
+def _changes(calls: list[_TakeCall]) -> list[Row]:
+    """What the calls have taken, to be written, in the order of ids."""
     for call in calls:
         if call.future.cancelled():  # its caller would never learn what it took
             call.taken.clear()
-    changes = sorted(row for call in calls for _, row in call.taken.values())
+    return sorted(row for call in calls for _, row in call.taken.values())
+
+
+async def _commit(connection: Connection, calls: list[_TakeCall]) -> Row:
+    """Commit, and return the place of the commit in the history of the database."""
+    changes = _changes(calls)
     if not changes:
         await connection.execute("ROLLBACK")
-        return None, None, None
-    done, *place = await connection.fetchrow(statements()["change_runs"], changes)
+        return NOWHERE
+    written, *place = await connection.fetchrow(statements()["change_runs"], changes)
     await connection.execute("COMMIT")
     for call in calls:
-        call.keep(set(done) & call.taken.keys())
+        call.win(written)
     return tuple(place)

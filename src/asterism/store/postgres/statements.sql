@@ -25,11 +25,18 @@ WHERE runs.id = wanted.id
 -- name: change_runs
 SELECT done, {place} FROM change_runs($1) AS done
 
+-- name: take_runs
+SELECT done, {place} FROM take_runs($1) AS done
+
 -- name: place
 SELECT {place}
 
 -- name: offered
 SELECT {run} FROM lock_offered($1, $2, $3, $4, $5, $6)
+
+-- name: head
+-- The same without locks.
+SELECT {run} FROM read_offered($1, $2, $3, $4, $5, $6)
 
 -- name: offered_further
 -- The same without locks, after a place in the queue; the last row has `more`.
@@ -180,7 +187,7 @@ SELECT DISTINCT workflow, version FROM runs
 WITH chosen AS MATERIALIZED (
     SELECT id FROM runs
     WHERE ended_at < $1
-        AND NOT EXISTS (SELECT 1 FROM unnest($3::text[]) AS kept WHERE starts_with(runs.key, kept))
+        AND (runs.key IS NULL OR left(runs.key, strpos(runs.key, '/')) <> ALL ($3::text[]))
         AND ($4::text = '' OR starts_with(runs.key, $4::text))
     ORDER BY ended_at LIMIT $2 FOR UPDATE SKIP LOCKED
 ), old AS (

@@ -98,7 +98,7 @@ class PostgresStore(Reads):
         timeout: float = TIMEOUT,
         connections: int = 8,
         committers: int = 4,
-        takers: int = 2,
+        takers: int = 1,
     ) -> PostgresStore:
         """Open a store, and apply missing migrations.
 

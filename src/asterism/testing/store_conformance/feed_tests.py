@@ -234,14 +234,14 @@ class FeedTests(StoreTests):
         began = store.clock()
         ends = {number: completed(held_by(a_run(number), _ABROAD), now=now) for number, now in ((1, 5.0), (2, FAR / 2))}
         for number, run in ends.items():
-            await store.commit([PutCopy(run.changed(key=f"plan:{number}"), None, PEER)])
+            await store.commit([PutCopy(run.changed(key=f"plan:{number}/x"), None, PEER)])
         await added(store, completed(held_by(a_run(3), a_session()), now=5.0))
         assert await store.prune(began, 10) == 1
         assert ids(await store.find(Query())) == ["r0001", "r0002"]
         seen = store.clock() + 1.0
-        again = ends[1].changed(revision=ends[1].revision + 1, key="plan:1")
+        again = ends[1].changed(revision=ends[1].revision + 1, key="plan:1/x")
         await store.commit([PutCopy(again, ends[1].revision, PEER)])
-        assert await store.prune(seen, 10, keep=["plan:1", "plan:2"]) == 0
+        assert await store.prune(seen, 10, keep=["plan:1/", "plan:2/"]) == 0
         assert await store.prune(seen, 1) == 1
         assert await store.prune(seen, 1) == 1
         assert await store.prune(seen, 1) == 0
