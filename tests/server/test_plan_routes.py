@@ -9,7 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
+from asterism.api.local import edited_plans
 from asterism.api.local.edited_plans import EditedPlans
+from asterism.base.http_limits import RequestRefused
 from asterism.durable import kept_plans
 from asterism.durable.plan_submissions import SUBMITTED
 from asterism.durable.stored_plans import times_of
@@ -325,6 +327,20 @@ async def test_edits_at_one_time_of_a_plan_at_rest_load_it_once(monkeypatch: pyt
         scene.fleet.kept_plans.clear()
         assert await asyncio.gather(*(edit(number) for number in range(6, 12))) == [200] * 6
         assert loads > 6
+
+
+async def test_the_size_of_a_plan_that_runs_here_is_not_read_from_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(edited_plans, "MAX_TASKS", 3)
+    monkeypatch.delattr(edited_plans, "read_plan")
+    async with plan_server() as (_, stage):
+        orchestrator, sizes = stage.orchestrator(), EditedPlans()
+        stage.spawn(orchestrator.run(chain("a", "b", call="wait")))
+        await gate("a begun").wait()
+        await sizes.add(orchestrator.fleet, "nightly", 1)
+        with pytest.raises(RequestRefused, match="more than 3 tasks"):
+            await sizes.add(orchestrator.fleet, "nightly", 2)
+        gate("a").set()
+        gate("b").set()
 
 
 async def test_the_story_of_a_failed_function_has_its_traceback() -> None:

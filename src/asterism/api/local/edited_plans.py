@@ -1,8 +1,8 @@
 """The plans that are edited through the server: their limit of tasks, and one edit after the other.
 
-**Size.** The number of tasks is read from the store once a minute for each plan, and counted in between: to read a plan
-for each edit would double the cost of edits. What other processes add within the minute is not counted: the limit
-protects the server, and is no promise about the plan.
+**Size.** A plan that this process runs says how many tasks it has. Of others the number is read from the store once a
+minute, and counted in between: to read a plan for each edit would double the cost of edits. What other processes add
+within the minute is not counted: the limit protects the server, and is no promise about the plan.
 
 **Order.** Each edit of a plan that no process runs takes the plan and commits; of edits at one time all but one would
 load it, be in vain and begin again. So they wait for each other. Those of a plan that runs go to its owner together.
@@ -40,6 +40,14 @@ class _Size:
     tasks: int
 
 
+async def _tasks(fleet: Fleet, name: str) -> int:
+    """How many tasks a plan has. Raises UnknownConstellation."""
+    ownership = fleet.running_plans.get(name)
+    if ownership is not None and ownership.running is not None:
+        return len(ownership.running.execution.plan)
+    return len((await read_plan(fleet, name)).record.plan)
+
+
 class EditedPlans:
     """What a server remembers of plans that are edited."""
 
@@ -51,7 +59,7 @@ class EditedPlans:
         """Count tasks that an edit adds. Raises RequestRefused if the plan gets too large, and UnknownConstellation."""
         now, known = fleet.clock.time(), self._sizes.pop(name, None)
         if known is None or now - known.at > READ_AGAIN or known.tasks + added > MAX_TASKS:
-            known = _Size(now, len((await read_plan(fleet, name)).record.plan))
+            known = _Size(now, await _tasks(fleet, name))
         if known.tasks + added > MAX_TASKS:
             raise RequestRefused(413, f"the plan would have more than {MAX_TASKS:,} tasks")
         self._sizes[name] = _Size(known.at, known.tasks + added)
