@@ -12,9 +12,10 @@ import pytest
 from asterism.core.errors import EditRejected, PlanError
 from asterism.core.plan.edits import AddDependency, AddTask, CancelTask, EditBatch, RemoveTask, UpdateTask
 from asterism.durable import admin, ownership, plan_requests
-from asterism.durable.journal_store import insert_plan
+from asterism.durable.journal_store import insert_plan, record_number
 from asterism.durable.plan_requests import (
     AnswerLost,
+    EditAnswer,
     NotAnswered,
     RequestHandler,
     ask_why,
@@ -580,6 +581,28 @@ async def test_requests_are_removed_with_their_plan(stage: Stage) -> None:
     await stage.fleet().prune(1000.0)
     assert await stage.store.registers("plan/") == []
     assert await requests(stage) == []
+
+
+# -- together ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("here", [True, False], ids=["of its own process", "of other processes"])
+async def test_edits_that_come_together_are_one_commit_and_each_has_its_answer(stage: Stage, here: bool) -> None:
+    orchestrator = stage.orchestrator()
+    stage.spawn(orchestrator.run(chain("a", "b", call="wait")))
+    await durable_work.gate("a begun").wait()
+    await stage.until(lambda: orchestrator.fleet.running_plans["nightly"].running is not None)
+    before = (await stage.load()).number
+    fleets = [orchestrator.fleet if here else stage.fleet() for _ in range(8)]
+    batches = [*(adding(f"c{number}") for number in range(7)), EditBatch((RemoveTask("unknown"),), "bob")]
+    edits = [edit_plan(fleet, "nightly", batch) for fleet, batch in zip(fleets, batches, strict=True)]
+    *answers, refused = await asyncio.gather(*edits, return_exceptions=True)
+    assert isinstance(refused, EditRejected)
+    versions = sorted(answer.applied.version for answer in answers if isinstance(answer, EditAnswer))
+    assert versions == list(range(1, 8))
+    records = await stage.store.registers("journal/nightly/")
+    kinds = [[step[0] for step in record.value["steps"]] for record in records if record_number(record) > before]
+    assert [steps.count("edit") for steps in kinds if "edit" in steps] == [7]
 
 
 # -- devices -----------------------------------------------------------------------------------------------------------

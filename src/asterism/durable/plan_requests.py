@@ -528,8 +528,9 @@ class RequestHandler:
         self._seen: dict[str, float] = {}  # since when each answer waits for its process
 
     async def answer_all(self) -> int:
-        """Answer the requests in the order in which they were made, and return how many. Those to a plan that has ended
-        are left to the processes that made them: an edit may reopen it. Raises OwnershipLost and StoreUnavailable."""
+        """Answer the requests in the order in which they were made, in one commit, and return how many. Those to a plan
+        that has ended are left to the processes that made them: an edit may reopen it. Raises OwnershipLost and
+        StoreUnavailable."""
         answered, owner = 0, self._owner
         registers = await self._store.registers(requests_prefix(self._name))
         self._seen = {
@@ -545,12 +546,12 @@ class RequestHandler:
             if not _is_answered(register):
                 # no await in between: the step and the answer are one commit
                 answer = {"by": owner.device, **self._answer(register.value)}
-                await owner.journal.commit(
-                    PutRegister(register.key, {**register.value, "answer": answer}, register.revision)
-                )
+                owner.journal.stage(PutRegister(register.key, {**register.value, "answer": answer}, register.revision))
                 answered += 1
             elif self._clock.time() - self._seen[register.key] > ANSWER_KEPT:
                 await try_commit(self._store, [PutRegister(register.key, None, register.revision)])
+        if answered:
+            await owner.journal.commit()
         return answered
 
     def _answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
