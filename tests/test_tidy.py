@@ -233,6 +233,7 @@ RULES: list[Rule] = [
 # -- the house ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_house_is_tidy() -> None:
     """One test for all rules: another worker would parse all modules again."""
     violations = [

@@ -117,6 +117,7 @@ async def test_a_fleet_works_behind_a_pooler(postgres_server: Server, mode: str)
         await _completes(pooler.url(schema=f"fleet_{mode}"))
 
 
+@pytest.mark.slow
 async def test_nothing_rests_on_notifications(postgres_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of them get lost, and nobody listens: devices and waiters look from time to time."""
     monkeypatch.setattr(notifications.NotificationSender, "send", lambda self, topics: None)

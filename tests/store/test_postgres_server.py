@@ -27,7 +27,8 @@ async def _serving() -> tuple[asyncio.subprocess.Process, str]:
     return process, (await process.stdout.readline()).decode().strip()
 
 
-@pytest.mark.parametrize("how", ["its input ends", pytest.param("kill -9", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("how", ["its input ends", "kill -9"])
 async def test_the_server_ends_with_the_process_that_started_it(how: str) -> None:
     process, url = await _serving()
     connection = await connected(url)

@@ -343,6 +343,7 @@ def test_cancelling_twice_does_not_wait_for_the_grace(tmp_path: Path) -> None:
         soon(lambda number=number: not alive(number))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "everything",
     # asyncio does not close the pipes of a command if its own task that connects them is cancelled, nor wait for it

@@ -78,6 +78,7 @@ def wait_for_writer(reading: int) -> None:
     soon(written_to)
 
 
+@pytest.mark.slow
 def test_the_command_of_a_frozen_device_ends_when_its_lease_does(tmp_path: Path) -> None:
     assert command_ends(tmp_path, DEVICE, 60.0), "the command went on, long after its device had lost the run"
 
