@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command_scenes import Scene
+from tests.long_tests import rest_long
 from tests.process_scenes import ended
 
 
-@pytest.mark.parametrize("words", [["gpu,ffmpeg", "big"], ["gpu", "ffmpeg", "big"], [" gpu , ffmpeg,big,gpu"]])
+@pytest.mark.parametrize(
+    "words", rest_long([["gpu,ffmpeg", "big"], ["gpu", "ffmpeg", "big"], [" gpu , ffmpeg,big,gpu"]], 1)
+)
 def test_capabilities_are_named_one_by_one_or_with_commas(tmp_path: Path, words: list[str]) -> None:
     scene = Scene(tmp_path)
     needs = [word for names in words for word in ("--needs", names)]

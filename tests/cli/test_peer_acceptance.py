@@ -19,6 +19,7 @@ import pytest
 from asterism.peers.invitations import parse_invitation
 from tests.cli.command_scenes import Scene, until
 from tests.cli.peer_scenes import House, address_of, befriend, invitation, lasting_place, refused, serving
+from tests.long_tests import rest_long
 from tests.process_scenes import PATIENCE
 
 KILLED = """
@@ -87,7 +88,7 @@ def is_finished(laptop: Scene, kitchen: Scene, line: str) -> None:
 # -- killed meanwhile --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("call", [1, 2], ids=["the secret is written down", "it is exchanged"])
+@pytest.mark.parametrize("call", rest_long([1, 2], 1), ids=["the secret is written down", "it is exchanged"])
 @pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.long), "after"])
 def test_a_killed_guest_continues_its_acceptance(house: House, call: int, when: str) -> None:
     laptop, kitchen = house.laptop, house.kitchen
@@ -164,6 +165,7 @@ def few_descriptors(number: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@pytest.mark.long
 def test_a_device_and_its_peers_survive_a_flood_of_connections(house: House) -> None:
     """It has 256 file descriptors, and 300 idle connections are opened."""
     laptop, kitchen = house.laptop, house.kitchen

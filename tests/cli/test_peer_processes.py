@@ -292,6 +292,7 @@ def test_an_expired_invitation_is_refused_and_leaves_nothing(house: House) -> No
         laptop.ok("peer", "accept", invitation(kitchen, "laptop", url))
 
 
+@pytest.mark.long
 def test_an_invitation_serves_one_store(house: House) -> None:
     laptop, kitchen, attic = house.laptop, house.kitchen, house.attic
     kitchen.workflow("cook")
@@ -419,6 +420,7 @@ def test_the_runs_of_a_removed_peer_are_listed_and_run_only_when_they_are_adopte
         until(kitchen, run.id, status="completed")
 
 
+@pytest.mark.long
 def test_a_claimed_run_of_a_removed_peer_never_starts(house: House, tmp_path: Path) -> None:
     laptop, kitchen = house.laptop, house.kitchen
     gate, done = tmp_path / "gate", tmp_path / "done"

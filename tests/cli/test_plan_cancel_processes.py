@@ -76,6 +76,7 @@ def test_one_whose_process_died_on_this_machine_is_cancelled_without_waiting_for
     assert scene.json("plan", "list")[0]["state"] == "cancelled"
 
 
+@pytest.mark.long
 def test_an_owner_that_is_killed_while_it_cancels_is_followed_by_a_standby_that_finishes(scene: Scene) -> None:
     trace = Trace(scene, stubborn=True)
     with scene.process(*trace.words, *QUICK) as first:
@@ -122,6 +123,7 @@ tasks:
 """
 
 
+@pytest.mark.long
 def test_a_cancelled_plan_tells_of_a_teardown_that_failed(scene: Scene) -> None:
     path = scene.folder / "database.yaml"
     path.write_text(DATABASE.replace("rm created", "echo still used >&2; exit 3"))

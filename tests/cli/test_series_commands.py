@@ -170,6 +170,7 @@ def test_a_name_that_is_none_is_refused(remote: Remote) -> None:
     assert "is not a valid name of a series" in remote.do("claim", " ", "--issue", "1", code=64).stderr
 
 
+@pytest.mark.long
 def test_a_series_that_others_keep_changing_is_contended(remote: Remote) -> None:
     """A hook on the remote plays another writer that comes first at each push."""
     remote.said("claim", NAME, "--issue", "1")
@@ -332,6 +333,7 @@ def test_every_command_that_changes_something_can_be_rehearsed() -> None:
 # -- states that cannot be read ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_state_that_cannot_be_read_is_taken_until_it_is_rebuilt(remote: Remote) -> None:
     remote.write('{"series": "RFC-093", "active_issue": 7, "queue": [8], "version": 2, "revision": 4}')
     for words in (("claim", NAME, "--issue", "9"), ("promote", NAME), ("release", NAME, "--issue", "7")):

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
+from mcp.client.session import ClientSession
 
 from asterism.mcp.mcp_tools import prepare_schemas
 
@@ -32,4 +33,22 @@ def schemas_are_checked_once() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Draft202012Validator, "check_schema", check_once)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def results_are_checked_without_another_list() -> Iterator[None]:
+    """Each client of MCP asks for all tools before it checks its first result, which takes longer than the call. Here
+    one client asks, and the others have the schemas from it."""
+    validate, schemas = ClientSession.validate_tool_result, dict[tuple[object, str], Any]()
+
+    async def validate_with_known_schema(self: ClientSession, name: str, result: Any) -> None:
+        key = (self._negotiated_version, name)
+        if key in schemas:
+            self._tool_output_schemas.setdefault(name, schemas[key])
+        await validate(self, name, result)
+        schemas[key] = self._tool_output_schemas[name]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ClientSession, "validate_tool_result", validate_with_known_schema)
         yield
