@@ -8,6 +8,7 @@ from typing import Any
 
 from asterism.core.run.run import ASSIGNED, CLAIMED, CREATED
 from asterism.store.postgres import PostgresStore
+from asterism.store.postgres.schema import statements
 from asterism.store.protocol import ExpectSession, ProgressReport, PutRegister, PutRun, Query
 from asterism.testing.store_conformance.sample_records import (
     a_run,
@@ -97,6 +98,14 @@ async def test_ended_runs_cost_nothing(postgres_url: str) -> None:
             await ask()
             await _settle(store)
             assert await other.fetchval(_READ) - before <= 200, name
+
+
+async def test_plans_whose_runs_are_kept_are_looked_up(postgres_url: str) -> None:
+    """The planner took a comparison with each of 10,000 names for one that no run passes: it read and sorted all."""
+    async with opened(postgres_url), looking(postgres_url) as other:
+        arguments = (1e12, 500, [f"plan:{number}/" for number in range(10_000)], "")
+        steps = [row[0] for row in await other.fetch(f"EXPLAIN {statements()['prune_runs']}", *arguments)]
+        assert any("hashed SubPlan" in step for step in steps), steps
 
 
 _READ = """

@@ -187,7 +187,7 @@ SELECT DISTINCT workflow, version FROM runs
 WITH chosen AS MATERIALIZED (
     SELECT id FROM runs
     WHERE ended_at < $1
-        AND (runs.key IS NULL OR left(runs.key, strpos(runs.key, '/')) <> ALL ($3::text[]))
+        AND (runs.key IS NULL OR left(runs.key, strpos(runs.key, '/')) NOT IN (SELECT unnest($3::text[])))
         AND ($4::text = '' OR starts_with(runs.key, $4::text))
     ORDER BY ended_at LIMIT $2 FOR UPDATE SKIP LOCKED
 ), old AS (
