@@ -3,7 +3,8 @@ same for runs and docs/benchmarks-runs.md, ``python -m bench durable`` for durab
 docs/benchmarks-durable.md, ``python -m bench series`` for series and docs/benchmarks-series.md, ``python -m bench
 page`` for the page of the server and docs/benchmarks-page.md, ``python -m bench server`` for its API and
 docs/benchmarks-server.md, ``python -m bench models`` for models that edit plans and docs/benchmarks-models.md, ``python
--m bench agents`` for agents and docs/benchmarks-agents.md; ``python -m bench cost`` prints one part."""
+-m bench agents`` for agents and docs/benchmarks-agents.md, ``python -m bench pythons`` for several Pythons and
+docs/benchmarks-pythons.md; ``python -m bench cost`` prints one part."""
 
 import sys
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from bench import (
     page,
     plot,
     priorities,
+    pythons,
     web_page,
 )
 from bench.durable import page as durable_page
@@ -101,7 +103,8 @@ def _mcp_edits() -> str:
 
 
 AGENTS: dict[str, Callable[[], str]] = {"mcp-edits": _mcp_edits}
-PARTS = PLANS | RUNS | DURABLE | SERIES | WEB_PAGE | SERVER | MODELS | AGENTS
+PYTHONS: dict[str, Callable[[], str]] = {"pythons-beside": lambda: pythons.page(pythons.measure())}
+PARTS = PLANS | RUNS | DURABLE | SERIES | WEB_PAGE | SERVER | MODELS | AGENTS | PYTHONS
 PAGES = {
     "plans": (PLANS, page.HEAD, "benchmarks.md"),
     "runs": (RUNS, runs_page.HEAD, "benchmarks-runs.md"),
@@ -111,6 +114,7 @@ PAGES = {
     "server": (SERVER, http_api.HEAD, "benchmarks-server.md"),
     "models": (MODELS, models.HEAD, "benchmarks-models.md"),
     "agents": (AGENTS, AGENTS_HEAD, "benchmarks-agents.md"),
+    "pythons": (PYTHONS, pythons.HEAD, "benchmarks-pythons.md"),
 }
 
 
@@ -133,7 +137,7 @@ def _measured(name: str) -> str:
     """The section of a part. A part that took too long, or that did not do what it was to do, raises: there is no
     page then."""
     print(f"measuring: {name}", file=sys.stderr, flush=True)
-    with time_limit(name, TIME_LIMIT):
+    with time_limit(name, pythons.LIMIT if name in PYTHONS else TIME_LIMIT):
         section = PARTS[name]()
     print(section, flush=True)
     return section

@@ -150,21 +150,21 @@ class Workers:
     def __init__(self, queue: str, url: str, file: Path, stack: ExitStack) -> None:
         self._command = [sys.executable, "-m", "bench.runs.load.worker", queue, url]
         self._file, self._stack = file, stack
-        self._names = 0
-        self.living: list[Popen[bytes]] = []
+        self.living: dict[str, Popen[bytes]] = {}
         self.killed: dict[int, float] = {}
 
-    def start(self) -> None:
-        self._names += 1
-        command = [*self._command, f"worker-{self._names}", str(self._file)]
-        self.living.append(self._stack.enter_context(child_process(command, cwd=ROOT)))
+    def start(self, name: str) -> None:
+        command = [*self._command, name, str(self._file)]
+        self.living[name] = self._stack.enter_context(child_process(command, cwd=ROOT))
 
-    def kill(self) -> None:
-        """Kill the oldest."""
-        process = self.living.pop(0)
+    def replace_oldest(self) -> None:
+        """Kill it, and start another of the same name."""
+        name = next(iter(self.living))
+        process = self.living.pop(name)
         process.kill()
         process.wait()
         self.killed[process.pid] = time.monotonic()
+        self.start(name)
 
 
 @contextmanager
@@ -197,8 +197,7 @@ async def _killed(load: Load, size: Size, workers: Workers) -> tuple[float, Spre
     async def kill() -> None:
         for _ in range(size.kills):
             await asyncio.sleep(size.seconds / (size.kills + 1))
-            workers.kill()
-            workers.start()
+            workers.replace_oldest()
 
     async with asyncio.TaskGroup() as group:
         group.create_task(kill())
@@ -235,9 +234,9 @@ async def _measure(name: str, workload: str, url: str, file: Path, size: Size) -
         put = await stack.enter_async_context(load(name).producer(url))
         jobs = Load(put, file)
         workers = Workers(name, url, file, stack.enter_context(ExitStack()))
-        for _ in range(WORKERS):
-            workers.start()
-        await jobs.warm_up({process.pid for process in workers.living})
+        for number in range(WORKERS):
+            workers.start(f"worker-{number}")
+        await jobs.warm_up({process.pid for process in workers.living.values()})
         if workload == "held":
             await stack.enter_async_context(_old_transaction(url))
         if workload == "killed":

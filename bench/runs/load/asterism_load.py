@@ -52,6 +52,7 @@ async def serve(url: str, name: str, stop: asyncio.Event) -> None:
             heartbeat_timeout=DEAD_AFTER,
             monitor_every=HEARTBEAT,
             lease=DEAD_AFTER,
+            replace=True,  # it may come after one of its name that was killed
         )
         living = asyncio.create_task(agent.run())
         stopped = asyncio.create_task(stop.wait())

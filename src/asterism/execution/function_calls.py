@@ -122,6 +122,7 @@ async def call_in_thread(function: Callable[..., Any], arguments: Mapping[str, A
     that may last. Raises DeviceTrouble if no thread can be started."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Any] = loop.create_future()
+    future.add_done_callback(_retrieve)
     context = contextvars.copy_context()
 
     def body() -> None:
@@ -141,8 +142,13 @@ async def call_in_thread(function: Callable[..., Any], arguments: Mapping[str, A
         return await asyncio.shield(future)
     except asyncio.CancelledError:
         await asyncio.wait([future])
-        future.exception()  # retrieved, so that asyncio does not log it
         raise
+
+
+def _retrieve(future: asyncio.Future[Any]) -> None:
+    """The caller may have been cancelled a second time: asyncio would log an exception that nobody retrieves."""
+    if not future.cancelled():
+        future.exception()
 
 
 def _resolve(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
