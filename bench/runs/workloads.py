@@ -17,7 +17,7 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from importlib.util import find_spec
 from itertools import pairwise
@@ -32,7 +32,7 @@ from bench.page import reached, table, time_text
 from bench.peers.surroundings import scratch
 from bench.runs.latency import Spread
 from bench.runs.load import DEAD_AFTER, QUEUES, SLOTS, Begun, Put, count_records, load, read_records
-from bench.runs.server import SETTINGS, ask, database
+from bench.runs.server import SETTINGS, database
 from tests.store.postgres_server import Server
 
 ROOT = Path(__file__).parents[2]
@@ -217,14 +217,16 @@ async def _old_transaction(url: str) -> AsyncIterator[None]:
         await connection.close()
 
 
-async def _all_done(url: str, query: str, jobs: int) -> None:
-    """Wait until the tables say that every job is done. Raises AssertionError with what they say if it takes long."""
+async def _all_done(url: str, query: str, jobs: int) -> int:
+    """Wait until the tables say that every job is done; the dead rows that they have then. Raises AssertionError with
+    what they say if it takes long."""
     connection = await asyncpg.connect(url)
     until = time.monotonic() + PATIENCE
     try:
         while (counts := tuple(await connection.fetchrow(query))) != (jobs, 0):
             assert time.monotonic() < until, f"of {jobs} jobs the tables say (done, anything else): {counts}"
             await asyncio.sleep(0.05)
+        return int(await connection.fetchval("SELECT coalesce(sum(n_dead_tup), 0) FROM pg_stat_user_tables"))
     finally:
         await connection.close()
 
@@ -245,9 +247,9 @@ async def _measure(name: str, workload: str, url: str, file: Path, size: Size) -
             rate, pickup = await _bursts(jobs, size)
         else:
             rate, pickup = await _steady(jobs, size)
-        await _all_done(url, load(name).DONE, len(jobs.created))
+        dead = await _all_done(url, load(name).DONE, len(jobs.created))
     again, recovery = check(read_records(file), len(jobs.created), workers.killed)
-    return Outcome(len(jobs.created), rate, pickup, again, recovery, 0)
+    return Outcome(len(jobs.created), rate, pickup, again, recovery, dead)
 
 
 def check(records: Sequence[Begun], jobs: int, killed: dict[int, float]) -> tuple[int, float]:
@@ -267,11 +269,8 @@ def check(records: Sequence[Begun], jobs: int, killed: dict[int, float]) -> tupl
 
 def measure(running: Server, name: str, workload: str, size: Size) -> Outcome:
     """One workload of one queue, in a new database."""
-    with database(running) as url, scratch() as folder:
-        with loop.runner() as runner:
-            outcome = runner.run(_measure(name, workload, url, folder / "begun", size))
-        dead = int(ask(running, url, "SELECT coalesce(sum(n_dead_tup), 0) FROM pg_stat_user_tables"))
-    return replace(outcome, dead=dead)
+    with database(running) as url, scratch() as folder, loop.runner() as runner:
+        return runner.run(_measure(name, workload, url, folder / "begun", size))
 
 
 Outcomes = dict[tuple[str, str], list[Outcome]]

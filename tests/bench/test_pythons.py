@@ -83,7 +83,7 @@ def test_the_figures_of_this_python_have_its_name(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(pythons.cost, "SHAPES", {"few": pythons.cost.SMALL["chain"]})
     monkeypatch.setattr(pythons.memory, "bytes_per_task", lambda: 1.0)
     few = pythons.speed.compare(["asterism", "raw"], rounds=1, tasks=20)
-    monkeypatch.setattr(pythons.speed, "compare", lambda peers, rounds: few)
+    monkeypatch.setattr(pythons.speed, "compare", lambda peers, rounds, tasks: few)
     figures = pythons.figures()
     assert str(figures["version"]).startswith(platform.python_version())
     assert {"few, times bare asyncio", "durable chain, share of raw commits"} <= set(figures)

@@ -3,8 +3,10 @@ it passes over is not counted by ``scan_end``."""
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +33,19 @@ class _Explaining:
                 self._connection.execute(statement)
         self.plan = ""
 
+    def close(self) -> None:
+        self._connection.close()
+
     def execute(self, statement: str, values: Any) -> sqlite3.Cursor:
         rows = self._connection.execute(f"EXPLAIN QUERY PLAN {statement}", values).fetchall()
         self.plan = "; ".join(row[-1] for row in rows)
         return self._connection.execute("SELECT 1 WHERE 0")
+
+
+@pytest.fixture
+def cursor() -> Iterator[Any]:
+    with contextlib.closing(_Explaining()) as explaining:
+        yield explaining
 
 
 @pytest.mark.parametrize(
@@ -50,10 +61,9 @@ class _Explaining:
         (Query(workflow="w", device="d", series="s", until="r1", newest=True), "runs_series"),
     ],
 )
-def test_a_search_goes_by_the_index_of_its_query(query: Query, index: str) -> None:
-    for read in (lambda cursor: reads.find(cursor, query), lambda cursor: reads.scan_end(cursor, query, 5)):
-        cursor: Any = _Explaining()
-        read(cursor)
+def test_a_search_goes_by_the_index_of_its_query(query: Query, index: str, cursor: Any) -> None:
+    for read in (lambda: reads.find(cursor, query), lambda: reads.scan_end(cursor, query, 5)):
+        read()
         assert f"INDEX {index}" in cursor.plan
         assert "TEMP B-TREE" not in cursor.plan
 
@@ -68,11 +78,11 @@ def test_a_search_goes_by_the_index_of_its_query(query: Query, index: str) -> No
         (Query(offered=True, workflow="w"), "runs_offered"),
     ],
 )
-def test_few_runs_are_found_first_and_sorted_then(query: Query, index: str) -> None:
-    cursor: Any = _Explaining()
+def test_few_runs_are_found_first_and_sorted_then(query: Query, index: str, cursor: Any) -> None:
     reads.find(cursor, query)
     assert f"INDEX {index}" in cursor.plan
-    assert "TEMP B-TREE FOR ORDER BY" in cursor.plan
+    # SQLite 3.53 knows that a key has one run at most.
+    assert "TEMP B-TREE FOR ORDER BY" in cursor.plan or query.key is not None
 
 
 async def test_a_single_record_is_read_in_the_event_loop_if_the_file_is_quick(

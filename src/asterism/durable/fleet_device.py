@@ -36,6 +36,7 @@ from asterism.core.run.workflow import Workflow
 from asterism.durable.journal_store import OwnershipLost
 from asterism.durable.journal_writer import JournalWriter
 from asterism.execution import task_inputs
+from asterism.execution.function_calls import retrieve_exception
 from asterism.execution.large_values import call_apart
 from asterism.execution.task_inputs import MissingInput
 from asterism.fleet.device.functions import OF_TASKS, RESULT_OF
@@ -158,7 +159,9 @@ class PlanWorkflows:
         if flow is None:
             flow = self._known[text] = plain_flow.at_version(self._latest() + 1)
             new = PutRegister(f"workflow-version/{self.name}@{flow.version}", flow.to_json(), None)
-            self._writing[flow.version] = asyncio.create_task(journal.commit(new))  # for all tasks that wait for it
+            writing = asyncio.create_task(journal.commit(new))  # for all tasks that wait for it
+            writing.add_done_callback(retrieve_exception)
+            self._writing[flow.version] = writing
         return flow
 
 

@@ -122,7 +122,7 @@ async def call_in_thread(function: Callable[..., Any], arguments: Mapping[str, A
     that may last. Raises DeviceTrouble if no thread can be started."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Any] = loop.create_future()
-    future.add_done_callback(_retrieve)
+    future.add_done_callback(retrieve_exception)
     context = contextvars.copy_context()
 
     def body() -> None:
@@ -145,8 +145,8 @@ async def call_in_thread(function: Callable[..., Any], arguments: Mapping[str, A
         raise
 
 
-def _retrieve(future: asyncio.Future[Any]) -> None:
-    """The caller may have been cancelled a second time: asyncio would log an exception that nobody retrieves."""
+def retrieve_exception(future: asyncio.Future[Any]) -> None:
+    """Keep asyncio from logging an exception that was never retrieved, for the case that no caller waits any more."""
     if not future.cancelled():
         future.exception()
 

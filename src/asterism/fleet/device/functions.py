@@ -20,7 +20,7 @@ from asterism.core.json_values import JsonObject
 from asterism.core.run.outcomes import attempt_of
 from asterism.core.run.run import Progress, Run
 from asterism.execution import function_calls
-from asterism.execution.function_calls import record_traceback
+from asterism.execution.function_calls import record_traceback, retrieve_exception
 from asterism.execution.print_capture import LogSource, attempt_logger
 from asterism.execution.processes import EXHAUSTED, own_part
 
@@ -175,7 +175,7 @@ class FunctionRunner:
             self.lingering += 1
             log.warning("the function does not stop; it continues without a run", extra={"run": current.id})
             job.add_done_callback(self._lingering_ended)
-        job.add_done_callback(_retrieve_exception)
+        job.add_done_callback(retrieve_exception)
 
     def _lingering_ended(self, job: asyncio.Future[Any]) -> None:
         self.lingering -= 1
@@ -234,9 +234,3 @@ def _split_results(inputs: Mapping[str, Any]) -> tuple[JsonObject, JsonObject]:
         return dict(inputs), {}  # there is no such list, or an input happens to have its name
     results = {name.removeprefix(RESULT_OF): inputs[name] for name in of_tasks if name in inputs}
     return results, {name: value for name, value in inputs.items() if name not in of_tasks and name != OF_TASKS}
-
-
-def _retrieve_exception(job: asyncio.Future[Any]) -> None:
-    """Keep asyncio from logging an exception that was never retrieved."""
-    if not job.cancelled():
-        job.exception()
