@@ -144,9 +144,9 @@ def page(tested: Mapping[str, Tested], wanted: Sequence[str] = WANTED) -> str:
     text = f"""## Tests and figures
 
 The tests of {", ".join(f"`tests/{folder}`" for folder in FOLDERS)} without the long ones, and the main figures: the
-better of {rounds} rounds that took turns, on asyncio; durable plans have {DURABLE_TASKS:,} tasks. The interpreters were compiled by different compilers with
-different options, so compare the multiples of bare asyncio and the shares of raw commits, which each Python has beside
-itself, before the times.
+better of {rounds} rounds that took turns, on asyncio; durable plans have {DURABLE_TASKS:,} tasks. The interpreters were
+compiled by different compilers with different options, so compare the multiples of bare asyncio and the shares of raw
+commits, which each Python has beside itself, before the times.
 
 """
     versions = [str(each.figures[0]["version"]) for each in tested.values()]
