@@ -308,7 +308,7 @@ The workloads by which job queues are judged in public, written from their descr
 execute up to {SLOTS} jobs at once each, jobs that do nothing unless stated, and autovacuum every second. *Backlog or
 burst* is the rate from its creation until its last job begins; *pickup* is from the call that creates a job until it
 begins, of the jobs that came afterwards (of all in bursts). The better of {_rounds(outcomes)} rounds that took turns.
-In brackets: how many times as good Asterism is. Each queue is told to hold a worker for dead after {DEAD_AFTER:g} s. A
+In brackets: how many times as good Asterism is. Each queue counts a worker as dead after {DEAD_AFTER:g} s of silence. A
 figure is listed only if the tables of the queue say that every job is done, and no job began twice but those of killed
 workers.
 

@@ -103,7 +103,7 @@ def test_the_page_has_the_better_round_and_says_who_is_ahead() -> None:
     text = workloads.page(outcomes)
     assert "| asterism | 100 | 200/s | 10.00 ms | 50.00 ms | 7 |" in text
     assert "| asterism | 100 | 200/s | 10.00 ms | 50.00 ms | 0 and 3 | 6.00 s |" in text
-    assert f"hold a worker for dead after {DEAD_AFTER:g} s" in text
+    assert f"counts a worker as dead after {DEAD_AFTER:g} s of silence" in text
     if find_spec("pgqueuer") is None:
         assert "not installed: pgqueuer, procrastinate" in text
         return

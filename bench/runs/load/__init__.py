@@ -1,7 +1,7 @@
 """The queues as the workloads see them, one module each with the same few names: a producer in the process that
 measures, and workers in processes of their own, which may be killed.
 
-``SETTINGS`` says how it is set up; each is told to give the jobs of a worker that is silent for ``DEAD_AFTER`` seconds
+``SETTINGS`` says how it is set up; each gives the jobs of a worker that is silent for ``DEAD_AFTER`` seconds
 to another, in the way that its own documents recommend. ``DONE`` is a query of its own tables: how many jobs are done,
 and how many are in any other state.
 
