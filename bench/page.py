@@ -12,7 +12,9 @@ from bench.measure import Sample
 HEAD = """# Benchmarks
 
 Written by `make bench`; every figure on this page was measured in one run, side by side. Times vary from machine to
-machine and from hour to hour: read the ratios.
+machine and from hour to hour: read the ratios. Other versions of Python are on
+[a page of their own](benchmarks-pythons.md), which also names those that were not tried: the free-threaded build of
+3.14 is one.
 """
 
 
