@@ -18,6 +18,7 @@ from asterism.core.run import transitions
 from asterism.core.run.run import COMPLETED, Run, RunStatus
 from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.durable.journal_store import StoredConstellation, load
+from asterism.durable.unwritten_runs import WRITE_AFTER
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
 from asterism.orchestrator.events import Event
@@ -154,6 +155,13 @@ async def only_run(stage: Stage) -> Run:
     return run
 
 
+async def written(*names: str) -> None:
+    """Wait until tasks have begun, and for so long that the store has their runs."""
+    for name in names:
+        await durable_work.gate(f"{name} begun").wait()
+    await asyncio.sleep(2 * WRITE_AFTER)
+
+
 async def changed_by_somebody(stage: Stage, run: Run) -> None:
     """Change a run without the knowledge of its device."""
     wished = transitions.pause(run, stage.store.clock(), "bob")
@@ -188,4 +196,5 @@ __all__ = [
     "slowly_completed",
     "staged",
     "task",
+    "written",
 ]

@@ -12,7 +12,7 @@ from asterism.core.plan.status import ConstellationState
 from asterism.durable.journal_store import OwnershipLost
 from asterism.store.protocol import Query
 from tests.durable import durable_work
-from tests.durable.durable_scenes import DONE, Stage, chain, changed_by_somebody, only_run, slowly_completed
+from tests.durable.durable_scenes import DONE, Stage, chain, changed_by_somebody, only_run, slowly_completed, written
 
 pytestmark = pytest.mark.virtual_time
 
@@ -67,7 +67,7 @@ async def cancelled_during_a_reload(stage: Stage, monkeypatch: pytest.MonkeyPatc
     """Cancel a plan while its owner has to reload it. Returns the call of ``run``, which may not have returned yet."""
     orchestrator = stage.orchestrator()
     running = asyncio.ensure_future(orchestrator.run(chain("a", "b", call="wait")))
-    await durable_work.gate("a begun").wait()
+    await written("a")
     reached, go = slowly_completed(stage, monkeypatch)
     durable_work.gate("a").set()
     await reached.wait()

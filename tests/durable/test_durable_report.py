@@ -18,7 +18,7 @@ from asterism.report.html_report import report
 from asterism.report.result_report import report_of
 from asterism.store.protocol import Query
 from tests.durable import durable_work
-from tests.durable.durable_scenes import Stage, agent, chain, changed_by_somebody, task
+from tests.durable.durable_scenes import Stage, agent, chain, changed_by_somebody, task, written
 
 pytestmark = pytest.mark.virtual_time
 
@@ -42,7 +42,7 @@ async def test_the_report_has_all_edits_and_the_first_plan_after_a_reload(
     running = asyncio.ensure_future(orchestrator.run(chain("a", "b", call="wait")))
     await durable_work.gate("a begun").wait()
     await orchestrator.edit("nightly", EditBatch((AddTask(task("c", "wait")),), "ann"))
-    await durable_work.gate("c begun").wait()
+    await written("c")
     run = next(run for run in await stage.store.find(Query()) if "/a/" in (run.key or ""))
     await changed_by_somebody(stage, run)
     for name in "abc":

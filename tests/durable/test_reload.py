@@ -30,6 +30,7 @@ from tests.durable.durable_scenes import (
     overtaken_slowly,
     slowly_completed,
     task,
+    written,
 )
 
 pytestmark = pytest.mark.virtual_time
@@ -45,8 +46,7 @@ async def test_no_snapshot_contains_steps_that_were_dropped(stage: Stage, monkey
     plan.add(task("b"), "a")
     plan.add(task("c", "wait"))
     running = asyncio.ensure_future(orchestrator.run(plan))
-    await durable_work.gate("a begun").wait()
-    await durable_work.gate("c begun").wait()
+    await written("a", "c")
     run = next(r for r in await stage.store.find(Query()) if r.key == "plan:nightly/a/1")
     commit, held, go = stage.store.commit, asyncio.Event(), asyncio.Event()
 
@@ -78,7 +78,7 @@ async def test_no_snapshot_contains_steps_that_were_dropped(stage: Stage, monkey
 async def test_commands_during_a_reload_take_effect(stage: Stage, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     orchestrator = stage.orchestrator()
     running = asyncio.ensure_future(orchestrator.run(chain("a", "b", call="wait")))
-    await durable_work.gate("a begun").wait()
+    await written("a")
     reached, go = overtaken_slowly(stage, monkeypatch)
     await overtake(stage)
     await reached.wait()
@@ -104,7 +104,7 @@ async def test_an_unavailable_store_does_not_end_a_reload(
 ) -> None:
     orchestrator = stage.orchestrator()
     running = asyncio.ensure_future(orchestrator.run(chain("a", "b", call="wait")))
-    await durable_work.gate("a begun").wait()
+    await written("a")
     registers, register = stage.store.registers, stage.store.register
     failed = []
 
@@ -133,7 +133,7 @@ async def test_a_reload_releases_the_slots_of_tasks_that_never_began(stage: Stag
     orchestrator = stage.orchestrator(max_open_runs=50)
     plan = chain("a", "b", call="wait")
     running = asyncio.ensure_future(orchestrator.run(plan))
-    await durable_work.gate("a begun").wait()
+    await written("a")
 
     async def add_all_the_time() -> None:
         for number in range(40):
@@ -161,7 +161,7 @@ async def test_a_run_whose_end_is_being_written_is_not_outdated(stage: Stage, mo
             return await find(query)
         if query.workflow != "plan:nightly":
             return await find(query)
-        await durable_work.gate("a begun").wait()
+        await written("a")
         answer = await find(query)
         looked.set()
         await ended.wait()
@@ -192,7 +192,7 @@ async def test_reloads_do_not_use_up_max_open_runs(stage: Stage, monkeypatch: py
     orchestrator = stage.orchestrator(max_open_runs=2)
     plan = chain("a", "b", call="wait")
     running = asyncio.ensure_future(orchestrator.run(plan))
-    await durable_work.gate("a begun").wait()
+    await written("a")
 
     durable_work.gate("b").set()
     await changed_by_somebody(stage, await only_run(stage))
@@ -215,7 +215,7 @@ async def test_reloads_do_not_use_up_max_open_runs(stage: Stage, monkeypatch: py
 async def test_an_edit_in_a_refused_commit_is_made_again(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     orchestrator = stage.orchestrator()
     running = asyncio.ensure_future(orchestrator.run(chain("a", "b", call="wait")))
-    await durable_work.gate("a begun").wait()
+    await written("a")
     reached, go = slowly_completed(stage, monkeypatch)
     durable_work.gate("a").set()
     durable_work.gate("b").set()

@@ -21,7 +21,7 @@ from asterism.fleet import retention
 from asterism.store.protocol import Store
 from asterism.store.sqlite import SqliteStore
 from tests.durable import durable_work
-from tests.durable.durable_scenes import DONE, Stage, chain, changed_by_somebody, only_run, task
+from tests.durable.durable_scenes import DONE, Stage, chain, changed_by_somebody, only_run, task, written
 
 
 async def owned(store: Store, kept: StoredConstellation, who: str) -> JournalWriter:
@@ -116,7 +116,7 @@ async def test_changing_an_input_list_after_the_start_has_no_effect(stage: Stage
 async def test_a_local_pause_survives_a_reload(stage: Stage) -> None:
     orchestrator = stage.orchestrator()
     stage.spawn(orchestrator.run(chain("a", "b", call="wait")))
-    await durable_work.gate("a begun").wait()
+    await written("a")
     orchestrator.pause("nightly")
     await changed_by_somebody(stage, await only_run(stage))
     durable_work.gate("b").set()

@@ -89,13 +89,12 @@ def noticed(*, when_small: bool = True, first: int = 0) -> None:
 
 
 def test_without_the_search_for_an_existing_run_a_task_is_done_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    run_of: Callable[..., Any] = FleetDevice._run_of
-
     async def anew(self: FleetDevice, work: Any, plan: PlanRuns) -> Any:
-        work.epoch += 1000 if (work.task.id, work.epoch) in plan.resumed else 0
-        return await run_of(self, work, plan)
+        work.epoch += 1000
+        flow = await plan.workflows.of(work.task, plan.journal)
+        return await self._place(await self._new_run(work, plan, flow), flow, work, plan)
 
-    monkeypatch.setattr(FleetDevice, "_run_of", anew)
+    monkeypatch.setattr(FleetDevice, "_resumed_run", anew)
     noticed()
 
 

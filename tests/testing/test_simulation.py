@@ -78,13 +78,12 @@ def test_the_command_of_a_plan_world_replays_it(arguments: dict[str, Any], capsy
 def test_the_command_of_an_orchestrator_that_dies_at_a_commit_replays_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run_of: Callable[..., Any] = FleetDevice._run_of
-
     async def anew(self: FleetDevice, work: Any, plan: PlanRuns) -> Any:
-        work.epoch += 1000 if (work.task.id, work.epoch) in plan.resumed else 0
-        return await run_of(self, work, plan)
+        work.epoch += 1000
+        flow = await plan.workflows.of(work.task, plan.journal)
+        return await self._place(await self._new_run(work, plan, flow), flow, work, plan)
 
-    monkeypatch.setattr(FleetDevice, "_run_of", anew)
+    monkeypatch.setattr(FleetDevice, "_resumed_run", anew)
     message = broken_in(lambda number: simulate(1, dies_at=number // 2 + 1, after=bool(number % 2), world=PlanWorld))
     assert '"dies_at"' in message
     replays(message, capsys)

@@ -41,17 +41,22 @@ _NAMES = frozenset({str})
 MAX_DEPTH = 200  # the json module fails near the recursion limit of Python; this fails earlier, with a clear message
 MAX_DIGITS = 4300  # Python neither prints nor reads longer numbers
 _TOO_LONG = 10**MAX_DIGITS
+_LONG = 10**20
 
 
 LARGE = 10_000
 """How many parts a large value has; 100 characters of text count as one."""
 
 
+SHORT = 200
+"""How many parts a short object has at most; a character of text counts as one."""
+
+
 def is_large(value: Any) -> bool:
     """Whether a JSON value has so many parts that copying or encoding it takes more than a few milliseconds. The answer
     itself takes no longer than that."""
-    if type(value) in _SMALL:  # the usual case, on the hot path of every run
-        return False
+    if type(value) in _SCALARS:
+        return type(value) is str and len(value) > 100 * LARGE
     parts, waiting = 0, [value]
     while waiting:
         item = waiting.pop()
@@ -63,6 +68,21 @@ def is_large(value: Any) -> bool:
         elif isinstance(item, list | tuple):
             waiting += item
     return False
+
+
+def is_short(value: Mapping[str, Any]) -> bool:
+    """Whether an object is plain JSON whose size need not be measured: some words and numbers, and lists of them."""
+    length = len(value)
+    for item in value.values():
+        for part in item if type(item) is list else (item,):
+            if type(part) is str:
+                length += len(part)
+            elif type(part) not in _SCALARS or (type(part) is int and abs(part) > _LONG):
+                return False
+            length += 1
+        if length > SHORT:
+            return False
+    return True
 
 
 def plain_object(value: Mapping[str, Any], where: str = "value") -> JsonObject:

@@ -34,7 +34,7 @@ from itertools import groupby
 from typing import Any, Protocol
 
 from asterism.core.errors import AsterismError
-from asterism.core.plan.journal import SCHEMA, UnreadableJournal, lock_to_json
+from asterism.core.plan.journal import SCHEMA, UnreadableJournal, rest_to_json
 from asterism.core.plan.plan_codec import PlanSnapshot
 from asterism.durable import journal_store
 from asterism.durable.journal_store import Head, OwnershipLost, StoredConstellation, part_key, record_key, record_number
@@ -99,7 +99,7 @@ class Compaction:
         if known >= STEPS_PER_TASK * len(stored.plan):
             self._cut = (
                 stored.plan.take_snapshot(),
-                json.dumps(lock_to_json(stored.lock), separators=(",", ":")),
+                json.dumps(rest_to_json(stored.plan, stored.lock), separators=(",", ":")),
                 known,
             )
 
@@ -216,10 +216,10 @@ class Compaction:
                 return
 
 
-def _text(frozen: PlanSnapshot, lock: str) -> Iterator[str]:
+def _text(frozen: PlanSnapshot, rest: str) -> Iterator[str]:
     yield '{"plan":'
     yield from frozen.chunks()
-    yield f',"lock":{lock}}}'
+    yield f",{rest[1:]}"
 
 
 def _replaced_keys(before: Head, number: int) -> Iterator[str]:

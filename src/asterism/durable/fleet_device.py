@@ -15,14 +15,14 @@ import contextlib
 import functools
 import json
 import math
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
-from asterism.base.clock import Clock, new_id
+from asterism.base.clock import new_id
 from asterism.base.expressions import holds
 from asterism.base.trace_context import current_traceparent
 from asterism.core.errors import DeviceUnavailable, RecordedError, RunRefused
-from asterism.core.json_values import NOTHING, plain_json
+from asterism.core.json_values import NOTHING, JsonObject, is_short, plain_json
 from asterism.core.plan.journal import RecordedConstellation
 from asterism.core.plan.known_devices import KnownDevices
 from asterism.core.plan.node import AttemptTimes, Node
@@ -31,10 +31,11 @@ from asterism.core.plan.task import ACTIONS, Lane, Task
 from asterism.core.run import transitions
 from asterism.core.run.outcomes import attempts_of, was_executed
 from asterism.core.run.placement import mismatch_reason
-from asterism.core.run.run import COMPLETED, Run
+from asterism.core.run.run import COMPLETED, Owner, Run
 from asterism.core.run.workflow import Workflow
 from asterism.durable.journal_store import OwnershipLost
 from asterism.durable.journal_writer import JournalWriter
+from asterism.durable.unwritten_runs import UnwrittenRun, UnwrittenRuns
 from asterism.execution import task_inputs
 from asterism.execution.function_calls import retrieve_exception
 from asterism.execution.large_values import call_apart
@@ -49,13 +50,12 @@ from asterism.orchestrator.devices import Work
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.orchestrator.roster import DEVICE, PROCESS, Member, Roster
 from asterism.orchestrator.unchanged_tasks import UNKNOWN
+from asterism.store.optimistic_update import until_available
 from asterism.store.protocol import PutRegister, PutRun, Query, Write
 from asterism.store.store_errors import StoreUnavailable
 
-Value = TypeVar("Value")
-
-REQUEST_RETRY_PAUSE = 1.0
-"""Seconds until the next attempt while the store is unavailable."""
+STOPPED = "the store was not reached in time"
+"""Why work in the process of a plan was lost although the process lives."""
 
 
 class RunFailed(RecordedError):
@@ -103,15 +103,6 @@ class FleetRoster(Roster):
             return [PROCESS, device.removeprefix(own)]
         enrolment = await enrolment_of(self._fleet.store, device, began_at)
         return UNKNOWN if enrolment is None else [DEVICE, device, enrolment]
-
-
-async def until_available(clock: Clock, ask: Callable[[], Awaitable[Value]]) -> Value:
-    """Repeat a request to the store while it is unavailable."""
-    while True:
-        try:
-            return await ask()
-        except StoreUnavailable:
-            await clock.sleep(REQUEST_RETRY_PAUSE)
 
 
 class PlanWorkflows:
@@ -220,6 +211,7 @@ class FleetDevice:
     def __init__(self, fleet: Fleet, slots: int, run_terms: Mapping[str, Any]) -> None:
         self.fleet, self.slots, self._terms = fleet, slots, run_terms
         self._plans: dict[str, PlanRuns] = {}
+        self._unwritten = UnwrittenRuns(fleet)
 
     async def attach(self, journal: JournalWriter) -> PlanRuns:
         """Get ready for the tasks of a plan. The terms that are stored with it outrank those of this process."""
@@ -249,12 +241,13 @@ class FleetDevice:
 
     async def execute(self, work: Work) -> Any:
         plan = self._plans[work.constellation]
-        run: Run | None = None
         try:
-            run = await self._run_of(work, plan)
-            ended = await self._end_of(run, plan.journal)
+            if (work.task.id, work.epoch) in plan.resumed:
+                ended = await self._end_of(await self._resumed_run(work, plan), plan.journal)
+            else:
+                ended = await self._executed(work, plan)
         except asyncio.CancelledError:
-            await self._cancel(work, run, plan)
+            await self._cancel(work, plan)
             raise
         except OwnershipLost:
             # the next owner says how it ended; the execution that waits for this one is about to be abandoned
@@ -269,6 +262,41 @@ class FleetDevice:
             return await until_available(self.fleet.clock, lambda: self.fleet.output(ended))
         kind, _, message = (ended.error or "").partition(": ")
         raise RunFailed(kind, message) if message else RunFailed("RunFailed", kind)
+
+    async def _executed(self, work: Work, plan: PlanRuns) -> Run:
+        """The run of a new execution, once it has ended. What this process can do itself, it begins without a run in
+        the store."""
+        flow = await plan.workflows.of(work.task, plan.journal)
+        run = await self._new_run(work, plan, flow)
+        unwritten = await self._begin_here(run, flow, work, plan) if work.task.call is not None else None
+        if unwritten is None:
+            run = await self._place(run, flow, work, plan)
+        else:
+            run, ended = unwritten.run, await unwritten.end
+            if ended is not None:
+                return ended
+            if unwritten.given_up:
+                lost = transitions.lose(run, flow, self.fleet.store.clock(), STOPPED, counted=False)
+                run = await self._place(lost, flow, work, plan)
+        return await self._end_of(run, plan.journal)
+
+    async def _begin_here(self, run: Run, flow: Workflow, work: Work, plan: PlanRuns) -> UnwrittenRun | None:
+        """Begin a run on the device of this process, as soon as the journal says so. None if that cannot take it."""
+        local = self.fleet.local
+        if local is None or not local.reserve(run, flow):
+            return None
+        asked = self.fleet.clock.time()
+        try:
+            begun = local.accept(run, flow, run.created_at)
+            _record_device(plan.journal.plan, work, begun, unwritten=True)
+            await plan.journal.commit()
+            unwritten = self._unwritten.add(begun, plan.journal)
+            local.begin(begun, flow, asked, unwritten)
+        finally:
+            local.unreserve(run)
+        if unwritten.held is None:
+            await unwritten.write()  # the next heartbeat says whether this device may begin it after all
+        return unwritten
 
     async def _end_of(self, run: Run, journal: JournalWriter) -> Run:
         """The run once it has ended. If this process executes it, its end is committed together with the steps that
@@ -293,16 +321,60 @@ class FleetDevice:
             raise UnknownRun(run.id)
         return ended
 
-    async def _run_of(self, work: Work, plan: PlanRuns) -> Run:
-        """The run of an execution: found by its key after a takeover, else created."""
-        if (work.task.id, work.epoch) in plan.resumed and (stored := await self._stored_run(work, plan)) is not None:
+    async def _resumed_run(self, work: Work, plan: PlanRuns) -> Run:
+        """The run of an execution that had begun when this process read the plan, found by its key. One that another
+        process began and did not write is written now, as the run of that process: the fleet finds out whether it is
+        lost, as for every run."""
+        unwritten = self._unwritten.get(_key(work))
+        if unwritten is not None:  # this process executes it, and has read the plan again
+            await unwritten.write()
+        stored = await self._stored_run(work, plan)
+        if stored is not None:
             return stored
         flow = await plan.workflows.of(work.task, plan.journal)
-        what = f"the input of task {work.task.id!r}"
+        run = await self._new_run(work, plan, flow)
+        begun = plan.journal.plan.begun_run(work.task.id)
+        if begun is None:
+            return await self._place(run, flow, work, plan)
+        node = plan.journal.plan.nodes[work.task.id]
+        since, owner = node.started_at or run.created_at, Owner(node.device or "", begun.session)
+        run = transitions.take(run.changed(id=begun.id, created_at=since), owner, flow, since, starts=True)
+        await plan.journal.commit(PutRun(run, None))
+        return run
+
+    async def _new_run(self, work: Work, plan: PlanRuns, flow: Workflow) -> Run:
+        """A new run for an execution, with its input."""
+        node = plan.journal.plan.nodes.get(work.task.id)
+        now = self.fleet.store.clock() if node is None or node.started_at is None else node.started_at
         try:
-            run_input = await call_apart(plain_json, _run_input(work), what)
+            run_input = _run_input(work)
+            if not is_short(run_input):
+                run_input = await self._kept_input(run_input, f"the input of task {work.task.id!r}")
         except ValueError as error:  # the message of a failed expression may contain its data
-            raise MissingInput(f"{what}: {PlanMask(plan.journal.plan)().about_data(str(error))}") from None
+            why = PlanMask(plan.journal.plan)().about_data(str(error))
+            raise MissingInput(f"the input of task {work.task.id!r}: {why}") from None
+        return transitions.create(
+            new_id(now, self.fleet.chance),
+            flow,
+            run_input,
+            by=work.constellation,
+            now=now,
+            key=_key(work),
+            priority=int(work.task.priority if node is None else node.urgency),
+            device=work.task.device,
+            traceparent=current_traceparent(),
+        )
+
+    async def _kept_input(self, run_input: JsonObject, what: str) -> JsonObject:
+        """The input of a run as JSON, in a blob if it is large. Raises ValueError."""
+        plain = await call_apart(plain_json, run_input, what)
+        kept: JsonObject = await until_available(
+            self.fleet.clock, lambda: self.fleet.blobs.keep(plain, what, results=True)
+        )
+        return kept
+
+    async def _place(self, run: Run, flow: Workflow, work: Work, plan: PlanRuns) -> Run:
+        """Write a run, assigned to a device if one has room."""
 
         async def add(run: Run, assign: Callable[[Run], Run]) -> Run:
             run = assign(run.changed(priority=_urgency(plan.journal.plan, work)))
@@ -310,29 +382,15 @@ class FleetDevice:
             await plan.journal.commit(PutRun(run, None))
             return run
 
-        run: Run | None = None
-        while True:
-            try:
-                if run is None:
-                    stored = await self.fleet.blobs.keep(run_input, what, results=True)
-                    now = self.fleet.store.clock()
-                    run_id, by, device = new_id(now, self.fleet.chance), work.constellation, work.task.device
-                    span = current_traceparent()
-                    run = transitions.create(
-                        run_id, flow, stored, by=by, now=now, key=_key(work), device=device, traceparent=span
-                    )
-                return await self.fleet.place(run, flow, add)
-            except StoreUnavailable:
-                await self.fleet.clock.sleep(REQUEST_RETRY_PAUSE)
+        return await until_available(self.fleet.clock, lambda: self.fleet.place(run, flow, add))
 
     async def _stored_run(self, work: Work, plan: PlanRuns) -> Run | None:
         runs = await until_available(self.fleet.clock, lambda: self.fleet.store.find(Query(key=_key(work))))
         return runs[0] if runs and runs[0].workflow == plan.workflows.name else None
 
-    async def _cancel(self, work: Work, run: Run | None, plan: PlanRuns) -> None:
+    async def _cancel(self, work: Work, plan: PlanRuns) -> None:
         """Stop a run wherever it is, and wait until it has stopped; the caller bounds the wait. The step that stops the
-        task is committed first: if this process no longer owns the plan, it must not cancel the run either. ``run`` is
-        None if this process has not read it yet, or has not created it; a commit under way may have written it.
+        task is committed first: if this process no longer owns the plan, it must not cancel the run either.
 
         The plan learns whether a device had begun it: the teardown of a set-up runs only then."""
         if plan.leaving:
@@ -340,7 +398,9 @@ class FleetDevice:
         now = self.fleet.store.clock
         try:
             await plan.journal.commit()
-            run = run or await self._stored_run(work, plan)
+            if (unwritten := self._unwritten.get(_key(work))) is not None:
+                await unwritten.write()
+            run = await self._stored_run(work, plan)
             if run is None:
                 times = AttemptTimes(now(), ended=now(), executed=False)
                 plan.journal.plan.record_run(work.task.id, work.epoch, now(), times, f"no run was created, {times}")
@@ -369,13 +429,15 @@ def _urgency(plan: RecordedConstellation, work: Work) -> int:
     return int(work.task.priority if node is None else node.urgency)
 
 
-def _record_device(plan: RecordedConstellation, work: Work, run: Run) -> Node | None:
+def _record_device(plan: RecordedConstellation, work: Work, run: Run, *, unwritten: bool = False) -> Node | None:
     """Record which device of the fleet has the run, as far as that is known: when it is created, and when it has ended.
     Returns the node of the execution; None if the plan has changed since."""
     node = plan.nodes.get(work.task.id)
     if node is None or node.epoch != work.epoch or node.status is not RUNNING:
         return None
-    if run.device not in (None, node.device):
+    if unwritten and run.device is not None and run.session is not None:
+        plan.set_device(node, run.device, run.id, run.session)
+    elif run.device not in (None, node.device):
         plan.set_device(node, run.device)
     return node
 

@@ -32,9 +32,9 @@ from asterism.core.plan.journal import (
     RecordedLock,
     Step,
     UnreadableJournal,
-    lock_from_json,
-    lock_to_json,
     replay,
+    rest_from_json,
+    rest_to_json,
 )
 from asterism.core.plan.plan_codec import StoredValue
 from asterism.core.plan.status import ConstellationState
@@ -255,7 +255,7 @@ def check_storable(plan: Constellation) -> None:
 
 def snapshot_records(plan: RecordedConstellation, lock: RecordedLock, number: int) -> list[PutRegister]:
     """The records of the snapshot with which a journal begins; ``number`` is that of the first."""
-    text = json.dumps({"plan": plan.to_json(), "lock": lock_to_json(lock)}, separators=(",", ":"))
+    text = json.dumps({"plan": plan.to_json(), **rest_to_json(plan, lock)}, separators=(",", ":"))
     parts = [text[start : start + PART_LENGTH] for start in range(0, len(text), PART_LENGTH)]
     return [
         PutRegister(
@@ -424,7 +424,7 @@ async def decode_journal(
     plan.stored = {task: (plan.node(task).value, StoredValue(reference)) for task, reference in stored.items()}
     plan.evaluate, plan.check_condition = PlanMask(plan).over(conditions.evaluate), conditions.check
     lock = RecordedLock(plan, **{name: head.terms[name] for name in LOCK_TERMS})
-    lock_from_json(lock, data["lock"])
+    rest_from_json(plan, lock, data)
     return plan, lock, list(zip(numbers[len(numbers) - len(rest) :], steps, strict=True))
 
 

@@ -15,12 +15,13 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from asterism.base.clock import Clock, new_id
 from asterism.core.backoff import retry_delay
 from asterism.core.plan.journal import RecordedConstellation, Step
+from asterism.core.run.run import Run
 from asterism.core.run.transitions import prioritise
 from asterism.durable.compaction import Compaction
 from asterism.durable.journal_store import (
@@ -39,6 +40,7 @@ from asterism.store.protocol import (
     PLAN_REQUESTS,
     ExpectRegister,
     Notice,
+    PutLog,
     PutPriority,
     PutRegister,
     PutRun,
@@ -76,6 +78,8 @@ class JournalWriter:
         self._events: list[Event] = []  # of the steps that are recorded
         self._events_in_flight: list[Event] | None = None  # of the steps that are being written
         self._head_changes: dict[str, object] = {}  # for the next commit
+        self.unwritten_ends: list[Run] = []
+        """The runs that ``stage_end`` was given and that no commit has written, once this is sealed."""
         self._scheduled = False
         self._writing: asyncio.Task[None] | None = None
         self.sealed = False
@@ -133,6 +137,11 @@ class JournalWriter:
         """Change the head with the next commit."""
         self._head_changes |= changes
 
+    def stage_end(self, run: Run, log: Sequence[PutLog]) -> None:
+        """Insert a run with its end and its log, in the commit of the step that is recorded next."""
+        if not self.sealed:
+            self._writes += (PutRun(run, None), *log)
+
     def stage(self, write: PutRegister | Notice) -> bool:
         """Write this in the commit of the step that is recorded just now. Returns whether it replaces an earlier write
         of that commit."""
@@ -148,7 +157,7 @@ class JournalWriter:
         """Discard what is recorded and write nothing more: the plan stays as the store has it."""
         self.sealed = True
         self._steps.clear()
-        self._writes.clear()
+        self._discard(self._writes)
         self._fail(self._closed())
 
     async def close(self) -> None:
@@ -187,6 +196,7 @@ class JournalWriter:
                     await self._append(steps, writes, self._take_urged(writes))
                 except BaseException:
                     self._waiting = [*waiting, *self._waiting]
+                    self._discard(writes)
                     raise
                 for done in waiting:
                     if not done.done():
@@ -197,12 +207,19 @@ class JournalWriter:
                 self.compaction.written()
         except OwnershipLost as error:
             self.sealed, self._reason = True, error
+            self._discard(self._writes)
             self._fail(error)
             self._lost(error)
         except Exception as error:  # a bug here must not leave callers waiting
             log.exception("the journal of plan %s cannot be written", self.head.name)
             self.seal()
             self._lost(OwnershipLost(f"the journal of plan {self.head.name!r} cannot be written: {error}"))
+
+    def _discard(self, writes: list[Write]) -> None:
+        """These were not written, or not for certain. Ends of runs are facts whoever continues the plan."""
+        ends = (write.run for write in writes if isinstance(write, PutRun) and write.expected is None)
+        self.unwritten_ends += (run for run in ends if run.ended)
+        writes.clear()
 
     def _fail(self, error: OwnershipLost) -> None:
         waiting, self._waiting = self._waiting, []
@@ -263,8 +280,8 @@ class JournalWriter:
             except Conflict as conflict:
                 refused = conflict
             except ValueError as error:
-                if any(isinstance(write, PutRun) and write.expected is not None for write in writes):
-                    # the device then writes the end alone, as a failure
+                if any(isinstance(write, PutRun) and write.run.ended for write in writes):
+                    # it is then written alone, as a failure
                     raise ReloadRequired(f"the end of a run cannot be stored: {error}") from error
                 raise
             except StoreUnavailable as error:

@@ -24,11 +24,12 @@ from asterism.durable.admin import cancel_reason, pause_key, pause_reason
 from asterism.durable.approval_requests import APPROVE, REFUSE
 from asterism.durable.approval_store import ApprovalRecords, read_records, set_terms, terms_with_approvals
 from asterism.durable.cycle_requests import ANSWER, CLAIM, CYCLES
-from asterism.durable.fleet_device import FleetDevice, PlanRuns, until_available
+from asterism.durable.fleet_device import FleetDevice, PlanRuns
 from asterism.durable.journal_store import Head, OwnershipLost, ReloadRequired, StoredConstellation, load
 from asterism.durable.journal_writer import JournalWriter
 from asterism.durable.plan_requests import EDIT, WHY, RequestHandler, RunningPlan
 from asterism.durable.rejected_edits import RejectionRecorder
+from asterism.durable.unwritten_runs import write_end
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.retention import PREFIX
@@ -40,8 +41,9 @@ from asterism.orchestrator.plan_mask import PlanMask
 from asterism.orchestrator.plan_trace import PlanTrace
 from asterism.orchestrator.result import Result
 from asterism.orchestrator.scheduler import DeviceScheduler
+from asterism.store.optimistic_update import until_available
 from asterism.store.protocol import PutRegister, Query, for_plan
-from asterism.store.store_errors import StoreUnavailable
+from asterism.store.store_errors import StoreError, StoreUnavailable
 
 log = logging.getLogger("asterism.durable")
 
@@ -253,9 +255,18 @@ class Ownership:
                     execution.abandon()
                     await self._scheduler.remove(execution)
                 await journal.close()
+                await self._write_ends(journal)
             finally:
                 self._device.detach(name)
                 self.running = None
+
+    async def _write_ends(self, journal: JournalWriter) -> None:
+        """Write the ends of runs that were in a commit which did not happen: whoever continues the plan finds them."""
+        session = self._member.agent.session.id
+        with contextlib.suppress(StoreError, TimeoutError):
+            async with asyncio.timeout(LAST_COMMIT_TIMEOUT):
+                for run in journal.unwritten_ends:
+                    await write_end(self._fleet, run, session)
 
     # -- changing the plan ---------------------------------------------------------------------------------------------
 

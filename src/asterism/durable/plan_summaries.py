@@ -27,7 +27,8 @@ from asterism.store.protocol import PlanQuery, PlanRow, PutPlan, Query, Store
 from asterism.store.store_errors import StoreUnavailable
 
 if TYPE_CHECKING:
-    from asterism.core.plan.constellation import Constellation
+    from asterism.core.plan.journal import RecordedConstellation
+    from asterism.core.plan.node import Node
     from asterism.durable.journal_store import Head
 
 ENDED = ("completed", "failed", "partially_failed", "cancelled")
@@ -42,7 +43,7 @@ MOST_RUNNING = 100
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
-def summary_of(head: Head, plan: Constellation, cycles: int) -> PutPlan:
+def summary_of(head: Head, plan: RecordedConstellation, cycles: int) -> PutPlan:
     """The write of the summary of a plan as it is now; after that of its head. ``cycles`` is how many edit cycles were
     opened."""
     running = None if len(plan.running) > MOST_RUNNING else running_tasks(plan)
@@ -68,10 +69,15 @@ def summary_of(head: Head, plan: Constellation, cycles: int) -> PutPlan:
     return PutPlan(head.name, str(plan.state), {"state": str(plan.state), **summary})
 
 
-def running_tasks(plan: Constellation) -> list[list[Any]]:
-    """The id and the epoch of each running task, and whether it waits for the process that runs the plan."""
+def running_tasks(plan: RecordedConstellation) -> list[list[Any]]:
+    """The id and the epoch of each running task, and whether it is with the process that runs the plan."""
     nodes = [plan.nodes[task] for task in plan.running]
-    return [[node.id, node.epoch, node.tentative is not None or node.task.foreach is not None] for node in nodes]
+    return [[node.id, node.epoch, is_with_owner(plan, node)] for node in nodes]
+
+
+def is_with_owner(plan: RecordedConstellation, node: Node) -> bool:
+    """Whether the process that runs a plan decides how a task goes on, or executes it without a run in the store."""
+    return node.tentative is not None or node.task.foreach is not None or plan.begun_run(node.id) is not None
 
 
 # -- one plan ----------------------------------------------------------------------------------------------------------
@@ -124,7 +130,8 @@ class ListedPlan:
         """How many tasks have each status, with the phases of those that count as running for the plan."""
         counts = {status: count for status, count in self.summary.counts.items() if status != RUNNING}
         phases = Counter(
-            phase_of(self.runs.get(task), self.owner, waits=waits) for task, _, waits in self.summary.running
+            phase_of(self.runs.get(task), self.owner, with_owner=with_owner)
+            for task, _, with_owner in self.summary.running
         )
         return counts | {phase: phases[phase] for phase in PHASES if phases[phase]}
 
@@ -180,12 +187,13 @@ def state_name(state: str, owner: Session | None, *, cancelling: bool) -> str:
     return "at_rest" if owner is None and state == ConstellationState.EXECUTING else str(state)
 
 
-def phase_of(run: Run | None, owner: Session | None, *, waits: bool) -> str:
-    """What a task does that counts as running: queued, starting or running. ``waits`` is whether it waits for the
-    process that runs the plan. Without one, only a task that a live device executes is running."""
-    if waits or (run is not None and run.ended):
-        return QUEUED if owner is None else RUNNING
-    return QUEUED if run is None else times_of(run).phase
+def phase_of(run: Run | None, owner: Session | None, *, with_owner: bool) -> str:
+    """What a task does that counts as running: queued, starting or running. ``with_owner`` is whether it is with the
+    process that runs the plan, unless it has an open run. Without that process, only a task that a live device executes
+    is running."""
+    if run is not None and not run.ended:
+        return times_of(run).phase
+    return RUNNING if owner is not None and (with_owner or run is not None) else QUEUED
 
 
 def times_of(run: Run) -> AttemptTimes:

@@ -35,6 +35,7 @@ from asterism.durable.plan_summaries import (
     ListedPlan,
     PlanSummary,
     UnreadablePlan,
+    is_with_owner,
     open_runs,
     phase_of,
     running_tasks,
@@ -75,8 +76,7 @@ class StoredPlan:
         """What a task does that counts as running: queued, starting or running; None for others."""
         if node.status is not RUNNING:
             return None
-        waits = node.tentative is not None or node.task.foreach is not None
-        return phase_of(self.runs.get(node.id), self.owner, waits=waits)
+        return phase_of(self.runs.get(node.id), self.owner, with_owner=is_with_owner(self.record.plan, node))
 
     @property
     def orphaned(self) -> list[str]:

@@ -45,6 +45,7 @@ from asterism.store.protocol import ProgressReport, PutSession, Query, Store, St
 from asterism.store.url import open_store
 
 if TYPE_CHECKING:
+    from asterism.fleet.device.completion import Unwritten
     from asterism.fleet.run_queries import CancelledCount
     from asterism.fleet.schedules import Schedules
 
@@ -153,11 +154,12 @@ class InProcessDevice(Protocol):
     def unreserve(self, run: Run) -> None:
         """Give up what was reserved: the run has begun, or will not come."""
 
-    def accept(self, run: Run, flow: Workflow) -> Run:
-        """The run as it is to be written: taken by this device, and started."""
+    def accept(self, run: Run, flow: Workflow, now: float | None = None) -> Run:
+        """The run as it is to be written: taken by this device, and started, now or at the time ``now``."""
 
-    def begin(self, run: Run, flow: Workflow, asked: float) -> None:
-        """Execute a run that was written. ``asked`` is when the write was sent, by the fleet's clock."""
+    def begin(self, run: Run, flow: Workflow, asked: float, unwritten: Unwritten | None = None) -> None:
+        """Execute a run that was written, or that ``unwritten`` writes. ``asked`` is when the write was sent, by the
+        fleet's clock. If the device has been silent for too long since, it begins nothing."""
 
     def holds(self, run_id: str) -> bool:
         """Whether the device holds a run."""

@@ -58,6 +58,9 @@ CONFLICT_PAUSE = (0.005, 0.05)
 OUTAGE_PAUSE = (0.05, 2.0)
 """The same while the store is unavailable."""
 
+AVAILABLE_PAUSE = 1.0
+"""Seconds between two requests of ``until_available``."""
+
 
 async def retry_on_conflict(
     attempt: Callable[[], Awaitable[Result]],
@@ -129,6 +132,15 @@ async def try_commit(store: Store, writes: Sequence[Write]) -> bool:
     except Conflict:
         return False
     return True
+
+
+async def until_available(clock: Clock, ask: Callable[[], Awaitable[Result]]) -> Result:
+    """Repeat a request to a store while it is unavailable."""
+    while True:
+        try:
+            return await ask()
+        except StoreUnavailable:
+            await clock.sleep(AVAILABLE_PAUSE)
 
 
 class _LoopClock:

@@ -4,7 +4,8 @@
 
     begin       now                                       the plan starts
     start       task, device, now                         a task is assigned to a device
-    locate      task, device                              which device of a fleet runs it (``set_device``)
+    locate      task, device[, run, session]              which device of a fleet runs it (``set_device``), and by which
+                                                          run if the store does not have that yet
     tried       task, attempts, losses                    how often a fleet attempted it (``set_attempts``)
     ran         task, epoch, now, times, why              the run of a fleet ended, with its times (``record_run``)
     finish      task, status, now, value, error, review   it ended; with ``review`` an editor reviews that end
@@ -35,7 +36,7 @@ and after a restart the cycle may be claimed again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from asterism.core.errors import AsterismError, EditRejected, InvalidTask, NotJson, RecordedError, Violation
 from asterism.core.json_values import JsonObject, plain_json
@@ -49,7 +50,7 @@ from asterism.core.plan.plan_codec import PlanSnapshot, StoredValue, clone
 from asterism.core.plan.status import ENDED_STATES, RUNNING, ConstellationState, TaskStatus
 from asterism.core.plan.undo_stack import UndoStack
 
-SCHEMA = 5
+SCHEMA = 6
 """The version of steps and snapshots. Every version reads all earlier ones."""
 
 Step = list[Any]
@@ -58,6 +59,14 @@ Record = Callable[[Step], None]
 
 class UnreadableJournal(AsterismError):
     """The journal was written by a later version, is damaged, or is incomplete."""
+
+
+class BegunRun(NamedTuple):
+    """The run of an execution, which the store may not have: its id, and the session of the device that began it."""
+
+    epoch: int
+    id: str
+    session: str
 
 
 def _discard(step: Step) -> None:
@@ -73,6 +82,7 @@ class RecordedConstellation(Constellation):
         self.record: Record = _discard
         self.snapshot: PlanSnapshot | None = None  # must know of every node before it changes
         self.stored: dict[str, tuple[Any, StoredValue]] = {}  # results that the store keeps, by task
+        self._begun: dict[str, BegunRun] = {}  # by task; of an earlier epoch, too
         self._editing = False
         self.undo_stack = UndoStack()
         self.on_rejected: Callable[[int, EditBatch, EditRejected], None] | None = None  # (version, batch, why)
@@ -113,6 +123,7 @@ class RecordedConstellation(Constellation):
         if self.snapshot is not None:
             self.snapshot.preserve(node, *_conditional_children(node))
         super().finish(node, status, now, value, recorded, review)
+        self._begun.pop(node.id, None)
         parts = None if recorded is None else [recorded.kind, recorded.message]
         self.record(["finish", node.id, str(status), now, value, parts, review])
 
@@ -128,15 +139,25 @@ class RecordedConstellation(Constellation):
         super().count_loss(node)
         self.record(["lose", node.id])
 
-    def set_device(self, node: Node, device: str) -> None:
-        """Record which device of a fleet runs a running task."""
+    def set_device(self, node: Node, device: str, run: str | None = None, session: str = "") -> None:
+        """Record which device of a fleet runs a running task; with ``run`` also its run and the session of the device,
+        if no run in a store says so."""
         if node.status is not RUNNING or node.device is None:
             self.refuse(node, "locate")
         if self.snapshot is not None:
             self.snapshot.preserve(node)
         node.device = device
         self.records.mark(node)
-        self.record(["locate", node.id, device])
+        if run is None:
+            self.record(["locate", node.id, device])
+        else:
+            self._begun[node.id] = BegunRun(node.epoch, run, session)
+            self.record(["locate", node.id, device, run, session])
+
+    def begun_run(self, task_id: str) -> BegunRun | None:
+        """The run that ``set_device`` was given for the present execution of a running task."""
+        begun, node = self._begun.get(task_id), self.nodes.get(task_id)
+        return begun if begun is not None and node is not None and begun.epoch == node.epoch else None
 
     def set_attempts(self, node: Node, attempts: int, losses: int) -> None:
         """Record how often a fleet attempted a running task, and how often it lost a device."""
@@ -349,7 +370,7 @@ _REPLAY: dict[str, Callable[..., object]] = {
     "finish": _finish,
     "retry": lambda plan, lock, task, now, why: plan.retry(plan.node(task), now, why),
     "lose": lambda plan, lock, task: plan.count_loss(plan.node(task)),
-    "locate": lambda plan, lock, task, device: plan.set_device(plan.node(task), device),
+    "locate": lambda plan, lock, task, *device: plan.set_device(plan.node(task), *device),
     "tried": lambda plan, lock, task, attempts, losses: plan.set_attempts(plan.node(task), attempts, losses),
     "ran": lambda plan, lock, task, epoch, now, times, why: plan.record_run(
         task, epoch, now, AttemptTimes(*times), why
@@ -375,7 +396,20 @@ def _dequeued(plan: Constellation, task: str) -> Node:
     return node
 
 
-# -- the lock as JSON --------------------------------------------------------------------------------------------------
+# -- what a snapshot has beside the plan -------------------------------------------------------------------------------
+
+
+def rest_to_json(plan: RecordedConstellation, lock: AssignmentLock) -> JsonObject:
+    """The lock of a plan, and the runs of running tasks that the store may not have."""
+    runs = {node.id: plan.begun_run(node.id) for node in plan.nodes.values() if node.status is RUNNING}
+    begun = {task: list(run) for task, run in runs.items() if run is not None}
+    return {"lock": lock_to_json(lock), **({"begun": begun} if begun else {})}
+
+
+def rest_from_json(plan: RecordedConstellation, lock: AssignmentLock, data: Mapping[str, Any]) -> None:
+    """Restore what ``rest_to_json`` wrote."""
+    lock_from_json(lock, data["lock"])
+    plan._begun = {task: BegunRun(*run) for task, run in data.get("begun", {}).items()}
 
 
 def lock_to_json(lock: AssignmentLock) -> JsonObject:

@@ -21,7 +21,7 @@ from asterism.core.errors import InvalidWorkflow, RunRefused
 from asterism.core.run import transitions
 from asterism.core.run.run import ASSIGNED, Run, queue_order
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.device.completion import HeldRun
+from asterism.fleet.device.completion import HeldRun, Unwritten
 from asterism.fleet.device.device_connection import DeviceConnection
 from asterism.fleet.device.health import DeviceHealth
 from asterism.fleet.device.lease import Lease
@@ -341,16 +341,18 @@ class Claimer:
         self.worker.unreserve(run.id)
         self._count_request(-1)
 
-    def accept(self, run: Run, flow: Workflow) -> Run:
-        """The run as it is written when it is created: taken by this device, and started."""
+    def accept(self, run: Run, flow: Workflow, now: float | None = None) -> Run:
+        """The run as it is written when it is created: taken by this device, and started. ``now`` is the time of the
+        store, for a caller that knows it."""
         scores = self.own_score.scores(flow, len(self.worker.held))
-        return transitions.take(run, self.worker.owner, flow, self._connection.store_time(), starts=True, scores=scores)
+        now = self._connection.store_time() if now is None else now
+        return transitions.take(run, self.worker.owner, flow, now, starts=True, scores=scores)
 
-    def begin(self, run: Run, flow: Workflow, asked: float) -> None:
+    def begin(self, run: Run, flow: Workflow, asked: float, unwritten: Unwritten | None = None) -> None:
         """Execute a run that was created here. ``asked`` is when its creation was sent, by the device's clock."""
         self.worker.unreserve(run.id)
         self._lease.require(flow)
-        self.worker.receive(run, flow, asked)
+        self.worker.receive(run, flow, asked, unwritten)
 
     def holds(self, run_id: str) -> bool:
         return run_id in self.worker.held

@@ -14,7 +14,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from asterism.base.log_recorder import LogRecorder
 from asterism.base.secret_mask import Mask
@@ -36,12 +36,29 @@ _NO_SECRETS = Mask()
 _making_log = threading.Lock()
 
 
+class Unwritten(Protocol):
+    """A run that its device executes although the store does not have it yet: the creator of the run writes it."""
+
+    held: HeldRun | None
+    """Set when the device begins it."""
+
+    def completed(self, after: Run, log: Sequence[PutLog]) -> bool:
+        """The work is done: write the run with its end. Returns False if ``write`` has to be called first."""
+
+    async def write(self) -> bool:
+        """Write the run as it is now, and call ``HeldRun.written``. Returns False if the run belongs to others."""
+
+    def give_up(self) -> None:
+        """The device holds the run no more, and it was not written."""
+
+
 @dataclass(slots=True, eq=False)
 class HeldRun:
     """A run that the device has claimed.
 
-    ``since``         when it was received, by the device's own clock
+    ``since``         when it was received or written, by the device's own clock
     ``on_report``     called when there is new progress or output to report
+    ``unwritten``     who writes it, if the store does not have it yet
     ``started``       whether its execution has begun; if not, it waits for a slot
     ``stopping``      why its execution is being stopped
     ``preempted_by``  the run for which it is being stopped
@@ -60,6 +77,8 @@ class HeldRun:
     on_report: Callable[[], None]
     started: bool
     progress: Progress | None
+    make_log: Callable[[HeldRun], LogRecorder | None] | None = None
+    unwritten: Unwritten | None = None
     tail: str = ""
     changed: bool = False
     stopping: str | None = None
@@ -68,12 +87,15 @@ class HeldRun:
     slot_freed: bool = False
     lost: bool = False
     task: asyncio.Task[None] | None = None
-    make_log: Callable[[HeldRun], LogRecorder | None] | None = None
     log: LogRecorder | None = None
     mask: Mask = _NO_SECRETS
     log_writes: Sequence[PutLog] = ()
     """The last part of its log, which is written with its end."""
     _unconfirmed: LogUpdate | None = None
+
+    def written(self, run: Run, now: float) -> None:
+        """The store has the run from now on, as this record says."""
+        self.run, self.unwritten, self.since = run, None, now
 
     def report(self) -> ProgressReport:
         log = None if self.log is None else self._take_log()

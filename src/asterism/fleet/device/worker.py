@@ -30,7 +30,7 @@ from asterism.core.run.run import COMPLETED, Grant, Owner, Run, queue_order
 from asterism.core.run.workflow import Workflow
 from asterism.execution.large_values import call_apart
 from asterism.execution.print_capture import log_source
-from asterism.fleet.device.completion import CompletionBatch, HeldEnd, HeldRun
+from asterism.fleet.device.completion import CompletionBatch, HeldEnd, HeldRun, Unwritten
 from asterism.fleet.device.device_connection import DeviceConnection
 from asterism.fleet.device.executor import Executor, RunWork
 from asterism.fleet.device.health import DeviceHealth
@@ -163,10 +163,10 @@ class Worker:
 
     # -- runs arrive -------------------------------------------------------------------------------------------------
 
-    def receive(self, run: Run, workflow: Workflow, asked: float) -> None:
+    def receive(self, run: Run, workflow: Workflow, asked: float, unwritten: Unwritten | None = None) -> None:
         """Take a run whose grant to this device is committed. It begins if it has been started, else it waits for a
         slot. ``asked`` is when the device asked for it, by its own clock: the answer may have taken long, and the store
-        may have taken the grant away since."""
+        may have taken the grant away since. The store need not have a run that is ``unwritten``."""
         grant = Grant(run.id, self.owner.session, run.epoch)
         if self._closed or run.session != self.owner.session or grant in self._past_grants:
             return
@@ -175,9 +175,11 @@ class Worker:
         started, now = run.started_at is not None, self._connection.clock.time()
         if self._lease.remaining(run, now) <= 0.0 or not self._lease.unbroken(run, asked):
             return  # if it is still ours, the next heartbeat says so
-        held = HeldRun(run, grant, workflow, now, self._on_report, started, run.progress, make_log=self._make_log)
+        held = HeldRun(run, grant, workflow, now, self._on_report, started, run.progress, self._make_log, unwritten)
         self.held[run.id] = held
         self.occupied.set()
+        if unwritten is not None:
+            unwritten.held = held
         if started:
             self._begin(held)
 
@@ -273,7 +275,7 @@ class Worker:
         else:
             if step is None:
                 await self._hand_back(held)
-            else:
+            elif held.unwritten is None or not self._completed_unwritten(held, held.unwritten, step):
                 together = len(self.held) > 1 and self._connection.commits_together
                 batched = together and self._batch.add(held, step)
                 if self._connection.commits_together and isinstance(step, Complete) and self._freed < self.slots:
@@ -305,7 +307,7 @@ class Worker:
             work = RunWork(run, held.workflow, run_input, held.set_progress, held.set_output, lease, held, limit)
             value = await call_apart(plain_json, await self.executor.execute(work), f"the result of run {run.id}")
         except Exception as error:
-            if self._lease.remaining(run) <= 0.0:  # its guard may have ended it while this process was frozen
+            if self._lease.remaining(held.run) <= 0.0:  # its guard may have ended it while this process was frozen
                 held.stopping = held.stopping or FENCED
             if held.stopping is not None:
                 return None
@@ -346,6 +348,16 @@ class Worker:
 
     # -- ends --------------------------------------------------------------------------------------------------------
 
+    def _completed_unwritten(self, held: HeldRun, unwritten: Unwritten, step: OwnerStep) -> bool:
+        """Let the creator of a run write it with its end. Returns False if it has to be written before it ends."""
+        if not isinstance(step, Complete):
+            return False
+        after = step.apply(held.run, held.workflow, self._connection.end_time())
+        if not unwritten.completed(after, held.log_writes):
+            return False
+        held.unwritten = None
+        return True
+
     def _written(self, end: HeldEnd) -> None:
         self._connection.ended(end.after)
         self._leave(end.held)
@@ -367,6 +379,9 @@ class Worker:
         been written already."""
         held.ending = True
         try:
+            if held.unwritten is not None and not await held.unwritten.write():
+                log.warning("another process has created the run", extra={"run": held.run.id})
+                return
             consume = self._connection.consumer(held.run.id) if result and tried is None else None
             if consume is None or not await self._consumed(held, step, consume):
                 await self._connection.end(held.run, step, held.log_writes, tried=tried)
@@ -473,6 +488,8 @@ class Worker:
             self._freed -= 1
         else:
             self._busy -= held.started
+        if held.unwritten is not None:
+            held.unwritten.give_up()
         remember(self._past_grants, held.grant)
         self._on_free()
 
