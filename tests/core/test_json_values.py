@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from asterism.core.errors import NotJson, TooLarge
-from asterism.core.json_values import LARGE, MAX_DEPTH, SizeLimit, is_large, plain_json, plain_object
+from asterism.core.json_values import LARGE, MAX_DEPTH, SHORT, SizeLimit, is_large, is_short, plain_json, plain_object
 
 TOO_LONG = "is a number with more than 4,300 digits, which most readers of JSON refuse"
 HUGE = "a int that cannot be shown"
@@ -108,6 +108,25 @@ def test_an_object_is_copied_flat_or_deep() -> None:
 )
 def test_a_value_is_large_by_its_parts_and_its_text(value: Any, large: bool) -> None:
     assert is_large(value) is large
+
+
+@pytest.mark.parametrize(
+    ("value", "short"),
+    [
+        ({}, True),
+        ({"a": 1, "b": None, "c": "text", "d": ["x", 2, True]}, True),
+        ({"a": "x" * SHORT}, False),
+        ({"a": ["x"] * SHORT}, False),
+        ({str(number): None for number in range(SHORT)}, False),
+        ({"a": 10**21}, False),
+        ({"a": 0.5}, False),
+        ({"a": {}}, False),
+        ({"a": [[]]}, False),
+    ],
+)
+def test_a_short_object_is_plain_json_of_some_words(value: Any, short: bool) -> None:
+    assert is_short(value) is short
+    assert not short or plain_json(value) == value
 
 
 def test_a_limit_refuses_with_size_limit_and_what_to_do() -> None:

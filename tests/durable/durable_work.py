@@ -35,6 +35,12 @@ async def wait(name: str) -> str:
     return f"{name} done"
 
 
+async def reporting(name: str, run: Any) -> str:
+    """Reports progress, and waits."""
+    run.report(1, 2)
+    return await wait(name)
+
+
 async def stubborn(name: str) -> str:
     """Waits until the test opens its gate, and ignores cancellation."""
     gate(f"{name} begun").set()

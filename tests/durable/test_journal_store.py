@@ -13,7 +13,7 @@ import pytest
 from asterism.core.errors import AlreadyRunning, EditRejected, PlanError
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import AddTask, EditBatch, RemoveTask
-from asterism.core.plan.journal import SCHEMA, UnreadableJournal
+from asterism.core.plan.journal import SCHEMA, BegunRun, UnreadableJournal
 from asterism.durable import admin, journal_store
 from asterism.durable.journal_store import insert_plan, read_heads, record_key
 from asterism.store.protocol import PutRegister
@@ -125,6 +125,8 @@ async def test_a_stored_journal_of_every_version_can_be_read(stage: Stage, path:
     assert {node.id: str(node.status) for node in loaded.plan.nodes.values()} == stored["tasks"]
     assert (loaded.plan.version, str(loaded.plan.state)) == (stored["version"], stored["state"])
     assert len(loaded.lock.cycles) == stored["open_cycles"]
+    for task_id, run in stored.get("begun", {}).items():
+        assert loaded.plan.begun_run(task_id) == BegunRun(*run)
 
 
 def test_there_is_a_stored_journal_of_this_version() -> None:

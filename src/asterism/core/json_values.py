@@ -56,7 +56,7 @@ def is_large(value: Any) -> bool:
     """Whether a JSON value has so many parts that copying or encoding it takes more than a few milliseconds. The answer
     itself takes no longer than that."""
     if type(value) in _SCALARS:
-        return type(value) is str and len(value) > 100 * LARGE
+        return type(value) is str and len(value) >= 100 * LARGE
     parts, waiting = 0, [value]
     while waiting:
         item = waiting.pop()

@@ -294,8 +294,8 @@ class JournalWriter:
         stored.head, stored.revision = new, stored.revision + bool(changes)
 
     def _refusal(self, conflict: Conflict) -> OwnershipLost:
-        if conflict.kind == "run":
-            return ReloadRequired(f"another process changed {conflict.what} before its end was written")
+        if conflict.kind in ("run", "key"):
+            return ReloadRequired(f"another process has written or changed {conflict.what}")
         if conflict.what.removeprefix("register ").startswith(PLAN_REQUESTS):
             return ReloadRequired(f"{conflict.what} was withdrawn before it was answered")
         return OwnershipLost(f"another process continues plan {self.head.name!r} ({conflict.what} has changed)")

@@ -17,6 +17,7 @@ from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.editor_cost import EditorCost
 from asterism.core.plan.edits import EditBatch, RemoveTask
 from asterism.core.plan.journal import (
+    BegunRun,
     RecordedConstellation,
     RecordedLock,
     UnreadableJournal,
@@ -25,6 +26,8 @@ from asterism.core.plan.journal import (
     lock_from_json,
     lock_to_json,
     replay,
+    rest_from_json,
+    rest_to_json,
 )
 from asterism.core.plan.status import COMPLETED, FAILED
 from asterism.core.plan.task import Task
@@ -294,6 +297,29 @@ def test_where_a_task_is_done_and_how_often_it_was_tried_is_recorded_while_it_ru
     again.add(Task("a"))
     replay(again, lock, steps)
     assert again.to_json() == plan.to_json()
+
+
+def test_a_run_that_no_store_has_is_in_the_journal_and_in_a_snapshot_until_its_task_ends() -> None:
+    plan, lock, steps = recorded("a", "b")
+    first = plan.to_json()
+    plan.begin(1.0)
+    for _ in range(2):
+        plan.start(plan.queue.pop(next(iter(plan.queue.lanes))), "fleet", 2.0)
+    assert plan.begun_run("a") is None
+    plan.set_device(plan.node("a"), "nightly@here", "run-1", "session-1")
+    assert steps[-1] == ["locate", "a", "nightly@here", "run-1", "session-1"]
+    again = RecordedConstellation.from_json(first)
+    replay(again, RecordedLock(again), steps)
+    read = RecordedConstellation.from_json(plan.to_json())
+    rest_from_json(read, RecordedLock(read), json.loads(json.dumps(rest_to_json(plan, lock))))
+    for copy in (plan, again, read):
+        assert copy.begun_run("a") == BegunRun(copy.node("a").epoch, "run-1", "session-1")
+        assert copy.begun_run("b") is None
+        copy.release(copy.node("a"), 3.0, "its device has left")
+        copy.start(copy.queue.pop(next(iter(copy.queue.lanes))), "fleet", 4.0)
+        assert copy.begun_run("a") is None  # that was another execution
+        copy.finish(copy.node("a"), COMPLETED, 5.0)
+        assert "begun" not in rest_to_json(copy, RecordedLock(copy))
 
 
 def test_a_lost_device_is_counted_and_recorded() -> None:

@@ -4,8 +4,7 @@
 
     begin       now                                       the plan starts
     start       task, device, now                         a task is assigned to a device
-    locate      task, device[, run, session]              which device of a fleet runs it (``set_device``), and by which
-                                                          run if the store does not have that yet
+    locate      task, device[, run, session]              which device of a fleet runs it (``set_device``)
     tried       task, attempts, losses                    how often a fleet attempted it (``set_attempts``)
     ran         task, epoch, now, times, why              the run of a fleet ended, with its times (``record_run``)
     finish      task, status, now, value, error, review   it ended; with ``review`` an editor reviews that end

@@ -1,0 +1,299 @@
+"""Work of a plan's own process: its run is written once, with its end, or when it lasts; and it is nobody else's."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.edits import CancelTask, EditBatch, RemoveTask
+from asterism.core.plan.journal import RecordedConstellation
+from asterism.core.plan.status import ConstellationState
+from asterism.core.run.run import COMPLETED, PROCESSING, Run
+from asterism.durable import compaction
+from asterism.durable.durable_orchestrator import DurableOrchestrator
+from asterism.durable.journal_writer import JournalWriter
+from asterism.durable.unwritten_runs import WRITE_AFTER
+from asterism.fleet.device.completion import HeldRun
+from asterism.fleet.fleet import Fleet
+from asterism.store.protocol import PutRun, Query, Write
+from asterism.store.store_errors import StoreUnavailable
+from tests.durable import durable_work
+from tests.durable.durable_scenes import DONE, LoopClock, Stage, agent, chain, left, task, written
+
+pytestmark = pytest.mark.virtual_time
+
+SOON = WRITE_AFTER / 5
+
+
+class Line:
+    """A store behind a line that may be cut. A cut line is noticed, as by a process that lives on."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._store, self.cut = stage.store, False
+
+    def __getattr__(self, name: str) -> Any:
+        member = getattr(self._store, name)
+        if not asyncio.iscoroutinefunction(member):
+            return member
+
+        async def asked(*arguments: Any, **more: Any) -> Any:
+            if self.cut:
+                raise StoreUnavailable("the line is cut")
+            return await member(*arguments, **more)
+
+        return asked
+
+
+def behind(stage: Stage, line: Line, host: str = "here") -> DurableOrchestrator:
+    fleet = Fleet(line, by="ann", clock=LoopClock(), chance=random.Random(host))  # type: ignore[arg-type]
+    return DurableOrchestrator(fleet, local=4, host=host, make_agent=lambda *a, **t: agent(*a, host=host, **t))
+
+
+async def runs(stage: Stage) -> list[Run]:
+    return await stage.store.find(Query())
+
+
+# -- what others see ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_short_task_leaves_the_run_that_it_always_left(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit, puts = stage.store.commit, []
+
+    async def counted(writes: Sequence[Write]) -> None:
+        puts.extend(write for write in writes if isinstance(write, PutRun))
+        await commit(writes)
+
+    monkeypatch.setattr(stage.store, "commit", counted)
+    await stage.orchestrator().run(chain("a"))
+    [put], [run] = puts, await runs(stage)
+    assert put.expected is None
+    assert (run.status, run.output, run.device, run.epoch) == (COMPLETED, "a done", "nightly@here", 1)
+    assert [entry.what for entry in run.story] == ["created", "assigning to self", "claimed", "processing", "completed"]
+    assert sum(run.id in entry.why for entry in (await stage.load()).plan.story()) == 1
+
+
+async def test_a_task_that_lasts_is_written_while_it_executes(stage: Stage) -> None:
+    running = asyncio.ensure_future(stage.orchestrator().run(chain("a", "b", call="wait")))
+    await durable_work.gate("a begun").wait()
+    assert await runs(stage) == []
+    await asyncio.sleep(2 * WRITE_AFTER)
+    [run] = await runs(stage)
+    assert (run.status, run.device) == (PROCESSING, "nightly@here")
+    durable_work.gate("a").set()
+    durable_work.gate("b").set()
+    await running
+    assert DONE == {"a": 1, "b": 1}
+    assert [run.status for run in await runs(stage)] == [COMPLETED, COMPLETED]
+
+
+async def test_an_end_while_the_run_is_being_written_comes_after_it(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = stage.store.commit
+
+    async def slow(writes: Sequence[Write]) -> None:
+        if any(isinstance(write, PutRun) and write.run.status is PROCESSING for write in writes):
+            durable_work.gate("a").set()
+            await asyncio.sleep(1.0)
+        await commit(writes)
+
+    monkeypatch.setattr(stage.store, "commit", slow)
+    assert (await stage.orchestrator().run(chain("a", call="wait"))).state is ConstellationState.COMPLETED
+    [run] = await runs(stage)
+    assert (run.status, DONE["a"]) == (COMPLETED, 1)
+
+
+async def test_a_failed_task_is_written_with_all_its_attempts(stage: Stage) -> None:
+    plan = Constellation("nightly")
+    plan.add(task("a", "fail", retries=1, backoff=0.0))
+    assert (await stage.orchestrator().run(plan)).state is ConstellationState.FAILED
+    [run] = await runs(stage)
+    assert [(past.epoch, past.reason) for past in run.previous] == [(1, "failed"), (2, "failed")]
+
+
+async def test_a_heartbeat_does_not_count_an_unwritten_run_as_lost(stage: Stage) -> None:
+    """The answer names the runs that the store knows of. Without the check, the work is stopped and done again."""
+    orchestrator = stage.orchestrator(heartbeat=0.1)
+    running = asyncio.ensure_future(orchestrator.run(chain("a", call="wait")))
+    await durable_work.gate("a begun").wait()
+    await asyncio.sleep(4 * SOON)
+    durable_work.gate("a").set()
+    await running
+    [run] = await runs(stage)
+    assert (run.previous, DONE) == ((), {"a": 1})
+
+
+async def test_a_task_cancelled_at_once_leaves_a_cancelled_run(stage: Stage) -> None:
+    orchestrator = stage.orchestrator()
+    plan = Constellation("nightly")
+    plan.add(task("a", "wait"))
+    plan.add(task("b", "wait"))
+    running = asyncio.ensure_future(orchestrator.run(plan))
+    await durable_work.gate("a begun").wait()
+    await orchestrator.edit("nightly", EditBatch((CancelTask("a"),), "ann"))
+    durable_work.gate("b").set()
+    await running
+    [run] = [run for run in await runs(stage) if "/a/" in (run.key or "")]
+    assert run.cancelled
+    assert "a" not in DONE
+
+
+# -- a process that dies, freezes or leaves ----------------------------------------------------------------------------
+
+
+async def test_the_next_owner_writes_the_run_of_a_process_that_is_gone(stage: Stage) -> None:
+    line = Line(stage)
+    stage.spawn(behind(stage, line).run(chain("a", call="wait")))
+    await durable_work.gate("a begun").wait()
+    line.cut = True  # it lives, and cannot say so
+    begun = (await stage.load()).plan.begun_run("a")
+    assert begun is not None
+    assert await runs(stage) == []
+    second = stage.spawn(stage.orchestrator(host="there").standby("nightly"))
+    await asyncio.sleep(200.0)
+    durable_work.gate("a").set()
+    await second
+    [run] = await runs(stage)
+    assert (run.id, DONE) == (begun.id, {"a": 1})
+    assert [(past.device, past.reason) for past in run.previous] == [("nightly@here", "timeout")]
+    assert run.losses == 0  # that its own process ended says nothing about the task
+
+
+async def begun_by_two(stage: Stage) -> bool:
+    """Let a standby take a plan over while its owner lives, since the clock of the store jumps. Returns whether it
+    begins what the owner has begun and has not written."""
+    clock = stage.store.clock
+    first = stage.spawn(stage.orchestrator().run(chain("a", call="numbered")))
+    await durable_work.gate("a 1 begun").wait()
+    stage.store.clock = lambda: clock() + 3600.0  # type: ignore[method-assign]
+    second = stage.spawn(stage.orchestrator(host="there").standby("nightly"))
+    await asyncio.sleep(10.0)
+    assert (await stage.load()).head.device == "nightly@there"
+    twice = DONE["a begun"] > 1
+    for number in (1, 2):
+        durable_work.gate(f"a {number}").set()
+    await asyncio.wait([first, second])
+    return twice
+
+
+async def test_a_living_process_keeps_what_it_has_begun(stage: Stage) -> None:
+    assert not await begun_by_two(stage)
+
+
+async def test_without_the_session_in_the_journal_two_processes_execute_one_task(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RecordedConstellation, "begun_run", lambda self, task: None)
+    assert await begun_by_two(stage)
+
+
+async def test_the_session_is_in_the_snapshot_of_a_compacted_journal(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "LONG_JOURNAL", 1)
+    monkeypatch.setattr(compaction, "STEPS_PER_TASK", 0)
+    orchestrator = stage.orchestrator()
+    stage.spawn(orchestrator.run(chain("a", "b", call="wait")))
+    await durable_work.gate("a begun").wait()
+    await orchestrator.edit("nightly", EditBatch((RemoveTask("b"),), "ann"))
+    await asyncio.sleep(SOON)
+    loaded = await stage.load()
+    assert loaded.head.snapshot is not None
+    begun = loaded.plan.begun_run("a")
+    assert begun is not None
+    assert begun.session == loaded.head.owner
+
+
+async def test_work_that_outlives_its_lease_is_stopped_and_done_again(stage: Stage) -> None:
+    line = Line(stage)
+    running = stage.spawn(behind(stage, line).run(chain("a", call="wait")))
+    await durable_work.gate("a begun").wait()
+    line.cut = True
+    await asyncio.sleep(200.0)
+    line.cut = False
+    durable_work.gate("a").set()
+    result = await running
+    assert (result.state, DONE) == (ConstellationState.COMPLETED, {"a": 1})
+    [run] = await runs(stage)
+    assert [past.reason for past in run.previous] == ["timeout"]
+
+
+async def test_a_process_that_leaves_hands_back_what_it_has_not_written(stage: Stage) -> None:
+    plan = chain("a", call="wait")
+    await left(stage.orchestrator().run(plan), durable_work.gate("a begun").is_set, stage)
+    [run] = await runs(stage)
+    assert [past.reason for past in run.previous] == ["released"]
+    durable_work.gate("a").set()
+    await stage.orchestrator().run_stored("nightly")
+    assert DONE == {"a": 1}
+
+
+# -- commits that do not happen ----------------------------------------------------------------------------------------
+
+
+async def test_a_reload_neither_interrupts_nor_repeats_short_work(stage: Stage) -> None:
+    """Somebody changes the run of another task, and the plan is read again."""
+    plan = Constellation("nightly")
+    plan.add(task("long", "wait"))
+    plan.add(task("a", "wait"), "long")
+    plan.add(task("z", "wait"))
+    running = stage.spawn(stage.orchestrator().run(plan))
+    await written("long", "z")
+    durable_work.gate("long").set()
+    await durable_work.gate("a begun").wait()
+    [run] = [run for run in await runs(stage) if "/z/" in (run.key or "")]
+    await stage.fleet().cancel(run.id)
+    durable_work.gate("z").set()
+    await asyncio.sleep(SOON)
+    durable_work.gate("a").set()
+    await running
+    assert DONE["a"] == 1
+
+
+async def test_an_end_whose_commit_is_refused_is_not_lost(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit, refused = stage.store.commit, []
+
+    async def picky(writes: Sequence[Write]) -> None:
+        ends = [write for write in writes if isinstance(write, PutRun) and write.run.ended]
+        if ends and len(writes) > 2 and not refused:
+            refused.append(ends)
+            raise ValueError("cannot be stored together")
+        await commit(writes)
+
+    monkeypatch.setattr(stage.store, "commit", picky)
+    assert (await stage.orchestrator().run(chain("a", "b"))).state is ConstellationState.COMPLETED
+    assert refused
+    assert DONE == {"a": 1, "b": 1}
+
+
+async def test_without_the_ends_of_a_refused_commit_work_is_done_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(JournalWriter, "_discard", lambda self, writes: writes.clear())
+    with pytest.raises(AssertionError):
+        await test_an_end_whose_commit_is_refused_is_not_lost(stage, monkeypatch)
+
+
+async def test_progress_and_output_are_reported_once_the_run_is_written(stage: Stage) -> None:
+    reports: list[tuple[bool, str]] = []
+    report = HeldRun.report
+
+    def watched(self: HeldRun) -> Any:
+        reports.append((self.unwritten is None, self.run.id))
+        return report(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(HeldRun, "report", watched)
+        orchestrator = stage.orchestrator(heartbeat=0.1)
+        running = asyncio.ensure_future(orchestrator.run(chain("a", call="reporting")))
+        await durable_work.gate("a begun").wait()
+        await asyncio.sleep(3.0)
+        durable_work.gate("a").set()
+        await running
+    assert reports
+    assert all(is_written for is_written, _ in reports)
