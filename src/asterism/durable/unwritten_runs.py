@@ -53,12 +53,12 @@ class UnwrittenRuns:
         self._runs.pop(key, None)
 
     def _write_at(self, when: float) -> None:
-        self._timer = asyncio.get_running_loop().call_at(when, self._write_lasting)
+        self._timer = asyncio.get_running_loop().call_at(when, self._write_lasting, when)
 
-    def _write_lasting(self) -> None:
-        """Write those that have lasted long enough, in one commit."""
+    def _write_lasting(self, now: float) -> None:
+        """Write those that have lasted long enough, in one commit. ``now`` is the time of this call as it was planned:
+        the clock of the loop may show a little less."""
         self._timer = None
-        now = asyncio.get_running_loop().time()
         for unwritten in self._runs.values():
             if unwritten.writing is None:
                 if unwritten.began_at + WRITE_AFTER > now:
