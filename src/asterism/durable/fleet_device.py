@@ -2,7 +2,8 @@
 
 The run is written in the same commit as the step that starts the task, under a key that names the plan, the task and
 the epoch. So a started task always has its run, and one execution never has two: after a crash the next owner finds the
-run by its key, and waits for it.
+run by its key, and waits for it. A function that the process of the plan executes itself is the exception: the step
+names its run, and the run is written with its end, or when it lasts (``unwritten_runs.py``).
 
 The run retries failed work (the ``retries`` of the task) and work whose device was lost (a limit of its own). The end
 of a run is final.
