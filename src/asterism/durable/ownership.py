@@ -261,7 +261,7 @@ class Ownership:
                 self.running = None
 
     async def _write_ends(self, journal: JournalWriter) -> None:
-        """Write the ends of runs that were in a commit which did not happen: whoever continues the plan finds them."""
+        """Write the ends of runs whose commit did not happen, for the process that continues the plan."""
         session = self._member.agent.session.id
         with contextlib.suppress(StoreError, TimeoutError):
             async with asyncio.timeout(LAST_COMMIT_TIMEOUT):

@@ -127,7 +127,7 @@ class Worker:
 
     @property
     def in_use(self) -> int:
-        """How many runs are held, without those of which only the end is missing."""
+        """How many runs are held, without those whose slot is free while their end is written."""
         return len(self.held) - self._freed
 
     @property

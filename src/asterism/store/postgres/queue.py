@@ -1,7 +1,7 @@
 """The queue of offered runs in PostgreSQL: runs are read, judged and written, the most urgent first.
 
 That no run is taken twice relies on one thing: the write compares revisions like any other. So the head of the queue is
-read without locks, and what is taken of it is written in one statement: two round trips. If another process was faster,
+read without locks, and one statement writes the runs that are taken: two round trips. If another process was faster,
 the runs that it took are missing from what was written. While that happens, runs are locked before they are judged, in
 a transaction of four round trips: ``FOR UPDATE SKIP LOCKED`` keeps takers out of each other's way.
 
