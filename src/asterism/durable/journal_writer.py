@@ -216,7 +216,7 @@ class JournalWriter:
             self._lost(OwnershipLost(f"the journal of plan {self.head.name!r} cannot be written: {error}"))
 
     def _discard(self, writes: list[Write]) -> None:
-        """These were not written, or not for certain. Ends of runs stay facts in whichever process continues the plan."""
+        """These were not written, or not for certain. Ends of runs stay facts for the next owner of the plan."""
         ends = (write.run for write in writes if isinstance(write, PutRun) and write.expected is None)
         self.unwritten_ends += (run for run in ends if run.ended)
         writes.clear()
