@@ -219,7 +219,8 @@ def _check_name(name: str) -> None:
 
 
 def _decode(register: Register) -> Credential:
-    return Credential.from_json({**register.value, "id": register.key.removeprefix(CREDENTIALS)})
+    identity = register.key.removeprefix(CREDENTIALS)
+    return register.read(lambda value: Credential.from_json({**value, "id": identity}))
 
 
 def _ended_at(credential: Credential) -> float:

@@ -95,7 +95,7 @@ async def _read(store: Store, head: Head) -> list[tuple[WaitingEdit, Register]]:
     if TERM not in head.terms:
         return []
     registers = await store.registers(approval_prefix(head.name))
-    records = [(WaitingEdit.from_json(register.value), register) for register in registers]
+    records = [(register.read(WaitingEdit.from_json), register) for register in registers]
     # those of an earlier plan of that name are not its own
     return [(edit, register) for edit, register in records if edit.at >= head.created_at]
 

@@ -24,7 +24,6 @@ from asterism.core.plan.editor_cost import EditorCost, dollars_text
 from asterism.core.record_codec import Record
 from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.protocol import PutRegister, Store
-from asterism.store.store_errors import reading_register
 
 if TYPE_CHECKING:
     from asterism.fleet.fleet import Fleet
@@ -318,8 +317,11 @@ def account_key(plan: str) -> str:
 async def read_account(store: Store, plan: str) -> Account | None:
     """The account of a plan; None if no editor of it has a budget."""
     register = await store.register(account_key(plan))
-    with reading_register(account_key(plan)):
-        return None if register is None else Account.from_json(register.value["account"])
+    return None if register is None else register.read(_account)
+
+
+def _account(value: Any) -> Account:
+    return Account.from_json(value["account"])
 
 
 async def raise_budget(fleet: Fleet, plan: str, budget: Budget) -> Account:
@@ -338,7 +340,7 @@ async def _decide(fleet: Fleet, plan: str, step: Callable[[Account], Account]) -
         register = await fleet.store.register(account_key(plan))
         if register is None:
             raise PlanError(f"plan {plan!r} has no budget: no editor with one has been asked yet")
-        account = step(Account.from_json(register.value["account"]))
+        account = step(register.read(_account))
         value = {**register.value, "account": account.to_json()}
         await fleet.store.commit([PutRegister(account_key(plan), value, register.revision)])
         return account

@@ -60,7 +60,7 @@ def rejected_prefix(name: str) -> str:
 async def rejected_edits(store: Store, name: str) -> list[RejectedEdit]:
     """The newest rejected edits of a plan, oldest first. Raises UnknownConstellation."""
     head, _ = await read_head(store, name)
-    edits = [RejectedEdit.from_json(register.value) for register in await store.registers(rejected_prefix(name))]
+    edits = [register.read(RejectedEdit.from_json) for register in await store.registers(rejected_prefix(name))]
     # those of an earlier plan of that name are not its own
     return sorted((edit for edit in edits if edit.at >= head.created_at), key=lambda edit: edit.number)
 
@@ -82,7 +82,8 @@ async def record_rejection(store: Store, name: str, version: int, batch: EditBat
 
     async def attempt() -> None:
         registers = {register.key: register for register in await store.registers(rejected_prefix(name))}
-        number = 1 + max((register.value["number"] for register in registers.values()), default=0)
+        numbers = [register.read(lambda value: int(value["number"])) for register in registers.values()]
+        number = 1 + max(numbers, default=0)
         key = f"{rejected_prefix(name)}{number % MOST_KEPT:02d}"
         revision = registers[key].revision if key in registers else None
         await store.commit([PutRegister(key, {"number": number, **value}, revision)])

@@ -13,7 +13,6 @@ from asterism.core.json_values import RESULT_LIMIT, JsonObject, SizeLimit
 from asterism.core.run.placement import Weights
 from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.protocol import NOTIFIED, PutRegister, Store, Write, last_notice
-from asterism.store.store_errors import reading_register
 
 KEY = "settings"
 DAY = 86_400.0
@@ -128,13 +127,12 @@ _NAMES = tuple(field.name for field in fields(Settings))
 async def read(store: Store) -> Settings:
     """Read the settings of a store."""
     register = await store.register(KEY)
-    return Settings() if register is None else _from_stored(register.value)
+    return Settings() if register is None else register.read(_from_stored)
 
 
 def _from_stored(value: Mapping[str, Any]) -> Settings:
     """Settings that only a later version of Asterism knows are left out."""
-    with reading_register(KEY):
-        return Settings(**{name: value[name] for name in value if name in _NAMES})
+    return Settings(**{name: value[name] for name in value if name in _NAMES})
 
 
 async def write(store: Store, changes: Mapping[str, Any]) -> Settings:
@@ -145,8 +143,7 @@ async def write(store: Store, changes: Mapping[str, Any]) -> Settings:
 
     async def attempt() -> Settings:
         register = await store.register(KEY)
-        stored = {} if register is None else register.value
-        old = _from_stored(stored)
+        stored, old = ({}, Settings()) if register is None else (register.value, register.read(_from_stored))
         before = old.to_json()
         merged = {**before, **changes}
         if isinstance(changes.get("weights"), Mapping):

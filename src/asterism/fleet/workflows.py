@@ -19,7 +19,7 @@ from asterism.core.run.workflow import Workflow
 from asterism.execution import task_inputs
 from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.protocol import PutRegister, Query, Register, Store, Write
-from asterism.store.store_errors import Conflict, reading_register
+from asterism.store.store_errors import Conflict
 
 LATEST = "workflow/"
 VERSIONS = "workflow-version/"
@@ -159,8 +159,7 @@ class Workflows:
         pointer = await self._store.register(f"{LATEST}{name}")
         if pointer is None:
             return None
-        with reading_register(pointer.key):
-            return None if _is_removed(pointer) else int(pointer.value["version"])
+        return None if _is_removed(pointer) else pointer.read(lambda value: int(value["version"]))
 
     async def names(self) -> list[str]:
         """The names of all workflows."""
@@ -226,8 +225,7 @@ class Workflows:
         """The latest version of each workflow."""
         workflows = []
         for pointer in await self._store.registers(LATEST):
-            with reading_register(pointer.key):
-                version = pointer.value["version"] if set(pointer.value) == {"version"} else None
+            version = pointer.read(lambda value: value["version"] if set(value) == {"version"} else None)
             if version is not None:
                 workflows.append(await self.get(pointer.key.removeprefix(LATEST), version))
         return workflows

@@ -20,7 +20,6 @@ import secrets
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from asterism.core.errors import AsterismError
 from asterism.core.json_values import JsonObject
@@ -34,7 +33,7 @@ from asterism.fleet.policy.rule_patterns import compile_pattern, is_pattern
 from asterism.gateway.device_key import is_signed
 from asterism.gateway.gateway_messages import GatewayRefusal, InvalidMessage, grant_text, parse_grant
 from asterism.store.optimistic_update import retry_on_conflict
-from asterism.store.protocol import Notice, PutRegister, PutSession, Store, Write
+from asterism.store.protocol import Notice, PutRegister, PutSession, Register, Store, Write
 
 CODE_TIME = 600.0
 """How long a code is valid, in seconds."""
@@ -185,7 +184,7 @@ async def _check_unknown(store: Store, name: str) -> None:
 async def find_device(store: Store, name: str) -> EnrolledDevice | None:
     """The enrolment of a device; None if it was never enrolled."""
     register = await store.register(f"{DEVICES}{name}")
-    return None if register is None else _device(name, register.value)
+    return None if register is None else _device(register)
 
 
 async def revoke(store: Store, name: str) -> EnrolledDevice:
@@ -196,24 +195,26 @@ async def revoke(store: Store, name: str) -> EnrolledDevice:
         if register is None:
             raise UnknownEnrolment(f"no device {name!r} is enrolled")
         now = store.clock()
-        if register.value["revoked_at"] is not None:
-            return _device(name, register.value)
-        value = {**register.value, "revoked_at": now}
+        device = _device(register)
+        if device.revoked_at is not None:
+            return device
+        revoked = register._replace(value={**register.value, "revoked_at": now})
         writes: list[Write] = [
-            PutRegister(register.key, value, register.revision),
+            PutRegister(revoked.key, revoked.value, revoked.revision),
             Notice(now, "revoked", f"device {name} was revoked", None, name),
         ]
         for session in await store.sessions(device=name):
             if session.state == OPEN:
                 writes.append(PutSession(session.changed(state=REVOKED), session.revision))
         await store.commit(writes)
-        return _device(name, value)
+        return _device(revoked)
 
     return await retry_on_conflict(attempt)
 
 
-def _device(name: str, value: Any) -> EnrolledDevice:
-    return EnrolledDevice.from_json({**value, "name": name})
+def _device(register: Register) -> EnrolledDevice:
+    name = register.key.removeprefix(DEVICES)
+    return register.read(lambda value: EnrolledDevice.from_json({**value, "name": name}))
 
 
 # -- credentials -------------------------------------------------------------------------------------------------------
@@ -234,7 +235,7 @@ class DeviceCredentials:
         async def attempt() -> bytes:
             register = await store.register(SECRET)
             if register is not None:
-                return bytes.fromhex(register.value["secret"])
+                return register.read(lambda value: bytes.fromhex(value["secret"]))
             new = secrets.token_bytes(32)
             await store.commit([PutRegister(SECRET, {"secret": new.hex()}, None)])
             return new

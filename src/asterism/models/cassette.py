@@ -23,7 +23,6 @@ from asterism.models.model_calls import ModelFailed
 from asterism.models.model_messages import ModelAnswer
 from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.protocol import Notice, PutRegister, Store, Write, for_plan
-from asterism.store.store_errors import reading_register
 
 Step = Callable[[Account], Account]
 """A change of an account. It may raise, and then nothing changes."""
@@ -121,20 +120,17 @@ class StoreCassette:
     async def change(self, plan: str, step: Step, exchange: Exchange | None = None, notice: str = "") -> Account:
         async def attempt() -> Account:
             register = await self._store.register(account_key(plan))
-            with reading_register(account_key(plan)):
-                value: dict[str, Any] = {"account": {}, "exchanges": 0} if register is None else dict(register.value)
-                account = Account() if register is None else Account.from_json(value["account"])
-                value["exchanges"] = int(value["exchanges"])
+            account, exchanges = (Account(), 0) if register is None else register.read(_account_and_exchanges)
             account = step(account)
-            value["account"] = account.to_json()
             writes: list[Write] = []
             if exchange is not None:
-                value["exchanges"] += 1
-                kept = _numbered(exchange, value["exchanges"], self._store.clock())
+                exchanges += 1
+                kept = _numbered(exchange, exchanges, self._store.clock())
                 writes.append(PutRegister(f"{exchange_prefix(plan)}{kept.number:06d}", kept.to_json(), None))
             if notice:
                 writes.append(Notice(self._store.clock(), "budget", notice))
-            revision = None if register is None else register.revision
+            old, revision = ({}, None) if register is None else (register.value, register.revision)
+            value = {**old, "account": account.to_json(), "exchanges": exchanges}
             await self._store.commit([PutRegister(account_key(plan), value, revision), *writes])
             return account
 
@@ -142,11 +138,8 @@ class StoreCassette:
             return await retry_on_conflict(attempt)
 
     async def exchanges(self, plan: str) -> list[Exchange]:
-        exchanges = []
-        for register in await self._store.registers(exchange_prefix(plan)):
-            with reading_register(register.key):
-                exchanges.append(Exchange.from_json(register.value))
-        return exchanges
+        registers = await self._store.registers(exchange_prefix(plan))
+        return [register.read(Exchange.from_json) for register in registers]
 
     async def changed(self, plan: str, timeout: float) -> None:
         watch = self._store.watch(frozenset({for_plan(plan)}))
@@ -154,6 +147,10 @@ class StoreCassette:
             await watch.wait(min(timeout, LOOK_INTERVAL))
         finally:
             watch.close()
+
+
+def _account_and_exchanges(value: Any) -> tuple[Account, int]:
+    return Account.from_json(value["account"]), int(value["exchanges"])
 
 
 def _numbered(exchange: Exchange, number: int, at: float = 0.0) -> Exchange:

@@ -262,4 +262,5 @@ def removed_peer_key(store: str) -> str:
 
 
 def _peer(register: Register) -> Peer:
-    return Peer.from_json({**register.value, "name": register.key.removeprefix(PEER_PREFIX)})
+    name = register.key.removeprefix(PEER_PREFIX)
+    return register.read(lambda value: Peer.from_json({**value, "name": name}))

@@ -19,12 +19,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
+from asterism.core.errors import AsterismError
 from asterism.core.record_codec import Record
 from asterism.core.run.run import TERMINAL, Progress, Run, RunStatus
 from asterism.core.run.session import Session
-from asterism.store.store_errors import StoreError
+from asterism.store.store_errors import CorruptRecord, StoreError
+
+Value = TypeVar("Value")
 
 FEED = "feed/id"
 """The register with the id of the change feed."""
@@ -317,6 +320,16 @@ class Register(NamedTuple):
     key: str
     value: Any
     revision: int
+
+    def read(self, decode: Callable[[Any], Value]) -> Value:
+        """What ``decode`` makes of the value. Raises CorruptRecord if the value has another shape than it expects, and
+        the AsterismErrors of ``decode``."""
+        try:
+            return decode(self.value)
+        except AsterismError:
+            raise
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise CorruptRecord(f"register {self.key} cannot be read: {error!r}", revision=self.revision) from error
 
 
 class OwnedRun(NamedTuple):

@@ -21,9 +21,6 @@ StoreUnavailable and its subclasses are temporary: wait, look what happened, and
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from asterism.core.errors import AsterismError
 
 
@@ -80,17 +77,6 @@ class StoreCorrupt(StoreError):
 
 class CorruptRecord(StoreCorrupt):
     """One record cannot be read. The message names the record, not the store."""
-
-
-@contextmanager
-def reading_register(key: str) -> Iterator[None]:
-    """For code that reads the value of a register: another shape than expected becomes CorruptRecord."""
-    try:
-        yield
-    except AsterismError:
-        raise
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
-        raise CorruptRecord(f"register {key} cannot be read: {error!r}") from error
 
 
 class StoreForeign(StoreError):

@@ -32,7 +32,6 @@ from asterism.durable.journal_store import load, read_head
 from asterism.durable.stored_plans import read_plan
 from asterism.fleet.fleet import Fleet
 from asterism.orchestrator.plan_mask import PlanMask
-from asterism.store.store_errors import reading_register
 
 
 class InvalidEdits(AsterismError):
@@ -207,8 +206,7 @@ async def list_exchanges(system: LocalSystem, request: declared.ListExchanges) -
     fleet, items = system.fleet, []
     mask = PlanMask((await read_plan(fleet, request.plan)).record.plan)
     for register in await fleet.store.registers(exchange_prefix(request.plan)):
-        with reading_register(register.key):
-            exchange = read_record(documents.Exchange, register.value)
+        exchange = register.read(lambda value: read_record(documents.Exchange, value))
         if request.number in (None, exchange.number):
             items.append(read_record(documents.Exchange, mask.shown(register.value)))
     if request.number is not None and not items:
