@@ -13,7 +13,7 @@ from asterism.core.plan.journal import RecordedConstellation
 from asterism.durable import compaction, journal_store, plan_requests
 from asterism.durable.fleet_device import FleetDevice, PlanRuns
 from asterism.durable.journal_writer import JournalWriter
-from asterism.store.protocol import PutRegister, PutRun, Write
+from asterism.store.protocol import Notice, PutRegister, PutRun, Write
 from asterism.testing.simulator import plan_world, simulate
 
 pytestmark = pytest.mark.slow
@@ -137,17 +137,27 @@ def test_without_the_record_of_an_edit_it_is_lost(monkeypatch: pytest.MonkeyPatc
 
 
 def test_without_the_answer_in_the_same_commit_an_edit_is_answered_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The edit first and the answer later: the next orchestrator answers again, and says that the task exists."""
-    commit = JournalWriter.commit
+    """The edit first and the answer later: its author withdraws it in between, or the next orchestrator answers again
+    and says that the task exists."""
+    stage, commit = JournalWriter.stage, JournalWriter.commit
+    late: dict[JournalWriter, list[Write]] = {}
+
+    def kept_back(self: JournalWriter, write: PutRegister | Notice) -> bool:
+        if not (isinstance(write, PutRegister) and write.key.startswith("request/")):
+            return stage(self, write)
+        late.setdefault(self, []).append(write)
+        return False
 
     async def apart(self: JournalWriter, *writes: Write) -> None:
-        if any(isinstance(write, PutRegister) and write.key.startswith("request/") for write in writes):
+        answers = late.pop(self, [])
+        if answers:
             await commit(self)
             await self._clock.sleep(2.0)
-        await commit(self, *writes)
+        await commit(self, *writes, *answers)
 
+    monkeypatch.setattr(JournalWriter, "stage", kept_back)
     monkeypatch.setattr(JournalWriter, "commit", apart)
-    noticed(when_small=False, first=3)
+    noticed(when_small=False)
 
 
 def test_without_the_withdrawal_an_edit_is_applied_after_it_was_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

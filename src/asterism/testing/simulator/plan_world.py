@@ -361,8 +361,8 @@ class RetryWorld(PlanWorld):
 
     The person's machine may die just before the commit that reopens the plan, or just after it. With ``dies_at``, the
     first orchestrator after each retry dies at that commit. A retry must happen exactly as it was answered: once if it
-    was accepted, never if it was refused, and at most once if the person never learned the answer. No task may complete
-    more often than it was run again.
+    was accepted, never if it was refused, and at most once if the person never learned the answer. A retry of what
+    failed may be refused only if nothing did. No task may complete more often than it was run again.
     """
 
     def __init__(self, seed: int, **arguments: Any) -> None:
@@ -384,8 +384,8 @@ class RetryWorld(PlanWorld):
         dies_at, after = self.chance.choice([None, None, 1]), self.chance.random() < 0.5
         wire = DoomedWire(self.store, machine, self.chance, self._gives_up, dies_at=dies_at, after=after)
         fleet = Fleet(wire, by=author, clock=machine, chance=self.chance)
-        tasks = list((await load(self.store, PLAN, expressions)).plan.nodes)
-        first = [self.chance.choice(tasks)] if self.chance.random() < 0.3 else []
+        before = await load(self.store, PLAN, expressions)
+        first = [self.chance.choice(list(before.plan.nodes))] if self.chance.random() < 0.3 else []
         retry = asyncio.create_task(reopen_plan(fleet, PLAN, from_tasks=first))
         await asyncio.wait([retry], timeout=PATIENCE)
         if not retry.done():  # the machine is dead
@@ -397,6 +397,9 @@ class RetryWorld(PlanWorld):
         if isinstance(error, StoreUnavailable):
             return "unknown"
         if isinstance(error, PlanError):
+            unchanged = (await load(self.store, PLAN, expressions)).number == before.number
+            if unchanged and not first and any(node.status is FAILED for node in before.plan.nodes.values()):
+                self.checker.broken(f"a task failed, and the retry of {author} was refused: {error}")
             return "refused"
         raise error
 
