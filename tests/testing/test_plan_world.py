@@ -9,12 +9,12 @@ import pytest
 
 from asterism.core.errors import AsterismError
 from asterism.core.plan import plan_codec
-from asterism.core.plan.journal import RecordedConstellation
-from asterism.durable import compaction, journal_store, plan_requests
+from asterism.core.plan.journal import RecordedConstellation, UnreadableJournal
+from asterism.durable import compaction, durable_orchestrator, journal_store, plan_requests
 from asterism.durable.fleet_device import FleetDevice, PlanRuns
 from asterism.durable.journal_writer import JournalWriter
 from asterism.store.protocol import Notice, PutRegister, PutRun, Write
-from asterism.testing.simulator import plan_world, simulate
+from asterism.testing.simulator import Violation, plan_world, simulate
 
 pytestmark = pytest.mark.slow
 
@@ -69,6 +69,19 @@ def test_journals_that_are_compacted_all_the_time_lose_nothing(monkeypatch: pyte
         small(number, after)
     for seed in seeds:
         simulate(seed, world=plan_world.PlanWorld)
+
+
+def test_a_world_whose_plan_no_orchestrator_can_continue_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would start one each second until the plan is overdue."""
+
+    async def unreadable(*_: Any) -> Any:
+        raise UnreadableJournal("it is damaged")
+
+    monkeypatch.setattr(durable_orchestrator, "load", unreadable)
+    worlds: list[plan_world.PlanWorld] = []
+    with pytest.raises(Violation, match="no orchestrator can continue the plan: it is damaged"):
+        simulate(0, worlds, world=plan_world.PlanWorld)
+    assert len(worlds[0].bosses) < 10
 
 
 # -- missing safeguards ------------------------------------------------------------------------------------------------

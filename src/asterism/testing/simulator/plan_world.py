@@ -26,7 +26,7 @@ from asterism.base import expressions
 from asterism.core.errors import AsterismError, EditRejected, PlanError
 from asterism.core.plan.constellation import Constellation, ConstellationView
 from asterism.core.plan.edits import AddDependency, AddTask, EditBatch
-from asterism.core.plan.journal import lock_to_json
+from asterism.core.plan.journal import UnreadableJournal, lock_to_json
 from asterism.core.plan.status import COMPLETED, FAILED, TERMINAL
 from asterism.core.plan.task import Task
 from asterism.core.plan.teardowns import teardowns_of
@@ -145,8 +145,12 @@ class PlanWorld(FleetWorld):
         return self.chance.choice([0, 1, 2])
 
     async def _boss(self, orchestrator: DurableOrchestrator) -> None:
-        with contextlib.suppress(AsterismError):
+        try:
             await orchestrator.standby(PLAN)
+        except UnreadableJournal as error:
+            self.checker.broken(f"no orchestrator can continue the plan: {error}")
+        except AsterismError:
+            pass
 
     async def _edit(self, view: ConstellationView, events: Any) -> Any:
         """An editor that sometimes adds a task below one that has just ended."""
@@ -200,7 +204,7 @@ class PlanWorld(FleetWorld):
         boss = self.start_orchestrator()
         until = asyncio.get_running_loop().time() + PLAN_TIMEOUT
         troubled = asyncio.create_task(self.trouble())
-        while asyncio.get_running_loop().time() < until:
+        while asyncio.get_running_loop().time() < until and not self.checker.violations:
             self._reboot()
             head, _ = await read_head(self.store, PLAN)
             if head.ended:
