@@ -3,7 +3,7 @@ missed."""
 
 from asterism.durable import compaction
 from bench.durable import resume, speed, work
-from bench.page import met, reached, table, time_text
+from bench.page import reached, table, time_text
 from bench.runs.page import rate
 
 HEAD = """# Benchmarks of durable constellations
@@ -56,25 +56,19 @@ def _factor(comparison: speed.Comparison, name: str, shape: str) -> float:
 
 def _bars(comparison: speed.Comparison) -> list[tuple[str, str, str]]:
     rows = []
-    for name in ("dbos", "dbos_sync"):
+    for name, bars in speed.BARS.items():
         if name not in comparison.speeds:
             continue
-        for shape in speed.SHAPES:
+        for shape, bar in bars.items():
             factor = _factor(comparison, name, shape)
-            what = f"{shape}: at least {speed.BAR_DBOS:g} times {comparison.speeds[name].name}"
-            rows.append((what, f"{factor:.1f}×", reached(factor, speed.BAR_DBOS)))
+            what = f"{shape}: at least {bar:g} times {comparison.speeds[name].name}"
+            rows.append((what, f"{factor:.2g}×", reached(factor, bar)))
     if comparison.others:
         for shape in speed.SHAPES:
             next_one = max(comparison.others, key=lambda name: comparison.speeds[name].rate(shape))
             factor = _factor(comparison, next_one, shape)
             words = f"{factor:.1f} times {comparison.speeds[next_one].name}, the next"
             rows.append((f"{shape}: ahead of every other durable engine", words, reached(factor, 1.0)))
-    if "raw" in comparison.speeds:
-        slower = 1 / _factor(comparison, "raw", "chain")
-        what = f"chain: raw commits at most {speed.BAR_RAW:g} times as quick"
-        rows.append((what, f"{slower:.2f}×", met(slower, speed.BAR_RAW)))
-    wide = comparison.speeds["asterism"].rate("wide")
-    rows.append((f"wide: at least {rate(speed.BAR_WIDE)}", rate(wide), reached(wide, speed.BAR_WIDE)))
     return rows
 
 
