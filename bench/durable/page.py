@@ -62,7 +62,7 @@ def _bars(comparison: speed.Comparison) -> list[tuple[str, str, str]]:
         for shape, bar in bars.items():
             factor = _factor(comparison, name, shape)
             what = f"{shape}: at least {bar:g} times {comparison.speeds[name].name}"
-            rows.append((what, f"{factor:.2g}×", reached(factor, bar)))
+            rows.append((what, f"{factor:.2f}×", reached(factor, bar)))
     if comparison.others:
         for shape in speed.SHAPES:
             next_one = max(comparison.others, key=lambda name: comparison.speeds[name].rate(shape))
