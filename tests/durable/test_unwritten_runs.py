@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from asterism.core.plan.edits import CancelTask, EditBatch, RemoveTask
 from asterism.core.plan.journal import RecordedConstellation
 from asterism.core.plan.status import ConstellationState
 from asterism.core.run.run import COMPLETED, PROCESSING, Run
+from asterism.core.run.workflow import Workflow
 from asterism.durable import compaction
 from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.durable.journal_writer import JournalWriter
@@ -28,6 +30,18 @@ from tests.durable.durable_scenes import DONE, LoopClock, Stage, agent, chain, l
 pytestmark = pytest.mark.virtual_time
 
 SOON = WRITE_AFTER / 5
+
+
+class Recorded(Counter[str]):
+    """Counts as ``DONE`` does, and notes the order."""
+
+    def __init__(self, order: list[str]) -> None:
+        super().__init__()
+        self._order = order
+
+    def __setitem__(self, name: str, count: int) -> None:
+        self._order.append(name)
+        super().__setitem__(name, count)
 
 
 class Line:
@@ -141,6 +155,18 @@ async def test_a_task_cancelled_at_once_leaves_a_cancelled_run(stage: Stage) -> 
     [run] = [run for run in await runs(stage) if "/a/" in (run.key or "")]
     assert run.cancelled
     assert "a" not in DONE
+
+
+async def test_the_slot_of_a_short_task_is_first_for_what_follows_from_it(stage: Stage) -> None:
+    """A run of somebody else waits for the only slot, and gets it when the plan does not need it."""
+    fleet = stage.fleet()
+    flow = Workflow("other", call="tests.durable.durable_work:work")
+    await fleet.create(flow, {"name": "other"})
+    orders: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(durable_work, "DONE", Recorded(orders))
+        await stage.orchestrator(local=1).run(chain("a", "b", "c"))
+    assert orders[orders.index("a") :][:3] == ["a", "b", "c"]
 
 
 # -- a process that dies, freezes or leaves ----------------------------------------------------------------------------

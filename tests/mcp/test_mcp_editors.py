@@ -25,7 +25,7 @@ from asterism.mcp.mcp_tasks import Work, task_id
 from asterism.mcp.mcp_tools import TOOLS
 from asterism.models import ModelEditor
 from asterism.server.endpoint import ServerState
-from tests.durable.durable_scenes import task
+from tests.durable.durable_scenes import task, written
 from tests.durable.durable_work import gate
 from tests.mcp.mcp_scenes import (
     ADD,
@@ -282,6 +282,7 @@ async def test_a_plan_that_limits_its_editors_is_retried_by_a_person(
 
 async def test_the_run_of_a_task_is_cancelled_by_an_edit() -> None:
     async with running_plan(plan=FIXES) as (ann, _, _):
+        await written("a")
         [run] = (await call(ann, "list_runs"))["items"]
         with pytest.raises(Refused, match="is a task of plan 'nightly': cancel it with edit_plan"):
             await call(ann, "cancel_run", run=run["id"])

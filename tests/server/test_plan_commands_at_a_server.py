@@ -19,7 +19,7 @@ from asterism.durable.plan_history import versions
 from asterism.durable.task_logs import task_runs
 from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import PutLog, StoredChunk
-from tests.durable.durable_scenes import Stage
+from tests.durable.durable_scenes import Stage, written
 from tests.durable.durable_work import gate
 from tests.server.server_scenes import BASE, ServerScene, ended, plan_server, plan_text
 
@@ -108,7 +108,7 @@ async def test_logs_that_are_followed_have_every_line_once_though_connections_ar
 ) -> None:
     async with plan_server() as (scene, stage), await connected(scene) as client:
         await client.submit_plan(plan_text("a", "b", call="wait"))
-        await stage.until(gate("a begun").is_set)
+        await written("a")
         gate("b").set()
         await print_line(stage.fleet(), "a", 1)
         system = CutConnection(client if where == "server" else LocalSystem(stage.fleet()), stage)
@@ -124,7 +124,7 @@ async def test_a_page_of_logs_continues_after_the_one_before(monkeypatch: pytest
         text = plan_text("a", "b", "c", call="wait")
         await client.submit_plan(text.replace("    after: a", "").replace("    after: b", ""))
         for task in ("a", "b", "c"):
-            await stage.until(gate(f"{task} begun").is_set)
+            await written(task)
             await print_line(stage.fleet(), task, 1)
             gate(task).set()
         async with scene.client() as watching:

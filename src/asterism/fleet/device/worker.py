@@ -63,6 +63,9 @@ NO_SLOT = "no slot became free in time"
 """Why an execution is stopped. After ``LOST`` and ``FENCED`` the run belongs to others, and nothing is written;
 after any other reason the run is handed back."""
 
+GIVE_WAY = 0.02
+"""For how many seconds a slot is kept for what follows from an end in a plan, before other runs are looked for."""
+
 VAIN_WAITS_NAMED = 200
 """How many runs that waited in vain an order to a gateway names."""
 
@@ -98,6 +101,7 @@ class Worker:
         self._waited_in_vain: OrderedDict[str, None] = OrderedDict()  # ids of runs
         self._busy = 0  # held runs that execute
         self._freed = 0  # held runs whose slot was freed before their end is written
+        self._giving_way: asyncio.TimerHandle | None = None
         self._closed = False
 
     def connect(self, *, on_free: Callable[[], None], on_report: Callable[[], None]) -> None:
@@ -278,7 +282,7 @@ class Worker:
             elif held.unwritten is None or not self._completed_unwritten(held, held.unwritten, step):
                 together = len(self.held) > 1 and self._connection.commits_together
                 batched = together and self._batch.add(held, step)
-                if self._connection.commits_together and isinstance(step, Complete) and self._freed < self.slots:
+                if self._frees_early(held, step):
                     self._free_slot(held)
                     self._on_free()
                 if not batched:
@@ -355,8 +359,15 @@ class Worker:
         after = step.apply(held.run, held.workflow, self._connection.end_time())
         if not unwritten.completed(after, held.log_writes):
             return False
-        held.unwritten = None
+        held.unwritten, held.keeps_slot = None, True
         return True
+
+    def _frees_early(self, held: HeldRun, step: OwnerStep) -> bool:
+        """Whether other runs may have the slot before the end of this one is written. Those that follow from its end in
+        a plan come first."""
+        if not self._connection.commits_together or not isinstance(step, Complete) or self._freed >= self.slots:
+            return False
+        return self._connection.consumer(held.run.id) is None
 
     def _written(self, end: HeldEnd) -> None:
         self._connection.ended(end.after)
@@ -491,6 +502,13 @@ class Worker:
         if held.unwritten is not None:
             held.unwritten.give_up()
         remember(self._past_grants, held.grant)
+        if not held.keeps_slot:
+            self._on_free()
+        elif self._giving_way is None:
+            self._giving_way = asyncio.get_running_loop().call_later(GIVE_WAY, self._gave_way)
+
+    def _gave_way(self) -> None:
+        self._giving_way = None
         self._on_free()
 
     async def disown(self, run_id: str, epoch: int) -> None:
