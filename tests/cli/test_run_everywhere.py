@@ -22,7 +22,7 @@ from asterism.fleet.fleet import Fleet
 from asterism.planfile import load
 from tests.cli.system_scenes import Names, Row, SystemScene, rows_and_systems, system_scene
 from tests.forked_commands import ForkedCommand
-from tests.process_scenes import ended, soon
+from tests.process_scenes import ended
 
 NIGHTLY = """\
 asterism: 1
@@ -223,10 +223,11 @@ def waiting_plan(scene: SystemScene) -> str:
     return str(path)
 
 
-def read_until(process: ForkedCommand, words: str) -> list[str]:
-    assert process.stdout is not None
+def read_until(process: ForkedCommand, words: str, *, stderr: bool = False) -> list[str]:
+    stream = process.stderr if stderr else process.stdout
+    assert stream is not None
     lines = []
-    for line in iter(process.stdout.readline, ""):
+    for line in iter(stream.readline, ""):
         lines.append(line)
         if words in line:
             return lines
@@ -238,7 +239,7 @@ def test_ctrl_c_detaches_and_says_how_to_follow_again(as_json: bool, tmp_path: P
     with working_scene("server", tmp_path / "server", "") as scene:
         words = ["run", waiting_plan(scene), "--id", "w", "--plain", *(["--json"] if as_json else [])]
         with scene.process(*words) as process:
-            soon(lambda: scene.json("plan", "list") and scene.json("plan", "list")[0]["state"] == "executing")
+            read_until(process, "first started", stderr=as_json)  # the server says "executing" before it follows
             process.send_signal(signal.SIGINT)
             code, output, errors = ended(process)
         again = f"asterism plan watch w --store {scene.address}"
@@ -274,6 +275,23 @@ def test_an_interrupt_while_a_plan_is_submitted_waits_for_the_answer(
     assert result.exit_code == 130
     assert result.stderr.startswith("Plan 'slow' goes on. Follow it again with: asterism plan watch slow --store ")
     assert "slow" in [head.name for head in heads(idle_server)]
+
+
+def test_an_interrupt_before_a_submitted_plan_is_followed(
+    idle_server: SystemScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server has the plan, and may run it already."""
+
+    async def interrupted(*_: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(plan_watch.FollowedPlan, "open", interrupted)
+    plan = idle_server.folder / "early.yaml"
+    plan.write_text("asterism: 1\nid: early\ntasks: {a: {shell: 'true'}}\n")
+    result = idle_server.run("run", str(plan))
+    assert result.exit_code == 130
+    assert result.stderr.startswith("Plan 'early' goes on. Follow it again with: asterism plan watch early --store ")
 
 
 def test_a_cut_connection_neither_loses_nor_repeats_an_event(tmp_path: Path) -> None:
