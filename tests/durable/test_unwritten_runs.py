@@ -159,14 +159,19 @@ async def test_a_task_cancelled_at_once_leaves_a_cancelled_run(stage: Stage) -> 
 
 async def test_the_slot_of_a_short_task_is_first_for_what_follows_from_it(stage: Stage) -> None:
     """A run of somebody else waits for the only slot, and gets it when the plan does not need it."""
-    fleet = stage.fleet()
-    flow = Workflow("other", call="tests.durable.durable_work:work")
-    await fleet.create(flow, {"name": "other"})
-    orders: list[str] = []
+    plan = Constellation("nightly")
+    plan.add(task("a", "wait"))
+    plan.add(task("b"), "a")
+    order: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(durable_work, "DONE", Recorded(orders))
-        await stage.orchestrator(local=1).run(chain("a", "b", "c"))
-    assert orders[orders.index("a") :][:3] == ["a", "b", "c"]
+        patch.setattr(durable_work, "DONE", Recorded(order))
+        running = asyncio.ensure_future(stage.orchestrator(local=1).run(plan))
+        await durable_work.gate("a begun").wait()
+        await stage.fleet().create(Workflow("other", call="tests.durable.durable_work:work"), {"name": "other"})
+        await asyncio.sleep(SOON)
+        durable_work.gate("a").set()
+        await running
+    assert order[:2] == ["a", "b"]
 
 
 # -- a process that dies, freezes or leaves ----------------------------------------------------------------------------
