@@ -41,6 +41,15 @@ async def reporting(name: str, run: Any) -> str:
     return await wait(name)
 
 
+async def printing(name: str) -> str:
+    print(f"{name} says hello")
+    return await work(name)
+
+
+async def who_am_i() -> str:
+    return "another function"
+
+
 async def stubborn(name: str) -> str:
     """Waits until the test opens its gate, and ignores cancellation."""
     gate(f"{name} begun").set()

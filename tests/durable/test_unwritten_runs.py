@@ -16,13 +16,14 @@ from asterism.core.plan.journal import RecordedConstellation
 from asterism.core.plan.status import ConstellationState
 from asterism.core.run.run import COMPLETED, PROCESSING, Run
 from asterism.core.run.workflow import Workflow
-from asterism.durable import compaction
+from asterism.durable import admin, compaction
 from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.durable.journal_writer import JournalWriter
 from asterism.durable.unwritten_runs import WRITE_AFTER
+from asterism.fleet import retention
 from asterism.fleet.device.completion import HeldRun
 from asterism.fleet.fleet import Fleet
-from asterism.store.protocol import PutRun, Query, Write
+from asterism.store.protocol import Notice, PutLog, PutRun, Query, Write
 from asterism.store.store_errors import StoreUnavailable
 from tests.durable import durable_work
 from tests.durable.durable_scenes import DONE, LoopClock, Stage, agent, chain, left, task, written
@@ -45,10 +46,11 @@ class Recorded(Counter[str]):
 
 
 class Line:
-    """A store behind a line that may be cut. A cut line is noticed, as by a process that lives on."""
+    """A store behind a line that may be cut. A cut line is noticed, as by a process that lives on. Each request takes
+    ``delay`` seconds, and so at least one turn of the loop, as with a real store."""
 
-    def __init__(self, stage: Stage) -> None:
-        self._store, self.cut = stage.store, False
+    def __init__(self, stage: Stage, delay: float = 0.0) -> None:
+        self._store, self.cut, self._delay = stage.store, False, delay
 
     def __getattr__(self, name: str) -> Any:
         member = getattr(self._store, name)
@@ -58,14 +60,15 @@ class Line:
         async def asked(*arguments: Any, **more: Any) -> Any:
             if self.cut:
                 raise StoreUnavailable("the line is cut")
+            await asyncio.sleep(self._delay)
             return await member(*arguments, **more)
 
         return asked
 
 
-def behind(stage: Stage, line: Line, host: str = "here") -> DurableOrchestrator:
+def behind(stage: Stage, line: Line, host: str = "here", local: int = 4) -> DurableOrchestrator:
     fleet = Fleet(line, by="ann", clock=LoopClock(), chance=random.Random(host))  # type: ignore[arg-type]
-    return DurableOrchestrator(fleet, local=4, host=host, make_agent=lambda *a, **t: agent(*a, host=host, **t))
+    return DurableOrchestrator(fleet, local=local, host=host, make_agent=lambda *a, **t: agent(*a, host=host, **t))
 
 
 async def runs(stage: Stage) -> list[Run]:
@@ -195,6 +198,69 @@ async def test_the_next_owner_writes_the_run_of_a_process_that_is_gone(stage: St
     assert run.losses == 0  # that its own process ended says nothing about the task
 
 
+async def test_a_set_up_of_a_process_that_is_gone_is_torn_down(stage: Stage) -> None:
+    """Its plan is cancelled before it is taken up: the journal says that the set-up had begun."""
+    plan = Constellation("nightly")
+    plan.add(task("create", "wait"))
+    plan.add(task("use"), "create")
+    plan.add(task("drop"), teardown="create")
+    line = Line(stage)
+    stage.spawn(behind(stage, line, "there").run(plan))
+    await durable_work.gate("create begun").wait()
+    line.cut = True
+    await asyncio.sleep(200.0)
+    await admin.cancel(stage.fleet(), "nightly", "not tonight")
+    await behind(stage, Line(stage, 0.002)).run_stored("nightly")
+    assert DONE == {"drop": 1}
+
+
+async def test_a_plan_goes_on_though_the_session_of_a_dead_process_is_forgotten(stage: Stage) -> None:
+    line = Line(stage)
+    stage.spawn(behind(stage, line).run(chain("a", call="wait")))
+    await stage.device("kitchen")
+    await durable_work.gate("a begun").wait()
+    line.cut = True
+    await asyncio.sleep(5000.0)
+    await stage.fleet().prune(60.0)
+    assert [session.device for session in await stage.store.sessions(ended=True)] == ["kitchen"]
+    durable_work.gate("a").set()
+    await stage.orchestrator(host="there").run_stored("nightly")
+    [run] = await runs(stage)
+    assert [(past.reason, past.detail) for past in run.previous] == [("timeout", "its process is forgotten")]
+
+
+async def test_a_process_that_has_lost_its_plan_writes_no_run_of_it(stage: Stage) -> None:
+    """It is cut off while it writes an end; the plan is completed elsewhere, removed, and another one has its name."""
+    line = Line(stage)
+    stage.spawn(behind(stage, line, "there").run(chain("a", call="wait")))
+    await durable_work.gate("a begun").wait()
+    line.cut = True
+    durable_work.gate("a").set()
+    await stage.orchestrator().standby("nightly")
+    await retention.remove_plan(stage.store, "nightly", Notice(stage.store.clock(), "removed", "by ann", None, None))
+    line.cut = False
+    await asyncio.sleep(400.0)
+    assert await runs(stage) == []
+    result = await stage.orchestrator().run(chain("a", call="who_am_i"))
+    assert result["a"].value == "another function"
+
+
+async def test_work_of_a_plan_that_was_cancelled_meanwhile_is_given_to_nobody(stage: Stage) -> None:
+    line = Line(stage)
+    stage.spawn(behind(stage, line, "there").run(chain("a", call="wait")))
+    await durable_work.gate("a begun").wait()
+    line.cut = True
+    await asyncio.sleep(91.0)
+    await admin.cancel(stage.fleet(), "nightly", "not tonight")
+    await behind(stage, Line(stage, 0.002)).run_stored("nightly")
+    await stage.device("kitchen")
+    durable_work.gate("a begun").clear()
+    line.cut = False
+    await asyncio.sleep(400.0)
+    assert not durable_work.gate("a begun").is_set()
+    assert all(run.ended for run in await runs(stage))
+
+
 async def begun_by_two(stage: Stage) -> bool:
     """Let a standby take a plan over while its owner lives, since the clock of the store jumps. Returns whether it
     begins what the owner has begun and has not written."""
@@ -300,6 +366,42 @@ async def test_an_end_whose_commit_is_refused_is_not_lost(stage: Stage, monkeypa
     assert (await stage.orchestrator().run(chain("a", "b"))).state is ConstellationState.COMPLETED
     assert refused
     assert DONE == {"a": 1, "b": 1}
+
+
+async def test_no_end_of_a_large_refused_commit_is_lost(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit, refused = stage.store.commit, []
+
+    async def picky(writes: Sequence[Write]) -> None:
+        ends = [write for write in writes if isinstance(write, PutRun) and write.run.ended]
+        if len(ends) > 50 and not refused:
+            refused.append(ends)
+            raise ValueError("one of them cannot be stored")
+        await commit(writes)
+
+    monkeypatch.setattr(stage.store, "commit", picky)
+    plan = Constellation("nightly")
+    for number in range(200):
+        plan.add(task(f"t{number}"))
+    await behind(stage, Line(stage, 0.01), local=200).run(plan)
+    assert refused
+    assert set(DONE.values()) == {1}
+
+
+async def test_the_log_of_a_refused_end_is_written(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit, refused = stage.store.commit, []
+
+    async def picky(writes: Sequence[Write]) -> None:
+        if any(isinstance(write, PutLog) for write in writes) and len(writes) > 3 and not refused:
+            refused.append(writes)
+            raise ValueError("cannot be stored together")
+        await commit(writes)
+
+    monkeypatch.setattr(stage.store, "commit", picky)
+    await stage.orchestrator().run(chain("a", call="printing"))
+    assert refused
+    [run] = await runs(stage)
+    [attempt] = await stage.fleet().logs(run.id)
+    assert (attempt.text, DONE) == ("a says hello\n", {"a": 1})
 
 
 async def test_without_the_ends_of_a_refused_commit_work_is_done_again(

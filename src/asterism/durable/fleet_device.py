@@ -16,7 +16,7 @@ import contextlib
 import functools
 import json
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from asterism.base.clock import new_id
@@ -24,7 +24,7 @@ from asterism.base.expressions import holds
 from asterism.base.trace_context import current_traceparent
 from asterism.core.errors import DeviceUnavailable, RecordedError, RunRefused
 from asterism.core.json_values import NOTHING, JsonObject, is_short, plain_json
-from asterism.core.plan.journal import RecordedConstellation
+from asterism.core.plan.journal import BegunRun, RecordedConstellation
 from asterism.core.plan.known_devices import KnownDevices
 from asterism.core.plan.node import AttemptTimes, Node
 from asterism.core.plan.status import RUNNING, ConstellationState
@@ -35,15 +35,15 @@ from asterism.core.run.placement import mismatch_reason
 from asterism.core.run.run import COMPLETED, Owner, Run
 from asterism.core.run.workflow import Workflow
 from asterism.durable.journal_store import OwnershipLost
-from asterism.durable.journal_writer import JournalWriter
-from asterism.durable.unwritten_runs import UnwrittenRun, UnwrittenRuns
+from asterism.durable.journal_writer import JournalWriter, UnwrittenEnd
+from asterism.durable.unwritten_runs import UnwrittenRun, UnwrittenRuns, before_end, complete
 from asterism.execution import task_inputs
 from asterism.execution.function_calls import retrieve_exception
 from asterism.execution.large_values import call_apart
 from asterism.execution.task_inputs import MissingInput
 from asterism.fleet.device.functions import OF_TASKS, RESULT_OF
 from asterism.fleet.device.run_inputs import CONSTANTS, is_secret, literal
-from asterism.fleet.fleet import Fleet
+from asterism.fleet.fleet import Fleet, orchestrator_device
 from asterism.fleet.joinable_devices import enrolment_of, known_devices
 from asterism.fleet.ledger import UnknownRun, blob_of
 from asterism.fleet.retention import PREFIX
@@ -193,9 +193,12 @@ async def no_action() -> None:
 
 class PlanRuns:
     """What the fleet device knows of one plan. ``resumed`` are the executions (task, epoch) that were running when this
-    process took the plan over. ``leaving``: another process continues the plan, so runs that stop are not cancelled."""
+    process took the plan over, each with its run if the journal names it. ``leaving``: another process continues the
+    plan, so runs that stop are not cancelled."""
 
-    def __init__(self, journal: JournalWriter, workflows: PlanWorkflows, resumed: Collection[tuple[str, int]]) -> None:
+    def __init__(
+        self, journal: JournalWriter, workflows: PlanWorkflows, resumed: Mapping[tuple[str, int], BegunRun | None]
+    ) -> None:
         self.journal, self.workflows, self.resumed = journal, workflows, resumed
         self.leaving = False
 
@@ -212,7 +215,7 @@ class FleetDevice:
     def __init__(self, fleet: Fleet, slots: int, run_terms: Mapping[str, Any]) -> None:
         self.fleet, self.slots, self._terms = fleet, slots, run_terms
         self._plans: dict[str, PlanRuns] = {}
-        self._unwritten = UnwrittenRuns(fleet)
+        self._unwritten = UnwrittenRuns()
 
     async def attach(self, journal: JournalWriter) -> PlanRuns:
         """Get ready for the tasks of a plan. The terms that are stored with it outrank those of this process."""
@@ -220,15 +223,28 @@ class FleetDevice:
         workflows = PlanWorkflows(self.fleet, name, {term: stored.get(term, own) for term, own in self._terms.items()})
         await until_available(self.fleet.clock, workflows.read)
         resumed = {
-            (node.id, node.epoch)
+            (node.id, node.epoch): journal.plan.begun_run(node.id)
             for node in journal.plan.nodes.values()
             if node.status is RUNNING and node.tentative is None and node.device is not None
         }
+        self._unwritten.attach(journal, resumed)
         plan = self._plans[name] = PlanRuns(journal, workflows, resumed)
         return plan
 
-    def detach(self, name: str) -> None:
+    def write_all(self, name: str) -> None:
+        """Write the runs that execute here, in the next commit of the journal."""
+        self._unwritten.write_all(name)
+
+    def detach(self, name: str, ends: Sequence[UnwrittenEnd]) -> None:
+        """The plan is left, or read again. ``ends`` were in a commit that did not happen."""
         self._plans.pop(name, None)
+        self._unwritten.keep_ends(ends)
+
+    async def forget(self, name: str) -> None:
+        """The plan is left for good. An end that was refused is written if the next owner has written its run."""
+        for end in self._unwritten.abandon(name):
+            if await self.fleet.store.run(end.run.id) is not None:
+                await complete(self.fleet, end)
 
     async def could_run(self, device: str, name: str, task: Task) -> bool:
         """Whether a device of the fleet could run a task of a plan now, by all that the store knows of it."""
@@ -291,7 +307,7 @@ class FleetDevice:
             begun = local.accept(run, flow, run.created_at)
             _record_device(plan.journal.plan, work, begun, unwritten=True)
             await plan.journal.commit()
-            unwritten = self._unwritten.add(begun, plan.journal)
+            unwritten = self._unwritten.add(begun, work, plan.journal, self.fleet)
             local.begin(begun, flow, asked, unwritten)
         finally:
             local.unreserve(run)
@@ -323,23 +339,34 @@ class FleetDevice:
         return ended
 
     async def _resumed_run(self, work: Work, plan: PlanRuns) -> Run:
-        """The run of an execution that had begun when this process read the plan, found by its key. One that another
-        process began and did not write is written now, as the run of that process: the fleet finds out whether it is
-        lost, as for every run."""
-        unwritten = self._unwritten.get(_key(work))
-        if unwritten is not None:  # this process executes it, and has read the plan again
-            await unwritten.write()
+        """The run of an execution that had begun when this process read the plan. This process may execute it, or know
+        its end; else it is found by its key. One that another process began and did not write is written now, as the
+        run of that process: the fleet finds out whether it is lost, as for every run."""
+        unwritten, end = self._unwritten.get(_key(work)), self._unwritten.take_end(_key(work))
+        if unwritten is not None and await unwritten.write():
+            return unwritten.run
+        if end is not None:
+            await plan.journal.commit(PutRun(before_end(end), None))
+            await until_available(self.fleet.clock, lambda: complete(self.fleet, end))
+            return end.run
         stored = await self._stored_run(work, plan)
         if stored is not None:
             return stored
+        if (begun := plan.resumed[work.task.id, work.epoch]) is not None:
+            return await self._write_begun(begun, work, plan)
         flow = await plan.workflows.of(work.task, plan.journal)
-        run = await self._new_run(work, plan, flow)
-        begun = plan.journal.plan.begun_run(work.task.id)
-        if begun is None:
-            return await self._place(run, flow, work, plan)
-        node = plan.journal.plan.nodes[work.task.id]
-        since, owner = node.started_at or run.created_at, Owner(node.device or "", begun.session)
-        run = transitions.take(run.changed(id=begun.id, created_at=since), owner, flow, since, starts=True)
+        return await self._place(await self._new_run(work, plan, flow), flow, work, plan)
+
+    async def _write_begun(self, begun: BegunRun, work: Work, plan: PlanRuns) -> Run:
+        """Write a run that another process began: as its run, or as a lost one if nothing is known of its session."""
+        flow = await plan.workflows.of(work.task, plan.journal)
+        run = (await self._new_run(work, plan, flow)).changed(id=begun.id)
+        sessions = await until_available(self.fleet.clock, lambda: self.fleet.store.sessions(ended=True))
+        session = next((session for session in sessions if session.id == begun.session), None)
+        device = orchestrator_device(work.constellation, "") if session is None else session.device
+        run = transitions.take(run, Owner(device, begun.session), flow, run.created_at, starts=True)
+        if session is None:
+            run = transitions.lose(run, flow, self.fleet.store.clock(), "its process is forgotten", counted=False)
         await plan.journal.commit(PutRun(run, None))
         return run
 
@@ -402,6 +429,8 @@ class FleetDevice:
             if (unwritten := self._unwritten.get(_key(work))) is not None:
                 await unwritten.write()
             run = await self._stored_run(work, plan)
+            if run is None and (begun := plan.resumed.get((work.task.id, work.epoch))) is not None:
+                run = await self._write_begun(begun, work, plan)
             if run is None:
                 times = AttemptTimes(now(), ended=now(), executed=False)
                 plan.journal.plan.record_run(work.task.id, work.epoch, now(), times, f"no run was created, {times}")

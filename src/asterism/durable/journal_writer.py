@@ -17,6 +17,7 @@ import logging
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from asterism.base.clock import Clock, new_id
 from asterism.core.backoff import retry_delay
@@ -56,6 +57,14 @@ COMMIT_RETRY_PAUSES = (0.05, 5.0)
 """Seconds between two attempts while the store is unavailable: the first pause, and the longest."""
 
 
+class UnwrittenEnd(NamedTuple):
+    """A completed run that no commit has written, with its log, and the session that executed it."""
+
+    run: Run
+    log: Sequence[PutLog]
+    session: str
+
+
 class JournalWriter:
     """``lost`` is called once, when this process no longer owns the plan or has to reload it. ``deliver`` receives each
     event when its cause is durable."""
@@ -78,7 +87,7 @@ class JournalWriter:
         self._events: list[Event] = []  # of the steps that are recorded
         self._events_in_flight: list[Event] | None = None  # of the steps that are being written
         self._head_changes: dict[str, object] = {}  # for the next commit
-        self.unwritten_ends: list[Run] = []
+        self.unwritten_ends: list[UnwrittenEnd] = []
         """The runs that ``stage_end`` was given and that no commit has written, once this is sealed."""
         self._scheduled = False
         self._writing: asyncio.Task[None] | None = None
@@ -217,8 +226,10 @@ class JournalWriter:
 
     def _discard(self, writes: list[Write]) -> None:
         """These were not written, or not for certain. Ends of runs stay facts for the next owner of the plan."""
-        ends = (write.run for write in writes if isinstance(write, PutRun) and write.expected is None)
-        self.unwritten_ends += (run for run in ends if run.ended)
+        for write in writes:
+            if isinstance(write, PutRun) and write.expected is None and write.run.ended:
+                log_writes = [log for log in writes if isinstance(log, PutLog) and log.run == write.run.id]
+                self.unwritten_ends.append(UnwrittenEnd(write.run, log_writes, self.head.owner or ""))
         writes.clear()
 
     def _fail(self, error: OwnershipLost) -> None:

@@ -29,7 +29,6 @@ from asterism.durable.journal_store import Head, OwnershipLost, ReloadRequired, 
 from asterism.durable.journal_writer import JournalWriter
 from asterism.durable.plan_requests import EDIT, WHY, RequestHandler, RunningPlan
 from asterism.durable.rejected_edits import RejectionRecorder
-from asterism.durable.unwritten_runs import write_end
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.retention import PREFIX
@@ -152,6 +151,9 @@ class Ownership:
                         raise OwnershipLost(f"{stored.head.device} continues plan {name!r}") from None
         finally:
             del self._fleet.running_plans[name]
+            with contextlib.suppress(StoreError, TimeoutError):
+                async with asyncio.timeout(LAST_COMMIT_TIMEOUT):
+                    await self._device.forget(name)
             if not self._ended.done():
                 self._ended.set_exception(OwnershipLost(f"plan {name!r} was left before its end"))
                 self._ended.exception()  # retrieved, so that asyncio does not complain if no task waits
@@ -244,6 +246,7 @@ class Ownership:
         self._paused = execution is not None and execution.paused
         for job in jobs:
             job.cancel()
+        self._device.write_all(name)
         try:
             with contextlib.suppress(OwnershipLost, TimeoutError):
                 async with asyncio.timeout(LAST_COMMIT_TIMEOUT):  # the next owner need not repeat what is known now
@@ -255,18 +258,9 @@ class Ownership:
                     execution.abandon()
                     await self._scheduler.remove(execution)
                 await journal.close()
-                await self._write_ends(journal)
             finally:
-                self._device.detach(name)
+                self._device.detach(name, journal.unwritten_ends)
                 self.running = None
-
-    async def _write_ends(self, journal: JournalWriter) -> None:
-        """Write the ends of runs whose commit did not happen, for the process that continues the plan."""
-        session = self._member.agent.session.id
-        with contextlib.suppress(StoreError, TimeoutError):
-            async with asyncio.timeout(LAST_COMMIT_TIMEOUT):
-                for run in journal.unwritten_ends:
-                    await write_end(self._fleet, run, session)
 
     # -- changing the plan ---------------------------------------------------------------------------------------------
 

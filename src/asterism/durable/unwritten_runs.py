@@ -9,22 +9,27 @@ If the process dies, the next owner of the plan finds the run in the journal, by
 and writes it as the run of that session (``FleetDevice``). What follows is as for every run: the fleet finds out that
 the session is lost, and by the rules for lost runs it is executed again. If the session lives after all, it meets its
 own run in the store.
+
+Only the owner of a plan writes such a run, with its journal. A process that has lost the plan stops the work and writes
+nothing: it cannot know whether the plan still wants it. One that reads its plan again continues with the new journal,
+also with ends whose commit was refused.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from asterism.core.errors import RunRefused
+from asterism.core.plan.status import RUNNING
 from asterism.core.run import transitions
 from asterism.core.run.run import PROCESSING, Grant, Run
 from asterism.durable.journal_store import OwnershipLost
-from asterism.durable.journal_writer import JournalWriter
+from asterism.durable.journal_writer import JournalWriter, UnwrittenEnd
 from asterism.fleet.device.completion import HeldRun
+from asterism.fleet.device.worker import LOST
 from asterism.fleet.fleet import Fleet
-from asterism.store.optimistic_update import until_available
+from asterism.orchestrator.devices import Work
 from asterism.store.protocol import PutLog, PutRun
 
 WRITE_AFTER = 0.5
@@ -34,14 +39,14 @@ WRITE_AFTER = 0.5
 class UnwrittenRuns:
     """The unwritten runs of one process, by their keys, the oldest first."""
 
-    def __init__(self, fleet: Fleet) -> None:
-        self.fleet = fleet
+    def __init__(self) -> None:
         self._runs: dict[str, UnwrittenRun] = {}
+        self._ends: dict[str, UnwrittenEnd] = {}  # whose commit was refused
         self._timer: asyncio.TimerHandle | None = None
 
-    def add(self, run: Run, journal: JournalWriter) -> UnwrittenRun:
+    def add(self, run: Run, work: Work, journal: JournalWriter, fleet: Fleet) -> UnwrittenRun:
         assert run.key is not None
-        unwritten = self._runs[run.key] = UnwrittenRun(self, run, run.key, journal)
+        unwritten = self._runs[run.key] = UnwrittenRun(self, run, work, journal, fleet)
         if self._timer is None:
             self._write_at(unwritten.began_at + WRITE_AFTER)
         return unwritten
@@ -49,8 +54,11 @@ class UnwrittenRuns:
     def get(self, key: str) -> UnwrittenRun | None:
         return self._runs.get(key)
 
-    def remove(self, key: str) -> None:
-        self._runs.pop(key, None)
+    def remove(self, key: str | None) -> None:
+        self._runs.pop(key or "", None)
+
+    def _of(self, plan: str) -> list[UnwrittenRun]:
+        return [unwritten for unwritten in self._runs.values() if unwritten.work.constellation == plan]
 
     def _write_at(self, when: float) -> None:
         self._timer = asyncio.get_running_loop().call_at(when, self._write_lasting, when)
@@ -66,43 +74,59 @@ class UnwrittenRuns:
                     return
                 unwritten.begin_writing()
 
+    # -- a plan is read again, or left ---------------------------------------------------------------------------------
 
-async def write_end(fleet: Fleet, after: Run, session: str) -> None:
-    """Write a completed run that this session executed, though not what follows from it in the plan: that was refused.
-    Nothing happens if the run is not this session's any more."""
-    before = after.changed(
-        status=PROCESSING,
-        session=session,
-        output=None,
-        ended_at=None,
-        story=after.story[:-1],
-        revision=after.revision - 1,
-    )
-    grant, now = Grant(after.id, session, after.epoch), fleet.store.clock()
-    added = await fleet.ledger.add(before, lambda offered: offered)
-    with contextlib.suppress(RunRefused):  # it is another's
-        if added.id == after.id:
-            try:
-                await fleet.ledger.change(after.id, lambda run, _: transitions.complete(run, grant, after.output, now))
-            except ValueError as error:
-                why = f"its result cannot be stored: {error}"
-                await fleet.ledger.change(
-                    after.id, lambda run, flow: transitions.fail(run, grant, why, flow, now, final=True)
-                )
+    def write_all(self, plan: str) -> None:
+        """The process leaves a plan: write what executes, in the next commit."""
+        for unwritten in self._of(plan):
+            if unwritten.wanted:
+                unwritten.begin_writing()
+
+    def keep_ends(self, ends: Sequence[UnwrittenEnd]) -> None:
+        """Keep the ends of a commit that was refused."""
+        self._ends |= {end.run.key: end for end in ends if end.run.key is not None}
+
+    def take_end(self, key: str) -> UnwrittenEnd | None:
+        return self._ends.pop(key, None)
+
+    def attach(self, journal: JournalWriter, resumed: Collection[tuple[str, int]]) -> None:
+        """This process has read a plan (again): go on with what it still wants."""
+        for unwritten in self._of(journal.head.name):
+            if (unwritten.work.task.id, unwritten.work.epoch) in resumed:
+                unwritten.attach(journal)
+            else:
+                unwritten.abandon()
+
+    def abandon(self, plan: str) -> list[UnwrittenEnd]:
+        """This process has nothing to do with a plan any more. Returns the ends that were not written."""
+        for unwritten in self._of(plan):
+            unwritten.abandon()
+        ends = [end for end in self._ends.values() if end.run.created_by == plan]
+        for end in ends:
+            self.take_end(end.run.key or "")
+        return ends
 
 
 class UnwrittenRun:
     """``end`` is the run once it is completed; None once it is written, or was given up (``given_up``)."""
 
-    def __init__(self, runs: UnwrittenRuns, run: Run, key: str, journal: JournalWriter) -> None:
+    def __init__(self, runs: UnwrittenRuns, run: Run, work: Work, journal: JournalWriter, fleet: Fleet) -> None:
         loop = asyncio.get_running_loop()
-        self._runs, self._key, self._journal = runs, key, journal
+        self._runs, self.work, self._journal, self._fleet = runs, work, journal, fleet
         self.run = run
         self.began_at = loop.time()
         self.end: asyncio.Future[Run | None] = loop.create_future()
         self.held: HeldRun | None = None
         self.writing: asyncio.Task[bool] | None = None
         self.given_up = False
+        self._abandoned = False
+        self._attached: asyncio.Future[None] | None = None
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the plan waits for this execution."""
+        node = self._journal.plan.nodes.get(self.work.task.id)
+        return node is not None and node.status is RUNNING and node.epoch == self.work.epoch
 
     def completed(self, after: Run, log: Sequence[PutLog]) -> bool:
         """Write the run with its end, in the commit of what follows from it. Returns False if the run has to be written
@@ -118,29 +142,85 @@ class UnwrittenRun:
         self.given_up = True
         self._leave(None)
 
+    def attach(self, journal: JournalWriter) -> None:
+        """Continue with this journal."""
+        self._journal = journal
+        self._wake()
+
+    def abandon(self) -> None:
+        """Stop the work, and write nothing."""
+        self._abandoned = True
+        self._wake()
+        held = self.held
+        if held is not None and not held.ending and held.task is not None:
+            held.stopping = held.stopping or LOST
+            held.task.cancel()
+
+    def _wake(self) -> None:
+        if self._attached is not None and not self._attached.done():
+            self._attached.set_result(None)
+
     def begin_writing(self) -> asyncio.Task[bool]:
         if self.writing is None:
             self.writing = asyncio.create_task(self._write())
         return self.writing
 
     async def write(self) -> bool:
-        """Write the run as it is now. Returns False if another process has created the run of this execution."""
+        """Write the run as it is now. Returns False if this process has lost its plan, or the plan does not want the
+        run any more."""
         return await asyncio.shield(self.begin_writing())
 
     async def _write(self) -> bool:
-        fleet, run = self._runs.fleet, self.run
-        try:
-            await self._journal.commit(PutRun(run, None))
-        except OwnershipLost:  # the plan is read again, by this process or by another: it looks for the run by its key
-            run = await until_available(fleet.clock, lambda: fleet.ledger.add(self.run, lambda offered: offered))
-            if run.id != self.run.id:
+        while True:
+            journal, node = self._journal, self._journal.plan.nodes.get(self.work.task.id)
+            priority = self.run.priority if node is None else int(node.urgency)
+            run = self.run if priority == self.run.priority else self.run.changed(priority=priority)
+            try:
+                await journal.commit(PutRun(run, None))
+                break
+            except OwnershipLost:
+                while self._journal is journal and not self._abandoned:
+                    self._attached = asyncio.get_running_loop().create_future()
+                    await self._attached
+            if self._abandoned:
+                self._leave(None)
                 return False
         if self.held is not None:
-            self.held.written(run, fleet.clock.time())
+            self.held.written(run, self._fleet.clock.time())
         self._leave(None)
         return True
 
     def _leave(self, end: Run | None) -> None:
-        self._runs.remove(self._key)
+        self._runs.remove(self.run.key)
         if not self.end.done():
             self.end.set_result(end)
+
+
+# -- ends whose commit was refused -------------------------------------------------------------------------------------
+
+
+def before_end(end: UnwrittenEnd) -> Run:
+    """The run as it was before its work was done."""
+    run = end.run
+    story, revision = run.story[:-1], run.revision - 1
+    return run.changed(
+        status=PROCESSING, session=end.session, output=None, ended_at=None, story=story, revision=revision
+    )
+
+
+async def complete(fleet: Fleet, end: UnwrittenEnd) -> None:
+    """Complete a run that is in the store. Nothing happens if it is not this session's any more."""
+    run, now = end.run, fleet.store.clock()
+    grant = Grant(run.id, end.session, run.epoch)
+    try:
+        try:
+            await fleet.ledger.change(
+                run.id, lambda stored, _: transitions.complete(stored, grant, run.output, now), also=end.log
+            )
+        except ValueError as error:
+            why = f"its result cannot be stored: {error}"
+            await fleet.ledger.change(
+                run.id, lambda stored, flow: transitions.fail(stored, grant, why, flow, now, final=True)
+            )
+    except RunRefused:
+        return
