@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import AddTask, EditBatch, RemoveTask, UpdateTask
-from asterism.core.plan.known_devices import MOST_NAMES, KnownDevices, device_violations
+from asterism.core.plan.known_devices import MOST_NAMES, KnownDevices, device_violations, names_devices
 from asterism.core.plan.task import Task
 
 KNOWN = KnownDevices(frozenset({"attic", "kitchen"}), lambda name: name.startswith("lab-"))
@@ -39,3 +39,8 @@ def test_the_message_stays_short() -> None:
     assert text.endswith("device-019 and 5 more")
     [(_, text)] = violations(added("nowhere"), known=KnownDevices(frozenset()))
     assert text.endswith("the devices are: none")
+
+
+def test_only_an_edit_that_names_a_device_needs_to_know_them() -> None:
+    assert names_devices(EditBatch((RemoveTask("a"), added("attic"))))
+    assert not names_devices(EditBatch((RemoveTask("a"), added(None), UpdateTask("a", shell="no"))))
