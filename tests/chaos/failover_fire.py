@@ -39,6 +39,7 @@ class FailoverFire(Fire):
 
     async def burn(self) -> None:
         async with await Fleet.open(self.store, by="counter") as fleet:
+            await self._until_all_joined(fleet)
             for _ in range(self.kills):
                 await self._until_more_ended(fleet)
                 await asyncio.to_thread(self.cluster.fail_over)
@@ -46,6 +47,14 @@ class FailoverFire(Fire):
                 await asyncio.to_thread(self.cluster.come_back)
             await self._until_more_ended(fleet)
         self.over = True
+
+    async def _until_all_joined(self, fleet: Fleet) -> None:
+        """A device that cannot reach its store when it starts ends, and is not started again."""
+        devices = {f"device-{number}" for number in range(DEVICES)}
+        while True:
+            if devices <= {session.device for session in await fleet.store.sessions()}:
+                return
+            await asyncio.sleep(0.02)
 
     async def _until_more_ended(self, fleet: Fleet) -> None:
         """Wait until runs have ended that were created after this call, and remember them."""

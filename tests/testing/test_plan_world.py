@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 LARGE = 200
 """The largest number of tasks of a large plan."""
 
-WITH_LARGE_PLANS = (8, 14)
+WITH_LARGE_PLANS = (11, 12)
 """The seeds of worlds with a large plan."""
 
 ABLATED = 60
