@@ -18,11 +18,13 @@ from asterism.core.run.run import COMPLETED, PROCESSING, Run
 from asterism.core.run.workflow import Workflow
 from asterism.durable import admin, compaction
 from asterism.durable.durable_orchestrator import DurableOrchestrator
+from asterism.durable.fleet_device import FleetDevice
 from asterism.durable.journal_writer import JournalWriter
 from asterism.durable.unwritten_runs import WRITE_AFTER
 from asterism.fleet import retention
 from asterism.fleet.device.completion import HeldRun
 from asterism.fleet.fleet import Fleet
+from asterism.fleet.workflows import UnknownWorkflow
 from asterism.store.protocol import Notice, PutLog, PutRun, Query, Write
 from asterism.store.store_errors import StoreUnavailable
 from tests.durable import durable_work
@@ -410,6 +412,18 @@ async def test_without_the_ends_of_a_refused_commit_work_is_done_again(
     monkeypatch.setattr(JournalWriter, "_discard", lambda self, writes: writes.clear())
     with pytest.raises(AssertionError):
         await test_an_end_whose_commit_is_refused_is_not_lost(stage, monkeypatch)
+
+
+async def test_what_cannot_be_written_after_a_plan_was_left_changes_nothing_else(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The workflow of a refused end may have been removed with its plan."""
+
+    async def removed(self: FleetDevice, name: str) -> None:
+        raise UnknownWorkflow("there is no version 1 of workflow plan:nightly")
+
+    monkeypatch.setattr(FleetDevice, "forget", removed)
+    assert (await stage.orchestrator().run(chain("a"))).state is ConstellationState.COMPLETED
 
 
 async def test_progress_and_output_are_reported_once_the_run_is_written(stage: Stage) -> None:

@@ -36,7 +36,6 @@ class SizeLimit(NamedTuple):
 
 
 _SCALARS = frozenset({type(None), bool, int, str})
-_SMALL = frozenset({type(None), bool, int, float})
 _NAMES = frozenset({str})
 MAX_DEPTH = 200  # the json module fails near the recursion limit of Python; this fails earlier, with a clear message
 MAX_DIGITS = 4300  # Python neither prints nor reads longer numbers

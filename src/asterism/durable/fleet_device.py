@@ -388,7 +388,7 @@ class FleetDevice:
             by=work.constellation,
             now=now,
             key=_key(work),
-            priority=int(work.task.priority if node is None else node.urgency),
+            priority=_urgency(plan.journal.plan, work),
             device=work.task.device,
             traceparent=current_traceparent(),
         )

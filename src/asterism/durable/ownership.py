@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
-from asterism.core.errors import RunRefused
+from asterism.core.errors import AsterismError, RunRefused
 from asterism.core.plan.edits import EditWaits
 from asterism.core.plan.status import RUNNING
 from asterism.core.run.run import TERMINAL, RunStatus
@@ -42,7 +42,7 @@ from asterism.orchestrator.result import Result
 from asterism.orchestrator.scheduler import DeviceScheduler
 from asterism.store.optimistic_update import until_available
 from asterism.store.protocol import PutRegister, Query, for_plan
-from asterism.store.store_errors import StoreError, StoreUnavailable
+from asterism.store.store_errors import StoreUnavailable
 
 log = logging.getLogger("asterism.durable")
 
@@ -151,7 +151,7 @@ class Ownership:
                         raise OwnershipLost(f"{stored.head.device} continues plan {name!r}") from None
         finally:
             del self._fleet.running_plans[name]
-            with contextlib.suppress(StoreError, TimeoutError):
+            with contextlib.suppress(AsterismError, TimeoutError):  # also of a workflow that was removed with its plan
                 async with asyncio.timeout(LAST_COMMIT_TIMEOUT):
                     await self._device.forget(name)
             if not self._ended.done():
