@@ -15,7 +15,7 @@ from asterism.base import expressions
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.task import Task
 from asterism.core.run import transitions
-from asterism.core.run.run import COMPLETED, Run, RunStatus
+from asterism.core.run.run import Run, RunStatus
 from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.durable.journal_store import StoredConstellation, load
 from asterism.durable.unwritten_runs import WRITE_AFTER
@@ -24,7 +24,8 @@ from asterism.fleet.fleet import Fleet
 from asterism.orchestrator.events import Event
 from asterism.orchestrator.result import Result
 from asterism.store.memory import MemoryStore
-from asterism.store.protocol import PutRun, Query, Write
+from asterism.store.protocol import PutRegister, PutRun, Query, Write
+from asterism.store.store_errors import StoreUnavailable
 from asterism.testing.simulator.fleet_world import SimHost
 from tests.durable import durable_work
 from tests.durable.durable_work import DONE
@@ -104,6 +105,32 @@ def chain(*names: str, call: str = "work") -> Constellation:
     return plan
 
 
+class Line:
+    """A store behind a line that may be cut. A cut line is noticed, as by a process that lives on. Each request takes
+    ``delay`` seconds, and so at least one turn of the loop, as with a real store."""
+
+    def __init__(self, stage: Stage, delay: float = 0.0) -> None:
+        self._store, self.cut, self._delay = stage.store, False, delay
+
+    def __getattr__(self, name: str) -> Any:
+        member = getattr(self._store, name)
+        if not asyncio.iscoroutinefunction(member):
+            return member
+
+        async def asked(*arguments: Any, **more: Any) -> Any:
+            if self.cut:
+                raise StoreUnavailable("the line is cut")
+            await asyncio.sleep(self._delay)
+            return await member(*arguments, **more)
+
+        return asked
+
+
+def behind(stage: Stage, line: Line, host: str = "here", local: int = 4) -> DurableOrchestrator:
+    fleet = Fleet(line, by="ann", clock=LoopClock(), chance=random.Random(host))
+    return DurableOrchestrator(fleet, local=local, host=host, make_agent=lambda *a, **t: agent(*a, host=host, **t))
+
+
 @asynccontextmanager
 async def staged() -> AsyncIterator[Stage]:
     """A store with a fleet, and durable orchestrators on it, in virtual time."""
@@ -173,7 +200,7 @@ def slowly_completed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> tuple[asy
     commit, reached, go = stage.store.commit, asyncio.Event(), asyncio.Event()
 
     async def slow(writes: Sequence[Write]) -> None:
-        if any(isinstance(write, PutRun) and write.run.status is COMPLETED for write in writes):
+        if any(isinstance(write, PutRegister) and "finish" in str(write.value) for write in writes):
             reached.set()
             await go.wait()
         await commit(writes)
@@ -184,8 +211,10 @@ def slowly_completed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> tuple[asy
 
 __all__ = [
     "DONE",
+    "Line",
     "Stage",
     "agent",
+    "behind",
     "chain",
     "changed_by_somebody",
     "heard_by",

@@ -127,6 +127,7 @@ async def test_a_stored_journal_of_every_version_can_be_read(stage: Stage, path:
     assert len(loaded.lock.cycles) == stored["open_cycles"]
     for task_id, run in stored.get("begun", {}).items():
         assert loaded.plan.begun_run(task_id) == BegunRun(*run)
+    assert [end.run.id for end in loaded.plan.ended_runs or ()] == stored.get("ended", [])
 
 
 def test_there_is_a_stored_journal_of_this_version() -> None:

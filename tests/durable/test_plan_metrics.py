@@ -12,6 +12,7 @@ from asterism.api.local.plan_list_handlers import plan_summary
 from asterism.base.openmetrics import render
 from asterism.core.plan.edits import AddTask, EditBatch
 from asterism.durable import admin, plan_metrics
+from asterism.durable.journal_writer import LIST_INTERVAL
 from asterism.durable.plan_metrics import plan_families
 from asterism.durable.plan_summaries import ListedPlan, list_plans
 from asterism.durable.stored_plans import read_plan
@@ -85,6 +86,7 @@ async def test_metrics_lists_and_documents_agree_about_a_plan(stage: Stage) -> N
 
     running = stage.spawn(stage.orchestrator(host="there").run(chain("a", "b", call="wait")))
     await gate("a begun").wait()
+    await asyncio.sleep(1.5 * LIST_INTERVAL)
     assert await agreed() == ("executing", {"pending": 1, "running": 1})
     clock, stage.store.clock = stage.store.clock, lambda: clock() + 3600.0  # type: ignore[method-assign]
     assert await agreed() == ("at_rest", {"pending": 1, "queued": 1})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -17,18 +16,14 @@ from asterism.core.plan.status import ConstellationState
 from asterism.core.run.run import COMPLETED, PROCESSING, Run
 from asterism.core.run.workflow import Workflow
 from asterism.durable import admin, compaction
-from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.durable.fleet_device import FleetDevice
-from asterism.durable.journal_writer import JournalWriter
-from asterism.durable.unwritten_runs import WRITE_AFTER
+from asterism.durable.unwritten_runs import WRITE_AFTER, UnwrittenRuns
 from asterism.fleet import retention
 from asterism.fleet.device.completion import HeldRun
-from asterism.fleet.fleet import Fleet
 from asterism.fleet.workflows import UnknownWorkflow
 from asterism.store.protocol import Notice, PutLog, PutRun, Query, Write
-from asterism.store.store_errors import StoreUnavailable
 from tests.durable import durable_work
-from tests.durable.durable_scenes import DONE, LoopClock, Stage, agent, chain, left, task, written
+from tests.durable.durable_scenes import DONE, Line, Stage, behind, chain, left, task, written
 
 pytestmark = pytest.mark.virtual_time
 
@@ -45,32 +40,6 @@ class Recorded(Counter[str]):
     def __setitem__(self, name: str, count: int) -> None:
         self._order.append(name)
         super().__setitem__(name, count)
-
-
-class Line:
-    """A store behind a line that may be cut. A cut line is noticed, as by a process that lives on. Each request takes
-    ``delay`` seconds, and so at least one turn of the loop, as with a real store."""
-
-    def __init__(self, stage: Stage, delay: float = 0.0) -> None:
-        self._store, self.cut, self._delay = stage.store, False, delay
-
-    def __getattr__(self, name: str) -> Any:
-        member = getattr(self._store, name)
-        if not asyncio.iscoroutinefunction(member):
-            return member
-
-        async def asked(*arguments: Any, **more: Any) -> Any:
-            if self.cut:
-                raise StoreUnavailable("the line is cut")
-            await asyncio.sleep(self._delay)
-            return await member(*arguments, **more)
-
-        return asked
-
-
-def behind(stage: Stage, line: Line, host: str = "here", local: int = 4) -> DurableOrchestrator:
-    fleet = Fleet(line, by="ann", clock=LoopClock(), chance=random.Random(host))  # type: ignore[arg-type]
-    return DurableOrchestrator(fleet, local=local, host=host, make_agent=lambda *a, **t: agent(*a, host=host, **t))
 
 
 async def runs(stage: Stage) -> list[Run]:
@@ -409,7 +378,7 @@ async def test_the_log_of_a_refused_end_is_written(stage: Stage, monkeypatch: py
 async def test_without_the_ends_of_a_refused_commit_work_is_done_again(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(JournalWriter, "_discard", lambda self, writes: writes.clear())
+    monkeypatch.setattr(UnwrittenRuns, "keep_ends", lambda self, ends: None)
     with pytest.raises(AssertionError):
         await test_an_end_whose_commit_is_refused_is_not_lost(stage, monkeypatch)
 

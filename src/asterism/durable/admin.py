@@ -175,7 +175,7 @@ async def change_once(
         writes = [*writes, await submission(fleet, name)]  # or it would run only if a runner has not noticed its end
     written = PutRegister(head_key(name), head.to_json(), stored.revision)
     last = ExpectRegister(record_key(name, stored.number), 1)  # else this may be another plan of the same name
-    await fleet.store.commit([written, last, record, *writes, *also, stored.summary(head)])
+    await fleet.store.commit([written, last, record, *writes, *also, stored.summary(head, records=1)])
     if not ended:  # else its lock has to be reopened too, as a replay does
         taken.written(head, steps, mark)
         kept_plans.keep(fleet, taken)

@@ -24,7 +24,7 @@ from asterism.base.expressions import holds
 from asterism.base.trace_context import current_traceparent
 from asterism.core.errors import DeviceUnavailable, RecordedError, RunRefused
 from asterism.core.json_values import NOTHING, JsonObject, is_short, plain_json
-from asterism.core.plan.journal import BegunRun, RecordedConstellation
+from asterism.core.plan.journal import BegunRun, EndedRun, RecordedConstellation
 from asterism.core.plan.known_devices import KnownDevices
 from asterism.core.plan.node import AttemptTimes, Node
 from asterism.core.plan.status import RUNNING, ConstellationState
@@ -32,7 +32,7 @@ from asterism.core.plan.task import ACTIONS, Lane, Task
 from asterism.core.run import transitions
 from asterism.core.run.outcomes import attempts_of, was_executed
 from asterism.core.run.placement import mismatch_reason
-from asterism.core.run.run import COMPLETED, Owner, Run
+from asterism.core.run.run import COMPLETED, Grant, Owner, Run
 from asterism.core.run.workflow import Workflow
 from asterism.durable.journal_store import OwnershipLost
 from asterism.durable.journal_writer import JournalWriter, UnwrittenEnd
@@ -48,6 +48,7 @@ from asterism.fleet.joinable_devices import enrolment_of, known_devices
 from asterism.fleet.ledger import UnknownRun, blob_of
 from asterism.fleet.retention import PREFIX
 from asterism.orchestrator.devices import Work
+from asterism.orchestrator.execution import timed
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.orchestrator.roster import DEVICE, PROCESS, Member, Roster
 from asterism.orchestrator.unchanged_tasks import UNKNOWN
@@ -229,6 +230,9 @@ class FleetDevice:
         }
         self._unwritten.attach(journal, resumed)
         plan = self._plans[name] = PlanRuns(journal, workflows, resumed)
+        runs = await self._unlisted_runs(journal.plan.ended_runs or (), plan)
+        journal.plan.ended_runs = None
+        journal.list_runs(runs)
         return plan
 
     def write_all(self, name: str) -> None:
@@ -292,7 +296,7 @@ class FleetDevice:
             run, ended = unwritten.run, await unwritten.end
             if ended is not None:
                 return ended
-            if unwritten.given_up:
+            if unwritten.given_up and (unwritten.writing is None or not await unwritten.write()):
                 lost = transitions.lose(run, flow, self.fleet.store.clock(), STOPPED, counted=False)
                 run = await self._place(lost, flow, work, plan)
         return await self._end_of(run, plan.journal)
@@ -370,10 +374,28 @@ class FleetDevice:
         await plan.journal.commit(PutRun(run, None))
         return run
 
-    async def _new_run(self, work: Work, plan: PlanRuns, flow: Workflow) -> Run:
+    async def _unlisted_runs(self, ended: Sequence[EndedRun], plan: PlanRuns) -> list[Run]:
+        """The runs that the last owner executed and had no time to write, as its journal tells of them."""
+        works = {_key(work): (work, end) for end in ended for work in [_ended_work(plan.journal.head.name, end)]}
+        stored = Query(keys=frozenset(works))
+        for run in await until_available(self.fleet.clock, lambda: self.fleet.store.find(stored)) if works else ():
+            del works[run.key or ""]
+        return [await self._unlisted_run(work, end, plan) for work, end in works.values()]
+
+    async def _unlisted_run(self, work: Work, end: EndedRun, plan: PlanRuns) -> Run:
+        flow, times = await plan.workflows.of(work.task, plan.journal), end.times
+        run = (await self._new_run(work, plan, flow, times.created)).changed(id=end.run.id)
+        owner = Owner(end.device, end.run.session)
+        run = transitions.take(run, owner, flow, times.begun or times.created, starts=True)
+        return transitions.complete(
+            run, Grant(run.id, owner.session, run.epoch), end.value, times.ended or times.created
+        )
+
+    async def _new_run(self, work: Work, plan: PlanRuns, flow: Workflow, now: float | None = None) -> Run:
         """A new run for an execution, with its input."""
         node = plan.journal.plan.nodes.get(work.task.id)
-        now = self.fleet.store.clock() if node is None or node.started_at is None else node.started_at
+        if now is None:
+            now = self.fleet.store.clock() if node is None or node.started_at is None else node.started_at
         try:
             run_input = _run_input(work)
             if not is_short(run_input):
@@ -440,6 +462,10 @@ class FleetDevice:
         except OwnershipLost:
             return
         _record_run(plan.journal.plan, work, await self.fleet.wait(run.id), now())
+
+
+def _ended_work(plan: str, end: EndedRun) -> Work:
+    return Work(timed(end.task, teardown=end.teardown), plan, end.run.epoch, 1, end.results, None)
 
 
 def _key(work: Work) -> str:

@@ -71,6 +71,9 @@ LARGEST_INLINE = 64 * 1024
 FINISH_LENGTH = 7
 """How many elements the step of an end has without the reference to a result."""
 
+UNLISTED_SINCE = 7
+"""The schema of the first version that writes the ends of runs before the runs."""
+
 LOAD_ATTEMPTS = 5
 """How often a journal is read if it is compacted meanwhile."""
 
@@ -172,9 +175,9 @@ class StoredConstellation:
     garbage: Sequence[str] = ()
     """The keys of old records and parts that were not removed."""
 
-    def summary(self, head: Head) -> PutPlan:
-        """The write of its summary, as it is now, after that of ``head``."""
-        return summary_of(head, self.plan, self.lock.opened)
+    def summary(self, head: Head, *, records: int = 0) -> PutPlan:
+        """The write of its summary, as it is now, after that of ``head`` and of so many new records."""
+        return summary_of(head, self.plan, self.lock.opened, self.number + records)
 
 
 def head_key(name: str) -> str:
@@ -308,7 +311,8 @@ def insertion(
         plan.id, created, now, options, first=number, began=number, params=dict(params), file=file, tags=plan.tags
     )
     head = PutRegister(head_key(plan.id), new.to_json(), None)
-    return new, [head, *snapshot_records(plan, lock, number), summary_of(new, plan, 0)]
+    records = snapshot_records(plan, lock, number)
+    return new, [head, *records, summary_of(new, plan, 0, number + len(records) - 1)]
 
 
 async def insert_plan(
@@ -359,15 +363,15 @@ async def load(store: Store, name: str, conditions: Conditions = expressions) ->
 
 
 async def complete_summary(store: Store, row: PlanRow) -> PlanSummary | None:
-    """The summary of a plan whose row in the list has none, or does not name its running tasks: the plan is read in
-    full. The summary is stored if the plan is still the same. None if the plan was removed meanwhile. Raises
-    UnreadableJournal."""
+    """The summary of a plan whose row in the list has none, an old one, or one that does not name its running tasks:
+    the plan is read in full. The summary is stored if the plan is still the same. None if the plan was removed
+    meanwhile. Raises UnreadableJournal."""
     try:
         stored = await load(store, row.name)
     except UnknownConstellation:
         return None
     write = stored.summary(stored.head)
-    if row.summary is None:
+    if row.summary is None or row.summary.get("record") != stored.number:
         unchanged: list[Write] = [
             ExpectRegister(head_key(row.name), stored.revision),
             ExpectRegister(record_key(row.name, stored.number), 1),
@@ -394,12 +398,15 @@ async def _decode(
     conditions: Conditions,
 ) -> StoredConstellation:
     plan, lock, rest = await decode_journal(store, head, records, parts, conditions)
-    steps = [step for _, some in rest for step in some]
-    replay(plan, lock, steps)
+    listed = max((number for number, _ in rest if _is_listed(records[number])), default=0)
+    replay(plan, lock, (step for number, some in rest if number <= listed for step in some))
+    plan.ended_runs = []  # from here on, the store may lack them
+    replay(plan, lock, (step for number, some in rest if number > listed for step in some))
     garbage = [record_key(head.name, number) for number in sorted(records) if number < head.first]
     garbage += sorted(parts.keys() - set(_named_parts(head)))
     last = max(number for number in records if number >= head.first)
-    return StoredConstellation(head, revision, plan, lock, last, len(steps), garbage)
+    steps = sum(len(some) for _, some in rest)
+    return StoredConstellation(head, revision, plan, lock, last, steps, garbage)
 
 
 async def decode_journal(
@@ -523,8 +530,13 @@ async def _fetch(store: Store, reference: Mapping[str, Any], task: str) -> Any:
     return await call_apart(json.loads, data)
 
 
-def step_record(name: str, number: int, epoch: int, steps: Sequence[Step], mark: str) -> Write:
-    """A record with steps. Its writer recognises it by ``mark`` when the answer to a commit was lost."""
-    return PutRegister(
-        record_key(name, number), {"schema": SCHEMA, "epoch": epoch, "mark": mark, "steps": list(steps)}, None
-    )
+def step_record(name: str, number: int, epoch: int, steps: Sequence[Step], mark: str, *, listed: bool = False) -> Write:
+    """A record with steps. Its writer recognises it by ``mark`` when the answer to a commit was lost. ``listed`` says
+    that the store has all runs of the plan that have ended so far."""
+    value = {"schema": SCHEMA, "epoch": epoch, "mark": mark, "steps": list(steps)}
+    return PutRegister(record_key(name, number), {**value, "listed": True} if listed else value, None)
+
+
+def _is_listed(record: Mapping[str, Any]) -> bool:
+    """Whether the store has all runs that have ended up to this record. Earlier versions wrote them at once."""
+    return record.get("listed") is True or record["schema"] < UNLISTED_SINCE

@@ -4,6 +4,11 @@ The steps recorded until a commit begins are one record of the journal; the runs
 Commits follow one another, each with the next record number. If another process has written that number, this process
 no longer owns the plan: nothing of the commit happened, and nothing more is written.
 
+Runs that the process of the plan has executed itself are written later, at most ``LIST_INTERVAL`` after the commit that
+records their ends, and so is the summary of the plan: many steps then cost one write of what lists show. Until then the
+journal has all there is to know of such a run, and the next owner writes it if this process dies. A record is
+``listed`` if it was committed together with all runs that had ended.
+
 A step may change the priority with which running tasks count (``core/plan/inherited_priority.py``). Those of their runs
 that are still queued change in the commit of that step. A device that claims such a run in this moment only makes the
 commit look again.
@@ -22,6 +27,7 @@ from typing import NamedTuple
 from asterism.base.clock import Clock, new_id
 from asterism.core.backoff import retry_delay
 from asterism.core.plan.journal import RecordedConstellation, Step
+from asterism.core.plan.status import ENDED_STATES
 from asterism.core.run.run import Run
 from asterism.core.run.transitions import prioritise
 from asterism.durable.compaction import Compaction
@@ -35,6 +41,7 @@ from asterism.durable.journal_store import (
     step_record,
     store_results,
 )
+from asterism.fleet.ledger import blob_of
 from asterism.fleet.retention import PREFIX
 from asterism.orchestrator.events import Event
 from asterism.store.protocol import (
@@ -57,8 +64,12 @@ COMMIT_RETRY_PAUSES = (0.05, 5.0)
 """Seconds between two attempts while the store is unavailable: the first pause, and the longest."""
 
 
+LIST_INTERVAL = 0.25
+"""Seconds after a step until lists show what has come of it, at the latest."""
+
+
 class UnwrittenEnd(NamedTuple):
-    """A completed run that no commit has written, with its log, and the session that executed it."""
+    """A completed run whose end is not in the journal yet, with its log, and the session that executed it."""
 
     run: Run
     log: Sequence[PutLog]
@@ -87,8 +98,12 @@ class JournalWriter:
         self._events: list[Event] = []  # of the steps that are recorded
         self._events_in_flight: list[Event] | None = None  # of the steps that are being written
         self._head_changes: dict[str, object] = {}  # for the next commit
+        self._ends: list[UnwrittenEnd] = []  # of the steps that are recorded
+        self._unlisted: list[Run] = []  # that have ended by the journal, and are not in the store
+        self._list_due = False
+        self._list_timer: asyncio.TimerHandle | None = None
         self.unwritten_ends: list[UnwrittenEnd] = []
-        """The runs that ``stage_end`` was given and that no commit has written, once this is sealed."""
+        """What ``stage_end`` was given and no commit has recorded, once this is sealed."""
         self._scheduled = False
         self._writing: asyncio.Task[None] | None = None
         self.sealed = False
@@ -147,9 +162,17 @@ class JournalWriter:
         self._head_changes |= changes
 
     def stage_end(self, run: Run, log: Sequence[PutLog]) -> None:
-        """Insert a run with its end and its log, in the commit of the step that is recorded next."""
+        """A run has ended; the step that is recorded next says so. Its log is written in the commit of that step."""
         if not self.sealed:
-            self._writes += (PutRun(run, None), *log)
+            self._ends.append(UnwrittenEnd(run, log, self.head.owner or ""))
+
+    def list_runs(self, runs: Iterable[Run] = ()) -> None:
+        """Write all runs that have ended, and these, with the next commit, which is now."""
+        if not self.sealed:
+            self._unlisted += runs
+            self._list_due = True
+            if not self._scheduled:
+                self._schedule()
 
     def stage(self, write: PutRegister | Notice) -> bool:
         """Write this in the commit of the step that is recorded just now. Returns whether it replaces an earlier write
@@ -165,8 +188,7 @@ class JournalWriter:
     def seal(self) -> None:
         """Discard what is recorded and write nothing more: the plan stays as the store has it."""
         self.sealed = True
-        self._steps.clear()
-        self._discard(self._writes)
+        self._discard()
         self._fail(self._closed())
 
     async def close(self) -> None:
@@ -190,22 +212,26 @@ class JournalWriter:
 
     def _begin(self) -> None:
         self._scheduled = False
-        if (self._steps or self._waiting) and (self._writing is None or self._writing.done()):
+        if self._is_due() and (self._writing is None or self._writing.done()):
             self._writing = asyncio.get_running_loop().create_task(self._write())
+
+    def _is_due(self) -> bool:
+        return bool(self._steps or self._waiting or self._list_due)
 
     async def _write(self) -> None:
         try:
-            while (self._steps or self._waiting) and not self.sealed:
+            while self._is_due() and not self.sealed:
                 steps, self._steps = self._steps, []
                 writes, self._writes = self._writes, []
+                ends, self._ends = self._ends, []
                 waiting, self._waiting = self._waiting, []
                 self._events_in_flight, self._events = self._events, []
                 try:
                     self.compaction.cut(len(steps))
-                    await self._append(steps, writes, self._take_urged(writes))
+                    await self._append(steps, writes, ends, self._take_urged(writes))
                 except BaseException:
                     self._waiting = [*waiting, *self._waiting]
-                    self._discard(writes)
+                    self.unwritten_ends += ends
                     raise
                 for done in waiting:
                     if not done.done():
@@ -216,7 +242,7 @@ class JournalWriter:
                 self.compaction.written()
         except OwnershipLost as error:
             self.sealed, self._reason = True, error
-            self._discard(self._writes)
+            self._discard()
             self._fail(error)
             self._lost(error)
         except Exception as error:  # a bug here must not leave callers waiting
@@ -224,13 +250,13 @@ class JournalWriter:
             self.seal()
             self._lost(OwnershipLost(f"the journal of plan {self.head.name!r} cannot be written: {error}"))
 
-    def _discard(self, writes: list[Write]) -> None:
-        """These were not written, or not for certain. Ends of runs stay facts for the next owner of the plan."""
-        for write in writes:
-            if isinstance(write, PutRun) and write.expected is None and write.run.ended:
-                log_writes = [log for log in writes if isinstance(log, PutLog) and log.run == write.run.id]
-                self.unwritten_ends.append(UnwrittenEnd(write.run, log_writes, self.head.owner or ""))
-        writes.clear()
+    def _discard(self) -> None:
+        """Nothing more is written. Ends of runs stay facts for the next owner of the plan."""
+        self.unwritten_ends += self._ends
+        for staged in (self._steps, self._writes, self._ends):
+            staged.clear()
+        if self._list_timer is not None:
+            self._list_timer.cancel()
 
     def _fail(self, error: OwnershipLost) -> None:
         waiting, self._waiting = self._waiting, []
@@ -262,13 +288,15 @@ class JournalWriter:
                     priority_writes += [PutRun(changed, run.revision), PutPriority(run.id, priority)]
         return priority_writes
 
-    async def _append(self, steps: list[Step], writes: list[Write], urged: dict[str, int]) -> None:
+    async def _append(
+        self, steps: list[Step], writes: list[Write], ends: list[UnwrittenEnd], urged: dict[str, int]
+    ) -> None:
         """Commit the next record, with the changed head and these writes, until it is known to have happened. Runs
         that are ``urged`` get their priorities. Raises OwnershipLost if another process wrote its number."""
         stored, number = self._stored, self._stored.number + 1
         changes, self._head_changes = self._head_changes, {}
         new = stored.head.changed(**changes) if changes else stored.head
-        summary = stored.summary(new)  # now: the plan may take further steps while this waits
+        listed, views = self._views(new, ends, at_once=bool(changes))
         # the previous record has to be there: its successor's number may be free because the journal was removed
         fences: list[Write] = [ExpectRegister(record_key(new.name, stored.number), 1)]
         if changes:
@@ -283,15 +311,15 @@ class JournalWriter:
                 if refused is not None and not any(refused.concerns("run", run_id) for run_id in _runs_of(prioritised)):
                     raise self._refusal(refused)
                 results = await store_results(self._store, self.plan, number, steps)
-                record = step_record(new.name, number, new.epoch, steps, self._mark)
+                record = step_record(new.name, number, new.epoch, steps, self._mark, listed=listed)
                 tried, refused = True, None
                 prioritised = await self._prioritised(urged, writes) if urged else []
-                await self._store.commit([*fences, record, *results, *writes, *prioritised, summary])
+                await self._store.commit([*fences, record, *results, *writes, *prioritised, *views])
                 break
             except Conflict as conflict:
                 refused = conflict
             except ValueError as error:
-                if any(isinstance(write, PutRun) and write.run.ended for write in writes):
+                if ends or any(isinstance(write, PutRun) and write.run.ended for write in writes):
                     # it is then written alone, as a failure
                     raise ReloadRequired(f"the end of a run cannot be stored: {error}") from error
                 raise
@@ -304,6 +332,25 @@ class JournalWriter:
         stored.number, stored.steps = number, stored.steps + len(steps)
         stored.head, stored.revision = new, stored.revision + bool(changes)
 
+    def _views(self, head: Head, ends: list[UnwrittenEnd], *, at_once: bool) -> tuple[bool, list[Write]]:
+        """What lists show of the plan, as it is now, if this commit writes it: the runs that have ended, and the
+        summary after ``head``. And whether the store has all of those runs then."""
+        self._unlisted += (end.run for end in ends)
+        if not (at_once or self._list_due or self.plan.state in ENDED_STATES or any(map(_is_large, ends))):
+            if self._list_timer is None:
+                self._list_timer = asyncio.get_running_loop().call_later(LIST_INTERVAL, self.list_runs)
+            return False, []
+        self._list_due = False
+        if self._list_timer is not None:
+            self._list_timer.cancel()
+            self._list_timer = None
+        views: list[Write] = [log for end in ends for log in end.log]
+        listed = not self.plan.ended_runs  # else this process has yet to find out which runs the last owner has left
+        if listed:
+            views += (PutRun(run, None) for run in self._unlisted)
+            self._unlisted = []
+        return listed, [*views, self._stored.summary(head, records=1)]
+
     def _refusal(self, conflict: Conflict) -> OwnershipLost:
         if conflict.kind in ("run", "key"):
             return ReloadRequired(f"another process has written or changed {conflict.what}")
@@ -314,6 +361,11 @@ class JournalWriter:
     async def _is_written(self, number: int) -> bool:
         register = await self._store.register(record_key(self.head.name, number))
         return register is not None and register.value.get("mark") == self._mark
+
+
+def _is_large(end: UnwrittenEnd) -> bool:
+    """Whether a run has more than the journal keeps of it."""
+    return bool(end.log) or blob_of(end.run.output) is not None or blob_of(end.run.input) is not None
 
 
 def _runs_of(writes: Iterable[PutRun | PutPriority]) -> list[str]:

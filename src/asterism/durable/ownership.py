@@ -247,6 +247,7 @@ class Ownership:
         for job in jobs:
             job.cancel()
         self._device.write_all(name)
+        journal.list_runs()
         try:
             with contextlib.suppress(OwnershipLost, TimeoutError):
                 async with asyncio.timeout(LAST_COMMIT_TIMEOUT):  # the next owner need not repeat what is known now

@@ -108,7 +108,7 @@ async def _writes(fleet: Fleet, stored: StoredConstellation, steps: list[Step]) 
         PutRegister(head_key(name), new.to_json(), stored.revision),
         ExpectRegister(record_key(name, stored.number), 1),
         step_record(name, stored.number + 1, head.epoch, steps, new_id(store.clock(), fleet.chance)),
-        stored.summary(new),
+        stored.summary(new, records=1),
     ]
     pause = await store.register(pause_key(name))
     if pause is not None:  # it was paused when it ended

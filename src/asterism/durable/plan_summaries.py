@@ -1,9 +1,10 @@
 """Summaries of stored plans: what lists show of a plan without reading its journal.
 
-The process that writes a step of a plan writes its summary in the same commit (``PutPlan``), so both say the same. What
-depends on the time is not in it: whether the owner is alive, and which running tasks have begun. A list looks that up
-for the plans of one page, all at once. A plan whose head was written without a summary, by an earlier version or from
-a backup, is read in full once, and gets it then.
+The process that runs a plan writes its summary (``PutPlan``) together with a record of the journal, at most a quarter
+of a second after a step (``journal_writer.LIST_INTERVAL``). If it dies before, a list finds that the journal went on,
+and reads it. What depends on the time is not in the summary: whether the owner is alive, and which running tasks have
+begun. A list looks that up for the plans of one page, all at once. A plan whose head was written without a summary, by
+an earlier version or from a backup, is read in full once, and gets it then.
 
 This module imports nothing of the plan itself, so that a list is quick to start.
 """
@@ -43,9 +44,9 @@ MOST_RUNNING = 100
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
-def summary_of(head: Head, plan: RecordedConstellation, cycles: int) -> PutPlan:
+def summary_of(head: Head, plan: RecordedConstellation, cycles: int, record: int) -> PutPlan:
     """The write of the summary of a plan as it is now; after that of its head. ``cycles`` is how many edit cycles were
-    opened."""
+    opened, ``record`` the number of the last record of the journal."""
     running = None if len(plan.running) > MOST_RUNNING else running_tasks(plan)
     summary = {
         "version": plan.version,
@@ -65,6 +66,7 @@ def summary_of(head: Head, plan: RecordedConstellation, cycles: int) -> PutPlan:
         "cycles": cycles,
         "file": head.file,
         "tags": list(head.tags),
+        "record": record,
     }
     return PutPlan(head.name, str(plan.state), {"state": str(plan.state), **summary})
 
@@ -107,6 +109,8 @@ class PlanSummary:
     cycles: int
     file: str | None
     tags: Sequence[str]
+    record: int | None = field(default=None, compare=False)
+    """The last record of the journal that it includes; None in summaries of earlier versions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,33 +213,44 @@ async def list_plans(store: Store, query: PlanQuery) -> list[ListedPlan | Unread
     """The plans of a query; ``live`` of it is looked up here. Raises StoreUnavailable."""
     if query.states is not None:
         query = replace(query, live=frozenset(await live_sessions(store)))
-    rows: list[PlanRow] = []
-    plans: list[PlanSummary | UnreadablePlan] = []
-    for row in await store.plans(query):
+    rows = await store.plans(query)
+    owners = {row.summary["owner"] for row in rows if row.summary is not None and not row.summary["closed"]} - {None}
+    live = await live_sessions(store, owners) if owners else {}
+    plans: list[tuple[PlanRow, PlanSummary | UnreadablePlan]] = []
+    for row in rows:
         plan: PlanSummary | UnreadablePlan | None
         try:
-            plan = await _summary(store, row)
+            plan = await _summary(store, row, live)
         except StoreUnavailable:
             raise
         except AsterismError as error:
             plan = UnreadablePlan(row.name, row.created_at, str(error))
         if plan is not None:
-            rows.append(row)
-            plans.append(plan)
-    moment = await _moment(store, [plan for plan in plans if isinstance(plan, PlanSummary) and not plan.closed])
-    return [
-        plan if isinstance(plan, UnreadablePlan) else _listed(row, plan, moment)
-        for row, plan in zip(rows, plans, strict=True)
-    ]
+            plans.append((row, plan))
+    open_plans = [plan for _, plan in plans if isinstance(plan, PlanSummary) and not plan.closed]
+    if late := {plan.owner for plan in open_plans} - owners - {None}:  # of plans that were read in full
+        live = {**live, **await live_sessions(store, late)}
+    moment = await _moment(store, open_plans, live)
+    return [plan if isinstance(plan, UnreadablePlan) else _listed(row, plan, moment) for row, plan in plans]
 
 
-async def _summary(store: Store, row: PlanRow) -> PlanSummary | None:
+async def _summary(store: Store, row: PlanRow, live: Mapping[str, Session]) -> PlanSummary | None:
     """None for a plan that was removed since its row was read."""
-    if row.summary is None or row.summary["running"] is None:
+    if row.summary is None or row.summary["running"] is None or await _is_old(store, row.name, row.summary, live):
         from asterism.durable.journal_store import complete_summary  # slow to import, and rare
 
         return await complete_summary(store, row)
     return PlanSummary(name=row.name, **row.summary)
+
+
+async def _is_old(store: Store, name: str, summary: Mapping[str, Any], live: Mapping[str, Session]) -> bool:
+    """Whether the owner of a plan died after a step, and before it wrote the summary again."""
+    record = summary.get("record")
+    if record is None or summary["closed"] or summary["owner"] is None or summary["owner"] in live:
+        return False
+    from asterism.durable.journal_store import record_key  # slow to import, and rare
+
+    return await store.register(record_key(name, record + 1)) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,9 +263,8 @@ class _Moment:
     runs: Mapping[str, Mapping[str, Run]]
 
 
-async def _moment(store: Store, plans: Sequence[PlanSummary]) -> _Moment:
+async def _moment(store: Store, plans: Sequence[PlanSummary], live: Mapping[str, Session]) -> _Moment:
     owners = {plan.owner for plan in plans if plan.owner is not None}
-    live = await live_sessions(store, owners) if owners else {}
     known = {session.id: session for session in await store.sessions(ended=True)} if owners - live.keys() else {}
     waiting = {plan.name: await _waiting_edits(store, plan) for plan in plans if plan.approvals}
     return _Moment(live, known, waiting, await open_runs(store, {plan.name: plan.running for plan in plans}))

@@ -62,11 +62,9 @@ TEARDOWN_TIMEOUT = 300.0
 cancelled, and must not keep the plan from its end."""
 
 
-def timed(node: Node) -> Task:
-    """The task of a node as it is executed: a teardown always has a time limit."""
-    if node.setup is None or node.task.timeout is not None:
-        return node.task
-    return node.task.changed({"timeout": TEARDOWN_TIMEOUT})
+def timed(task: Task, *, teardown: bool) -> Task:
+    """A task as it is executed: a teardown always has a time limit."""
+    return task.changed({"timeout": TEARDOWN_TIMEOUT}) if teardown and task.timeout is None else task
 
 
 class Execution:
@@ -209,7 +207,7 @@ class Execution:
         return any(active.node.id == node.id or active.node is node.setup for active in self.stopping.values())
 
     def _work_on(self, node: Node, member: Member, resumed: bool = False) -> None:
-        plan, task, epoch = self.plan, timed(node), node.epoch
+        plan, task, epoch = self.plan, timed(node.task, teardown=node.setup is not None), node.epoch
         self.last_assigned = self.roster.assign(member)
         results = Upstream(plan.nodes, node.parents) if node.parents else NOTHING
         active = self.active[epoch] = Active(node, member, resumed)

@@ -47,9 +47,10 @@ from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.node import AttemptTimes, Node, provisional_below
 from asterism.core.plan.plan_codec import PlanSnapshot, StoredValue, clone
 from asterism.core.plan.status import ENDED_STATES, RUNNING, ConstellationState, TaskStatus
+from asterism.core.plan.task import Task
 from asterism.core.plan.undo_stack import UndoStack
 
-SCHEMA = 6
+SCHEMA = 7
 """The version of steps and snapshots. Every version reads all earlier ones."""
 
 Step = list[Any]
@@ -68,6 +69,18 @@ class BegunRun(NamedTuple):
     session: str
 
 
+class EndedRun(NamedTuple):
+    """A run of a completed execution that the store may not have, with what its task and its dependencies were then."""
+
+    run: BegunRun
+    task: Task
+    teardown: bool
+    device: str
+    times: AttemptTimes
+    results: Mapping[str, Any]
+    value: Any
+
+
 def _discard(step: Step) -> None:
     """The default of ``record``: for a plan that is not stored."""
 
@@ -82,6 +95,8 @@ class RecordedConstellation(Constellation):
         self.snapshot: PlanSnapshot | None = None  # must know of every node before it changes
         self.stored: dict[str, tuple[Any, StoredValue]] = {}  # results that the store keeps, by task
         self._begun: dict[str, BegunRun] = {}  # by task; of an earlier epoch, too
+        self.ended_runs: list[EndedRun] | None = None
+        """The runs of ``set_device`` that have completed; not collected while it is None."""
         self._editing = False
         self.undo_stack = UndoStack()
         self.on_rejected: Callable[[int, EditBatch, EditRejected], None] | None = None  # (version, batch, why)
@@ -121,6 +136,8 @@ class RecordedConstellation(Constellation):
         value = plain_json(value, f"the result of task {node.id!r}")
         if self.snapshot is not None:
             self.snapshot.preserve(node, *_conditional_children(node))
+        if self.ended_runs is not None and status is TaskStatus.COMPLETED:
+            self._collect_run(self.ended_runs, node, value)
         super().finish(node, status, now, value, recorded, review)
         self._begun.pop(node.id, None)
         parts = None if recorded is None else [recorded.kind, recorded.message]
@@ -157,6 +174,12 @@ class RecordedConstellation(Constellation):
         """The run that ``set_device`` was given for the present execution of a running task."""
         begun, node = self._begun.get(task_id), self.nodes.get(task_id)
         return begun if begun is not None and node is not None and begun.epoch == node.epoch else None
+
+    def _collect_run(self, ended: list[EndedRun], node: Node, value: Any) -> None:
+        run = self.begun_run(node.id)
+        if run is not None and node.device is not None and node.times is not None:
+            results, teardown = {source: self.nodes[source].value for source in node.parents}, node.setup is not None
+            ended.append(EndedRun(run, node.task, teardown, node.device, node.times, results, value))
 
     def set_attempts(self, node: Node, attempts: int, losses: int) -> None:
         """Record how often a fleet attempted a running task, and how often it lost a device."""
