@@ -1,14 +1,14 @@
-"""Unwritten runs: work of a plan in the plan's own process, whose run is written once, with its end.
+"""Unwritten runs: work of a plan in the plan's own process, whose run is written once, after its end.
 
 The journal says that the task was started, and on which device, before it begins. So the store need not have its run
-yet: a run that is completed within ``WRITE_AFTER`` seconds is inserted by the commit that records the end of its task.
+yet: a run that is completed within ``WRITE_AFTER`` seconds is written after that, with others (``journal_writer.py``).
 One that lasts longer is written while it executes, and so is one that ends in any other way, is handed back, or whose
 task is cancelled; from then on it is a run like any other.
 
-If the process dies, the next owner of the plan finds the run in the journal, by its id and the session that began it,
-and writes it as the run of that session (``FleetDevice``). What follows is as for every run: the fleet finds out that
-the session is lost, and by the rules for lost runs it is executed again. If the session lives after all, it meets its
-own run in the store.
+If the process dies after the end, the next owner of the plan makes the run from what the journal says of it. If it dies
+before, the next owner finds the run in the journal, by its id and the session that began it, and writes it as the run
+of that session (``FleetDevice``). What follows is as for every run: the fleet finds out that the session is lost, and by
+the rules for lost runs it is executed again. If the session lives after all, it meets its own run in the store.
 
 Only the owner of a plan writes such a run, with its journal. A process that has lost the plan stops the work and writes
 nothing: it cannot know whether the plan still wants it. One that reads its plan again continues with the new journal,
