@@ -7,8 +7,8 @@ task is cancelled; from then on it is a run like any other.
 
 If the process dies after the end, the next owner of the plan makes the run from what the journal says of it. If it dies
 before, the next owner finds the run in the journal, by its id and the session that began it, and writes it as the run
-of that session (``FleetDevice``). What follows is as for every run: the fleet finds out that the session is lost, and by
-the rules for lost runs it is executed again. If the session lives after all, it meets its own run in the store.
+of that session (``FleetDevice``). What follows is as for every run: the fleet finds out that the session is lost, and
+by the rules for lost runs it is executed again. If the session lives after all, it meets its own run in the store.
 
 Only the owner of a plan writes such a run, with its journal. A process that has lost the plan stops the work and writes
 nothing: it cannot know whether the plan still wants it. One that reads its plan again continues with the new journal,
