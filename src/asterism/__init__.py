@@ -65,9 +65,11 @@ if TYPE_CHECKING:
     from asterism.core.run.run import Progress, Run, RunStatus
     from asterism.core.run.workflow import Workflow
     from asterism.core.schedule.schedule import InvalidSchedule, Schedule
+    from asterism.core.schedule.tick_values import InvalidTick, Tick
     from asterism.durable.durable_orchestrator import DurableOrchestrator
     from asterism.durable.journal_store import ConstellationExists, OwnershipLost, UnknownConstellation
     from asterism.execution.http_requests import NoAnswer, RequestFailed
+    from asterism.execution.plan_tick import with_tick
     from asterism.execution.processes import CommandFailed
     from asterism.execution.task_inputs import MissingInput
     from asterism.fleet.device.agent import DeviceAgent, DeviceReplaced
@@ -135,6 +137,7 @@ __all__ = [
     "InvalidSchedule",
     "InvalidSettings",
     "InvalidTask",
+    "InvalidTick",
     "InvalidWorkflow",
     "LocalDevice",
     "LogLine",
@@ -164,6 +167,7 @@ __all__ = [
     "TaskLog",
     "TaskStatus",
     "TaskView",
+    "Tick",
     "TooLarge",
     "UnknownConstellation",
     "UnknownDevice",
@@ -178,6 +182,7 @@ __all__ = [
     "diff",
     "edits",
     "merge",
+    "with_tick",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__)

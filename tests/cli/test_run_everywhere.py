@@ -35,6 +35,16 @@ tasks:
 """
 MORE = "asterism: 1\ntasks:\n  mail: {shell: echo mailed, after: test}\n"
 
+DAILY = """\
+asterism: 1
+id: daily
+tasks:
+  day: {argv: [echo, "{tick.date}"]}
+  identity:
+    shell: echo "$ASTERISM_PLAN|$ASTERISM_TASK|$ASTERISM_ATTEMPT|$ASTERISM_EPOCH|$ASTERISM_TICK"
+    after: day
+"""
+
 
 def files(scene: SystemScene) -> Names:
     """Plan files, which commands name by their paths."""
@@ -46,7 +56,10 @@ def files(scene: SystemScene) -> Names:
     named.write_text(NIGHTLY.replace("asterism: 1", "asterism: 1\nid: tuesday"))
     wrong = scene.folder / "wrong.yaml"
     wrong.write_text(NIGHTLY.replace("echo tested", "echo about to fail; exit 3"))
-    return {"plan": str(plan), "named": str(named), "wrong": str(wrong), "report": str(scene.folder / "report.html")}
+    daily = scene.folder / "daily.yaml"
+    daily.write_text(DAILY)
+    report = scene.folder / "report.html"
+    return {"plan": str(plan), "named": str(named), "wrong": str(wrong), "daily": str(daily), "report": str(report)}
 
 
 def taken(scene: SystemScene) -> Names:
@@ -131,6 +144,15 @@ ROWS = (
         ],
     ),
     Row("run {plan} --set wort=moin", "wort", files, plans, [], code=64),
+    Row(
+        "run {daily} --tick 2026-11-17 --result identity",
+        "daily|identity|1|1|2026-11-17T00:00:00+00:00",
+        files,
+        plans,
+        [("daily", "completed", "daily.yaml")],
+    ),
+    Row("run {daily} --tick 5x", "'5x' is not a valid tick (examples: 2026-11-17", files, plans, [], code=64),
+    Row("run {daily}", "task 'day': uses the tick of a schedule; give one to run it now", files, plans, [], code=64),
     Row("plan watch tuesday --plain", "3 completed", taken),
     Row("plan watch tuesday --json", '"exit_code": 0', taken),
 )

@@ -12,6 +12,7 @@ import pytest
 from asterism import DeviceAgent, DurableOrchestrator, Fleet, Query, Settings
 from asterism.core.run.run import Owner
 from asterism.core.run.session import Session
+from asterism.core.schedule.tick_values import VARIABLES
 from asterism.execution.command_inputs import FILE_PREFIX
 from asterism.execution.task_inputs import VARIABLE_PREFIX
 from asterism.fleet import notifier
@@ -111,7 +112,9 @@ def test_every_member_of_what_a_function_is_told_with_is_told() -> None:
 
 def test_every_variable_of_a_command_is_told() -> None:
     files = [SOURCE / "fleet" / "device" / name for name in ("executor.py", "run_inputs.py", "process_records.py")]
+    files.append(SOURCE / "core" / "run" / "run_label.py")
     there = {name for file in files for name in re.findall(r'"(ASTERISM_[A-Z]+)"', file.read_text("utf-8"))}
+    there |= set(VARIABLES.values())
     told = section(page("docs/how-to/runs.md"), "## The environment of a command")
     assert there
     inputs = {f"{VARIABLE_PREFIX}<name>", f"{FILE_PREFIX}<name>"}

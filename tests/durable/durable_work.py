@@ -127,3 +127,7 @@ async def given(value: Any, until: str | None = None) -> Any:
         gate(f"{until} begun").set()
         await gate(until).wait()
     return value
+
+
+async def tick_of(tick: Any, **inputs: Any) -> list[Any]:
+    return [tick, tick.date, inputs]

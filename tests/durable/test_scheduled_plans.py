@@ -261,3 +261,26 @@ async def test_a_device_with_the_name_of_the_process_of_a_plan_is_reported_once(
     [warning] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert warning.startswith(f"plan {name} cannot be run, and no process runs it: ")
     assert f"{name}@here" in warning
+
+
+async def test_each_plan_learns_its_tick(stage: Stage) -> None:
+    await stage.device("desk", monitor_every=None)
+    plan = Constellation("nightly")
+    between = "{tick.date} from {tick.previous} to {tick.end}"
+    plan.add(Task("function", call="tests.durable.durable_work:tick_of", inputs={"between": between}))
+    await added(stage, plan, cron="0 15 * * *", every=None, timezone="Europe/Berlin")
+    stage.spawn(coordinate(stage))
+    stage.spawn(runner(stage).run())
+    [name] = await until_ended(stage, 1)
+    nodes = (await stage.load(name)).plan
+    assert nodes.tick["tick"] == "1970-01-12T15:00:00+01:00"
+    between = "1970-01-12 from 1970-01-11T15:00:00+01:00 to 1970-01-13T15:00:00+01:00"
+    assert nodes["function"].value == ["1970-01-12T15:00:00+01:00", "1970-01-12", {"between": between}]
+
+
+async def test_a_plan_on_request_has_the_last_tick(stage: Stage) -> None:
+    plan = Constellation("nightly")
+    plan.add(Task("word", argv=["echo", "{tick}"]))
+    await added(stage, plan, every=3600)
+    entry = await stage.fleet().schedules.run("nightly")
+    assert (await stage.load(str(entry.what))).plan["word"].task.argv == ("echo", "1970-01-12T13:46:40+00:00")

@@ -214,7 +214,7 @@ def test_a_command_sees_its_inputs_environment_and_identity(monkeypatch: pytest.
         Task(
             "a",
             shell='echo "$FROM_OUTSIDE|$WORD|$WHOLE|$PART|$EXTRA"'
-            ' "$ASTERISM_CONSTELLATION|$ASTERISM_TASK|$ASTERISM_EPOCH"',
+            ' "$ASTERISM_PLAN|$ASTERISM_TASK|$ASTERISM_ATTEMPT|$ASTERISM_EPOCH"',
             inputs={
                 "WORD": "a b",
                 "WHOLE": {"from": "up-stream"},
@@ -225,7 +225,7 @@ def test_a_command_sees_its_inputs_environment_and_identity(monkeypatch: pytest.
         after="up-stream",
     )
     result = Orchestrator([LocalDevice("device")]).run_sync(plan)
-    assert result["a"].value == 'outside|a b|{"n": [1, 2]}|2|2 p|a|2'
+    assert result["a"].value == 'outside|a b|{"n": [1, 2]}|2|2 p|a|1|2'
 
 
 def test_inputs_fill_command_arguments_and_never_split_or_inject() -> None:

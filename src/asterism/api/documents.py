@@ -339,7 +339,8 @@ class PlanDependency(Document):
 class Plan(PlanHead):
     """A plan as it is now. ``position`` is its place in the journal: the events after it continue this view. ``owner``
     is the process that runs it, ``last_owner`` the one that ran it last if none does. ``orphaned`` are the tasks that
-    count as running though no process runs the plan and no device executes them."""
+    count as running though no process runs the plan and no device executes them. ``tick`` has the values of its tick,
+    by the paths of their placeholders."""
 
     version: int
     position: str
@@ -350,6 +351,7 @@ class Plan(PlanHead):
     changed_at: float
     ended: bool
     params: JsonObject
+    tick: dict[str, str]
     tasks: list[PlanTask]
     dependencies: list[PlanDependency]
     orphaned: list[str]

@@ -52,6 +52,7 @@ class SubmitPlan(Request):
     approval_escalation: Annotated[Seconds | None, Doc("After so long, people are told again of such an edit.")] = None
     no_device_timeout: Annotated[Seconds, Doc("How long a task waits for a device that can execute it.")] = 300.0
     strategy: Annotated[Strategy, Doc("How the fleet chooses a device.")] = "score"
+    tick: Annotated[str | None, Limit(max_length=40), Doc("What {tick} stands for, such as 2026-11-17.")] = None
     reason: Reason = ""
 
 

@@ -39,6 +39,17 @@ def duration(text: str) -> float:
         raise click.BadParameter(f"{error}.") from None
 
 
+def tick_text(text: str) -> str:
+    """A day or a time: ``2026-11-17``, ``2026-11-17T03:00+01:00``."""
+    from asterism.core.schedule.tick_values import InvalidTick, tick_on_request
+
+    try:
+        tick_on_request(text)
+    except InvalidTick as error:
+        raise click.BadParameter(f"{error}.") from None
+    return text
+
+
 def positive_duration(text: str) -> float:
     """A ``duration`` above zero."""
     seconds = duration(text)

@@ -26,6 +26,7 @@ An error with a file name in this list is defined there::
     ├── CycleClaimed              (core/plan/assignment_lock.py) another editor has claimed the cycle
     ├── UnreadableJournal         (core/plan/journal.py) the steps of a plan cannot be replayed
     ├── NotTheSameRun             (core/run/merge.py) two records with one id differ in fields that never change
+    ├── InvalidTick               (core/schedule/tick_values.py) a text is not a day or a time
     ├── UnknownPlaceholder        (execution/placeholders.py) a placeholder names nothing, or what cannot stand there
     ├── NotExpandable             (execution/foreach_expansion.py) the list of a group is not a list, or too long
     ├── ElementsFailed            (orchestrator/execution.py) some tasks of a group failed

@@ -41,7 +41,7 @@ from asterism.execution import task_inputs
 from asterism.execution.function_calls import retrieve_exception
 from asterism.execution.large_values import call_apart
 from asterism.execution.task_inputs import MissingInput
-from asterism.fleet.device.functions import OF_TASKS, RESULT_OF
+from asterism.fleet.device.functions import OF_TASKS, RESULT_OF, TICK_INPUT
 from asterism.fleet.device.run_inputs import CONSTANTS, is_secret, literal
 from asterism.fleet.fleet import Fleet, orchestrator_device
 from asterism.fleet.joinable_devices import enrolment_of, known_devices
@@ -530,12 +530,16 @@ def _run_input(work: Work) -> dict[str, Any]:
     run_input = {**placed, **filled}
     if task.call is not None and (filled or renamed):
         run_input[OF_TASKS] = sorted(placed)
+    if work.tick:
+        run_input[TICK_INPUT] = dict(work.tick)
     return run_input
 
 
 def _input_name(name: str, taken: Mapping[str, Any]) -> str:
     """The name of the input that holds the result of a task: the task's name, unless an input has that name."""
-    return f"{RESULT_OF}{name}" if name in taken or name == OF_TASKS or name.startswith(RESULT_OF) else name
+    return (
+        f"{RESULT_OF}{name}" if name in taken or name in (OF_TASKS, TICK_INPUT) or name.startswith(RESULT_OF) else name
+    )
 
 
 def _referring_to_inputs(value: Any, taken: Mapping[str, Any]) -> Any:

@@ -25,6 +25,7 @@ from asterism.core.json_values import NOTHING, plain_json
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.journal import UnreadableJournal
 from asterism.core.schedule.schedule import InvalidSchedule, Schedule
+from asterism.core.schedule.tick_values import TickValues
 from asterism.durable import admin
 from asterism.durable.admin import SUBMITTED, submission
 from asterism.durable.journal_store import (
@@ -36,6 +37,7 @@ from asterism.durable.journal_store import (
     read_head,
     unstarted,
 )
+from asterism.execution.plan_tick import with_tick
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.scheduled_work import SCHEDULES, decode
 from asterism.store.optimistic_update import retry_on_conflict, try_commit
@@ -162,9 +164,12 @@ def plan_document(plan: Constellation, policy: str, by: str) -> dict[str, Any]:
     return {"plan": {**plan.to_json(), "source": plan.source or plan.id, "author": by}, "policy": policy}
 
 
-def plan_writes(store: Store, name: str, document: Mapping[str, Any]) -> Sequence[Write]:
-    """The writes that store the plan of a document under a name; the first is the head of the plan."""
+def plan_writes(store: Store, name: str, document: Mapping[str, Any], tick: TickValues = NOTHING) -> Sequence[Write]:
+    """The writes that store the plan of a document under a name, with the values of a tick; the first is the head of
+    the plan. Raises UnknownPlaceholder."""
     plan = Constellation.from_json(document["plan"])
+    if tick:
+        plan = with_tick(plan, tick)
     plan.id = name
     recorded, lock, options = unstarted(plan, {"policy": document["policy"], **document.get("terms", {})})
     return insertion(store, recorded, lock, options, document.get("params", {}), file=document.get("file", ""))[1]

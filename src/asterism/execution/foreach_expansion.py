@@ -80,7 +80,7 @@ def _label(values: Iterable[Any]) -> str | None:
         if not isinstance(value, str | int | float):
             return None
         word = value if isinstance(value, str) else describe_value(value)
-        if not word or not word.isprintable() or set(word) & set("[],") or word != word.strip():
+        if not word or not word.isprintable() or set(word) & set("[],") or word != word.strip() or "{tick" in word:
             return None
         words.append(word)
     label = ",".join(words)

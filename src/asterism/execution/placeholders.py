@@ -1,7 +1,8 @@
-"""Placeholders in the texts of a task: ``{params.day}``, ``{item}``, ``{item.name}``, ``{index}``, ``{matrix.os}``.
+"""Placeholders in the texts of a task: ``{params.day}``, ``{tick.date}``, ``{item}``, ``{index}``, ``{matrix.os}``.
 
-A plan file writes them where a value is known only when the plan is loaded (a parameter), or when a list is expanded
-into tasks (``foreach``). ``fill_task`` returns the task with the values in their place:
+A plan file writes them where a value is known only when the plan is loaded (a parameter), when a list is expanded into
+tasks (``foreach``), or when a schedule creates the plan (``with_tick``). ``fill_task`` returns the task with the values
+in their place:
 
 - in a text: the value as text, others than text as JSON; a text that is nothing but one placeholder becomes the value
   itself, with its type;
@@ -27,12 +28,16 @@ from asterism.core.plan.task import Task
 from asterism.execution.task_inputs import input_text, is_reference, refers_to_variable, url_quoted
 
 Scope = Mapping[str, Any]
-"""The values by the first word of a placeholder: ``{"params": {…}, "item": …}``."""
+"""The values by the first word of a placeholder: ``{"params": {…}, "item": …}``; those of a tick by their paths."""
 
-_PATH = r"(?:params|matrix|item|index)(?:\.[A-Za-z_][A-Za-z0-9_]*)*"
+_PATH = r"(?:params|matrix|item|index|tick)(?:\.[A-Za-z_][A-Za-z0-9_]*)*"
 _IN_TEXT = re.compile(rf"\{{\{{({_PATH})\}}\}}|\{{({_PATH})\}}")
 _IN_TEMPLATE = re.compile(rf"(\{{\{{|\}}\}})|\{{({_PATH})\}}")
 _WHOLE = re.compile(rf"\{{({_PATH})\}}")
+_TICK = re.compile(r"(\{tick(?:\.[a-z]+)?\})")
+
+TICK_FOLLOWS = "tick follows"
+"""A name in the scope of a plan file whose tick is put in later: a tick in the value of a parameter stays one."""
 
 
 class UnknownPlaceholder(AsterismError):
@@ -48,6 +53,8 @@ def placeholders(text: str, *, template: bool = False) -> Iterator[str]:
 
 def value_of(path: str, scope: Scope) -> Any:
     """The value that a path stands for. Raises UnknownPlaceholder."""
+    if path in scope:
+        return scope[path]
     first, *rest = path.split(".")
     value = scope[first]
     for number, name in enumerate(rest):
@@ -78,7 +85,9 @@ def _fill_template(text: str, scope: Scope, shown: Callable[[str, int], str]) ->
         path = match[2]
         if path is None or path.partition(".")[0] not in scope:
             return match[0]
-        return shown(input_text(value_of(path, scope)), match.start())
+        value = input_text(value_of(path, scope))
+        parts = _TICK.split(value) if TICK_FOLLOWS in scope else [value]
+        return "".join(part if place % 2 else shown(part, match.start()) for place, part in enumerate(parts))
 
     return _IN_TEMPLATE.sub(replaced, text)
 

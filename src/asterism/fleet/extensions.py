@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from asterism.core.plan.constellation import Constellation
     from asterism.core.run.run import Run
     from asterism.core.run.session import Session
+    from asterism.core.schedule.tick_values import TickValues
     from asterism.fleet.fleet import Fleet
     from asterism.fleet.run_explanation import Reason
     from asterism.store.protocol import Store, Write
@@ -46,8 +47,9 @@ class PlanPort(Protocol):
         """A plan as a schedule keeps it. ``by`` is its author. Raises NotJson if another process could not execute a
         task of it."""
 
-    def plan_writes(self, store: Store, name: str, document: Mapping[str, Any], /) -> Sequence[Write]:
-        """The writes that store the plan of a document under a name; the first is the head of the plan."""
+    def plan_writes(self, store: Store, name: str, document: Mapping[str, Any], tick: TickValues, /) -> Sequence[Write]:
+        """The writes that store the plan of a document under a name, with the values of a tick; the first is the head
+        of the plan."""
 
     async def plan_ended(self, store: Store, name: str, /) -> bool:
         """Whether a stored plan has ended, or was removed."""

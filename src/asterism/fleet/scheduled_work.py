@@ -20,16 +20,18 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from functools import partial
 from typing import Any, NamedTuple
 
 from asterism.base.clock import new_id
 from asterism.base.error_log import RecurringError
 from asterism.core.errors import AsterismError, RunRefused
+from asterism.core.json_values import NOTHING
 from asterism.core.plan.plan_name import EACH_TICK
 from asterism.core.plan.plan_name import plan_name as patterned_name
 from asterism.core.schedule.schedule import InvalidSchedule, Schedule
+from asterism.core.schedule.tick_values import TickValues, previous_tick, tick_values
 from asterism.core.schedule.ticks import (
     CREATED,
     EXISTS,
@@ -116,6 +118,27 @@ def ticks_of(schedule: Schedule) -> NextTick:
 
     try:
         return cron_ticks(schedule.cron, schedule.timezone)
+    except InvalidCron as error:
+        raise InvalidSchedule(f"schedule {schedule.name!r}: {error}") from None
+
+
+def values_of(schedule: Schedule, tick: int | None, now: float) -> TickValues:
+    """What the plan of a tick learns of it. A person's request is for the last tick up to now. Raises
+    InvalidSchedule."""
+    next_tick = ticks_of(schedule)
+    if tick is None:
+        tick = previous_tick(int(now) + 1, next_tick)
+    return NOTHING if tick is None else tick_values(tick, next_tick, zone_of(schedule))
+
+
+def zone_of(schedule: Schedule) -> tzinfo:
+    """The time zone of the ticks of a schedule: UTC for an interval. Raises InvalidSchedule."""
+    if schedule.cron is None:
+        return UTC
+    from asterism.base.cron import InvalidCron, time_zone
+
+    try:
+        return time_zone(schedule.timezone)
     except InvalidCron as error:
         raise InvalidSchedule(f"schedule {schedule.name!r}: {error}") from None
 
@@ -207,7 +230,7 @@ class ScheduledWork:
             raise InvalidSchedule(f"schedule {schedule.name!r}: its plan is not in the store")
         name = plan_name(schedule.name, new.tick, new_id(now, self._fleet.chance))
         entry = new.entry(now, name)
-        plan = plan_port().plan_writes(self._store, name, kept.value)
+        plan = plan_port().plan_writes(self._store, name, kept.value, values_of(schedule, new.tick, now))
         writes = await self._writes(new.stored, new.with_work(name), [*new.before, entry])
         try:
             await self._store.commit([*writes, *plan])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import CoroutineType
 from typing import Any, Protocol, runtime_checkable
 
@@ -15,6 +15,7 @@ from asterism.base.trace_context import HEADER, VARIABLE, current_traceparent
 from asterism.core.errors import AsterismError
 from asterism.core.json_values import NOTHING, RESULT_LIMIT, SizeLimit, plain_json
 from asterism.core.plan.task import Task
+from asterism.core.schedule.tick_values import Tick, TickValues, tick_variables
 from asterism.execution import function_calls
 from asterism.execution.actions import Attempt, execute_action
 from asterism.execution.function_calls import record_traceback
@@ -47,6 +48,9 @@ class Work:
 
     log: LogRecorder | None = None
     """The recorder of the execution, once it has printed something."""
+
+    tick: TickValues = field(default_factory=lambda: NOTHING)
+    """The values of the tick of the plan; empty if it has none."""
 
     def recorder(self) -> LogRecorder | None:
         """What records the output of this execution; None if it is not kept."""
@@ -176,6 +180,8 @@ class LocalDevice:
         signature = function_calls.signature(call)
         if signature.takes_logger and "logger" not in inputs and "logger" not in work.results:
             inputs = {**inputs, "logger": attempt_logger(work.task.id, work)}
+        if work.tick and "tick" in signature.names and "tick" not in inputs and "tick" not in work.results:
+            inputs = {**inputs, "tick": Tick(work.tick)}
         arguments = signature.arguments(work.task.id, work.results, inputs) if signature.takes_anything else {}
         return call(**arguments) if signature.asynchronous else function_calls.call_in_thread(call, arguments)
 
@@ -197,9 +203,11 @@ class _LocalAttempt(Attempt):
     def identity(self) -> dict[str, str]:
         work, span = self._work, current_traceparent()
         return {
-            "ASTERISM_CONSTELLATION": work.constellation,
+            "ASTERISM_PLAN": work.constellation,
             "ASTERISM_TASK": work.task.id,
+            "ASTERISM_ATTEMPT": str(work.attempt),
             "ASTERISM_EPOCH": str(work.epoch),
+            **tick_variables(work.tick),
             **({} if span is None else {VARIABLE: span}),
         }
 

@@ -213,7 +213,9 @@ class Execution:
         active = self.active[epoch] = Active(node, member, resumed)
         # not by the loop's factory: an eager one would run the task, and those that its end starts, inside this call
         active.job = asyncio.Task(
-            self._execute(active, epoch, Work(task, plan.id, epoch, node.attempts, results, self._kept_logs)),
+            self._execute(
+                active, epoch, Work(task, plan.id, epoch, node.attempts, results, self._kept_logs, None, plan.tick)
+            ),
             loop=self._loop,
         )
         if task.timeout is not None and not getattr(member.device, "keeps_time", False):

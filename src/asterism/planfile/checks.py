@@ -17,12 +17,13 @@ from typing import Any
 
 from asterism.base import expressions
 from asterism.base.cel import InvalidExpression
-from asterism.base.cel.cel_constants import NAMESPACES, with_constants
+from asterism.base.cel.cel_constants import NAMESPACES, TICK, with_constants
 from asterism.base.schema_patterns import UnsupportedPattern, check_patterns
 from asterism.base.secret_mask import short_secret_warning
 from asterism.base.startup import install_hint
 from asterism.base.text import describe_value, request_url_problem, suggestion
 from asterism.core.plan.teardowns import order_problem
+from asterism.core.schedule.tick_values import TICK_PATHS, VARIABLES
 from asterism.execution import task_inputs
 from asterism.execution.placeholders import Scope, placeholders
 from asterism.execution.task_inputs import MissingInput, fill_template, is_reference
@@ -41,13 +42,15 @@ Finding = tuple[tuple[Part, ...], str, bool]
 @dataclass(frozen=True, slots=True)
 class PlanContext:
     """What a task can refer to. ``devices`` maps ids to capabilities, None if unknown. ``imports`` allows importing the
-    functions of ``call`` tasks, which runs foreign code. ``params`` are the names of the plan's parameters."""
+    functions of ``call`` tasks, which runs foreign code. ``params`` are the names of the plan's parameters; ``ticks``
+    says whether its texts may name a tick."""
 
     tasks: Collection[str]
     devices: Mapping[str, frozenset[str]] | None
     imports: bool = False
     places: tuple[str, ...] = ()  # folders, beside the path of Python, that contain modules
     params: tuple[str, ...] = ()
+    ticks: bool = False
 
 
 @dataclass(slots=True)
@@ -127,6 +130,8 @@ class TaskChecks:
     def _scope(self) -> Scope:
         """The names that placeholders and expressions can use, without their values."""
         scope = element_names(self.task)
+        if self.context.ticks and TICK not in (self.task.inputs or ()):
+            scope = {**scope, **dict.fromkeys(TICK_PATHS, "")}
         return {"params": dict.fromkeys(self.context.params), **scope} if self.context.params else scope
 
     def _expression_problem(self, text: str) -> str | None:
@@ -191,7 +196,8 @@ class TaskChecks:
     def _variables(self) -> list[str]:
         """The names in the scope that are variables of a shell line."""
         scope = self._scope
-        return [*scope, *(scope.get("params") or ()), *(scope.get("matrix") or ())]
+        own = (name for name in scope if name not in TICK_PATHS)
+        return [*own, *(scope.get("params") or ()), *(scope.get("matrix") or ())]
 
     def _device(self, devices: Mapping[str, frozenset[str]]) -> Iterator[Finding]:
         wanted = self.task.wanted
@@ -218,7 +224,7 @@ class TaskChecks:
         except (Exception, SystemExit) as error:  # importing runs foreign code, which may raise anything
             yield ("call",), f"{path!r} cannot be imported: {type(error).__name__}: {error}", False
             return
-        filled = {*(self.task.inputs or ()), *self.sources, "results", *signature.optional}
+        filled = {*(self.task.inputs or ()), *self.sources, "results", TICK, *signature.optional}
         if not {"inputs", "after"} & set(self.faulty):
             for name in signature.names:
                 if name not in filled:
@@ -310,14 +316,16 @@ def unknown_placeholders(task: models.Task, scope: Scope) -> Iterator[tuple[tupl
         for name in placeholders(text, template=template):
             first, _, rest = name.partition(".")
             known = scope.get(first)
+            if first == TICK and TICK in scope and name not in scope:
+                yield path, f"{{{name}}}: there is no {name}; there is {', '.join(TICK_PATHS)}", False
             if first in NAMESPACES and first in scope and rest.partition(".")[0] not in (known or {}):
                 what = f"there is no {_noun(first)} {rest!r}" if rest else f"{{{first}}} needs a name"
                 hint = suggestion(rest, list(known or {})) or f"; there is {', '.join(known or {})}"
                 yield path, f"{{{name}}}: {what}{hint}", False
     if task.shell is not None:
-        for name in placeholders(task.shell):
+        for name in placeholders(task.shell.replace(f"${{{TICK}}}", "")):  # that is a variable of the line itself
             if name.partition(".")[0] in scope:
-                variable = name.rpartition(".")[2]
+                variable = VARIABLES.get(name, name.rpartition(".")[2])
                 words = f'a shell line takes values as variables: write "${variable}" instead of {{{name}}}'
                 yield ("shell",), words, False
 

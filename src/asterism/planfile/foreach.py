@@ -22,7 +22,7 @@ from asterism.execution.foreach_expansion import (
     matrix_scopes,
     refuse_data_as_instructions,
 )
-from asterism.execution.placeholders import Scope, fill_value
+from asterism.execution.placeholders import TICK_FOLLOWS, Scope, fill_value
 from asterism.planfile import models
 from asterism.planfile.models import Part
 
@@ -77,7 +77,8 @@ def add_group(
     else:
         items = fill_value(task.foreach, scope)
         scopes = list_scopes(items, task.foreach if isinstance(task.foreach, str) else "the list")
-    elements = element_tasks(template, scopes, params)
+    follows = {name: True for name in scope if name == TICK_FOLLOWS}
+    elements = element_tasks(template, [{**element, **follows} for element in scopes], params)
     for element in elements:
         plan.add(element, after or None)
     # without elements there is nothing to wait for but what the elements would have waited for

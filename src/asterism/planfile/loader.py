@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
@@ -31,8 +32,10 @@ from asterism.core.json_values import NOTHING, JsonObject, plain_json
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.plan_name import EACH_START, plan_names
 from asterism.core.plan.task import Task
+from asterism.core.schedule.tick_values import TickValues, tick_on_request
 from asterism.execution.foreach_expansion import NotExpandable
-from asterism.execution.placeholders import UnknownPlaceholder, fill_task
+from asterism.execution.placeholders import TICK_FOLLOWS, UnknownPlaceholder, fill_task
+from asterism.execution.plan_tick import tasks_with_tick, with_tick
 from asterism.planfile import models
 from asterism.planfile.branches import always_skipped, skipped_cleanups
 from asterism.planfile.checks import PlanContext, TaskChecks
@@ -86,10 +89,21 @@ Params = Mapping[str, Any] | GivenParameters
 """The values of parameters, by name; or where to find them."""
 
 
-def load(path: str, *, params: Params = NOTHING, only: Collection[str] = (), fleet: bool = False) -> PlanFile:
+def load(
+    path: str,
+    *,
+    params: Params = NOTHING,
+    only: Collection[str] = (),
+    fleet: bool = False,
+    tick: str | None = None,
+    scheduled: bool = False,
+) -> PlanFile:
     """The plan in a file. ``params`` are values of its parameters; with ``only`` the plan has these tasks and what they
-    need; ``fleet`` as for ``check``. Raises BadPlan with every mistake, and OSError if the file cannot be read."""
-    plan_file, mistakes = check(path, params=params, only=only, fleet=fleet)
+    need; ``tick`` is a day or time, which ``{tick}`` stands for, or a schedule gives one later (``scheduled``);
+    ``fleet`` as for ``check``. Raises BadPlan with every mistake, InvalidTick, and OSError if the file cannot be
+    read."""
+    options: dict[str, Any] = {"only": only, "fleet": fleet, "tick": tick, "scheduled": scheduled}
+    plan_file, mistakes = check(path, params=params, **options)
     if plan_file is None:
         raise BadPlan(path, mistakes)
     return plan_file
@@ -102,6 +116,8 @@ def check(
     params: Params = NOTHING,
     only: Collection[str] = (),
     fleet: bool = False,
+    tick: str | None = None,
+    scheduled: bool = False,
 ) -> tuple[PlanFile | None, list[Mistake]]:
     """The plan in a file, or None, and all mistakes and warnings in the order of their lines.
 
@@ -112,7 +128,7 @@ def check(
         return None, mistakes
     places = (str(Path.cwd()), str(Path(path).resolve().parent))  # a run imports modules from there
     options: dict[str, Any] = {"imports": imports, "places": places, "params": params, "only": only, "fleet": fleet}
-    return examine(text, PurePath(path).stem, path=path, **options)
+    return examine(text, PurePath(path).stem, path=path, tick=tick, scheduled=scheduled, **options)
 
 
 def examine(
@@ -126,6 +142,8 @@ def examine(
     only: Collection[str] = (),
     texts: Mapping[str, str] | None = None,
     fleet: bool = False,
+    tick: str | None = None,
+    scheduled: bool = False,
 ) -> tuple[PlanFile | None, list[Mistake]]:
     """``check`` for a text. ``name`` is the id of a plan without one; ``places`` are more folders with modules;
     ``include`` is relative to the folder of ``path``; with ``texts`` it names one of these, and no file is read."""
@@ -137,8 +155,16 @@ def examine(
             return None, [*mistakes, Mistake(1, "a plan must be a mapping with the keys asterism and tasks")]
         parameters = params if isinstance(params, GivenParameters) else GivenParameters(params)
         reader = _PlanReader(path or name, read_sources(data, path, mistakes, texts=texts), parameters, mistakes)
-        plan_file = reader.plan_file(name, PlanTerms(imports, places, tuple(only), fleet))
+        ticks = _may_name_tick(text, reader.sources, parameters)
+        values = None if tick is None else tick_on_request(tick)  # a wrong one is refused before all else
+        plan_file = reader.plan_file(name, PlanTerms(imports, places, tuple(only), fleet, ticks, values, scheduled))
         return plan_file, in_order(reader.mistakes)
+
+
+def _may_name_tick(text: str, sources: Sequence[PlanSource], parameters: GivenParameters) -> bool:
+    """Whether a tick may be named anywhere. Only then is it searched for, which takes long in a large plan."""
+    given = (*parameters.texts.values(), *parameters.values.values())
+    return len(sources) > 1 or parameters.file is not None or "tick" in f"{text}{given}".lower()
 
 
 def in_order(mistakes: Iterable[Mistake]) -> list[Mistake]:
@@ -166,6 +192,11 @@ class PlanTerms(NamedTuple):
     places: tuple[str, ...]
     only: tuple[str, ...]
     fleet: bool
+    ticks: bool
+    """Whether the texts may name a tick; ``tick`` has its values, ``scheduled`` says that it gets them later."""
+
+    tick: TickValues | None
+    scheduled: bool
 
 
 class RawTask(NamedTuple):
@@ -203,8 +234,12 @@ class _PlanReader:
         devices = _devices([head for head, _ in heads])
         unknown = options.fleet or any("devices" in faulty for _, faulty in heads)
         known = None if unknown else {device.id: device.can for device in devices}
-        context = PlanContext(self.raw.keys(), known, options.imports, options.places, tuple({**declared, **mentioned}))
-        plan = self._plan(heads[0][0].id or name, context, {"params": params}, options.only)
+        names = tuple({**declared, **mentioned})
+        context = PlanContext(self.raw.keys(), known, options.imports, options.places, names, options.ticks)
+        scope = {"params": params, **({TICK_FOLLOWS: True} if options.ticks else {})}
+        plan = self._plan(heads[0][0].id or name, context, scope, options.only)
+        if plan is not None:
+            plan = self._ticked(plan, options)
         if plan is None or not all(mistake.warning for mistake in self.mistakes):
             return None
         plan.tags = tuple(dict.fromkeys(heads[0][0].tags or ()))
@@ -239,6 +274,16 @@ class _PlanReader:
             if needed is not None:
                 sources = {source: condition for source, condition in sources.items() if source in needed}
             self._add(plan, task_id, tasks[task_id], sources, scope)
+        return plan
+
+    def _ticked(self, plan: Constellation, options: PlanTerms) -> Constellation:
+        """The plan with its tick. That a tick is missing is one mistake, however many tasks need it."""
+        if options.tick is not None:
+            return with_tick(plan, options.tick)
+        waits = options.scheduled or not self.parameters.required or not options.ticks
+        for task_id in () if waits else islice(tasks_with_tick(plan), 1):
+            group = task_id if task_id in self.raw else task_id.partition("[")[0]
+            self.blame(group, (), "uses the tick of a schedule; give one to run it now: --tick 2026-11-17")
         return plan
 
     def _head(self, source: PlanSource) -> tuple[models.Head, set[str]]:

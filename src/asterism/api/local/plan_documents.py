@@ -70,6 +70,7 @@ def view(
         position=str(stored.record.number),
         cancel_request=stored.cancel_request,
         params=PlanMask(plan).shown(dict(head.params)),
+        tick=dict(plan.tick),
         orphaned=list(stored.orphaned),
         cycles=[cycle_document(cycle) for cycle in stored.record.lock.cycles.values()],
         approvals=list(approvals),

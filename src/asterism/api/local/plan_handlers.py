@@ -243,7 +243,7 @@ async def submit_plan(system: LocalSystem, request: declared.SubmitPlan) -> docu
     from asterism.api.local.plan_texts import read_plan_text  # with YAML, which other operations do not need
 
     name = PurePath(request.file).stem or "plan"
-    plan_file = await read_plan_text(request.text, name, request.params, request.includes, request.only)
+    plan_file = await read_plan_text(request.text, name, request.params, request.includes, request.only, request.tick)
     plan = plan_file.constellation
     edited_plans.check_tasks(len(plan))
     try:

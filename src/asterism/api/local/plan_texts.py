@@ -14,12 +14,20 @@ SMALL_FILE = 50_000
 
 
 async def read_plan_text(
-    text: str, name: str, params: Mapping[str, Any], includes: Mapping[str, str], only: Sequence[str] = ()
+    text: str,
+    name: str,
+    params: Mapping[str, Any],
+    includes: Mapping[str, str],
+    only: Sequence[str] = (),
+    tick: str | None = None,
+    *,
+    scheduled: bool = False,
 ) -> loader.PlanFile:
     """A plan file. ``includes`` are the texts of the files that it includes, by their paths from its folder; with
-    ``only`` the plan has these tasks and what they need. A large one takes seconds, and is read in a thread. Raises
-    BadPlan."""
-    read = partial(loader.examine, text, name, params=params, texts=includes, only=only, fleet=True)
+    ``only`` the plan has these tasks and what they need; ``tick`` and ``scheduled`` are as for ``loader.load``. A large
+    one takes seconds, and is read in a thread. Raises BadPlan and InvalidTick."""
+    options: dict[str, Any] = {"params": params, "texts": includes, "only": only, "tick": tick, "scheduled": scheduled}
+    read = partial(loader.examine, text, name, fleet=True, **options)
     plan_file, mistakes = await asyncio.to_thread(read) if len(text) > SMALL_FILE else read()
     if plan_file is None:
         raise loader.BadPlan("the plan file", mistakes)

@@ -33,6 +33,7 @@ from asterism.core.plan.assignment_lock import CycleClaimed, CycleGone
 from asterism.core.plan.edits import ApprovalGone, EditWaits
 from asterism.core.run.run_label import InvalidTemplate
 from asterism.core.schedule.schedule import InvalidSchedule
+from asterism.core.schedule.tick_values import InvalidTick
 from asterism.core.series.document import UnreadableSeries
 from asterism.durable.journal_store import ConstellationExists, UnknownConstellation
 from asterism.durable.plan_history import VersionUnknown
@@ -74,6 +75,7 @@ STATUSES: tuple[tuple[type[AsterismError], int, str], ...] = (
     (ReservedName, 422, "invalid-name"),
     (BadPlan, 422, "invalid-plan"),
     (InvalidSchedule, 422, "invalid-schedule"),
+    (InvalidTick, 422, "invalid-tick"),
     (InvalidWorkflow, 422, "invalid-workflow"),
     (InvalidSettings, 422, "invalid-settings"),
     (ScopeMissing, 403, "scope-missing"),

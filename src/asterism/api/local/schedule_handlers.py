@@ -96,7 +96,8 @@ async def add_schedule(system: LocalSystem, request: declared.AddSchedule) -> do
     options: dict[str, Any] = {name: getattr(request, name) for name in names}
     if request.text is not None:
         file = PurePath(request.file)
-        plan_file = await read_plan_text(request.text, file.stem or request.name, request.params, request.includes)
+        name = file.stem or request.name
+        plan_file = await read_plan_text(request.text, name, request.params, request.includes, scheduled=True)
         options |= {"plan": plan_file.constellation, "plan_text": request.text, "params": plan_file.params}
         options |= {"policy": plan_file.policy or "scoped", "file": file.name}
     schedule = await fleet.schedules.add(request.name, input=request.input or None, **options)

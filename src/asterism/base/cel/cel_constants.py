@@ -19,6 +19,9 @@ from asterism.base.cel.cel_values import InvalidExpression
 NAMESPACES = ("params", "matrix")
 """Names whose fields are known: ``params.day`` becomes the value of ``day``, and an unknown field is an error."""
 
+TICK = "tick"
+"""A name that has a value itself, and fields, whose values have their own names: ``tick.date``."""
+
 
 def with_constants(text: str, names: Mapping[str, Any]) -> str:
     """The expression with each of ``names`` replaced by its value, which is JSON. Raises InvalidExpression for text
@@ -50,7 +53,11 @@ def _mentions(text: str, names: Collection[str]) -> list[tuple[int, int, list[st
         if number and all_tokens[number - 1].text == ".":
             continue  # a field of another value
         path, last = [token.text], token
-        if token.text in NAMESPACES and all_tokens[number + 1].text == "." and all_tokens[number + 2].kind == "name":
+        if (
+            token.text in (*NAMESPACES, TICK)
+            and all_tokens[number + 1].text == "."
+            and all_tokens[number + 2].kind == "name"
+        ):
             last = all_tokens[number + 2]
             path.append(last.text)
         mentions.append((token.at, last.at + len(last.text), path))
@@ -58,6 +65,11 @@ def _mentions(text: str, names: Collection[str]) -> list[tuple[int, int, list[st
 
 
 def _value(names: Mapping[str, Any], path: list[str]) -> Any:
+    if path[0] == TICK:
+        fields = {name: value for name, value in names.items() if name.partition(".")[0] == TICK}
+        if ".".join(path) not in fields:
+            raise InvalidExpression(f"there is no {'.'.join(path)}; there is {', '.join(fields)}")
+        return fields[".".join(path)]
     value = names[path[0]]
     for name in path[1:]:
         if name not in value:

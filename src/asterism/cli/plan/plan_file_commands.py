@@ -29,6 +29,7 @@ from asterism.cli.option_types import (
     edit_scope,
     parameter_option,
     size_option,
+    tick_text,
 )
 from asterism.cli.plan.plan_context import (
     NO_EDITOR,
@@ -71,7 +72,7 @@ STORE_OPTIONS = (
 
 SUBMITTED_OPTIONS = (
     *("name", "policy", "only", "edit_timeout", "strategy", "no_device_timeout"),
-    *("approval_timeout", "approval_escalation"),
+    *("approval_timeout", "approval_escalation", "tick"),
 )
 """The options of ``run`` that are fields of a submission to a server."""
 
@@ -171,6 +172,12 @@ class UnusablePlanFile(click.ClickException):
     help="With --store: the name of the plan. {name}, {date}, {time} and {seconds} stand for the id of the plan file "
     "and the time of the start. Default: the id in the plan file; a file without one: '{name}-{date}-{time}'.",
 )
+@click.option(
+    "--tick",
+    type=tick_text,
+    metavar="TIME",
+    help="The tick that {tick} and $ASTERISM_TICK stand for: 2026-11-17, or a time such as 2026-11-17T03:00+01:00.",
+)
 @local_options
 @click.option(
     "--serve", is_flag=True, help="Print a link to watch and change the plan in a browser while it runs; stores it."
@@ -194,6 +201,7 @@ def run(
     settings: dict[str, str],
     params_file: str | None,
     only: tuple[str, ...],
+    tick: str | None,
     result_limit: int,
     **option_values: Any,
 ) -> int:
@@ -218,14 +226,15 @@ def run(
     check_result_option(result, as_json)
     output = OutputOptions(report, as_json, plain, stats, result)
     allow_imports(plan)
-    plan_file = load_plan_file(plan, given_parameters(settings, params_file), only, fleet=stored)
+    plan_file = load_plan_file(plan, given_parameters(settings, params_file), only, fleet=stored, tick=tick)
     if not stored:
         _check_secrets(plan_file)
     if result is not None and result not in plan_file.constellation and not _may_grow(plan_file, editor):
         hint = suggestion(result, list(plan_file.constellation.nodes)) or "."
         raise click.BadParameter(f"the plan has no task {result!r}{hint}", param_hint="--result")
     if server_of(store) is not None:
-        return _run_at_server(store, plan, plan_file, {**option_values, "policy": policy, "only": list(only)}, output)
+        option_values |= {"policy": policy, "only": list(only), "tick": tick}
+        return _run_at_server(store, plan, plan_file, option_values, output)
     store_terms = {name: option_values.pop(name) for name in STORE_OPTIONS}
     option_values |= {"policy": policy or plan_file.policy or "scoped", **editor_terms(editor, edit_on, option_values)}
     option_values["rank"] = any(node.task.estimate is not None for node in plan_file.constellation.nodes.values())
@@ -488,13 +497,14 @@ def given_parameters(settings: dict[str, str], params_file: str | None, *, requi
 
 
 def load_plan_file(
-    path: str, params: GivenParameters | None = None, only: tuple[str, ...] = (), *, fleet: bool = False
+    path: str, params: GivenParameters | None = None, only: tuple[str, ...] = (), **options: Any
 ) -> PlanFile:
-    """The plan in a file, after printing its warnings. Raises UnusablePlanFile with every mistake."""
+    """The plan in a file, after printing its warnings; ``options`` are those of ``load``. Raises UnusablePlanFile with
+    every mistake."""
     from asterism.planfile import BadPlan, load
 
     try:
-        plan_file = load(path, params=params or {}, only=only, fleet=fleet)
+        plan_file = load(path, params=params or {}, only=only, **options)
     except BadPlan as bad:
         raise UnusablePlanFile(f"{bad}\n{_count(bad.mistakes)} in {clean(path)}; nothing was done.") from None
     except OSError as error:

@@ -105,6 +105,8 @@ def status_lines(plan: Plan, resume: str) -> list[str]:
         lines.append(f"cancelled {plan.cancel_request}")
     if plan.paused is not None:
         lines.append(f"paused {plan.paused}")
+    if plan.tick:
+        lines.append(f"tick: {plan.tick['tick']}")
     if plan.params:
         lines.append(f"parameters: {', '.join(f'{name}={value_text(value)}' for name, value in plan.params.items())}")
     return lines

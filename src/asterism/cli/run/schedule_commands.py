@@ -111,7 +111,7 @@ def _plan_terms(path: str, settings: dict[str, str]) -> dict[str, Any]:
     from asterism.planfile.include import included_texts
 
     allow_imports(path)
-    plan_file = load_plan_file(path, given_parameters(settings, None), fleet=True)
+    plan_file = load_plan_file(path, given_parameters(settings, None), fleet=True, scheduled=True)
     return {
         "text": Path(path).read_text("utf-8-sig"),
         "file": Path(path).name,

@@ -16,12 +16,13 @@ not 0, and is then provisional:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from operator import attrgetter
 from typing import Any, NoReturn
 
 from asterism.core.errors import InvalidTransition, PlanError, UnknownTask, error_text
 from asterism.core.history import Entry, step_time
+from asterism.core.json_values import NOTHING
 from asterism.core.plan import inherited_priority, joins, plan_end, teardowns
 from asterism.core.plan.edits import Key
 from asterism.core.plan.group_elements import is_marked
@@ -96,6 +97,7 @@ class Graph:
         self.source = ""  # the id in the plan file that it comes from, if any
         self.author = ""  # who started it
         self.tags: tuple[str, ...] = ()  # words of the plan file by which plans are found
+        self.tick: Mapping[str, str] = NOTHING  # of its schedule, by path; see core/schedule/tick_values.py
         self.cancel_reason = ""  # who cancelled it and why, such as ``by ann: too slow``
         self.rejoined: dict[Node, None] = {}  # nodes that may have to be queued or dequeued, see joins.py
         self.provisionals = 0

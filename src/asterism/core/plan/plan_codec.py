@@ -85,6 +85,7 @@ def encode_header(graph: Graph) -> JsonObject:
         **({"source": graph.source} if graph.source else {}),
         **({"author": graph.author} if graph.author else {}),
         **({"tags": list(graph.tags)} if graph.tags else {}),
+        **({"tick": dict(graph.tick)} if graph.tick else {}),
         **({"cancel_reason": graph.cancel_reason} if graph.cancel_reason else {}),
     }
 
@@ -154,6 +155,7 @@ def _decode(data: Mapping[str, Any], make: type[AnyGraph]) -> AnyGraph:
     graph.tainted, graph.edited = set(data.get("tainted", ())), dict(data.get("edited", {}))
     graph.source, graph.author = data.get("source", ""), data.get("author", "")
     graph.cancel_reason, graph.tags = data.get("cancel_reason", ""), tuple(data.get("tags", ()))
+    graph.tick = dict(data.get("tick", NOTHING))
     for item in data["tasks"]:
         node = _decode_node(graph, item)
         if node.id in graph.nodes:
@@ -207,7 +209,7 @@ def copy(graph: Graph, into: AnyGraph) -> AnyGraph:
     """Copy the plan and its progress into another graph. Provisional tasks become pending there."""
     into.version, into.epochs, into.tainted = graph.version, graph.epochs, set(graph.tainted)
     into.edited, into.source, into.author = dict(graph.edited), graph.source, graph.author
-    into.tags = graph.tags
+    into.tags, into.tick = graph.tags, graph.tick
     if graph.deciders or graph.provisionals:
         _copy_nodes(graph, into)
     else:

@@ -108,6 +108,14 @@ def task_name(run: Run) -> str | None:
     return (task_of(run.key) or "") if run.key is not None and run.key.startswith(PLAN_PREFIX) else None
 
 
+def plan_variables(run: Run) -> dict[str, str]:
+    """The environment variables that name the plan and the task of a run; none if it is not of a plan."""
+    task = task_name(run)
+    if not task or run.workflow != f"{PLAN_PREFIX}{run.created_by}":
+        return {}
+    return {"ASTERISM_PLAN": run.created_by, "ASTERISM_TASK": task}
+
+
 def task_of(key: str) -> str | None:
     """The name of the task in the key of a plan's run."""
     _, _, rest = key.partition("/")

@@ -2,6 +2,7 @@
 
 - schedule.py: the record ``Schedule``: its definition, its state, and its JSON form.
 - ticks.py: which ticks are due, which were missed, whether an overlapping tick is created; the entries of the history.
+- tick_values.py: what a plan learns of its tick, in the time zone of the schedule.
 
 A *tick* is a time at which a schedule creates something, in whole seconds since 1970. The functions here know neither
 cron nor time zones: they get ``next_tick``, a function from a time to the first tick after it.

@@ -1,9 +1,10 @@
 """The executor of a device: executes a run as a command, an HTTP request, a Python function or work for an agent.
 
 The device policy judges what is to be executed after every input is filled in. Every execution knows for which run and
-which epoch it works. A command gets that as variables: ``ASTERISM_RUN``, ``ASTERISM_EPOCH``, ``ASTERISM_DEVICE`` and
-``ASTERISM_SESSION``; the progress of the attempt before as ``ASTERISM_STEP`` and ``ASTERISM_TOTAL`` (empty if there is
-none); the input as JSON in the file ``$ASTERISM_INPUT``, and each named value of it in the file
+which epoch it works. A command gets that as variables: ``ASTERISM_RUN``, ``ASTERISM_ATTEMPT``, ``ASTERISM_EPOCH``,
+``ASTERISM_DEVICE`` and ``ASTERISM_SESSION``; in a plan also ``ASTERISM_PLAN``, ``ASTERISM_TASK`` and its tick; the
+progress of the attempt before as ``ASTERISM_STEP`` and ``ASTERISM_TOTAL`` (empty if there is none); the input as JSON
+in the file ``$ASTERISM_INPUT``, and each named value of it in the file
 ``$ASTERISM_INPUT_FILE_<name>``, however large they are. It reports progress by writing ``3/10`` or ``3`` into the file
 ``$ASTERISM_PROGRESS``. A request gets the headers ``Asterism-Run`` and ``Asterism-Epoch``, a function the parameter
 ``run`` if it has one.
@@ -36,8 +37,11 @@ from asterism.base.secret_mask import Mask, environment_mask, environment_secret
 from asterism.base.startup import install_hint
 from asterism.core.errors import AsterismError, DeviceTrouble, DeviceUnavailable, NotJson, error_text
 from asterism.core.json_values import SizeLimit, plain_json
+from asterism.core.run.outcomes import attempt_of
 from asterism.core.run.run import Progress, Run
+from asterism.core.run.run_label import plan_variables
 from asterism.core.run.workflow import Workflow
+from asterism.core.schedule.tick_values import read_tick, tick_variables
 from asterism.execution import command_inputs, task_inputs
 from asterism.execution.actions import CommandFiles, execute_action
 from asterism.execution.large_values import call_apart
@@ -45,7 +49,7 @@ from asterism.execution.process_guard import Admission
 from asterism.execution.processes import EXHAUSTED, OUTPUT_LIMIT, CommandFailed, Commands, own_part
 from asterism.execution.task_inputs import ResolvedInputs
 from asterism.fleet.device.agent_work import AgentProcesses, AgentRunner, AgentWork
-from asterism.fleet.device.functions import CurrentRun, FunctionRunner
+from asterism.fleet.device.functions import TICK_INPUT, CurrentRun, FunctionRunner
 from asterism.fleet.device.judged_attempt import JudgedAttempt
 from asterism.fleet.device.output_watcher import TAIL, OutputWatcher, RunOutput
 from asterism.fleet.device.process_records import ProcessRecords, store_mark
@@ -321,6 +325,7 @@ class RunAttempt(JudgedAttempt):
         super().__init__(work.workflow, resolved, executor._commands, executor.policy)
         self._executor, self._work, self._expired = executor, work, expired
         self.key, self.lease = work.run.id, work.lease
+        self._tick = read_tick(self.resolved.inputs.pop(TICK_INPUT, None))
         self._watcher: OutputWatcher | None = None
 
     def identity(self) -> dict[str, str]:
@@ -328,7 +333,10 @@ class RunAttempt(JudgedAttempt):
         return {
             **self._executor._records.marks(),
             "ASTERISM_RUN": run.id,
+            **plan_variables(run),
+            "ASTERISM_ATTEMPT": str(attempt_of(run)),
             "ASTERISM_EPOCH": str(run.epoch),
+            **tick_variables(self._tick),
             "ASTERISM_STEP": "" if last is None else str(last.step),
             "ASTERISM_TOTAL": "" if last is None or last.total is None else str(last.total),
             **({} if run.traceparent is None else {trace_context.VARIABLE: run.traceparent}),
@@ -345,7 +353,7 @@ class RunAttempt(JudgedAttempt):
     async def call(self) -> Any:
         work = self._work
         assert work.workflow.call is not None
-        current = CurrentRun(work.run, work.on_progress, self._expired, work.output)
+        current = CurrentRun(work.run, work.on_progress, self._expired, work.output, self._tick)
         return await self._executor._functions.call(work.workflow.call, self.resolved.inputs, current)
 
     @contextlib.asynccontextmanager

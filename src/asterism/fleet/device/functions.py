@@ -16,9 +16,10 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
 from asterism.core.errors import AsterismError, DeviceTrouble, safe_repr
-from asterism.core.json_values import JsonObject
+from asterism.core.json_values import NOTHING, JsonObject
 from asterism.core.run.outcomes import attempt_of
 from asterism.core.run.run import Progress, Run
+from asterism.core.schedule.tick_values import Tick, TickValues
 from asterism.execution import function_calls
 from asterism.execution.function_calls import record_traceback, retrieve_exception
 from asterism.execution.print_capture import LogSource, attempt_logger
@@ -39,6 +40,9 @@ OF_TASKS = "$results"
 RESULT_OF = "$result:"
 """Prefix of the input that holds the result of a task, if another input has the name of the task."""
 
+TICK_INPUT = "$tick"
+"""In a plan with a tick, the input that has its values. It is no input to the work, but says for which tick it is."""
+
 
 class RunStopped(AsterismError):
     """Raised by ``run.report`` in a function whose run was taken away: the function should end."""
@@ -46,8 +50,8 @@ class RunStopped(AsterismError):
 
 class CurrentRun:
     """The parameter ``run`` of a function. ``attempt`` counts the executions of the run from 1; ``progress`` is what
-    the one before reported last, ``traceparent`` the span that the work belongs to. ``expired`` says
-    whether the limit of the workflow has passed, if it has one."""
+    the one before reported last, ``traceparent`` the span that the work belongs to, ``tick`` the tick of its plan, if
+    it has one. ``expired`` says whether the limit of the workflow has passed, if it has one."""
 
     def __init__(
         self,
@@ -55,8 +59,10 @@ class CurrentRun:
         on_progress: Callable[[Progress], None],
         expired: Callable[[], bool] | None = None,
         output: LogSource | None = None,
+        tick: TickValues = NOTHING,
     ) -> None:
         self._output = output
+        self.tick = Tick(tick) if tick else None
         self.id, self.epoch, self.progress = run.id, run.epoch, run.progress
         self.traceparent = run.traceparent
         self._run = run
@@ -220,6 +226,8 @@ def arguments_of(
         arguments["run"] = current
     if signature.takes_logger and "logger" not in arguments:
         arguments["logger"] = current.logger
+    if current.tick is not None and "tick" in signature.names:
+        arguments.setdefault("tick", current.tick)
     absent = [name for name in signature.names if name not in arguments and name not in signature.optional]
     if absent:
         called = getattr(function, "__qualname__", repr(function))
