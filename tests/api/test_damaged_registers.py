@@ -109,3 +109,10 @@ def test_a_register_that_can_be_read_and_an_error_of_its_reader() -> None:
 
     with pytest.raises(settings.InvalidSettings, match=r"^a must be 2$"):
         Register("settings", {"a": 1}, 3).read(refuse)
+
+
+async def test_weights_that_are_no_numbers_by_name_are_refused() -> None:
+    async with Fleet(MemoryStore()) as fleet:
+        await fleet.store.commit([PutRegister("settings", {"weights": 7}, None)])
+        with pytest.raises(settings.InvalidSettings, match="weights must be numbers by name, not 7"):
+            await settings.read(fleet.store)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import resource
@@ -245,9 +246,12 @@ def test_a_forked_process_has_a_guard_of_its_own(ready: Guard) -> None:
     assert alive(child)
 
 
-def test_where_clone_is_refused_the_process_forks(ready: Guard, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sandbox may refuse it."""
-    refused = [b"-1", b"clone", b"1"]
+@pytest.mark.parametrize(("number", "once"), [(errno.EPERM, False), (errno.EAGAIN, True)])
+def test_where_clone_is_refused_the_process_forks(
+    ready: Guard, monkeypatch: pytest.MonkeyPatch, number: int, once: bool
+) -> None:
+    """A sandbox refuses it for ever, a machine without room only now."""
+    refused = [b"-1", b"clone", b"%d" % number]
     read = Guard._read_lines
 
     def refusing(guard: Guard, timeout: float = 0.0) -> bool:
@@ -260,7 +264,7 @@ def test_where_clone_is_refused_the_process_forks(ready: Guard, monkeypatch: pyt
     monkeypatch.setattr(Guard, "_read_lines", refusing)
     child = order(ready)
     assert alive(child)
-    assert not ready._ready
+    assert ready._ready is once
 
 
 def test_a_child_has_the_umask_and_limits_of_this_process(guard: Guard) -> None:

@@ -26,6 +26,7 @@ that sees such a child end already finds the ticket there (``overdue``).
 from __future__ import annotations
 
 import contextlib
+import errno
 import marshal
 import os
 import select
@@ -44,6 +45,9 @@ from asterism.execution import guard_main
 
 ANSWER_TIMEOUT = 60.0
 """How long a guard may take to start a child, in seconds. One that takes longer is frozen, and is killed."""
+
+REFUSED = (errno.EPERM, errno.ENOSYS, errno.EINVAL)
+"""How a sandbox or an old kernel refuses ``clone``: then and ever after. Else there was no room just now."""
 
 
 class Admission(NamedTuple):
@@ -189,8 +193,8 @@ class Guard:
         self._children.pop(ticket, None)
         if not failure:
             return int(number)
-        if failure[0] == b"clone":  # a sandbox may refuse it
-            self._ready = False
+        if failure[0] == b"clone":
+            self._ready = int(failure[1]) not in REFUSED
             return _fork(self.pipe(), ticket, launch)
         operating_system.wait_for_child(int(number))
         raise _start_error(failure[0], int(failure[1]), launch)

@@ -82,6 +82,8 @@ class Settings:
             raise InvalidSettings(f"notify_url must be an http(s) address, not {masked_url(str(self.notify_url))!r}")
         if isinstance(self.weights, Mapping):
             object.__setattr__(self, "weights", _weights(self.weights))
+        elif not isinstance(self.weights, Weights):
+            raise InvalidSettings(f"weights must be numbers by name, not {self.weights!r}")
 
     @property
     def notifies(self) -> bool:

@@ -27,6 +27,7 @@ from asterism.fleet.device.process_records import (
     boot_id,
     is_same_process,
     kill_orphans,
+    machine_id,
     read_stat,
     start_time,
     state_directory,
@@ -306,6 +307,17 @@ def test_orphans_of_another_device_are_left_to_it(state: Path) -> None:
             assert not groups.exists()
         finally:
             stray.kill()
+
+
+def test_the_id_of_the_machine_is_read_again_if_it_could_not_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process_records._machine_id.cache_clear()
+    monkeypatch.setattr(process_records, "MACHINE_ID", tmp_path / "machine-id")
+    assert machine_id() == ""
+    (tmp_path / "machine-id").write_text("0123456789abcdef\n")
+    assert machine_id() == "0123456789ab"
+    process_records._machine_id.cache_clear()
 
 
 def test_nothing_is_kept_of_it_after_the_machine_was_started_again_either(

@@ -38,6 +38,7 @@ from asterism.core.json_values import JsonObject
 from asterism.execution.process_guard import Admission
 
 PROC = Path("/proc")
+MACHINE_ID = Path("/etc/machine-id")
 LARGEST = 1 << 16
 """The size of the file, in bytes, from which on the lines of ended processes are removed."""
 
@@ -88,13 +89,17 @@ def boot_id(proc: Path = PROC) -> str:
         return ""
 
 
-@functools.cache
 def machine_id() -> str:
     """The id of this machine, if it is known. Two machines may share a name, and containers an id."""
     try:
-        return Path("/etc/machine-id").read_text().strip()[:12]
+        return _machine_id()
     except OSError:
         return ""
+
+
+@functools.cache
+def _machine_id() -> str:
+    return MACHINE_ID.read_text().strip()[:12]
 
 
 def pid_namespace(name: str, proc: Path = PROC) -> str:
