@@ -23,7 +23,6 @@ from asterism.core.plan.status import RUNNING
 from asterism.core.plan.task import ANY_DEVICE
 from asterism.fleet import retention
 from asterism.orchestrator import StoreRecords, unchanged_tasks
-from asterism.orchestrator import execution as execution_module
 from asterism.orchestrator.execution import Execution
 from asterism.orchestrator.roster import Active, Roster
 from asterism.orchestrator.unchanged_tasks import UnsuitableFiles, hash_files
@@ -187,7 +186,7 @@ def test_an_execution_that_an_earlier_process_began_is_waited_for(
     mark of a resumed execution, the record would count."""
     workshop.run()
     if not safe:
-        monkeypatch.setattr(execution_module, "Active", lambda node, member, resumed: Active(node, member, False))
+        monkeypatch.setattr(Active, "resumed", property(lambda active: False, lambda active, resumed: None))
     plan = Constellation("plan")
     plan.add(workshop.task())
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from types import CoroutineType
 from typing import Any, Protocol, runtime_checkable
 
@@ -14,6 +13,8 @@ from asterism.base.secret_mask import Mask, environment_mask, secrets_of_task
 from asterism.base.trace_context import HEADER, VARIABLE, current_traceparent
 from asterism.core.errors import AsterismError
 from asterism.core.json_values import NOTHING, RESULT_LIMIT, SizeLimit, plain_json
+from asterism.core.plan.constellation import Constellation, Upstream
+from asterism.core.plan.node import Node
 from asterism.core.plan.task import Task
 from asterism.core.schedule.tick_values import Tick, TickValues, tick_variables
 from asterism.execution import function_calls
@@ -28,29 +29,41 @@ from asterism.orchestrator.plan_logs import PlanLogs
 log = logging.getLogger("asterism.device")
 
 
-@dataclass(slots=True, eq=False)
 class Work:
-    """One execution of a task, as a device receives it."""
+    """One execution of a task, as a device receives it. An orchestrator makes it (``Active`` in roster.py)."""
+
+    __slots__ = ("attempt", "epoch", "log", "logs", "node", "plan", "task")
 
     task: Task
-    constellation: str
-    """The id of the plan."""
+    """The task, as it was when it started."""
 
+    plan: Constellation
+    node: Node
     epoch: int
     """The number of this execution, unique in the plan."""
 
     attempt: int
-    results: Mapping[str, Any]
-    """The results of the tasks that this task depends on, by id."""
-
-    logs: PlanLogs | None = None
+    logs: PlanLogs | None
     """Where the output of the execution is kept; None if it is not, and after the end."""
 
-    log: LogRecorder | None = None
+    log: LogRecorder | None
     """The recorder of the execution, once it has printed something."""
 
-    tick: TickValues = field(default_factory=lambda: NOTHING)
-    """The values of the tick of the plan; empty if it has none."""
+    @property
+    def constellation(self) -> str:
+        """The id of the plan."""
+        return self.plan.id
+
+    @property
+    def results(self) -> Mapping[str, Any]:
+        """The results of the tasks that this task depends on, by id."""
+        sources = self.node.parents
+        return Upstream(self.plan.nodes, sources) if sources else NOTHING
+
+    @property
+    def tick(self) -> TickValues:
+        """The values of the tick of the plan; empty if it has none."""
+        return self.plan.tick
 
     def recorder(self) -> LogRecorder | None:
         """What records the output of this execution; None if it is not kept."""
@@ -85,8 +98,8 @@ class Device(Protocol):
     def slots(self) -> int | None:
         """How many tasks it executes at once, 1 or more; None for no limit. Raises nothing."""
 
-    async def execute(self, work: Work) -> Any:
-        """Execute a task once.
+    def execute(self, work: Work) -> Awaitable[Any]:
+        """Execute a task once; usually an ``async def``.
 
         ``work`` is the task, with the results that it depends on and the number of this execution. Returns the result
         of the task. Raises DeviceUnavailable if the task was not begun, so that another device may take it; DeviceLost
@@ -128,15 +141,15 @@ class LocalDevice:
     def __repr__(self) -> str:
         return f"LocalDevice({self.id!r}, slots={self.slots}, can={sorted(self.can)})"
 
-    async def execute(self, work: Work) -> Any:
+    def execute(self, work: Work) -> Awaitable[Any]:
         task = work.task
         simple = task.call is not None and not task.inputs and not task.env
-        value = await (self._function(work, NOTHING) if simple else self._with_inputs(work))
-        return await self._json_result(value, f"the result of task {task.id!r}") if self.json_results else value
+        execution = self._function(work, NOTHING) if simple else self._with_inputs(work)
+        return self._json_result(execution, f"the result of task {task.id!r}") if self.json_results else execution
 
-    async def _json_result(self, value: Any, what: str) -> Any:
-        """A result as JSON. Raises NotJson and TooLarge."""
-        plain = await call_apart(plain_json, value, what)
+    async def _json_result(self, execution: Awaitable[Any], what: str) -> Any:
+        """The result of an execution as JSON. Raises NotJson and TooLarge."""
+        plain = await call_apart(plain_json, await execution, what)
         if type(plain) is str:
             self._limit.check(len(plain.encode(errors="replace")), what)
         elif isinstance(plain, dict | list):

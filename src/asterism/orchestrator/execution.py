@@ -16,16 +16,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from asterism.core.backoff import retry_delay
 from asterism.core.errors import AsterismError, DeviceLost, DeviceUnavailable, NoDevice, error_text
-from asterism.core.json_values import NOTHING
 from asterism.core.plan.apply import Applied
 from asterism.core.plan.assignment_lock import AssignmentLock
-from asterism.core.plan.constellation import Constellation, Upstream
+from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import WaitingEdit
 from asterism.core.plan.graph import plan_cancelled
 from asterism.core.plan.node import AttemptTimes, Node
@@ -43,7 +43,6 @@ from asterism.core.plan.status import (
 from asterism.core.plan.task import GROUP_LANE, Lane, Task
 from asterism.execution.foreach_expansion import expansion
 from asterism.execution.print_capture import log_source
-from asterism.orchestrator.devices import Work
 from asterism.orchestrator.edit_cycles import EditCycles, EditorContext
 from asterism.orchestrator.events import DeviceEvent, EventBus, PlanEvents
 from asterism.orchestrator.options import MAX_BACKOFF, Options, PlanJournal, Scheduler
@@ -52,7 +51,7 @@ from asterism.orchestrator.plan_mask import PlanMask
 from asterism.orchestrator.plan_trace import PlanTrace
 from asterism.orchestrator.result import Result
 from asterism.orchestrator.roster import Active, Member, UnplaceableTasks
-from asterism.orchestrator.unchanged_tasks import SkippingDevice
+from asterism.orchestrator.unchanged_tasks import execute_unless_unchanged
 from asterism.orchestrator.waiting_edits import WaitingEdits
 
 logger = logging.getLogger("asterism.execution")
@@ -207,75 +206,75 @@ class Execution:
         return any(active.node.id == node.id or active.node is node.setup for active in self.stopping.values())
 
     def _work_on(self, node: Node, member: Member, resumed: bool = False) -> None:
-        plan, task, epoch = self.plan, timed(node.task, teardown=node.setup is not None), node.epoch
+        task, epoch = timed(node.task, teardown=node.setup is not None), node.epoch
         self.last_assigned = self.roster.assign(member)
-        results = Upstream(plan.nodes, node.parents) if node.parents else NOTHING
-        active = self.active[epoch] = Active(node, member, resumed)
+        active = self.active[epoch] = Active(task, self.plan, node, member, resumed, self._kept_logs)
         # not by the loop's factory: an eager one would run the task, and those that its end starts, inside this call
-        active.job = asyncio.Task(
-            self._execute(
-                active, epoch, Work(task, plan.id, epoch, node.attempts, results, self._kept_logs, None, plan.tick)
-            ),
-            loop=self._loop,
-        )
+        active.job = asyncio.Task(self._execute(active), loop=self._loop, name=node.id)
         if task.timeout is not None and not getattr(member.device, "keeps_time", False):
             active.timer = self._loop.call_later(task.timeout, self._timed_out, node, epoch, task.timeout)
 
-    async def _execute(self, active: Active, epoch: int, work: Work) -> None:
+    async def _execute(self, active: Active) -> None:
         value: Any = None
         error: BaseException | None = None
         status = COMPLETED
         active.begun = True
         if active.stops and active.job is not None:
             active.job.cancel()  # at the first await
-        if work.logs is not None:
-            log_source.set(work)
+        if active.logs is not None:
+            log_source.set(active)
         try:
             if active.member.left:
                 raise DeviceUnavailable(f"{active.member.id!r} left before the task began")
-            device = active.member.device if work.task.skip_if_unchanged is None else SkippingDevice(self, active)
-            if self._trace is None:
-                value = await device.execute(work)
+            if self._trace is None and active.task.skip_if_unchanged is None:
+                value = await active.member.device.execute(active)
             else:
-                value = await self._execute_traced(self._trace, device, active, work)
+                value = await self._execute_observed(active)
         except KeyboardInterrupt:
             raise
         except asyncio.CancelledError as cancelled:
             status, error = CANCELLED, cancelled
         except BaseException as failure:  # whatever a task raises is its failure, even an exit
             status, error = FAILED, self.mask().error(failure)
-        if work.log is not None:
-            self.logs.close(work.task.id, epoch)
-        work.logs = None  # what follows from the end in this context, or a thread that it has left behind, may print
-        self._ended(active, epoch, status, value, error)
+        if active.log is not None:
+            self.logs.close(active.task.id, active.epoch)
+        active.logs = None  # what follows from the end in this context, or a thread that it has left behind, may print
+        self._ended(active, status, value, error)
 
-    async def _execute_traced(self, trace: PlanTrace, device: Any, active: Active, work: Work) -> Any:
-        with trace.attempt(work, active.member.id, active.node.parents) as failed:
+    async def _execute_observed(self, active: Active) -> Any:
+        """An execution with a span, or one that is skipped if nothing has changed."""
+        execute: Callable[[Active], Awaitable[Any]] = active.member.device.execute
+        if active.task.skip_if_unchanged is not None:
+            execute = partial(execute_unless_unchanged, self)
+        if self._trace is None:
+            return await execute(active)
+        with self._trace.attempt(active, active.member.id, active.node.parents) as failed:
             try:
-                return await device.execute(work)
+                return await execute(active)
             except BaseException as error:
                 failed(self.mask().error(error))
                 raise
 
     # -- ends ----------------------------------------------------------------------------------------------------------
 
-    def _ended(self, active: Active, epoch: int, status: TaskStatus, value: Any, error: BaseException | None) -> None:
+    def _ended(self, active: Active, status: TaskStatus, value: Any, error: BaseException | None) -> None:
         """An execution is over. If its result counts, record the end and hold its dependents, all in this call."""
         if active.timer is not None:
             active.timer.cancel()
-        if self.active.pop(epoch, None) is None:
-            self._stopped(active, epoch, status)
+        if self.active.pop(active.epoch, None) is None:
+            self._stopped(active, status)
             return
         self.roster.release(active.member)
         node = active.node
         if self._refused_since and not isinstance(error, DeviceUnavailable):
             self._refused_since.pop(node, None)
         if status is COMPLETED and not (self.cancelling and node.provisional):
-            self.lock.finish(node, COMPLETED, self.now(), value)
+            now = self.now()
+            self.lock.finish(node, COMPLETED, now, value)
             if self._bus.subscriptions:
                 self.events.task_ended(node)
             if node.reviewed:
-                self._scheduler.task_ended(self)
+                self._scheduler.task_ended(self, now)
                 return
         elif self._stops(node):
             if not active.begun and not node.provisional:
@@ -289,16 +288,16 @@ class Execution:
             self._failed(node, error if status is FAILED else RuntimeError("the task cancelled itself"))
         self.wake()
 
-    def _stopped(self, active: Active, epoch: int, status: TaskStatus) -> None:
+    def _stopped(self, active: Active, status: TaskStatus) -> None:
         """An execution that was told to stop has ended; its result is refused. If it never began, the plan learns of
         that first: a set-up that has not begun is not torn down."""
         if not active.begun and active.node.status is CANCELLED:
             now = self.now()
             times = AttemptTimes(now, ended=now, executed=False)
-            self.plan.record_run(active.node.id, epoch, now, times, str(times))
-        self._free_slot(epoch)
+            self.plan.record_run(active.node.id, active.epoch, now, times, str(times))
+        self._free_slot(active.epoch)
         if status is COMPLETED:
-            self.plan.note(self.now(), "late result refused", active.node.id, f"epoch {epoch} had been stopped")
+            self.plan.note(self.now(), "late result refused", active.node.id, f"epoch {active.epoch} had been stopped")
             self.events.task_changed("task_result_refused", active.node)
         self.wake()
 
@@ -393,17 +392,17 @@ class Execution:
         active = self.stopping[epoch] = self.active.pop(epoch)
         if active.timer is not None:
             active.timer.cancel()
-        self._ask_to_stop(active, epoch)
+        self._ask_to_stop(active)
         active.timer = self._loop.call_later(self.options.grace, self._grace_over, epoch)
 
-    def _ask_to_stop(self, active: Active, epoch: int) -> None:
+    def _ask_to_stop(self, active: Active) -> None:
         assert active.job is not None
         if active.resumed and not active.begun:  # an earlier owner created its run: only the device can stop that
             active.stops = True
             return
         active.job.cancel()
         if not active.begun:  # its coroutine will never run, and so never report its end
-            active.job.add_done_callback(lambda job: self._ended(active, epoch, CANCELLED, None, None))
+            active.job.add_done_callback(lambda job: self._ended(active, CANCELLED, None, None))
 
     def _grace_over(self, epoch: int) -> None:
         active = self._free_slot(epoch)
@@ -470,9 +469,9 @@ class Execution:
                 self._forget(node)
         for node in [node for node in self.plan.nodes.values() if node.status is PENDING and node.setup is None]:
             self._cancel_task(node, self._cancelled())  # this process has put it back, since its device is gone
-        for epoch, active in tuple(self.active.items()):
+        for active in tuple(self.active.values()):
             if self._stops(active.node):
-                self._ask_to_stop(active, epoch)
+                self._ask_to_stop(active)
         self._loop.call_later(self.options.grace, self._grace_of_plan_over)
         self.wake()
 
@@ -577,8 +576,8 @@ class Execution:
         """Another process continues the plan: stop what is left here, and record nothing."""
         self.stopping |= self.active  # from now on no end counts
         self.active.clear()
-        for epoch, active in tuple(self.stopping.items()):
-            self._ask_to_stop(active, epoch)
+        for active in tuple(self.stopping.values()):
+            self._ask_to_stop(active)
         self.cycles.abandon()
         self.waiting.close()
         if self._trace is not None:

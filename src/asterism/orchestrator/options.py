@@ -99,7 +99,8 @@ class Options:
         self.evaluate_conditions(plan)
         problems = [
             f"{d.source!r} -> {d.target!r}: the condition {d.when!r} is not valid: {problem}"
-            for d in plan.dependencies
+            for node in plan.nodes.values()
+            for d in node.parents.values()
             if d.when is not None and (problem := self.conditions.check(d.when)) is not None
         ]
         if problems:
@@ -155,8 +156,8 @@ class Scheduler(Protocol):
     def wake(self, execution: Execution) -> None:
         """Take a step for this execution as soon as the loop is free."""
 
-    def task_ended(self, execution: Execution) -> None:
-        """A task ended without a review: start the next tasks now."""
+    def task_ended(self, execution: Execution, now: float) -> None:
+        """A task ended now, without a review: start the next tasks."""
 
     def rest(self, member: Member) -> None:
         """Give a device no task for a while."""

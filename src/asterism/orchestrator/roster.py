@@ -10,7 +10,6 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from asterism.core.errors import NoDevice
 from asterism.core.plan.constellation import Constellation
@@ -20,8 +19,9 @@ from asterism.core.plan.ready_queue import ReadyQueue
 from asterism.core.plan.status import PENDING, RUNNING
 from asterism.core.plan.task import Lane, Task, lane_of, needs_of
 from asterism.core.run.placement import STRATEGIES, Candidate, Strategy, capable
-from asterism.orchestrator.devices import Device, LocalDevice
+from asterism.orchestrator.devices import Device, LocalDevice, Work
 from asterism.orchestrator.events import DeviceEvent, PlanEvents
+from asterism.orchestrator.plan_logs import PlanLogs
 
 logger = logging.getLogger("asterism.roster")
 
@@ -163,18 +163,22 @@ class Roster:
             member.waiting_lanes[queue, lane] = None
 
 
-@dataclass(slots=True, eq=False)
-class Active:
-    """A task that runs on a device."""
+class Active(Work):
+    """A task that runs on a device: the work, and what the orchestrator knows of its progress."""
 
-    node: Node
-    member: Member
-    resumed: bool = False  # an earlier process started it, and it may be under way
-    begun: bool = False
-    stops: bool = False  # it was asked to stop before it began here
-    delay: float | None = None  # after a timeout: seconds until the next attempt
-    job: asyncio.Task[None] | None = None
-    timer: asyncio.TimerHandle | None = None
+    __slots__ = ("begun", "delay", "job", "member", "resumed", "stops", "timer")
+
+    def __init__(
+        self, task: Task, plan: Constellation, node: Node, member: Member, resumed: bool, logs: PlanLogs | None
+    ) -> None:
+        self.task, self.node, self.plan, self.logs = task, node, plan, logs
+        self.epoch, self.attempt, self.log = node.epoch, node.attempts, None
+        self.member = member
+        self.resumed = resumed  # an earlier process started it, and it may be under way
+        self.begun = self.stops = False  # stops: it was asked to stop before it began here
+        self.delay: float | None = None  # after a timeout: seconds until the next attempt
+        self.job: asyncio.Task[None] | None = None
+        self.timer: asyncio.TimerHandle | None = None
 
 
 class UnplaceableTasks:

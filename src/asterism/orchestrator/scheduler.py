@@ -120,10 +120,10 @@ class DeviceScheduler:
             self._loop.call_soon(self._step)
         self._awake[execution] = None
 
-    def task_ended(self, execution: Execution) -> None:
+    def task_ended(self, execution: Execution, now: float) -> None:
         """A task ended without a review: start the next tasks at once, without a step of the loop in between."""
         if not self._awake and (execution.plan.queue.active_lanes or len(self._executions) > 1):
-            self._dispatch()  # unless a step is about to do that
+            self._dispatch(now)  # unless a step is about to do that
         if not execution.active:
             self.wake(execution)  # it may be the end of the plan
 
@@ -133,20 +133,17 @@ class DeviceScheduler:
         self._awake.clear()
         for execution in awake:
             execution.open_cycles()
-        self._dispatch()
+        self._dispatch(self.now())
         for execution in awake:
             execution.check_end()
 
-    def _dispatch(self) -> None:
+    def _dispatch(self, now: float) -> None:
         """Start ready tasks on free devices; among several plans, of the one with the fewest running tasks."""
         ready = [
             execution
             for execution in self._executions.values()
             if execution.plan.queue.active_lanes and execution.dispatching
         ]
-        if not ready:
-            return
-        now = self.now()
         started = 0
         while ready and self.has_room:
             execution = ready[0] if len(ready) == 1 else min(ready, key=_share)

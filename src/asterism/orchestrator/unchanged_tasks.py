@@ -194,11 +194,11 @@ class ResultRecords(Protocol):
         """Replace the record under a key."""
 
 
-async def execute_unless_unchanged(execution: Execution, active: Active, work: Work) -> Any:
+async def execute_unless_unchanged(execution: Execution, work: Active) -> Any:
     """The recorded result of a task if nothing has changed, with a note in the story; else that of its execution."""
-    records, execute = execution.options.records, active.member.device.execute
+    records, execute = execution.options.records, work.member.device.execute
     roster, plan_id = execution.roster, execution.plan.id
-    if records is None or active.resumed:  # its execution may be under way, and its files about to change
+    if records is None or work.resumed:  # its execution may be under way, and its files about to change
         return await execute(work)
     try:
         files = _Files(work.task, _scope_of_records(execution, work.task))
@@ -211,30 +211,20 @@ async def execute_unless_unchanged(execution: Execution, active: Active, work: W
             await records.put(files.key, record)  # so that retention knows of its use
             why = f"{len(inputs)} input and {len(record['outputs'])} output files are as after its last execution"
             execution.plan.note(execution.plan.clock(), "unchanged", work.task.id, why)
-            execution.events.task_changed("task_unchanged", active.node)
+            execution.events.task_changed("task_unchanged", work.node)
             return record.get("result")
     except (AsterismError, UnsuitableFiles) as error:
         log.warning("task %s is executed without a comparison of its files: %s", work.task.id, error)
         return await execute(work)
     result = await execute(work)
     try:
-        node = active.node
+        node = work.node
         maker = await roster.maker(plan_id, node.device or "", node.begun_at if node.span is None else node.span[0])
         record = {"executed": executed, "inputs": inputs, "maker": maker}
         await _keep(records, files.key, {**record, "outputs": await files.outputs(), "result": result})
     except (AsterismError, UnsuitableFiles) as error:
         log.warning("task %s will be executed again: its result is not recorded: %s", work.task.id, error)
     return result
-
-
-class SkippingDevice:
-    """The device of an execution, for a task that is skipped if nothing has changed."""
-
-    def __init__(self, execution: Execution, active: Active) -> None:
-        self._execution, self._active = execution, active
-
-    async def execute(self, work: Work) -> Any:
-        return await execute_unless_unchanged(self._execution, self._active, work)
 
 
 def _scope_of_records(execution: Execution, task: Task) -> Any:

@@ -65,7 +65,7 @@ def review(plan: Constellation, *ids: str, now: float = 3.0) -> list[str]:
 
 def ready(plan: Constellation) -> list[str]:
     """What may start now, best first."""
-    entries = [entry for heap in plan.queue.lanes.values() for entry in heap if entry[4].entry is entry]
+    entries = [entry for lane in plan.queue.lanes for entry in plan.queue.entries(lane) if entry[4].entry is entry]
     return [entry[4].id for entry in sorted(entries)]
 
 

@@ -294,10 +294,12 @@ class Progress:
 
     def _ready_groups(self) -> Iterator[PendingGroup]:
         """One group for each lane of the queue: its tasks need the same device."""
-        for heap in islice(self.plan.queue.lanes.values(), MOST_GROUPS):
-            ready = [entry for entry in islice(heap, COUNTED) if entry[4].entry is entry]
+        queue = self.plan.queue
+        for lane in islice(queue.lanes, MOST_GROUPS):
+            ready = [entry for entry in islice(queue.entries(lane), COUNTED) if entry[4].entry is entry]
             if ready:
-                count = len(ready) if len(heap) <= COUNTED else len(heap)
+                length = queue.length(lane)
+                count = len(ready) if length <= COUNTED else length
                 first = [entry[4] for entry in sorted(ready[:COUNTED_NAMES])]
                 yield PendingGroup(*self.holder(first[0]), count, [node.id for node in first])
 
@@ -330,8 +332,10 @@ class Progress:
             for task_id, _ in cycle.ends[:limit]:
                 yield from self._below(task_id, limit)
         yield from (nodes[task_id] for task_id in islice(self.stranded, limit) if task_id in nodes)
-        for heap in islice(self.plan.queue.lanes.values(), limit):
-            yield from (entry[4] for entry in sorted(heap[: 4 * limit])[:limit])  # the top of a heap is nearly in order
+        queue = self.plan.queue
+        for lane in islice(queue.lanes, limit):
+            nearly_first = islice(queue.entries(lane), 4 * limit)
+            yield from (entry[4] for entry in sorted(nearly_first)[:limit])
         for task_id in islice(self.running, limit):
             yield from self._below(task_id, limit)
         for task_id in islice(self.ended, limit):  # nothing else may be left when a person has to decide

@@ -99,12 +99,13 @@ class AssignmentLock:
         error: BaseException | None = None,
     ) -> None:
         """Record an end and, in the same step, hold the tasks below it until it is reviewed."""
+        if self.edit_on is None or self.graph.state is ConstellationState.CANCELLING:  # nothing to edit follows
+            self.graph.finish(node, status, now, value, error)
+            return
         try:
-            review = self.edit_on is not None and self.edit_on(node, status, value, error)
+            review = self.edit_on(node, status, value, error)
         except Exception:  # a predicate that raises must not lose the end: the editor reviews it
             review = True
-        if self.graph.state is ConstellationState.CANCELLING:  # a teardown: nothing that could be edited follows
-            review = False
         self.graph.finish(node, status, now, value, error, review)
         if review:
             self.waiting.append((node.id, node.epoch))

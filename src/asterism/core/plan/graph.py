@@ -146,15 +146,19 @@ class Graph:
         self.add_entry(now, "began")
         self.rejoined.clear()
         for node in self.nodes.values():
-            self.requeue(node)
+            if not node.open:
+                self.requeue(node)
         self.rescope()
 
     def start(self, node: Node, device: str, now: float) -> int:
         """Assign a ready task to a device. Returns the epoch of this execution.
 
         A running task without a device waits for its next attempt, and keeps its status."""
-        now = step_time(self.last_at, now)
-        if node.status is not RUNNING or node.device is not None:
+        if now < self.last_at:
+            now = step_time(self.last_at, now)
+        if node.status is RUNNING and node.device is None:
+            self.records.mark(node)
+        else:
             if node.open or (node.held and not self.starts_early(node)):
                 self.refuse(node, "start")
             self.change_status(node, "start")
@@ -162,13 +166,11 @@ class Graph:
             if node.held:
                 node.provisional = True
                 self.provisionals += 1
-        self.epochs += 1
-        self.records.mark(node)
-        node.epoch = self.epochs
+        self.epochs = node.epoch = epoch = self.epochs + 1
         node.attempts += 1
         node.device, node.begun_at, node.times, self.last_at = device, now, None, now
         self._story.append((now, "started provisionally" if node.provisional else "started", node.id, device))
-        return self.epochs
+        return epoch
 
     def finish(
         self,
@@ -180,7 +182,9 @@ class Graph:
         review: bool = False,
     ) -> None:
         """Record the end of a task. With ``review``, the same step holds its children until ``settle``."""
-        now, why = step_time(self.last_at, now), "" if error is None else error_text(error)
+        if now < self.last_at:
+            now = step_time(self.last_at, now)
+        why = "" if error is None else error_text(error)
         if not node.provisional:
             self.change_status(node, EVENTS[status])
             self._story.append((now, status, node.id, why))
@@ -553,14 +557,15 @@ class Graph:
         """Queue or dequeue a pending node, according to its counters."""
         if node.status is not PENDING:
             return
-        if self.untrusted and not node.open and node.task.untrusted and self.state is not ConstellationState.CREATED:
+        state = self.state
+        if self.untrusted and not node.open and node.task.untrusted and state is not ConstellationState.CREATED:
             self.tainted.add(node.id)
         if (
             not node.open
             and (not node.held or self.starts_early(node))
             and (
-                self.state is ConstellationState.EXECUTING
-                or (self.state is ConstellationState.CANCELLING and node.setup is not None)
+                state is ConstellationState.EXECUTING
+                or (state is ConstellationState.CANCELLING and node.setup is not None)
             )
         ):
             if node.entry is None:
@@ -570,14 +575,15 @@ class Graph:
 
     def change_status(self, node: Node, event: str) -> None:
         """Change a status by the table of transitions. The only place that does so."""
-        status = TRANSITIONS[event].get(node.status)
+        before, counts = node.status, self.counts
+        status = TRANSITIONS[event].get(before)
         if status is None:
             self.refuse(node, event)
-        self.counts[node.status] -= 1
-        self.counts[status] += 1
+        counts[before] -= 1
+        counts[status] += 1
         if status is RUNNING:
             self.running[node.id] = None
-        elif node.status is RUNNING:
+        elif before is RUNNING:
             del self.running[node.id]
         node.status = status
         self.records.mark(node)

@@ -16,7 +16,7 @@ from asterism.core.plan.teardowns import is_due, is_torn_down, teardowns_of
 def check_invariants(graph: Graph, outside: Collection[Node] = ()) -> None:
     """Raise AssertionError if an invariant or a counter does not hold. ``outside`` are ready nodes that the
     orchestrator keeps outside the queue: no device can run them, or their last execution has not stopped."""
-    queued = {id(entry) for heap in graph.queue.lanes.values() for entry in heap}
+    queued = {id(entry) for lane in graph.queue.lanes for entry in graph.queue.entries(lane)}
     for node in graph.nodes.values():
         _verify_edges(graph, node)
         _verify_counters(graph, node)

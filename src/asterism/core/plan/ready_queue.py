@@ -1,7 +1,11 @@
 """The ready queue: tasks that may start now, best first, and their critical-path ranks.
 
-There is one heap per *lane*. The tasks of a lane require the same device or capabilities, so the best entry of each
+There is one queue per *lane*. The tasks of a lane require the same device or capabilities, so the best entry of each
 lane shows what can be assigned, and a task that waits for a busy device never blocks the others.
+
+Almost all tasks become ready in the order in which they start: equal priority, equal rank. Such entries form a *run*,
+to which a task is appended and from which it is taken in constant time. An entry that has to overtake others goes to a
+heap beside it.
 
 The queue never searches for an entry. A node keeps its current entry; an entry that is no longer that of its node is
 dropped when it reaches the top.
@@ -13,8 +17,10 @@ only as far as they change, and never for tasks that have started.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping
 from heapq import heappop, heappush
+from itertools import chain
 
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import PENDING
@@ -27,10 +33,11 @@ Entry = tuple[int, float, int, int, Node]
 class ReadyQueue:
     """See the module."""
 
-    __slots__ = ("_pushed", "active_lanes", "lanes")
+    __slots__ = ("_heaps", "_pushed", "active_lanes", "lanes")
 
     def __init__(self) -> None:
-        self.lanes: dict[Lane, list[Entry]] = {}
+        self.lanes: dict[Lane, deque[Entry]] = {}  # the run of each lane with entries; empty if all are in its heap
+        self._heaps: dict[Lane, list[Entry]] = {}
         self.active_lanes: dict[Lane, None] = {}  # lanes with tasks, without those that wait for a busy device
         self._pushed = 0
 
@@ -43,33 +50,50 @@ class ReadyQueue:
         node.entry = entry
         plain = task.device is None and not task.needs and task.foreach is None and task.agent is None
         lane = ANY_DEVICE if plain else lane_of(task)
-        heap = self.lanes.get(lane)
-        if heap is None:
-            heap = self.lanes[lane] = []
+        run = self.lanes.get(lane)
+        if run is None:
+            self.lanes[lane] = deque((entry,))
             self.active_lanes[lane] = None
-        heappush(heap, entry)
+        elif not run or run[-1] < entry:
+            run.append(entry)
+        else:
+            heappush(self._heaps.setdefault(lane, []), entry)
 
     def peek(self, lane: Lane) -> Entry | None:
         """The best entry of a lane, which stays in the queue; None if the lane is empty."""
-        heap = self.lanes.get(lane)
-        while heap:
-            entry = heap[0]
+        while (run := self.lanes.get(lane)) is not None:
+            entry = self._first(lane, run) if self._heaps else run[0]
             if entry[4].entry is entry:
                 return entry
-            heappop(heap)
-        self.lanes.pop(lane, None)
+            self._remove(lane, run, entry)
         self.active_lanes.pop(lane, None)
         return None
 
     def pop(self, lane: Lane) -> Node:
         """Remove and return the node that ``peek`` has just returned."""
-        heap = self.lanes[lane]
-        node = heappop(heap)[4]
+        run = self.lanes[lane]
+        entry = self._first(lane, run) if self._heaps else run[0]
+        self._remove(lane, run, entry)
+        node = entry[4]
         node.entry = None
-        if not heap:
+        return node
+
+    def _first(self, lane: Lane, run: deque[Entry]) -> Entry:
+        heap = self._heaps.get(lane)
+        if heap is None:
+            return run[0]
+        return min(run[0], heap[0]) if run else heap[0]
+
+    def _remove(self, lane: Lane, run: deque[Entry], first: Entry) -> None:
+        if run and run[0] is first:
+            run.popleft()
+        else:
+            heappop(self._heaps[lane])
+            if not self._heaps[lane]:
+                del self._heaps[lane]
+        if not run and lane not in self._heaps:
             del self.lanes[lane]
             self.active_lanes.pop(lane, None)
-        return node
 
     def deactivate(self, lane: Lane) -> None:
         """Skip a lane until ``activate``, because all its devices are busy."""
@@ -86,9 +110,17 @@ class ReadyQueue:
         """Whether any task is ready."""
         return any(self.peek(lane) is not None for lane in tuple(self.lanes))
 
+    def entries(self, lane: Lane) -> Iterator[Entry]:
+        """The entries of a lane, nearly in their order, also those that are no longer that of their node."""
+        return chain(self.lanes[lane], self._heaps.get(lane, ()))
+
+    def length(self, lane: Lane) -> int:
+        """How many entries a lane has."""
+        return len(self.lanes[lane]) + len(self._heaps.get(lane, ()))
+
     def __len__(self) -> int:
         """How many tasks are ready. Visits all entries: for views, not for dispatch."""
-        return sum(entry[4].entry is entry for heap in self.lanes.values() for entry in heap)
+        return sum(entry[4].entry is entry for lane in self.lanes for entry in self.entries(lane))
 
 
 class CriticalPathRanks:
