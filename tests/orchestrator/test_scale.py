@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from asterism import Constellation, LocalDevice, Orchestrator, Task, edits
-from asterism.orchestrator.scheduler import STARTS_PER_STEP
+from asterism.orchestrator.scheduler import STARTS_PER_STEP, STARTS_PER_TURN
 from tests.orchestrator.orchestrator_scenes import deadline
 
 
@@ -37,9 +37,9 @@ def test_a_plan_of_very_many_tasks_runs(concurrency: int | None, tasks: int) -> 
 
 async def test_others_get_their_turn_while_thousands_of_tasks_are_started() -> None:
     plan = Constellation()
-    for n in range(5 * STARTS_PER_STEP):
+    for n in range(5 * STARTS_PER_TURN):
         plan.add(Task(f"t{n}", call=nothing))
-        if n % STARTS_PER_STEP == 0:  # to build the plan takes long, too, and is not what is watched here
+        if n % STARTS_PER_TURN == 0:  # to build the plan takes long, too, and is not what is watched here
             await asyncio.sleep(0)
     begun: list[int] = []  # how many had begun at each turn of another task
     loop = asyncio.get_running_loop()
@@ -54,7 +54,7 @@ async def test_others_get_their_turn_while_thousands_of_tasks_are_started() -> N
     await running
     steps = [after - before for before, after in pairwise(begun)]
     assert begun[-1] == len(plan)
-    assert max(steps) == STARTS_PER_STEP
+    assert max(steps) <= STARTS_PER_STEP + STARTS_PER_TURN
 
 
 DEEP = pytest.mark.parametrize("depth", [5_000, pytest.param(20_000, marks=pytest.mark.long)])

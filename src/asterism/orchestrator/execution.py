@@ -16,10 +16,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from weakref import getweakrefcount
 
 from asterism.core.backoff import retry_delay
 from asterism.core.errors import AsterismError, DeviceLost, DeviceUnavailable, NoDevice, error_text
@@ -66,6 +68,11 @@ def timed(task: Task, *, teardown: bool) -> Task:
     return task.changed({"timeout": TEARDOWN_TIMEOUT}) if teardown and task.timeout is None else task
 
 
+def count_references(job: asyncio.Task[None]) -> int:
+    """How many references to a job exist, weak ones too."""
+    return sys.getrefcount(job) + getweakrefcount(job)
+
+
 class Execution:
     """``bus`` receives the events; ``chance`` spreads the delays between attempts; a stored plan has a ``journal``."""
 
@@ -91,6 +98,8 @@ class Execution:
         self.last_assigned = 0  # serial number of the last device that it was given
         self.active: dict[int, Active] = {}
         self.stopping: dict[int, Active] = {}
+        self._free_job: asyncio.Task[None] | None = None  # during the end of its task: executes the next one
+        self._next: Active | None = None  # what that job has been given
         self.parked: dict[Node, None] = {}  # ready, but an earlier execution of the same task is still stopping
         self.backing_off: dict[Node, asyncio.TimerHandle] = {}
         self._refused_since: dict[Node, float] = {}  # tasks that devices keep giving back
@@ -163,6 +172,11 @@ class Execution:
     # -- starting tasks ------------------------------------------------------------------------------------------------
 
     @property
+    def may_start(self) -> bool:
+        """Whether there are ready tasks which may start now, as far as the plan goes."""
+        return bool(self.plan.queue.active_lanes) and self.dispatching
+
+    @property
     def dispatching(self) -> bool:
         """Whether tasks may start now."""
         if self.cancelling:  # only teardowns are ready
@@ -209,37 +223,53 @@ class Execution:
         task, epoch = timed(node.task, teardown=node.setup is not None), node.epoch
         self.last_assigned = self.roster.assign(member)
         active = self.active[epoch] = Active(task, self.plan, node, member, resumed, self._kept_logs)
-        # not by the loop's factory: an eager one would run the task, and those that its end starts, inside this call
-        active.job = asyncio.Task(self._execute(active), loop=self._loop, name=node.id)
+        if self._free_job is not None and self._scheduler.keeps_turn(node.begun_at):
+            active.job, self._free_job, self._next = self._free_job, None, active
+        else:  # not by the loop's factory: an eager one would run the task, and what its end starts, inside this call
+            active.job = asyncio.Task(self._execute(active), loop=self._loop)
         if task.timeout is not None and not getattr(member.device, "keeps_time", False):
             active.timer = self._loop.call_later(task.timeout, self._timed_out, node, epoch, task.timeout)
 
     async def _execute(self, active: Active) -> None:
-        value: Any = None
-        error: BaseException | None = None
-        status = COMPLETED
-        active.begun = True
-        if active.stops and active.job is not None:
-            active.job.cancel()  # at the first await
-        if active.logs is not None:
-            log_source.set(active)
-        try:
-            if active.member.left:
-                raise DeviceUnavailable(f"{active.member.id!r} left before the task began")
-            if self._trace is None and active.task.skip_if_unchanged is None:
-                value = await active.member.device.execute(active)
-            else:
-                value = await self._execute_observed(active)
-        except KeyboardInterrupt:
-            raise
-        except asyncio.CancelledError as cancelled:
-            status, error = CANCELLED, cancelled
-        except BaseException as failure:  # whatever a task raises is its failure, even an exit
-            status, error = FAILED, self.mask().error(failure)
-        if active.log is not None:
-            self.logs.close(active.task.id, active.epoch)
-        active.logs = None  # what follows from the end in this context, or a thread that it has left behind, may print
-        self._ended(active, status, value, error)
+        """Execute a task in this job, and then the first task that its end starts, and so on: a chain needs neither an
+        ``asyncio.Task`` nor a turn of the loop for each of its tasks. A job of which others know, because a task gave
+        them its ``current_task()``, executes no other task: they may cancel it."""
+        job = active.job
+        assert job is not None
+        references = count_references(job)
+        following: Active | None = active
+        while following is not None:
+            active = following
+            status, value, error = COMPLETED, None, None
+            if active.stops and not active.resumed:
+                self._ended(active, CANCELLED, None, None, self.now())
+                return
+            active.begun = True
+            if active.stops:
+                job.cancel()  # at the first await
+            if active.logs is not None:
+                log_source.set(active)
+            try:
+                if active.member.left:
+                    raise DeviceUnavailable(f"{active.member.id!r} left before the task began")
+                if self._trace is None and active.task.skip_if_unchanged is None:
+                    value = await active.member.device.execute(active)
+                else:
+                    value = await self._execute_observed(active)
+            except KeyboardInterrupt:
+                raise
+            except asyncio.CancelledError as cancelled:
+                status, error = CANCELLED, cancelled
+            except BaseException as failure:  # whatever a task raises is its failure, even an exit
+                status, error = FAILED, self.mask().error(failure)
+            if active.log is not None:
+                self.logs.close(active.task.id, active.epoch)
+            active.logs = None  # what it has left behind, such as a thread, may print
+            now = self.now()
+            if status is COMPLETED and count_references(job) == references and not job.cancelling():
+                self._free_job = job
+            self._ended(active, status, value, error, now)
+            following, self._next, self._free_job, active.job = self._next, None, None, None
 
     async def _execute_observed(self, active: Active) -> Any:
         """An execution with a span, or one that is skipped if nothing has changed."""
@@ -257,7 +287,7 @@ class Execution:
 
     # -- ends ----------------------------------------------------------------------------------------------------------
 
-    def _ended(self, active: Active, status: TaskStatus, value: Any, error: BaseException | None) -> None:
+    def _ended(self, active: Active, status: TaskStatus, value: Any, error: BaseException | None, now: float) -> None:
         """An execution is over. If its result counts, record the end and hold its dependents, all in this call."""
         if active.timer is not None:
             active.timer.cancel()
@@ -269,7 +299,6 @@ class Execution:
         if self._refused_since and not isinstance(error, DeviceUnavailable):
             self._refused_since.pop(node, None)
         if status is COMPLETED and not (self.cancelling and node.provisional):
-            now = self.now()
             self.lock.finish(node, COMPLETED, now, value)
             if self._bus.subscriptions:
                 self.events.task_ended(node)
@@ -278,7 +307,7 @@ class Execution:
                 return
         elif self._stops(node):
             if not active.begun and not node.provisional:
-                self.plan.release(node, self.now(), "it was cancelled before it began")
+                self.plan.release(node, now, "it was cancelled before it began")
             self._cancel_task(node, self._cancelled())
         elif isinstance(error, DeviceUnavailable):
             self._release(node, active.member, error)
@@ -397,12 +426,12 @@ class Execution:
 
     def _ask_to_stop(self, active: Active) -> None:
         assert active.job is not None
-        if active.resumed and not active.begun:  # an earlier owner created its run: only the device can stop that
-            active.stops = True
+        if not active.begun and (active.resumed or active is self._next):
+            active.stops = True  # an earlier owner created its run, so only the device can stop that; or it begins next
             return
         active.job.cancel()
         if not active.begun:  # its coroutine will never run, and so never report its end
-            active.job.add_done_callback(lambda job: self._ended(active, CANCELLED, None, None))
+            active.job.add_done_callback(lambda job: self._ended(active, CANCELLED, None, None, self.now()))
 
     def _grace_over(self, epoch: int) -> None:
         active = self._free_slot(epoch)

@@ -159,6 +159,9 @@ class Scheduler(Protocol):
     def task_ended(self, execution: Execution, now: float) -> None:
         """A task ended now, without a review: start the next tasks."""
 
+    def keeps_turn(self, now: float) -> bool:
+        """Whether a task may follow another one before the other callbacks of the loop get a turn."""
+
     def rest(self, member: Member) -> None:
         """Give a device no task for a while."""
 

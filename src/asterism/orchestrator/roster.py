@@ -127,7 +127,8 @@ class Roster:
         """The device for the next task of a lane; None if all capable devices are busy, or there is none."""
         members = self._capable.get(lane) or self.capable(lane)
         if len(members) == 1:
-            return members[0] if members[0].free else None
+            (member,) = members
+            return member if member.free else None
         free = [member for member in members if member.free]
         if not free:
             return None

@@ -21,8 +21,13 @@ from asterism.orchestrator.roster import Member, Roster
 REST = 1.0
 """Seconds during which a device that gave a task back gets no other."""
 
-STARTS_PER_STEP = 1000
-"""How many tasks one step starts at most: with 100,000 ready tasks, other callbacks of the loop get a turn between."""
+STARTS_PER_STEP, STARTS_PER_TURN = 100, 1000
+"""How many tasks one step starts at most, and how many start before the next step if others end meanwhile: with 100,000
+ready tasks, other callbacks of the loop get a turn between."""
+
+LONGEST_TURN = 0.01
+"""Seconds for which ended tasks are followed by others without a turn of the loop: tasks that never wait must not keep
+the loop from its other work."""
 
 
 class DeviceScheduler:
@@ -38,6 +43,8 @@ class DeviceScheduler:
         self._departed: list[Device] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_began = 0.0
+        self._started = 0  # tasks since the last step
+        self._turn_ends: float | None = 0.0  # None: the next turn of the loop is waited for
 
     def _loop_time(self) -> float:
         """Seconds since 1970, counted by the clock of the loop, which never jumps."""
@@ -54,6 +61,7 @@ class DeviceScheduler:
             self._loop = loop
             self._loop_began = time.time() - loop.time()
             self._awake.clear()
+            self._turn_ends = 0.0
             for member in self.roster:
                 member.reachable = True  # the timer that ends a rest died with the old loop
 
@@ -122,8 +130,12 @@ class DeviceScheduler:
 
     def task_ended(self, execution: Execution, now: float) -> None:
         """A task ended without a review: start the next tasks at once, without a step of the loop in between."""
-        if not self._awake and (execution.plan.queue.active_lanes or len(self._executions) > 1):
-            self._dispatch(now)  # unless a step is about to do that
+        if not self._awake:
+            if execution.plan.queue.active_lanes or len(self._executions) > 1:
+                self._dispatch(now)
+        elif len(self._executions) == 1 and self._started < STARTS_PER_TURN and execution.may_start and self.has_room:
+            self._started += 1
+            execution.start_one(now)  # one for the one that ended: a step is about to start the others
         if not execution.active:
             self.wake(execution)  # it may be the end of the plan
 
@@ -131,6 +143,7 @@ class DeviceScheduler:
         # the others were removed
         awake = [execution for execution in self._awake if self._executions.get(execution.plan.id) is execution]
         self._awake.clear()
+        self._started = 0
         for execution in awake:
             execution.open_cycles()
         self._dispatch(self.now())
@@ -139,13 +152,9 @@ class DeviceScheduler:
 
     def _dispatch(self, now: float) -> None:
         """Start ready tasks on free devices; among several plans, of the one with the fewest running tasks."""
-        ready = [
-            execution
-            for execution in self._executions.values()
-            if execution.plan.queue.active_lanes and execution.dispatching
-        ]
+        ready = [execution for execution in self._executions.values() if execution.may_start]
         started = 0
-        while ready and self.has_room:
+        while ready and (self.concurrency is None or self.has_room):
             execution = ready[0] if len(ready) == 1 else min(ready, key=_share)
             if started == STARTS_PER_STEP:
                 self.wake(execution)
@@ -153,6 +162,20 @@ class DeviceScheduler:
             if not execution.start_one(now) or not execution.plan.queue.active_lanes:
                 ready.remove(execution)
             started += 1
+
+    def keeps_turn(self, now: float) -> bool:
+        """Whether a task may follow another one before the other callbacks of the loop get a turn."""
+        if self._turn_ends is None:
+            return False
+        if now < self._turn_ends:
+            return True
+        assert self._loop is not None
+        self._turn_ends = None
+        self._loop.call_soon(self._begin_turn)
+        return False
+
+    def _begin_turn(self) -> None:
+        self._turn_ends = self.now() + LONGEST_TURN
 
     @property
     def has_room(self) -> bool:

@@ -43,11 +43,10 @@ class ReadyQueue:
 
     def push(self, node: Node) -> None:
         """Add a node, or move a queued node to its new position."""
-        task = node.task
-        self._pushed += 1
-        since = self._pushed if node.entry is None else node.entry[2]  # a moved node keeps its position among equals
-        entry = (-node.urgency, -node.rank, since, self._pushed, node)
-        node.entry = entry
+        task, before = node.task, node.entry
+        self._pushed = serial = self._pushed + 1
+        since = serial if before is None else before[2]  # a moved node keeps its position among equals
+        entry = node.entry = (-node.urgency, -node.rank, since, serial, node)
         plain = task.device is None and not task.needs and task.foreach is None and task.agent is None
         lane = ANY_DEVICE if plain else lane_of(task)
         run = self.lanes.get(lane)
@@ -72,8 +71,14 @@ class ReadyQueue:
     def pop(self, lane: Lane) -> Node:
         """Remove and return the node that ``peek`` has just returned."""
         run = self.lanes[lane]
-        entry = self._first(lane, run) if self._heaps else run[0]
-        self._remove(lane, run, entry)
+        if self._heaps:
+            entry = self._first(lane, run)
+            self._remove(lane, run, entry)
+        else:
+            entry = run.popleft()
+            if not run:
+                del self.lanes[lane]
+                self.active_lanes.pop(lane, None)
         node = entry[4]
         node.entry = None
         return node
