@@ -376,7 +376,7 @@ class FleetDevice:
 
     async def _unlisted_runs(self, ended: Sequence[EndedRun], plan: PlanRuns) -> list[Run]:
         """The runs that the last owner executed and had no time to write, as its journal tells of them."""
-        works = {_key(work): (work, end) for end in ended for work in [_ended_work(plan.journal.head.name, end)]}
+        works = {_key(work): (work, end) for end in ended for work in [_EndedWork(plan.journal.plan, end)]}
         stored = Query(keys=frozenset(works))
         for run in await until_available(self.fleet.clock, lambda: self.fleet.store.find(stored)) if works else ():
             del works[run.key or ""]
@@ -464,8 +464,19 @@ class FleetDevice:
         _record_run(plan.journal.plan, work, await self.fleet.wait(run.id), now())
 
 
-def _ended_work(plan: str, end: EndedRun) -> Work:
-    return Work(timed(end.task, teardown=end.teardown), plan, end.run.epoch, 1, end.results, None)
+class _EndedWork(Work):
+    """The work of a run that ended before the store had it."""
+
+    __slots__ = ("_results",)
+
+    def __init__(self, plan: RecordedConstellation, end: EndedRun) -> None:
+        self.task, self.plan = timed(end.task, teardown=end.teardown), plan
+        self.epoch, self.attempt, self._results = end.run.epoch, 1, end.results
+        self.logs = self.log = None
+
+    @property
+    def results(self) -> Mapping[str, Any]:
+        return self._results
 
 
 def _key(work: Work) -> str:

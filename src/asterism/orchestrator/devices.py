@@ -13,8 +13,7 @@ from asterism.base.secret_mask import Mask, environment_mask, secrets_of_task
 from asterism.base.trace_context import HEADER, VARIABLE, current_traceparent
 from asterism.core.errors import AsterismError
 from asterism.core.json_values import NOTHING, RESULT_LIMIT, SizeLimit, plain_json
-from asterism.core.plan.constellation import Constellation, Upstream
-from asterism.core.plan.node import Node
+from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.task import Task
 from asterism.core.schedule.tick_values import Tick, TickValues, tick_variables
 from asterism.execution import function_calls
@@ -32,13 +31,12 @@ log = logging.getLogger("asterism.device")
 class Work:
     """One execution of a task, as a device receives it. An orchestrator makes it (``Active`` in roster.py)."""
 
-    __slots__ = ("attempt", "epoch", "log", "logs", "node", "plan", "task")
+    __slots__ = ("attempt", "epoch", "log", "logs", "plan", "task")
 
     task: Task
     """The task, as it was when it started."""
 
     plan: Constellation
-    node: Node
     epoch: int
     """The number of this execution, unique in the plan."""
 
@@ -57,8 +55,7 @@ class Work:
     @property
     def results(self) -> Mapping[str, Any]:
         """The results of the tasks that this task depends on, by id."""
-        sources = self.node.parents
-        return Upstream(self.plan.nodes, sources) if sources else NOTHING
+        raise NotImplementedError
 
     @property
     def tick(self) -> TickValues:

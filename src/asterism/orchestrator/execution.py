@@ -240,7 +240,8 @@ class Execution:
         following: Active | None = active
         while following is not None:
             active = following
-            status, value, error = COMPLETED, None, None
+            status, value = COMPLETED, None
+            error: BaseException | None = None
             if active.stops and not active.resumed:
                 self._ended(active, CANCELLED, None, None, self.now())
                 return

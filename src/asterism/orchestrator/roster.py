@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from asterism.core.errors import NoDevice
-from asterism.core.plan.constellation import Constellation
+from asterism.core.json_values import NOTHING
+from asterism.core.plan.constellation import Constellation, Upstream
 from asterism.core.plan.known_devices import KnownDevices
 from asterism.core.plan.node import Node
 from asterism.core.plan.ready_queue import ReadyQueue
@@ -167,7 +169,7 @@ class Roster:
 class Active(Work):
     """A task that runs on a device: the work, and what the orchestrator knows of its progress."""
 
-    __slots__ = ("begun", "delay", "job", "member", "resumed", "stops", "timer")
+    __slots__ = ("begun", "delay", "job", "member", "node", "resumed", "stops", "timer")
 
     def __init__(
         self, task: Task, plan: Constellation, node: Node, member: Member, resumed: bool, logs: PlanLogs | None
@@ -180,6 +182,11 @@ class Active(Work):
         self.delay: float | None = None  # after a timeout: seconds until the next attempt
         self.job: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
+
+    @property
+    def results(self) -> Mapping[str, Any]:
+        sources = self.node.parents
+        return Upstream(self.plan.nodes, sources) if sources else NOTHING
 
 
 class UnplaceableTasks:
