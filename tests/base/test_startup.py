@@ -16,6 +16,15 @@ tune_gc()
 print(before < GC_THRESHOLD == gc.get_threshold()[0], gc.get_freeze_count() > 1000)
 """
 
+OLD_CYCLES_PROGRAM = """
+import gc
+from asterism.base.startup import GC_THRESHOLD, tune_gc
+tune_gc()
+before = gc.get_stats()[2]["collections"]
+kept = [[] for _ in range(20 * GC_THRESHOLD)]
+print(gc.get_stats()[2]["collections"] > before)
+"""
+
 PACKAGES = ("asterism", "asterism.durable", "asterism.fleet", "asterism.series", "asterism.store", "asterism.testing")
 
 
@@ -58,3 +67,8 @@ def test_the_collector_runs_less_often_and_skips_objects_of_the_start() -> None:
     """In a process of its own, since it changes the collector of the whole process."""
     done = subprocess.run([sys.executable, "-c", GC_PROGRAM], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", "True"]
+
+
+def test_cycles_of_objects_that_were_long_in_use_are_found_in_time() -> None:
+    done = subprocess.run([sys.executable, "-c", OLD_CYCLES_PROGRAM], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,19 @@ async def kept(stage: Stage, *names: str) -> None:
 async def put(stage: Stage, key: str, value: Any) -> None:
     before = await stage.store.register(key)
     await stage.store.commit([PutRegister(key, value, before.revision if before is not None else None)])
+
+
+async def test_a_loaded_plan_is_freed_as_soon_as_it_is_not_used(stage: Stage) -> None:
+    """Not at the next search for cycles: a server loads plans for its views, and would keep them for hours."""
+    await kept(stage, "a", "b", "c")
+    gc.disable()
+    try:
+        stored = await journal_store.load(stage.store, "nightly")
+        plan = weakref.ref(stored.plan)
+        del stored
+        assert plan() is None
+    finally:
+        gc.enable()
 
 
 # -- what cannot be read -----------------------------------------------------------------------------------------------

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import random
+import weakref
 from collections.abc import AsyncGenerator
 from functools import partial
 from typing import Any
@@ -57,6 +59,21 @@ async def test_a_client_sees_every_event_of_a_plan() -> None:
         assert [event["status"] for event in events if event.get("task") == "b"][-1] == "completed"
         await follower.leave()
         assert not scene.state.plan_feeds._feeds
+
+
+async def test_a_feed_that_nobody_follows_any_more_is_freed_at_once() -> None:
+    """Not at the next search for cycles, which may come hours later: a feed has up to 10,000 events."""
+    async with plan_server() as (scene, stage):
+        await started(scene, "a")
+        gc.disable()
+        try:
+            follower = EventClient(scene, EVENTS, await scene.token("observe"))
+            await stage.until(lambda: "nightly" in scene.state.plan_feeds._feeds)
+            feed = weakref.ref(scene.state.plan_feeds._feeds["nightly"])
+            await follower.leave()
+            await stage.until(lambda: feed() is None)
+        finally:
+            gc.enable()
 
 
 @pytest.mark.parametrize("kept", [3, 10_000])

@@ -17,7 +17,12 @@ VERSION = "0.1.0"
 """The version of this package."""
 
 GC_THRESHOLD = 20_000
-"""After how many allocations more than deallocations Python searches for cycles."""
+"""After how many allocations more than deallocations Python searches for cycles among the newest objects, …"""
+
+OLDER_THRESHOLD = 2
+"""… and after more than so many such searches among older ones, too, and after more than so many of those among all. A
+plan that has ended is old, and its tasks refer to each other: with the 20 and 50 of earlier versions, a server kept all
+plans of a day."""
 
 
 _LAZY_IMPORT = re.compile(r"^    from ([\w.]+) import (?:\(([^)]*)\)|(.*))$", re.MULTILINE)
@@ -104,4 +109,4 @@ def tune_gc() -> None:
 def collect_rarely() -> None:
     """Search for reference cycles less often. Imports make many objects and no garbage: a twelfth of the time of a
     short command is otherwise spent on such searches."""
-    gc.set_threshold(GC_THRESHOLD, 20, 50)
+    gc.set_threshold(GC_THRESHOLD, OLDER_THRESHOLD, OLDER_THRESHOLD)

@@ -44,7 +44,7 @@ from asterism.durable.plan_summaries import ENDED, PlanSummary, running_tasks, s
 from asterism.execution import function_calls
 from asterism.execution.large_values import call_apart
 from asterism.fleet.ledger import is_small, put_large
-from asterism.orchestrator.plan_mask import PlanMask
+from asterism.orchestrator.plan_mask import mask_conditions
 from asterism.store.optimistic_update import try_commit
 from asterism.store.protocol import (
     BLOB_USES,
@@ -429,7 +429,7 @@ async def decode_journal(
     await fetch_results(store, [step for some in steps for step in some])
     plan = RecordedConstellation.from_json(data["plan"])
     plan.stored = {task: (plan.node(task).value, StoredValue(reference)) for task, reference in stored.items()}
-    plan.evaluate, plan.check_condition = PlanMask(plan).over(conditions.evaluate), conditions.check
+    mask_conditions(plan, conditions)
     lock = RecordedLock(plan, **{name: head.terms[name] for name in LOCK_TERMS})
     rest_from_json(plan, lock, data)
     return plan, lock, list(zip(numbers[len(numbers) - len(rest) :], steps, strict=True))

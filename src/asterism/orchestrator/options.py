@@ -19,7 +19,7 @@ from asterism.core.plan.ready_queue import CriticalPathRanks
 from asterism.core.plan.status import ConstellationState, TaskStatus
 from asterism.orchestrator.edit_cycles import Editor
 from asterism.orchestrator.events import Event
-from asterism.orchestrator.plan_mask import PlanMask
+from asterism.orchestrator.plan_mask import mask_conditions
 from asterism.orchestrator.roster import Member, Roster
 from asterism.orchestrator.unchanged_tasks import ResultRecords
 
@@ -118,7 +118,7 @@ class Options:
 
     def evaluate_conditions(self, plan: Constellation) -> None:
         """Give a plan what evaluates and checks its conditions."""
-        plan.evaluate, plan.check_condition = PlanMask(plan).over(self.conditions.evaluate), self.conditions.check
+        mask_conditions(plan, self.conditions)
 
     def add_ranks(self, plan: Constellation) -> None:
         if self.rank and plan.ranks is None:

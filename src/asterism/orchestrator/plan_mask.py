@@ -6,9 +6,11 @@ secret may reach a condition or an expression, whose error message then contains
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
+from asterism.base.expressions import Conditions
 from asterism.base.secret_mask import Mask, environment_mask, secrets_of_task
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.node import Node
@@ -61,3 +63,9 @@ class PlanMask:
             return self().about_data(verdict) if isinstance(verdict, str) else verdict
 
         return masked
+
+
+def mask_conditions(plan: Constellation, conditions: Conditions) -> None:
+    """Give a plan what evaluates its conditions, with masked error messages, and what checks them."""
+    mask = PlanMask(weakref.proxy(plan))  # the plan has it: a plan without cycles is freed as soon as it is not used
+    plan.evaluate, plan.check_condition = mask.over(conditions.evaluate), conditions.check

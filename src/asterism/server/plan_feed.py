@@ -38,7 +38,8 @@ class PlanFeed:
         return self._follower.position
 
     async def _read(self) -> None:
-        """Read the journal until this is cancelled, or the plan is gone."""
+        """Read the journal until this is cancelled, or the plan is gone. It ends without an error then: the task would
+        keep the error, the error this frame, and that the feed with all its events."""
         try:
             while True:
                 events: list[PlanEvent] = []
@@ -50,6 +51,8 @@ class PlanFeed:
                         return self.buffer.end()
                 pause = LOOK_INTERVAL + self.listeners * LISTENER_INTERVAL
                 await asyncio.sleep(0.0 if len(events) >= EVENTS_PER_READ else pause)
+        except asyncio.CancelledError:
+            return
         except Exception as error:  # else its streams would be silent for ever
             self.buffer.end(error)
 

@@ -24,20 +24,22 @@ ROW = 64
 MOST_REMEMBERED = 30_000
 """How many tasks the remembered layouts have in all, at most; a layout counts as ``LEAST`` tasks at least."""
 
-LEAST = 100
+LEAST = 1000
 
 SMALL = 200
 """A plan of at most this many tasks is laid out at once; a larger one in a thread, since it takes longer."""
 
 
 class _Known(NamedTuple):
-    tasks: Sequence[str]
-    dependencies: Sequence[Dependency]
+    """``shape`` is the hash of the tasks and dependencies that were laid out: their names would take as much memory as
+    the layout."""
+
+    shape: int
     layout: PlanLayout
 
     @property
     def size(self) -> int:
-        return max(len(self.tasks), LEAST)
+        return max(len(self.layout.places), LEAST)
 
 
 class PlanLayouts:
@@ -65,14 +67,14 @@ class PlanLayouts:
     async def _find(
         self, name: str, version: int, tasks: Sequence[str], dependencies: Sequence[Dependency]
     ) -> PlanLayout:
-        known = self._known.get((name, version))
-        if known is None or (known.tasks, known.dependencies) != (tasks, dependencies):
+        known, shape = self._known.get((name, version)), hash((*tasks, *dependencies))
+        if known is None or known.shape != shape:
             others = (other for plan, other in self._known if plan == name)
             nearest = min(others, key=lambda other: (abs(other - version), other), default=None)
             before = self._known[name, nearest].layout if nearest is not None else None
             layout = await _computed(before, tasks, dependencies)
             self._forget((name, version))
-            self._remember((name, version), known := _Known(tasks, dependencies, layout))
+            self._remember((name, version), known := _Known(shape, layout))
         self._known.move_to_end((name, version))
         return known.layout
 

@@ -563,6 +563,16 @@ def test_a_child_that_is_forked_does_not_keep_the_lock() -> None:
             held.close()
 
 
+def test_a_lock_registers_nothing_that_stays_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server acquires one for each plan that it runs, and what is called after a fork cannot be taken back."""
+    registered: list[Any] = []
+    monkeypatch.setattr(os, "register_at_fork", lambda **functions: registered.append(functions))
+    lock = DeviceLock(STORE, KITCHEN)
+    assert lock.acquire()
+    lock.close()
+    assert registered == []
+
+
 def test_without_a_home_the_directory_for_temporary_files_will_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

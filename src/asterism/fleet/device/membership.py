@@ -284,8 +284,7 @@ class DeviceLock:
         os.ftruncate(file, 0)
         os.write(file, b"%d\n" % os.getpid())
         self._file = file
-        # a forked child that does not become another program would keep the lock after our death
-        operating_system.call_in_forked_children(_ForgetInChild(self))
+        _acquired.add(self)
         return True
 
     def close(self) -> None:
@@ -309,16 +308,16 @@ def _lock_path(store: str, device: str) -> Path:
     return state_directory() / "devices" / f"{hashlib.sha256(words.encode()).hexdigest()[:24]}.lock"
 
 
-class _ForgetInChild:
-    """Closes the file of a lock in a forked child, without keeping the lock object alive for that."""
+_acquired: weakref.WeakSet[DeviceLock] = weakref.WeakSet()
 
-    def __init__(self, lock: DeviceLock) -> None:
-        self._lock = weakref.ref(lock)
 
-    def __call__(self) -> None:
-        lock = self._lock()
-        if lock is not None:
-            lock.forget()
+def _forget_in_child() -> None:
+    """A forked child that does not become another program would keep the locks after our death."""
+    for lock in list(_acquired):
+        lock.forget()
+
+
+operating_system.call_in_forked_children(_forget_in_child)  # once: a function is never taken back
 
 
 def _is_file_at(file: int, path: Path) -> bool:
