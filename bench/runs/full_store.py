@@ -22,7 +22,7 @@ from asterism.core.run.run import Owner, Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet import retention
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.monitor import PRUNES_PER_PASS, RUNS_PER_PASS
+from asterism.fleet.monitor import PRUNED_PER_PASS
 from asterism.store.protocol import PutRun, Query, Store, TakeRequest
 from bench.page import met, table, time_text
 from bench.runs.lists import PAGE, insert_plans, postgres_runs, sqlite_runs
@@ -143,8 +143,8 @@ class Writer:
 
 async def prune(store: Store, number: int) -> None:
     """As the monitor of a fleet does it."""
-    for _ in range(number // (RUNS_PER_PASS * PRUNES_PER_PASS)):
-        await retention.prune(store, store.clock(), RUNS_PER_PASS, runs_alone=True, commits=PRUNES_PER_PASS)
+    for _ in range(number // PRUNED_PER_PASS):
+        await retention.prune(store, store.clock(), PRUNED_PER_PASS, runs_alone=True)
 
 
 async def retain(store: Store, flow: Workflow, number: int) -> Retention:
@@ -228,10 +228,11 @@ is {GROWTH:g} times.
     ]
     text += table(("store", "operation", "small store", "large store", "times", "bar"), rows)
     text += f"""
-Retention removes old runs of the large store as the coordinator does, {RUNS_PER_PASS} in a commit, while one writer
-creates runs one after the other; it keeps up if it removes more than are created. A vacuum of the table of runs
-follows, with the same writer. The bar of the longest wait of the writer is {time_text(PAUSE)}. SQLite needs no vacuum:
-what is written next uses the space of what was removed.
+Retention removes old runs of the large store as the coordinator does, in commits of about
+{time_text(retention.STEP_SECONDS)} with as long a pause after each, while one writer creates runs one after the other;
+it keeps up if it removes more than are created. A vacuum of the table of runs follows, with the same writer. The bar of
+the longest wait of the writer is {time_text(PAUSE)}. SQLite needs no vacuum: what is written next uses the space of
+what was removed.
 
 """
     head = ("store", "removed", "created meanwhile", "keeps up", "usual wait", "longest wait", "bar")

@@ -84,7 +84,7 @@ def test_the_beginning_of_work_in_another_process_is_timed(running: Server) -> N
 
 def test_a_store_at_size_is_beside_a_small_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(full_store, "ROUNDS", 2)
-    monkeypatch.setattr(full_store, "PRUNES_PER_PASS", 1)
+    monkeypatch.setattr(full_store, "PRUNED_PER_PASS", 500)
     engines = full_store.measure(runs=1_500, plans=110, pruned=500)
     assert [engine.name for engine in engines] == ["SQLite", "PostgreSQL"]
     assert {len(times) for engine in engines for times in engine.large.times.values()} == {2}

@@ -382,8 +382,7 @@ async def test_old_runs_are_removed_with_their_blobs_and_reports(stage: Stage) -
 async def test_a_great_many_old_runs_do_not_keep_the_monitor_from_its_work(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(monitoring, "RUNS_PER_PASS", 2)
-    monkeypatch.setattr(monitoring, "PRUNES_PER_PASS", 3)
+    monkeypatch.setattr(monitoring, "PRUNED_PER_PASS", 6)
     await stage.person.configure(keep=10.0)
     for _ in range(20):
         await stage.person.cancel((await stage.person.create(WORK)).id)

@@ -100,12 +100,19 @@ async def test_ended_runs_cost_nothing(postgres_url: str) -> None:
             assert await other.fetchval(_READ) - before <= 200, name
 
 
-async def test_plans_whose_runs_are_kept_are_looked_up(postgres_url: str) -> None:
-    """The planner took a comparison with each of 10,000 names for one that no run passes: it read and sorted all."""
-    async with opened(postgres_url), looking(postgres_url) as other:
-        arguments = (1e12, 500, [f"plan:{number}/" for number in range(10_000)], "")
-        steps = [row[0] for row in await other.fetch(f"EXPLAIN {statements()['prune_runs']}", *arguments)]
-        assert any("hashed SubPlan" in step for step in steps), steps
+async def test_a_removal_reads_the_runs_by_their_end_or_key_and_the_head_of_each(postgres_url: str) -> None:
+    """The planner took a comparison with the names of 10,000 plans for one that no run passes: it read and sorted
+    all."""
+    async with opened(postgres_url) as store, looking(postgres_url) as other:
+        for start in range(0, 5000, 1000):
+            runs = (a_run(number, key=f"plan:{number}/x/1") for number in range(start, start + 1000))
+            await added(store, *(completed(held_by(run, KITCHEN)) for run in runs))
+        await store.commit([PutRegister(f"plan/{number}", {}, None) for number in range(5000)])
+        await other.execute("ANALYZE")
+        for name, index, prefix in (("prune_runs", "runs_by_end", []), ("prune_runs_of", "runs_by_key", ["plan:7/"])):
+            steps = [row[0] for row in await other.fetch(f"EXPLAIN {statements()[name]}", 1e12, 50, *prefix)]
+            assert any(f"Index Scan using {index} " in step for step in steps), steps
+            assert any("Index Scan using registers_pkey" in step for step in steps), steps
 
 
 _READ = """

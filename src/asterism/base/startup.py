@@ -16,10 +16,10 @@ from typing import Any
 VERSION = "0.1.0"
 """The version of this package."""
 
-GC_THRESHOLD = 20_000
+GC_THRESHOLD = 5_000
 """After how many allocations more than deallocations Python searches for cycles among the newest objects, …"""
 
-OLDER_THRESHOLD = 2
+OLDER_THRESHOLD = 5
 """… and after more than so many such searches among older ones, too, and after more than so many of those among all. A
 plan that has ended is old, and its tasks refer to each other: with the 20 and 50 of earlier versions, a server kept all
 plans of a day."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import cached_property
 from types import TracebackType
@@ -125,8 +126,6 @@ SETTINGS_AGE = 5.0
 SCHEDULE_PREFIX = "schedule:"
 """Prefix of the keys and series of runs that belong to a schedule."""
 
-PRUNED_AT_ONCE = 500
-"""How many runs one step of ``prune`` removes."""
 
 NEAR = "preferred, since it is on the machine where the run was created"
 """Why a device was chosen, for the story."""
@@ -463,11 +462,7 @@ class Fleet:
 
     async def prune(self, older_than: float) -> int:
         """Remove runs that ended more than so many seconds ago. Returns how many."""
-        before = self.store.clock() - older_than
-        total = 0
-        while count := await retention.prune(self.store, before, PRUNED_AT_ONCE):
-            total += count
-        return total
+        return await retention.prune(self.store, self.store.clock() - older_than, sys.maxsize)
 
     # -- devices -----------------------------------------------------------------------------------------------------
 

@@ -66,8 +66,8 @@ PRUNE_INTERVAL = 30.0
 WHOLE_PRUNE_INTERVAL = 600.0
 """How often plans, workflows and other records that nothing uses are removed as well, in seconds."""
 
-PRUNES_PER_PASS = 10
-"""How often one pass removes ``RUNS_PER_PASS`` runs at most: there is other work to do."""
+PRUNED_PER_PASS = 5000
+"""How many runs that ended long ago one pass removes: there is other work to do."""
 
 _Kind = tuple[Any, ...]
 """What all devices judge (workflow, version, pinned device), then what only a device's own rule may judge."""
@@ -487,9 +487,6 @@ class Monitor:
             return
         whole = self._whole_pruned_at is None or own - self._whole_pruned_at >= WHOLE_PRUNE_INTERVAL
         before = now - (await self.fleet.settings()).keep
-        removed = await retention.prune(
-            self.store, before, RUNS_PER_PASS, runs_alone=not whole, commits=PRUNES_PER_PASS
-        )
-        if not removed:
+        if await retention.prune(self.store, before, PRUNED_PER_PASS, runs_alone=not whole) < PRUNED_PER_PASS:
             self._pruned_at = own
             self._whole_pruned_at = own if whole else self._whole_pruned_at

@@ -8,6 +8,7 @@ before the last of its runs: another plan of its name would use the same keys.
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -50,17 +51,20 @@ PAGE = 200
 """How many records one commit removes, or one query reads."""
 
 
-async def prune(store: Store, ended_before: float, limit: int, *, runs_alone: bool = False, commits: int = 1) -> int:
-    """Remove runs that ended before then, up to ``limit`` in each of so many ``commits``, and, when there are none
-    left, whole plans, and blobs without a run. With ``runs_alone`` plans, workflows and other records stay, which saves
-    the search for them. Returns how many runs the last commit removed."""
-    heads = await store.registers(PLANS)
-    keep = [f"{PREFIX}{_name(head)}/" for head in heads if _ended_at(head) is None]
-    for _ in range(commits):
-        removed = await store.prune(ended_before, limit, blobs_before=store.clock() - BLOB_AGE, keep=keep)
-        if not removed:
-            break
-    if not removed and not runs_alone:
+STEP_SECONDS = 0.02
+"""How long a commit that removes runs should take, as long as others wait for it who want to write …"""
+
+LARGEST_STEP = 500
+"""… and how many runs it removes at most."""
+
+
+async def prune(store: Store, ended_before: float, limit: int, *, runs_alone: bool = False) -> int:
+    """Remove runs that ended before then, up to ``limit``, and, when there are none left, whole plans, and blobs
+    without a run. With ``runs_alone`` plans, workflows and other records stay, which saves the search for them. Returns
+    how many runs were removed."""
+    removed = await _remove_runs(store, ended_before, limit)
+    if removed < limit and not runs_alone:
+        heads = await store.registers(PLANS)
         for head in heads:
             ended_at = _ended_at(head)
             if ended_at is not None and ended_at < ended_before and not await _has_runs(store, _name(head)):
@@ -68,6 +72,22 @@ async def prune(store: Store, ended_before: float, limit: int, *, runs_alone: bo
         await _remove_unused_workflows(store, {_name(head) for head in heads})
         await _remove_peer_records(store)
         await _remove_result_records(store, ended_before)
+    return removed
+
+
+async def _remove_runs(store: Store, ended_before: float, limit: int) -> int:
+    """Remove runs in small commits, each sized by the time that the last one took, with as long a pause after it."""
+    removed, size = 0, PAGE
+    while removed < limit:
+        began = store.clock()
+        asked = min(size, limit - removed)
+        number = await store.prune(ended_before, asked, blobs_before=began - BLOB_AGE)
+        removed += number
+        if not number:
+            break
+        seconds = max(store.clock() - began, 0.0)
+        size = max(1, min(LARGEST_STEP, 2 * size, int(asked * STEP_SECONDS / (seconds or STEP_SECONDS))))
+        await asyncio.sleep(min(seconds, 1.0))
     return removed
 
 

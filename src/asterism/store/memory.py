@@ -24,6 +24,7 @@ from typing import Any
 
 from asterism.core.json_values import NOTHING
 from asterism.core.run.run import OWNED, Run, RunStatus
+from asterism.core.run.run_label import PLAN_PREFIX
 from asterism.core.run.session import ABROAD, ENDED, OPEN, Session
 from asterism.store import dump_format, row_codec
 from asterism.store.protocol import (
@@ -532,17 +533,15 @@ class MemoryStore(MemoryChangeFeed):
         limit: int,
         *,
         blobs_before: float | None = None,
-        keep: Sequence[str] = (),
         only: str = "",
     ) -> int:
-        kept = set(keep)
         old = [
             run
             for run in self._runs.values()
             if run.ended_at is not None
             and self._end_seen(run.id, run.ended_at) < ended_before
-            and not (run.key is not None and run.key[: run.key.find("/") + 1] in kept)
             and (run.key or "").startswith(only)
+            and not self._is_of_open_plan(run)
         ][:limit]
         for run in old:
             del self._runs[run.id]
@@ -557,6 +556,14 @@ class MemoryStore(MemoryChangeFeed):
         elif not only:
             self._prune_unreferenced(ended_before, ended_before if blobs_before is None else blobs_before)
         return len(old)
+
+    def _is_of_open_plan(self, run: Run) -> bool:
+        """Whether the head of the run's plan does not say when the plan ended."""
+        if run.key is None or not run.key.startswith(PLAN_PREFIX):
+            return False
+        text, _ = self._registers.get(PLANS + run.key.removeprefix(PLAN_PREFIX).partition("/")[0], (None, 0))
+        head = None if text is None else from_text(text)
+        return text is not None and not (isinstance(head, Mapping) and isinstance(head.get("ended_at"), int | float))
 
     def _end_seen(self, run_id: str, ended_at: float) -> float:
         ended, seen_at = self._ends.get(run_id, (None, 0.0))

@@ -593,18 +593,17 @@ class Store(Protocol):
         limit: int,
         *,
         blobs_before: float | None = None,
-        keep: Sequence[str] = (),
         only: str = "",
     ) -> int:
         """Delete old runs, and return how many. If there was none, delete ended sessions and notices of that age, and
-        blobs to which no run, log or register (BLOB_USES) refers.
+        blobs to which no run, log or register (BLOB_USES) refers. The runs of a plan stay until its head (PLANS) says
+        when it ended, or is gone: it may not have looked at them yet.
 
         :param ended_before: the time before which a run must have ended. For a copy, the time when this store first saw
             the end counts.
         :param limit: how many runs to delete at most.
         :param blobs_before: the time before which a blob must have been stored last, ``ended_before`` by default: the
             run of a later one may not be written yet.
-        :param keep: leave runs alone whose key, up to its first ``/`` and with it, is one of these.
         :param only: delete only runs whose key begins with this, and nothing else.
         """
         ...

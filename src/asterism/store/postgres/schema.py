@@ -282,6 +282,11 @@ def statements() -> Mapping[str, str]:
     queries = {name: _COMMENT.sub("", sql).strip() for name, sql in zip(parts[::2], parts[1::2], strict=True)}
     for placeholder, columns in _COLUMNS.items():
         queries = {name: sql.replace(placeholder, columns) for name, sql in queries.items()}
+    sql = queries.pop("prune_runs")
+    queries["prune_runs"] = sql.replace("{only}", "").replace("{order}", "ended_at")
+    queries["prune_runs_of"] = sql.replace("{only}", "AND key >= $3 AND key < $3 || chr(1114111)").replace(
+        "{order}", "key"
+    )
     for name in ("find", "scan_end"):
         sql = queries.pop(name)
         queries[f"{name}_oldest"] = sql.replace("{after}", "id >").replace("{until}", "id <=").replace("{order}", "")

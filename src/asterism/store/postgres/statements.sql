@@ -183,13 +183,18 @@ SELECT status, count(*) FROM runs GROUP BY status
 SELECT DISTINCT workflow, version FROM runs
 
 -- name: prune_runs
--- Selected once: a plan may evaluate the subquery of IN repeatedly, and would get further rows each time.
+-- Selected once: a plan may evaluate the subquery of IN repeatedly, and would get further rows each time. The runs of a
+-- plan stay while its head does not say when it ended: the subquery is one value for each run, so that no join with all
+-- heads comes of it. Either any runs, by their end, or those whose key has a prefix, by their keys.
 WITH chosen AS MATERIALIZED (
     SELECT id FROM runs
     WHERE ended_at < $1
-        AND (runs.key IS NULL OR left(runs.key, strpos(runs.key, '/')) NOT IN (SELECT unnest($3::text[])))
-        AND ($4::text = '' OR starts_with(runs.key, $4::text))
-    ORDER BY ended_at LIMIT $2 FOR UPDATE SKIP LOCKED
+        AND NOT (starts_with(runs.key, 'plan:') AND coalesce((
+            SELECT coalesce(json_typeof(value::json -> 'ended_at'), '') <> 'number' FROM registers
+            WHERE registers.key = 'plan/' || split_part(substr(runs.key, 6), '/', 1)
+        ), false))
+        {only}
+    ORDER BY {order} LIMIT $2 FOR UPDATE SKIP LOCKED
 ), old AS (
     DELETE FROM runs WHERE id IN (SELECT id FROM chosen) RETURNING id
 ), unused AS (

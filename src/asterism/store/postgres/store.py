@@ -161,11 +161,13 @@ class PostgresStore(Reads):
         limit: int,
         *,
         blobs_before: float | None = None,
-        keep: Sequence[str] = (),
         only: str = "",
     ) -> int:
-        arguments = (ended_before, limit, list(keep), only)
-        number: int = (await self._broad.fetchrow(statements()["prune_runs"], *arguments))[0]
+        if only:
+            row = await self._broad.fetchrow(statements()["prune_runs_of"], ended_before, limit, only)
+        else:
+            row = await self._broad.fetchrow(statements()["prune_runs"], ended_before, limit)
+        number: int = row[0]
         if number == 0 and not only:
             for name in ("prune_sessions", "prune_notices"):
                 await self._broad.fetch(statements()[name], ended_before)

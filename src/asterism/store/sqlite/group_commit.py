@@ -108,6 +108,13 @@ class Writer:
         self._pending.append(job)
         return await job.future
 
+    async def submit_long(self, job: Job) -> Any:
+        """The same for a job that takes long: it is performed in the thread, while the event loop goes on."""
+        self.must_be_open()
+        job.future = self._loop.create_future()
+        self._queue.put(job)
+        return await job.future
+
     def must_be_open(self) -> None:
         if self._closed:
             raise closed(self._connection.path)

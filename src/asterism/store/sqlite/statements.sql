@@ -120,26 +120,47 @@ ORDER BY urgency, created_at, id
 LIMIT :page;
 
 -- name: forget_runs
--- The third argument is a JSON list: runs whose key, up to its first slash, is in it are kept; the list becomes an index
--- once, it is not read for each run. The fourth is a prefix of the keys of all runs that are deleted; empty for any.
+-- The runs of a plan stay while its head, a register, does not say when it ended.
 DELETE FROM runs WHERE id IN (
     SELECT id FROM runs
     WHERE ended_at < ?1
-        AND (runs.key IS NULL OR substr(runs.key, 1, instr(runs.key, '/')) NOT IN (SELECT value FROM json_each(?3)))
-        AND (?4 = '' OR substr(runs.key, 1, length(?4)) = ?4)
+        AND NOT (substr(runs.key, 1, 5) = 'plan:' AND EXISTS (
+            SELECT 1 FROM registers
+            WHERE registers.key = 'plan/' || substr(runs.key, 6, instr(runs.key || '/', '/') - 6)
+                AND coalesce(json_type(registers.value, '$.ended_at'), '') NOT IN ('integer', 'real')
+        ))
         AND NOT EXISTS (
             SELECT 1 FROM ends WHERE ends.run = runs.id AND ends.ended_at = runs.ended_at AND ends.seen_at >= ?1
         )
     ORDER BY ended_at LIMIT ?2
 );
 
+-- name: forget_runs_of
+-- The same for the runs whose key has a prefix, by the index of the keys.
+DELETE FROM runs WHERE id IN (
+    SELECT id FROM runs
+    WHERE key >= ?3 AND key < ?3 || char(1114111) AND +ended_at < ?1
+        AND NOT (substr(runs.key, 1, 5) = 'plan:' AND EXISTS (
+            SELECT 1 FROM registers
+            WHERE registers.key = 'plan/' || substr(runs.key, 6, instr(runs.key || '/', '/') - 6)
+                AND coalesce(json_type(registers.value, '$.ended_at'), '') NOT IN ('integer', 'real')
+        ))
+        AND NOT EXISTS (
+            SELECT 1 FROM ends WHERE ends.run = runs.id AND ends.ended_at = runs.ended_at AND ends.seen_at >= ?1
+        )
+    LIMIT ?2
+);
+
 -- name: forget_seen_runs
--- Runs that ended at a peer whose clock was ahead.
+-- Runs that ended at a peer whose clock was ahead. The third argument is a prefix of their keys; empty for any.
 DELETE FROM runs WHERE id IN (
     SELECT runs.id FROM ends CROSS JOIN runs ON runs.id = ends.run AND runs.ended_at = ends.ended_at
-    WHERE ends.seen_at < ?1
-        AND (runs.key IS NULL OR substr(runs.key, 1, instr(runs.key, '/')) NOT IN (SELECT value FROM json_each(?3)))
-        AND (?4 = '' OR substr(runs.key, 1, length(?4)) = ?4)
+    WHERE ends.seen_at < ?1 AND (?3 = '' OR substr(runs.key, 1, length(?3)) = ?3)
+        AND NOT (substr(runs.key, 1, 5) = 'plan:' AND EXISTS (
+            SELECT 1 FROM registers
+            WHERE registers.key = 'plan/' || substr(runs.key, 6, instr(runs.key || '/', '/') - 6)
+                AND coalesce(json_type(registers.value, '$.ended_at'), '') NOT IN ('integer', 'real')
+        ))
     ORDER BY ends.seen_at LIMIT ?2
 );
 

@@ -165,12 +165,10 @@ class SqliteStore:
         limit: int,
         *,
         blobs_before: float | None = None,
-        keep: Sequence[str] = (),
         only: str = "",
     ) -> int:
-        kept = row_codec.to_text(list(keep))
-        job = CallJob(partial(prune, ended_before=ended_before, limit=limit, keep=kept, only=only))
-        deleted: int = await self._writer.submit(job)
+        job = CallJob(partial(prune, ended_before=ended_before, limit=limit, only=only))
+        deleted: int = await self._writer.submit_long(job)
         if deleted == 0 and not only:
             kept_before = ended_before if blobs_before is None else blobs_before
             before = min(kept_before, self.clock() - self._blob_age)

@@ -157,7 +157,7 @@ class CommitJob(Job):
         for write in writes:
             if type(write) is PutLog:
                 self.statements += log_statements(write)
-            elif type(write) is PutRegister and write.key.startswith(PLANS) and (write.value or write.expected):
+            elif type(write) is PutRegister and write.key.startswith(PLANS) and _changes(write):
                 self.statements.append(_list_plan(write.key.removeprefix(PLANS), write.value))
         self.statements += [statement_of(write, clock) for write in writes if type(write) is PutPlan]
         if len(writes) > 1 or (writes and type(writes[0]) is PutCopy):
@@ -239,12 +239,14 @@ class CallJob(Job):
         self.result = self.function(cursor)
 
 
-def prune(cursor: sqlite3.Cursor, *, ended_before: float, limit: int, keep: str, only: str) -> int:
-    """Delete old runs, and return how many; if no run is old enough, delete records without a run. ``keep`` is JSON."""
-    deleted = cursor.execute(STATEMENTS["forget_runs"], (ended_before, limit, keep, only)).rowcount
+def prune(cursor: sqlite3.Cursor, *, ended_before: float, limit: int, only: str) -> int:
+    """Delete old runs, and return how many; if no run is old enough, delete records without a run."""
+    if only:
+        deleted = cursor.execute(STATEMENTS["forget_runs_of"], (ended_before, limit, only)).rowcount
+    else:
+        deleted = cursor.execute(STATEMENTS["forget_runs"], (ended_before, limit)).rowcount
     if deleted < limit:
-        more = (ended_before, limit - deleted, keep, only)
-        deleted += cursor.execute(STATEMENTS["forget_seen_runs"], more).rowcount
+        deleted += cursor.execute(STATEMENTS["forget_seen_runs"], (ended_before, limit - deleted, only)).rowcount
     if deleted == 0 and not only:
         cursor.execute(STATEMENTS["forget_ends"])
         cursor.execute(STATEMENTS["forget_sessions"], (ended_before,))
@@ -298,6 +300,11 @@ def statement_of(write: Write, clock: Callable[[], float]) -> Statement:
             text = row_codec.to_text(write.to_json())
             return STATEMENTS["insert_notice"], (write.at, write.run, text), "notice"
     raise TypeError(f"a store cannot write a {type(write).__name__}")
+
+
+def _changes(write: PutRegister) -> bool:
+    """Whether it is more than an expectation that there is no such register."""
+    return write.value is not None or write.expected is not None
 
 
 def _list_plan(name: str, head: Any) -> Statement:

@@ -10,10 +10,12 @@ from asterism.core.run.session import ABROAD, ENDED, Session
 from asterism.store.protocol import ENDED as ENDED_TOPIC
 from asterism.store.protocol import (
     FEED,
+    PLANS,
     ChangeFeed,
     Contribution,
     Notice,
     PutCopy,
+    PutRegister,
     PutRun,
     PutSession,
     Query,
@@ -241,7 +243,9 @@ class FeedTests(StoreTests):
         seen = store.clock() + 1.0
         again = ends[1].changed(revision=ends[1].revision + 1, key="plan:1/x")
         await store.commit([PutCopy(again, ends[1].revision, PEER)])
-        assert await store.prune(seen, 10, keep=["plan:1/", "plan:2/"]) == 0
+        await store.commit([PutRegister(f"{PLANS}{number}", {}, None) for number in ends])
+        assert await store.prune(seen, 10) == 0
+        await store.commit([PutRegister(f"{PLANS}{number}", None, 1) for number in ends])
         assert await store.prune(seen, 1) == 1
         assert await store.prune(seen, 1) == 1
         assert await store.prune(seen, 1) == 0

@@ -15,7 +15,17 @@ from asterism.core.run.run import OWNED, REASSIGNING, Progress, Run
 from asterism.core.run.session import ENDED, REPLACED, Session
 from asterism.store import dump_format
 from asterism.store.memory import MemoryStore
-from asterism.store.protocol import BLOB_USES, NOTIFIED, Notice, ProgressReport, PutRegister, PutRun, Query, Store
+from asterism.store.protocol import (
+    BLOB_USES,
+    NOTIFIED,
+    PLANS,
+    Notice,
+    ProgressReport,
+    PutRegister,
+    PutRun,
+    Query,
+    Store,
+)
 from asterism.store.store_errors import StoreCorrupt, StoreError, UnknownSchema
 from asterism.testing.store_conformance.sample_records import (
     FAR,
@@ -145,13 +155,18 @@ class RetentionTests(StoreTests):
         assert await store.prune(FAR, 4) == 0
         assert ids(await store.find(Query())) == ["r0011"]
 
-    async def test_runs_whose_key_has_a_kept_prefix_are_not_pruned(self, store: Store) -> None:
-        keys = {1: "plan:a/x/1", 2: "plan:ab/x/1", 3: "plan:%/x/1", 4: None, 5: "pl"}
+    async def test_runs_of_a_plan_stay_until_it_has_ended(self, store: Store) -> None:
+        keys = {1: "plan:a/x/1", 2: "plan:ab/x/1", 3: "plan:%/x/1", 4: None, 5: "pl", 6: "plan:odd/x/1", 7: "plan:a"}
         await added(store, *(_ended(number, 50.0, key=key) for number, key in keys.items()))
-        assert await store.prune(FAR, 10, keep=["plan:a/", "plan:%/"]) == 3
-        assert ids(await store.find(Query())) == ["r0001", "r0003"]
-        assert await store.prune(FAR, 10, keep=["plan:a/"]) == 1
+        heads = {"a": {"state": "running"}, "%": {"ended_at": None}, "odd": "not a head", "ab": {"ended_at": 50}}
+        await store.commit([PutRegister(f"{PLANS}{name}", head, None) for name, head in heads.items()])
+        assert await store.prune(FAR, 10) == 3
+        assert ids(await store.find(Query())) == ["r0001", "r0003", "r0006", "r0007"]
+        assert await store.prune(FAR, 10, only="plan:a") == 0
+        await store.commit([PutRegister(f"{PLANS}a", {"ended_at": 50.5}, 1), PutRegister(f"{PLANS}%", None, 1)])
+        assert await store.prune(FAR, 10, only="plan:a") == 2
         assert await store.prune(FAR, 10) == 1
+        assert ids(await store.find(Query())) == ["r0006"]
 
     async def test_blobs_are_kept_as_long_as_a_run_refers_to_them(self, store: Store, session: Session) -> None:
         names = {data: await store.put_blob(data) for data in (b"input", b"output", b"both", b"nobody's", b"old")}
