@@ -7,6 +7,7 @@ reads. Plans are measured on both engines, and over HTTP at a server in a proces
 """
 
 import asyncio
+import os
 import sqlite3
 import tempfile
 import time
@@ -132,6 +133,7 @@ async def sqlite_runs(folder: Path, number: int) -> AsyncIterator[Store]:
         places = ", ".join("?" * len(columns))
         rows = ((*row_codec.row_of(run), 0) for run in run_records(number))
         connection.executemany(f"INSERT INTO runs ({', '.join(columns)}) VALUES ({places})", rows)
+    os.sync()  # as old as a real one: else the first checkpoint writes the whole file to the disk
     assert sum((await store.counts()).values()) == number
     yield store
 

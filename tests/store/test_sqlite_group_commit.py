@@ -25,6 +25,7 @@ from asterism.store.protocol import (
     Write,
 )
 from asterism.store.sqlite import SqliteStore, group_commit
+from asterism.store.sqlite import store as sqlite_store
 from asterism.store.store_errors import Conflict, StoreUnavailable
 from tests.store.sqlite_fixtures import (
     FLOW,
@@ -50,6 +51,22 @@ async def outcomes(store: SqliteStore, *batches: list[Write]) -> list[Any]:
 def inserts(said: list[str]) -> list[int]:
     """Record how many jobs each transaction has."""
     return [part.count("INSERT INTO runs") for part in "\n".join(said).split("COMMIT")]
+
+
+async def test_runs_are_removed_in_the_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A removal takes long: in the event loop, everything else would wait for it."""
+    threads: list[int] = []
+
+    def prune(cursor: sqlite3.Cursor, **options: Any) -> int:
+        threads.append(threading.get_ident())
+        return 1
+
+    monkeypatch.setattr(sqlite_store, "prune", prune)
+    monkeypatch.setattr(group_commit, "QUICK", float("inf"))  # the loop performs all commits itself
+    async with opened(tmp_path / "fleet.db") as store:
+        assert await store.prune(1.0, 10) == 1
+    assert len(threads) == 1
+    assert threading.get_ident() not in threads
 
 
 async def test_jobs_that_arrive_while_the_writer_is_busy_share_one_transaction_and_one_wake_up(
