@@ -12,6 +12,8 @@ import pytest
 from asterism.api.credentials import Credentials
 from asterism.api.local import device_handlers, fleet_handlers, schedule_handlers, token_handlers  # noqa: F401
 from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.task import Task
+from asterism.fleet.backfills import read_backfill, start_backfill
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.joinable_devices import CODES
 from asterism.gateway import enrolment
@@ -67,6 +69,23 @@ def plan_file(scene: SystemScene) -> str:
     path = scene.folder / "etl.yaml"
     path.write_text(PLAN)
     return str(path)
+
+
+def plan_schedule(scene: SystemScene) -> Names:
+    """A schedule of plans, and a backfill of it that no coordinator carries on."""
+    plan = Constellation("etl")
+    plan.add(Task("a", argv=["true"]))
+    scene.ask(lambda fleet: fleet.schedules.add("etl", plan=plan, cron="0 3 * * *", after_previous="success"))
+    scene.ask(lambda fleet: start_backfill(fleet, "etl", "2026-01-01", "2026-01-03"))
+    return {}
+
+
+def backfill(*fields: str) -> State:
+    async def read(fleet: Fleet) -> list[Any]:
+        last = await read_backfill(fleet, "etl")
+        return [getattr(last, field) for field in fields]
+
+    return lambda scene, names: scene.ask(read)
 
 
 def run_schedule(scene: SystemScene) -> Names:
@@ -286,6 +305,35 @@ SCHEDULES = (
     Row("schedule history nightly", "on request", run_schedule),
     Row("schedule run nightly", "", schedules, schedule("nightly", "made"), [1]),
     Row("schedule run nightly", "has not ended.", run_schedule, schedule("nightly", "made"), [1], code=1),
+    Row("schedule show etl", "after previous", plan_schedule),
+    Row(
+        "schedule add etl --every 1h --plan {plan} --set day=friday --after-previous success --late-after 2h",
+        "creates plan etl, every 1h",
+        schedules,
+        schedule("etl", "after_previous", "late_after"),
+        ["success", 7200.0],
+    ),
+    Row(
+        "schedule add odd --every 1h --workflow work --late-after 2h",
+        "after_previous and late_after are for plans",
+        schedules,
+        schedule("odd", "every"),
+        [],
+        code=64,
+    ),
+    Row(
+        "schedule backfill etl --cancel --reason oops",
+        "0 of 3 ticks done, cancelled by ann: oops",
+        plan_schedule,
+        backfill("cancelled"),
+        ["by ann: oops"],
+    ),
+    Row("schedule backfill etl --detach --json", '"total": 3', plan_schedule, backfill("total", "parallel"), [3, 1]),
+    Row("schedule backfill etl --from 2026-02-01 --detach", "has not ended; cancel it with", plan_schedule, code=64),
+    Row("schedule backfill nightly --from 2026-01-01 --detach", "a backfill creates plans", schedules, code=64),
+    Row("schedule backfill nightly --detach", "schedule 'nightly' has had no backfill", schedules, code=64),
+    Row("schedule backfill etl --from 5x", "'5x' is not a valid tick", plan_schedule, code=64),
+    Row("schedule backfill etl --parallel 2", "--parallel needs --from.", plan_schedule, code=64),
     Row("schedule remove nightly", "Schedule 'nightly' is removed.", schedules, schedule("nightly", "made"), []),
 )
 NOTICES = (

@@ -94,6 +94,7 @@ def test_every_member_of_a_fleet_is_told() -> None:
         "place",
         "by_whom",
         "named",
+        "plan_created",
         "cancelled_count",
     }  # which are for the other rooms
     assert not [name for name in names if not re.search(rf"(?:\b{name}\(|`{name}`)", told)]

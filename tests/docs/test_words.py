@@ -18,7 +18,10 @@ ROWS = [
 ]
 VERBS = re.findall(r"`(\w+)`", PAGE.partition("The verbs of commands")[2].partition("Nouns")[0])
 
-OTHER_VALUES = {"--agent", "--file", "--keep", "--label", "--local", "--metrics", "--name", "--result", "--wait"}
+OTHER_VALUES = {
+    *("--agent", "--file", "--from", "--keep", "--label", "--local", "--metrics", "--name", "--result", "--to"),
+    "--wait",
+}
 """Options that take another kind of value in some commands. A new one needs a better name."""
 
 

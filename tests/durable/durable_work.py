@@ -131,3 +131,8 @@ async def given(value: Any, until: str | None = None) -> Any:
 
 async def tick_of(tick: Any, **inputs: Any) -> list[Any]:
     return [tick, tick.date, inputs]
+
+
+def write_line(file: str, line: str) -> None:
+    with open(file, "a") as lines:
+        lines.write(f"{line}\n")

@@ -944,6 +944,9 @@ class Schedule(Document):
     open: list[str]
     replaced: list[str]
     made: int
+    after_previous: str | None
+    late_after: float | None
+    late: list[str]
     due_in: float | None
     target: str
     times: str
@@ -966,7 +969,8 @@ class ChangedSchedule(Schedule):
 
 class ScheduleDetails(Schedule):
     """A schedule with its next times and its history. ``params`` are the parameters of its plan file, ``text`` is
-    that of the file if it was asked for; ``unowned`` is the oldest open plan, if no process runs it."""
+    that of the file if it was asked for; ``unowned`` is the oldest open plan, if no process runs it; ``awaited`` the
+    plan whose success it waits for."""
 
     next_times: list[float]
     history: list[Tick]
@@ -974,6 +978,31 @@ class ScheduleDetails(Schedule):
     params: JsonObject
     text: str | None
     unowned: str | None
+    awaited: str | None = None
+
+
+class Backfill(Document):
+    """The plans of past ticks of a schedule. ``first`` and ``last`` are ticks, ``total`` is how many there are. Those
+    that succeeded before are ``skipped``; ``failures`` are the last plans that failed. ``time_left`` is in seconds, by
+    the pace so far. ``advice`` are sentences, each with a command that helps."""
+
+    schedule: str
+    first: int
+    last: int
+    total: int
+    every: int | None
+    parallel: int
+    created_by: str
+    started_at: float
+    ended_at: float | None
+    cancelled: str | None
+    open: list[str]
+    succeeded: int
+    failed: int
+    skipped: int
+    failures: list[str]
+    time_left: float | None
+    advice: list[str] = field(default_factory=list)
 
 
 class Tick(Document):

@@ -48,6 +48,12 @@ class AddSchedule(Request):
     catch_up: CatchUp = "last"
     overlap: Overlap = "skip"
     jitter: float = 0.0
+    after_previous: Annotated[
+        Literal["success"] | None, Doc("What the plan of a tick waits for: the success of that of the tick before.")
+    ] = None
+    late_after: Annotated[
+        float | None, Doc("A notice says if the plan of a tick has not ended so many seconds after the tick.")
+    ] = None
     replace: Annotated[bool, Doc("Change a schedule that exists.")] = False
     reason: Reason = ""
 
@@ -55,6 +61,23 @@ class AddSchedule(Request):
 class ChangeSchedule(Request):
     schedule: ScheduleName
     reason: Reason = ""
+
+
+class BackfillSchedule(Request):
+    """``first`` and ``last`` are days or times in the time zone of the schedule; a day is meant as a whole."""
+
+    schedule: ScheduleName
+    first: Annotated[str, Limit(max_length=40), Doc("The first day or time, such as 2026-01-01.")]
+    last: Annotated[str | None, Limit(max_length=40), Doc("The last day or time; default: now.")] = None
+    every: Annotated[
+        int | None, Limit(ge=1), Doc("Seconds between two ticks, counted from the first; default: as scheduled.")
+    ] = None
+    parallel: Annotated[int, Limit(ge=1, le=100), Doc("How many plans run at once.")] = 1
+    reason: Reason = ""
+
+
+class ShowBackfill(Request):
+    schedule: ScheduleName
 
 
 class ScheduleOperations:
@@ -91,4 +114,20 @@ class ScheduleOperations:
         documents.Tick,
         "Create the work of a schedule now; its times stay as they are.",
         "POST /schedules/{schedule}/run",
+    )
+    backfill_schedule = Operation(
+        BackfillSchedule,
+        documents.Backfill,
+        "Create the plans of past ticks of a schedule, one a tick, and run again those that failed.",
+        "POST /schedules/{schedule}/backfill",
+        status=201,
+    )
+    show_backfill = Operation(
+        ShowBackfill, documents.Backfill, "The last backfill of a schedule.", "GET /schedules/{schedule}/backfill"
+    )
+    cancel_backfill = Operation(
+        ChangeSchedule,
+        documents.Backfill,
+        "Create no more plans of a backfill, and cancel those that have not ended.",
+        "POST /schedules/{schedule}/backfill/cancel",
     )

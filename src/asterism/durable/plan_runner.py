@@ -26,6 +26,7 @@ from asterism.durable.journal_store import OwnershipLost, read_head
 from asterism.durable.plan_submissions import (
     RUNNER_RENEWAL,
     announce_runner,
+    awaited_plan,
     open_submissions,
     plan_ended,
     plan_schedules,
@@ -65,6 +66,7 @@ class PlanRunner:
     async def run(self) -> None:
         """Run plans until this is cancelled; then leave them to other processes."""
         trouble = RecurringError(log, "cannot run plans", "runs plans again", self._fleet.clock.time)
+        self._fleet.plan_runners.add(self.wake)
         try:
             while True:
                 try:
@@ -75,6 +77,7 @@ class PlanRunner:
                     trouble.occurred(error)
                 await self._pause()
         finally:
+            self._fleet.plan_runners.discard(self.wake)
             await stopped(*self.running.values())
             with contextlib.suppress(StoreUnavailable):
                 await withdraw_runner(self._fleet.store, self._id)
@@ -99,12 +102,12 @@ class PlanRunner:
         self.running = {name: task for name, task in self.running.items() if not task.done()}
         for schedule in await plan_schedules(self._fleet.store):
             async for name in self._due(schedule):
-                self._start(name)
+                await self._start(name)
         for name in await open_submissions(self._fleet.store):
-            self._start(name)
+            await self._start(name)
 
-    def _start(self, name: str) -> None:
-        if name not in self.running:
+    async def _start(self, name: str) -> None:
+        if name not in self.running and await awaited_plan(self._fleet.store, name) is None:
             self.running[name] = asyncio.create_task(self._run(name))
 
     async def _due(self, schedule: Schedule) -> AsyncIterator[str]:

@@ -24,6 +24,7 @@ from asterism.core.errors import PlanError
 from asterism.core.json_values import NOTHING, plain_json
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.journal import UnreadableJournal
+from asterism.core.plan.status import ConstellationState
 from asterism.core.schedule.schedule import InvalidSchedule, Schedule
 from asterism.core.schedule.tick_values import TickValues
 from asterism.durable import admin
@@ -83,6 +84,9 @@ async def submit_again(fleet: Fleet, name: str) -> None:
 
     await retry_on_conflict(attempt)
 
+
+AWAITED = "after_plan"
+"""The term of a plan that names the plan whose success it waits for, before a plan runner runs it."""
 
 RUNNERS = "runner/"
 RUNNER_RENEWAL, RUNNER_TIMEOUT = 30.0, 90.0
@@ -164,14 +168,19 @@ def plan_document(plan: Constellation, policy: str, by: str) -> dict[str, Any]:
     return {"plan": {**plan.to_json(), "source": plan.source or plan.id, "author": by}, "policy": policy}
 
 
-def plan_writes(store: Store, name: str, document: Mapping[str, Any], tick: TickValues = NOTHING) -> Sequence[Write]:
+def plan_writes(
+    store: Store, name: str, document: Mapping[str, Any], tick: TickValues = NOTHING, awaited: str | None = None
+) -> Sequence[Write]:
     """The writes that store the plan of a document under a name, with the values of a tick; the first is the head of
-    the plan. Raises UnknownPlaceholder."""
+    the plan. If it is to wait for the success of another plan, that is ``awaited``. Raises UnknownPlaceholder."""
     plan = Constellation.from_json(document["plan"])
     if tick:
         plan = with_tick(plan, tick)
     plan.id = name
-    recorded, lock, options = unstarted(plan, {"policy": document["policy"], **document.get("terms", {})})
+    terms = {"policy": document["policy"], **document.get("terms", {})}
+    if awaited is not None:
+        terms[AWAITED] = awaited
+    recorded, lock, options = unstarted(plan, terms)
     return insertion(store, recorded, lock, options, document.get("params", {}), file=document.get("file", ""))[1]
 
 
@@ -182,6 +191,35 @@ async def plan_ended(store: Store, name: str) -> bool:
     except UnknownConstellation:
         return True
     return head.ended
+
+
+async def plan_succeeded(store: Store, name: str) -> bool:
+    """Whether a stored plan has completed."""
+    try:
+        head, _ = await read_head(store, name)
+    except UnknownConstellation:
+        return False
+    return head.state == ConstellationState.COMPLETED
+
+
+async def awaited_plan(store: Store, name: str) -> str | None:
+    """The plan whose success a stored plan waits for; None if it may run, also to be cancelled. A plan that was never
+    created, or was removed since, holds nothing up."""
+    with contextlib.suppress(UnknownConstellation, UnreadableJournal):
+        head, _ = await read_head(store, name)
+        awaited = head.terms.get(AWAITED)
+        if awaited is None or await admin.cancel_reason(store, name) is not None:
+            return None
+        if (await read_head(store, awaited))[0].state != ConstellationState.COMPLETED:
+            return str(awaited)
+    return None
+
+
+async def run_again(fleet: Fleet, name: str, reason: str) -> None:
+    """Run again what failed in a plan that has ended. Raises PlanError if that cannot be."""
+    from asterism.durable.plan_retry import reopen_plan
+
+    await reopen_plan(fleet, name, reason=reason, submit=True)
 
 
 async def plan_cancelling(store: Store, name: str) -> bool:

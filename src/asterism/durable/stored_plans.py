@@ -31,6 +31,7 @@ from asterism.durable.journal_store import (
     load,
 )
 from asterism.durable.plan_requests import ask_why
+from asterism.durable.plan_submissions import awaited_plan
 from asterism.durable.plan_summaries import (
     ListedPlan,
     PlanSummary,
@@ -187,7 +188,7 @@ async def explain_task(fleet: Fleet, name: str, task: str, hints: Hints = no_hin
     if run is not None:
         answer = await run_explanation.explain_run(fleet, run.id)
         return TaskExplanation(name, task, answer.status, answer.reasons, run.id, await hints(fleet, run, answer))
-    holder = _plan_holder(stored, node)
+    holder = _plan_holder(stored, node, await awaited_plan(fleet.store, name))
     if stored.owner is not None and holder is None and node.tentative is None:
         told = await ask_why(fleet, name, task)
         if told is not None:
@@ -235,13 +236,15 @@ async def _run_of(fleet: Fleet, plan: str, node: Node) -> Run | None:
     return runs[0] if runs and not runs[0].ended else None
 
 
-def _plan_holder(stored: StoredPlan, node: Node) -> Holder | None:
-    """What keeps the plan from starting a task that is ready."""
+def _plan_holder(stored: StoredPlan, node: Node, awaited: str | None) -> Holder | None:
+    """What keeps the plan from starting a task that is ready. ``awaited`` is the plan whose success it waits for."""
     name = stored.record.head.name
     if stored.listed.cancelling and not stored.is_due(node):
         return Holder("cancel", name, "the plan is being cancelled")
     if stored.paused is not None and not stored.listed.cancelling:
         return Holder("pause", name, f"the plan is paused {stored.paused}")
+    if stored.owner is None and awaited is not None:
+        return Holder("previous", awaited, f"the plan waits until that of the tick before, {awaited}, has succeeded")
     if stored.owner is None:
         return Holder("at_rest", name, f"no process runs the plan; resume it with: asterism resume {name}")
     return None

@@ -47,9 +47,20 @@ class PlanPort(Protocol):
         """A plan as a schedule keeps it. ``by`` is its author. Raises NotJson if another process could not execute a
         task of it."""
 
-    def plan_writes(self, store: Store, name: str, document: Mapping[str, Any], tick: TickValues, /) -> Sequence[Write]:
+    def plan_writes(
+        self, store: Store, name: str, document: Mapping[str, Any], tick: TickValues, awaited: str | None, /
+    ) -> Sequence[Write]:
         """The writes that store the plan of a document under a name, with the values of a tick; the first is the head
-        of the plan."""
+        of the plan. If it is to wait for the success of another plan, that is ``awaited``."""
+
+    async def submission(self, fleet: Fleet, name: str, /) -> Write:
+        """The write that lets a plan runner run a plan."""
+
+    async def run_again(self, fleet: Fleet, name: str, reason: str, /) -> None:
+        """Run again what failed in a plan that has ended. Raises PlanError if that cannot be."""
+
+    async def plan_succeeded(self, store: Store, name: str, /) -> bool:
+        """Whether a stored plan has completed."""
 
     async def plan_ended(self, store: Store, name: str, /) -> bool:
         """Whether a stored plan has ended, or was removed."""

@@ -184,6 +184,9 @@ class Fleet:
         self.kept_plans: dict[str, Any] = {}
         """Plans that this process has edited and no process runs, by name (``durable/kept_plans.py``)."""
 
+        self.plan_runners: set[Callable[[], None]] = set()
+        """What wakes the plan runners of this process (``durable/plan_runner.py``)."""
+
         self._placer = CurrentPlacer(self._read_placer, self.clock)
         self._settings: tuple[float, Settings] | None = None
 
@@ -191,7 +194,13 @@ class Fleet:
         """The same fleet with this name in its stories."""
         fleet = Fleet(self.store, by=by, clock=self.clock, chance=self.chance)
         fleet.running_plans, fleet.kept_plans = self.running_plans, self.kept_plans
+        fleet.plan_runners = self.plan_runners
         return fleet
+
+    def plan_created(self) -> None:
+        """There is a plan to run: the runners of this process look now, others at their next look."""
+        for wake in self.plan_runners:
+            wake()
 
     @cached_property
     def cancelled_count(self) -> CancelledCount:

@@ -36,6 +36,7 @@ from asterism.core.run.run import ASSIGNED, CLAIMED, Grant, Run, queue_order
 from asterism.core.run.session import ABROAD, ENDED, OPEN, Session
 from asterism.core.run.workflow import Workflow
 from asterism.fleet import retention
+from asterism.fleet.backfills import BackfillPass
 from asterism.fleet.extensions import extensions, plan_port
 from asterism.fleet.fleet import Fleet, executes_own_plan, time_to_answer
 from asterism.fleet.scheduled_work import SchedulePass
@@ -107,7 +108,7 @@ class Monitor:
         self._extra_passes = [extension.monitor_pass(fleet) for extension in extensions()]
         self._abroad: dict[str, Session] = {}  # the devices of peers, by session
         self._missing: set[tuple[str, int]] = set()  # unreadable workflows that were logged
-        self._schedules = SchedulePass(fleet)
+        self._schedules, self._backfills = SchedulePass(fleet), BackfillPass(fleet)
 
     async def run_pass(self) -> None:
         """One pass of the coordinator."""
@@ -479,6 +480,8 @@ class Monitor:
     async def _decide_ticks(self) -> None:
         """Create the runs and plans of schedules whose time has come."""
         due_in = await self._schedules.run_pass()
+        if self._schedules.creates_plans:
+            due_in = min(due_in, await self._backfills.run_pass())
         self.due_in = min(self.due_in, max(due_in, self._every / 10))
 
     async def _prune(self, now: float) -> None:

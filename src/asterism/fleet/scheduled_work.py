@@ -30,7 +30,7 @@ from asterism.core.errors import AsterismError, RunRefused
 from asterism.core.json_values import NOTHING
 from asterism.core.plan.plan_name import EACH_TICK
 from asterism.core.plan.plan_name import plan_name as patterned_name
-from asterism.core.schedule.schedule import InvalidSchedule, Schedule
+from asterism.core.schedule.schedule import InvalidSchedule, Schedule, interval_text
 from asterism.core.schedule.tick_values import TickValues, previous_tick, tick_values
 from asterism.core.schedule.ticks import (
     CREATED,
@@ -44,6 +44,7 @@ from asterism.core.schedule.ticks import (
     entries_of,
     interval_ticks,
     is_due,
+    late_times,
     overlap,
     rewound,
     tick_key,
@@ -122,13 +123,15 @@ def ticks_of(schedule: Schedule) -> NextTick:
         raise InvalidSchedule(f"schedule {schedule.name!r}: {error}") from None
 
 
-def values_of(schedule: Schedule, tick: int | None, now: float) -> TickValues:
-    """What the plan of a tick learns of it. A person's request is for the last tick up to now. Raises
-    InvalidSchedule."""
-    next_tick = ticks_of(schedule)
-    if tick is None:
-        tick = previous_tick(int(now) + 1, next_tick)
-    return NOTHING if tick is None else tick_values(tick, next_tick, zone_of(schedule))
+def values_of(schedule: Schedule, tick: int, next_tick: NextTick) -> TickValues:
+    """What the plan of a tick learns of it. Raises InvalidSchedule."""
+    return tick_values(tick, next_tick, zone_of(schedule))
+
+
+def awaited_name(schedule: Schedule, tick: int, next_tick: NextTick) -> str | None:
+    """The plan of the tick before, if the plan of a tick waits for its success."""
+    previous = None if schedule.after_previous is None else previous_tick(tick, next_tick)
+    return None if previous is None else plan_name(schedule.name, previous, "")
 
 
 def zone_of(schedule: Schedule) -> tzinfo:
@@ -229,8 +232,12 @@ class ScheduledWork:
         if kept is None:
             raise InvalidSchedule(f"schedule {schedule.name!r}: its plan is not in the store")
         name = plan_name(schedule.name, new.tick, new_id(now, self._fleet.chance))
-        entry = new.entry(now, name)
-        plan = plan_port().plan_writes(self._store, name, kept.value, values_of(schedule, new.tick, now))
+        entry, next_tick = new.entry(now, name), ticks_of(schedule)
+        # a person's request is for the last tick up to now, and waits for nothing
+        tick = new.tick if new.tick is not None else previous_tick(int(now) + 1, next_tick)
+        values = NOTHING if tick is None else values_of(schedule, tick, next_tick)
+        awaited = None if new.tick is None else awaited_name(schedule, new.tick, next_tick)
+        plan = plan_port().plan_writes(self._store, name, kept.value, values, awaited)
         writes = await self._writes(new.stored, new.with_work(name), [*new.before, entry])
         try:
             await self._store.commit([*writes, *plan])
@@ -238,6 +245,7 @@ class ScheduledWork:
             if not conflict.concerns("register", f"{HEADS}{name}"):
                 raise Overtaken(f"another process has changed the {conflict.what}") from None
         else:
+            self._fleet.plan_created()
             return entry
         return await self._record_existing(new, entry._replace(why="its plan was created before"))
 
@@ -312,14 +320,17 @@ class SchedulePass:
         self._work = ScheduledWork(fleet)
         self._known: dict[str, tuple[int, StoredSchedule | None]] = {}  # by key, with the revision that was decoded
         self._troubles: dict[str, RecurringError] = {}
+        self.creates_plans = False
+        """Whether a schedule creates plans, or did so before it was removed: only then may there be a backfill."""
 
     async def run_pass(self) -> float:
         """Decide about all due ticks. Returns in how many seconds the next one fires. A schedule that cannot be used
         does not keep the others waiting."""
-        before, self._known = self._known, {}
+        before, self._known, self.creates_plans = self._known, {}, False
         soonest = NEVER
         for register in await self._store.registers(SCHEDULES):
             name = register.key.removeprefix(SCHEDULES)
+            self.creates_plans |= isinstance(register.value, Mapping) and "plan" in register.value
             try:
                 seen = before.get(register.key)
                 stored = seen[1] if seen is not None and seen[0] == register.revision else decode(register)
@@ -352,8 +363,26 @@ class SchedulePass:
             if not is_due(stored.schedule, self._store.clock()):
                 break
             stored = await self._decide(stored)
+        stored = await self._notify_late(stored)
         due = None if stored.schedule.paused is not None else stored.schedule.due
-        return NEVER if due is None else max(0.0, due - self._store.clock())
+        times = [*late_times(stored.schedule).values(), *([] if due is None else [due])]
+        return max(0.0, min(times) - self._store.clock()) if times else NEVER
+
+    async def _notify_late(self, stored: StoredSchedule) -> StoredSchedule:
+        """Write a notice about each plan that should have ended by now, in the commit that remembers it."""
+        schedule, now = stored.schedule, self._store.clock()
+        late = [name for name, at in late_times(schedule).items() if at <= now]
+        if not late:
+            return stored
+        notices = []
+        for name in late:
+            if not await plan_port().plan_ended(self._store, name):
+                limit = interval_text(int(schedule.late_after or 0))
+                text = f"schedule {schedule.name}: plan {name} is late: it has not ended {limit} after its tick"
+                notices.append(Notice(now, "schedule", text))
+        after = schedule.changed(late=(*schedule.late, *late))
+        await self._work.record(stored, after, (), *notices)
+        return StoredSchedule(after, stored.revision + 1)
 
     async def _decide(self, stored: StoredSchedule) -> StoredSchedule:
         """Decide about the next tick of a schedule. Returns the schedule as it is then."""

@@ -81,6 +81,8 @@ class Schedules:
         catch_up: str = "last",
         overlap: str = "skip",
         jitter: float = 0.0,
+        after_previous: str | None = None,
+        late_after: float | None = None,
         replace: bool = False,
     ) -> Schedule:
         """Add a schedule. Its first tick is the first one from now on.
@@ -96,26 +98,24 @@ class Schedules:
         :param overlap: a tick while earlier work has not ended: ``skip`` it, ``queue`` it, let it ``replace`` the
             earlier work, or ``allow`` both.
         :param jitter: delay each tick by up to so many seconds, chosen by name and tick.
+        :param after_previous: ``success``: the plan of a tick waits until that of the tick before has completed.
+        :param late_after: a notice says if the plan of a tick has not ended so many seconds after the tick.
         :param replace: change an existing schedule. Its history stays.
 
         Raises InvalidSchedule, also for a cron expression that never fires, UnknownWorkflow and ScheduleExists.
         """
         now = self._store.clock()
+        options: dict[str, Any] = {"cron": cron, "every": every, "timezone": timezone, "jitter": jitter}
+        options |= {"catch_up": catch_up, "overlap": overlap, "priority": priority, "device": device}
+        options |= {"after_previous": after_previous, "late_after": late_after}
         schedule = Schedule(
             name,
             workflow=workflow,
             plan=None if plan is None else plan.id,
             input=await self._checked_input(name, input),
-            priority=priority,
-            device=device,
-            cron=cron,
-            every=every,
-            timezone=timezone,
-            catch_up=catch_up,
-            overlap=overlap,
-            jitter=jitter,
             start=int(now),
             created_by=self._fleet.by,
+            **options,
         )
         self._check_fires(schedule, now)
         if plan is not None:

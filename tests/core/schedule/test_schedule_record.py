@@ -39,8 +39,12 @@ def test_json_keeps_every_field() -> None:
         replaced=("r1",),
         made=7,
     )
-    assert set(full.to_json()) == {"schema", "name", *DEFAULTS} - {"plan", "cron"}
+    of_plans = {"after_previous", "late_after", "late"}
+    assert set(full.to_json()) == {"schema", "name", *DEFAULTS} - {"plan", "cron"} - of_plans
     assert Schedule.from_json(full.to_json()) == full
+    plan = Schedule("p", plan="etl", cron="@daily", after_previous="success", late_after=60.0, late=("p-1",))
+    assert of_plans < set(plan.to_json())
+    assert Schedule.from_json(plan.to_json()) == plan
 
 
 def test_words() -> None:
@@ -76,6 +80,10 @@ def test_words() -> None:
         ({"input": [1]}, "input must be an object of named values"),
         ({"priority": 2_000_000}, "priority must be a whole number between"),
         ({"priority": True}, "priority must be a whole number between"),
+        ({"after_previous": "end"}, "after_previous must be one of success, not 'end'"),
+        ({"late_after": 60.0}, "after_previous and late_after are for plans"),
+        ({"after_previous": "success"}, "after_previous and late_after are for plans"),
+        ({"workflow": None, "plan": "etl.yaml", "late_after": 0}, "late_after must be a number of seconds from 1"),
         ({"workflow": None, "plan": "etl.yaml", "priority": 1}, "are for the runs of a workflow, not for a plan"),
     ],
 )

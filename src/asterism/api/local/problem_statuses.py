@@ -38,6 +38,7 @@ from asterism.core.series.document import UnreadableSeries
 from asterism.durable.journal_store import ConstellationExists, UnknownConstellation
 from asterism.durable.plan_history import VersionUnknown
 from asterism.durable.plan_requests import AnswerLost, NotAnswered
+from asterism.fleet.backfills import BackfillRuns, UnknownBackfill
 from asterism.fleet.bulk_creation import InvalidInput
 from asterism.fleet.fleet import InvalidTerms, UnknownDevice
 from asterism.fleet.ledger import UnknownRun
@@ -98,6 +99,8 @@ STATUSES: tuple[tuple[type[AsterismError], int, str], ...] = (
     (InvalidTerms, 422, "invalid-run"),
     (InvalidTemplate, 422, "invalid-template"),
     (ScheduleExists, 409, "schedule-exists"),
+    (BackfillRuns, 409, "backfill-runs"),
+    (UnknownBackfill, 404, "unknown-backfill"),
     (RunRefused, 409, "run-refused"),
     (NotAnswered, 504, "not-answered"),
     (AnswerLost, 504, "answer-lost"),

@@ -15,10 +15,13 @@ from asterism.api.schedule_operations import ScheduleOperations
 from asterism.api.system import LocalSystem
 from asterism.base.http_limits import RequestRefused
 from asterism.base.secret_mask import environment_mask, secret_names
+from asterism.core.schedule.backfill import Backfill
 from asterism.core.schedule.schedule import Schedule
 from asterism.core.schedule.ticks import TickEntry
 from asterism.durable.admin import live_owner
 from asterism.durable.journal_store import read_head
+from asterism.durable.plan_submissions import awaited_plan
+from asterism.fleet import backfills
 from asterism.fleet.device.run_inputs import is_secret
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.scheduled_work import ScheduledWork, plan_key
@@ -39,6 +42,7 @@ async def _document(fleet: Fleet, schedule: Schedule) -> documents.Schedule:
         input=environment_mask(set(names)).data(dict(schedule.input)),
         open=list(await ScheduledWork(fleet).open_work(schedule)),
         replaced=list(schedule.replaced),
+        late=list(schedule.late),
         due_in=None if waits else max(0.0, (schedule.due or 0.0) - fleet.store.clock()),
     )
 
@@ -73,6 +77,7 @@ async def show_schedule(system: LocalSystem, request: declared.ShowSchedule) -> 
         params={} if kept is None else dict(kept.value.get("params", {})),
         text=await fleet.schedules.plan_text(name) or None if request.text else None,
         unowned=await _unowned(fleet, document.open[0]) if schedule.plan is not None and document.open else None,
+        awaited=await awaited_plan(fleet.store, document.open[0]) if schedule.plan and document.open else None,
     )
 
 
@@ -92,7 +97,10 @@ async def add_schedule(system: LocalSystem, request: declared.AddSchedule) -> do
         raise RequestRefused(422, "a schedule has either a workflow or a plan file")
     if (request.cron is None) == (request.every is None):
         raise RequestRefused(422, "a schedule has either a cron expression or an interval")
-    names = ("workflow", "priority", "device", "cron", "every", "timezone", "catch_up", "overlap", "jitter", "replace")
+    names = (
+        *("workflow", "priority", "device", "cron", "every", "timezone", "catch_up", "overlap", "jitter", "replace"),
+        *("after_previous", "late_after"),
+    )
     options: dict[str, Any] = {name: getattr(request, name) for name in names}
     if request.text is not None:
         file = PurePath(request.file)
@@ -142,3 +150,39 @@ async def run_schedule(system: LocalSystem, request: declared.ChangeSchedule) ->
     system.submitted()
     await leave_reason(system.fleet, f"ran schedule {request.schedule!r}", request.reason)
     return _tick(entry)
+
+
+# -- backfills ---------------------------------------------------------------------------------------------------------
+
+
+@implements(ScheduleOperations.backfill_schedule)
+async def backfill_schedule(system: LocalSystem, request: declared.BackfillSchedule) -> documents.Backfill:
+    fleet, name = system.fleet, request.schedule
+    backfill = await backfills.start_backfill(
+        fleet, name, request.first, request.last, every=request.every, parallel=request.parallel
+    )
+    await leave_reason(fleet, f"began a backfill of schedule {name!r}", request.reason)
+    return await _backfill(fleet, backfill)
+
+
+@implements(ScheduleOperations.show_backfill)
+async def show_backfill(system: LocalSystem, request: declared.ShowBackfill) -> documents.Backfill:
+    return await _backfill(system.fleet, await backfills.read_backfill(system.fleet, request.schedule))
+
+
+@implements(ScheduleOperations.cancel_backfill)
+async def cancel_backfill(system: LocalSystem, request: declared.ChangeSchedule) -> documents.Backfill:
+    cancelled = await backfills.cancel_backfill(system.fleet, request.schedule, request.reason)
+    return await _backfill(system.fleet, cancelled)
+
+
+async def _backfill(fleet: Fleet, backfill: Backfill) -> documents.Backfill:
+    idle = backfill.ended_at is None and await fleet.coordinator() is None
+    return document_of(
+        documents.Backfill,
+        backfill,
+        open=list(backfill.open),
+        failures=list(backfill.failures),
+        time_left=backfill.time_left(fleet.store.clock()),
+        advice=[NO_COORDINATOR.format("")] if idle else [],
+    )

@@ -7,8 +7,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from asterism.base.text import clean
-from asterism.cli.cli_context import Answer, CommandGroup, name_argument, on_system, reason_option
-from asterism.cli.option_types import duration_option, number_option, object_option, parameter_option
+from asterism.cli.cli_context import (
+    Answer,
+    CommandGroup,
+    name_argument,
+    note,
+    on_system,
+    reason_option,
+    refuse_options,
+)
+from asterism.cli.option_types import duration_option, number_option, object_option, parameter_option, tick_text
 from asterism.core.json_values import JsonObject
 
 if TYPE_CHECKING:
@@ -57,6 +65,14 @@ def schedule() -> None:
     help="What to do with a tick while earlier work has not ended.",
 )
 @duration_option("--jitter", "0s", help="Delay each tick by up to this time.")
+@click.option(
+    "--after-previous",
+    type=click.Choice(["success"]),
+    help="With --plan: the plan of a tick waits until that of the tick before has succeeded.",
+)
+@duration_option(
+    "--late-after", positive=True, help="With --plan: a notice says if a plan has not ended this long after its tick."
+)
 @click.option("--replace", is_flag=True, help="Change a schedule that exists; its history stays.")
 @reason_option()
 @on_system()
@@ -234,3 +250,55 @@ async def run(system: System, name: str, reason: str) -> Answer:
     if entry.outcome == CREATED:
         return Answer(entry, entry.what)
     return Answer(entry, notes=[f"Nothing was created: {entry.why}."], code=SKIPPED)
+
+
+@schedule.command()
+@name_argument
+@click.option("--from", "first", type=tick_text, metavar="TIME", help="The first day or time, such as 2026-01-01.")
+@click.option("--to", "last", type=tick_text, metavar="TIME", help="The last day or time; default: now.")
+@duration_option("--every", positive=True, help="Ticks so far apart, from --from on, instead of those of the schedule.")
+@number_option("--parallel", 1, least=1, most=100, help="How many plans run at once.")
+@click.option("--cancel", is_flag=True, help="Cancel the backfill of this schedule instead.")
+@click.option("--detach", is_flag=True, help="Do not wait for its end.")
+@reason_option()
+@on_system()
+def backfill(
+    name: str,
+    first: str | None,
+    last: str | None,
+    every: float | None,
+    parallel: int,
+    cancel: bool,
+    detach: bool,
+    reason: str,
+) -> Any:
+    """Create the plans of past ticks, one a tick, in their order.
+
+    The coordinator creates them and `asterism monitor` runs them: the command only follows, and Ctrl-C ends nothing but
+    that. A tick whose plan succeeded before is skipped, one whose plan failed is run again. Without --from, the command
+    follows the backfill that was begun before. It exits with 1 if a plan failed.
+
+    \b
+    asterism schedule backfill nightly --from 2026-01-01 --to 2026-03-31 --parallel 4"""
+    if first is None:
+        refuse_options("needs --from.", "last", "every", "parallel")
+    if every is not None and every != int(every):
+        raise click.BadParameter("the interval must be a whole number of seconds.", param_hint="--every")
+
+    async def request(system: System) -> Answer:
+        from asterism.cli.run.schedule_views import backfill_line, followed_backfill
+
+        if cancel:
+            backfill = await system.cancel_backfill(name, reason)
+        elif first is not None:
+            whole = None if every is None else int(every)
+            backfill = await system.backfill_schedule(name, first, last, whole, parallel, reason)
+        else:
+            backfill = await system.show_backfill(name)
+        for sentence in backfill.advice:
+            note(sentence)
+        if not detach and not cancel:
+            backfill = await followed_backfill(system, backfill)
+        return Answer(backfill, clean(backfill_line(backfill)), code=int(bool(backfill.failed)))
+
+    return request

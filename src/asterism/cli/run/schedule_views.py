@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from rich.text import Text
 
-from asterism.api.documents import Schedule, ScheduleDetails, Tick
+from asterism.api.documents import Backfill, Schedule, ScheduleDetails, Tick
+from asterism.api.system import System
 from asterism.base.cron import InvalidCron, time_zone
-from asterism.base.durations import format_delay
+from asterism.base.durations import format_delay, format_duration
+from asterism.base.follow import Looks
 from asterism.base.status_colours import BOLD, DIM, mark, tone
 from asterism.base.text import short
-from asterism.cli.cli_context import format_time
+from asterism.cli.cli_context import format_time, note
 from asterism.cli.screen import Cell, Column, fact_lines, table_of
 from asterism.core.run.run_label import value_text
 from asterism.core.schedule.schedule import interval_text
@@ -89,6 +92,10 @@ def _facts(schedule: ScheduleDetails) -> dict[str, str]:
     facts |= {"overlap": schedule.overlap, "catch-up": schedule.catch_up}
     if schedule.jitter:
         facts["jitter"] = f"up to {interval_text(int(schedule.jitter))}"
+    if schedule.after_previous is not None:
+        facts["after previous"] = schedule.after_previous
+    if schedule.late_after is not None:
+        facts["late after"] = interval_text(int(schedule.late_after))
     facts["added"] = f"{format_time(schedule.start)} by {schedule.created_by}"
     if schedule.paused is not None:
         facts["paused"] = schedule.paused
@@ -97,10 +104,48 @@ def _facts(schedule: ScheduleDetails) -> dict[str, str]:
     facts["made"] = str(schedule.made)
     if schedule.open:
         facts["open"] = ", ".join(schedule.open)
-    if schedule.unowned is not None:
+    if schedule.awaited is not None:
+        again = f"if it failed, run it again with: asterism plan retry {schedule.awaited}"
+        facts["waits"] = f"{schedule.open[0]} waits until {schedule.awaited} has succeeded; {again}"
+    elif schedule.unowned is not None:
         facts["waits"] = f"no process runs {schedule.unowned}. Start one with: asterism monitor"
     facts["coordinator"] = schedule.coordinator or "none: nothing is created. Start one with: asterism monitor"
     return facts
+
+
+# -- backfills ---------------------------------------------------------------------------------------------------------
+
+FOLLOW_INTERVAL, TOLD_EVERY = 1.0, 5.0
+"""Seconds between two looks at a backfill, and between two lines about it."""
+
+
+async def followed_backfill(system: System, backfill: Backfill) -> Backfill:
+    """The backfill once it has ended. Prints a line when it has come further."""
+    told, number = 0.0, -1
+    async for _ in Looks(interval=FOLLOW_INTERVAL):
+        backfill = await system.show_backfill(backfill.schedule)
+        if backfill.ended_at is not None:
+            break
+        ended = backfill.succeeded + backfill.failed + backfill.skipped
+        if ended != number and time.monotonic() - told >= TOLD_EVERY:
+            note(backfill_line(backfill))
+            told, number = time.monotonic(), ended
+    return backfill
+
+
+def backfill_line(backfill: Backfill) -> str:
+    """How far a backfill has come."""
+    ended = backfill.succeeded + backfill.failed + backfill.skipped
+    counts = {"succeeded": backfill.succeeded, "failed": backfill.failed, "skipped": backfill.skipped}
+    parts = [f"{count:,} {word}" for word, count in counts.items() if count]
+    if backfill.open:
+        parts.append(f"{len(backfill.open)} open")
+    if backfill.time_left is not None:
+        parts.append(f"about {format_duration(backfill.time_left)} left")
+    state = "" if backfill.cancelled is None else f", cancelled {backfill.cancelled}"
+    failures = f". Failed: {', '.join(backfill.failures)}" if backfill.failures and backfill.ended_at else ""
+    of = f"{ended:,} of {backfill.total:,} ticks done{state}"
+    return f"Backfill of {backfill.schedule}: {of}{': ' if parts else ''}{', '.join(parts)}{failures}"
 
 
 def history_table(schedule: Schedule, entries: Sequence[Tick], width: int | None) -> list[Text]:

@@ -21,6 +21,9 @@ OVERLAP = ("skip", "queue", "replace", "allow")
 """What happens if the work of an earlier tick has not ended: the tick is skipped, its work waits, it replaces the
 earlier work, or both run."""
 
+AFTER_PREVIOUS = (None, "success")
+"""What the plan of a tick waits for: nothing, or the success of the plan of the tick before."""
+
 SCHEMA = 1
 LONGEST_NAME = 80
 LONGEST_INTERVAL = 10 * 366 * 86_400
@@ -45,6 +48,8 @@ class Schedule:
     ``timezone``    the time zone of the cron expression
     ``catch_up``    one of CATCH_UP
     ``overlap``     one of OVERLAP
+    ``after_previous`` one of AFTER_PREVIOUS
+    ``late_after``  a notice says if the plan of a tick has not ended so many seconds after the tick; None for none
     ``jitter``      each tick fires up to so many seconds late, so that many schedules do not fire at one moment
     ``start``       when the schedule was added, in whole seconds
     ``created_by``  who added it; its runs are created in this name
@@ -55,6 +60,7 @@ class Schedule:
     ``open``        the runs or plans of earlier ticks that may not have ended, oldest first
     ``replaced``    those of them that are to be cancelled
     ``made``        how many runs or plans were created
+    ``late``        those of ``open`` whose time to end has passed: if they had not ended then, a notice says so
     """
 
     name: str
@@ -78,6 +84,9 @@ class Schedule:
     open: tuple[str, ...] = ()
     replaced: tuple[str, ...] = ()
     made: int = 0
+    after_previous: str | None = None
+    late_after: float | None = None
+    late: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         problems = [text for text in (_name_problem(self.name), *_problems(self)) if text is not None]
@@ -120,7 +129,7 @@ class Schedule:
         if unknown:
             raise InvalidSchedule(f"schedule {safe_repr(data['name'])}: no such field: {', '.join(map(str, unknown))}")
         known = {name: data[name] for name in ("name", *DEFAULTS) if name in data}
-        for name in ("open", "replaced"):
+        for name in ("open", "replaced", "late"):
             if isinstance(known.get(name), list):
                 known[name] = tuple(known[name])
         return cls(**known)
@@ -151,12 +160,13 @@ def _problems(schedule: Schedule) -> list[str | None]:
         _either(schedule, "workflow", "plan"),
         _either(schedule, "cron", "every"),
         *(
-            f"{name} must be one of {', '.join(choices)}, not {safe_repr(getattr(schedule, name))}"
-            for name, choices in (("catch_up", CATCH_UP), ("overlap", OVERLAP))
+            f"{name} must be one of {', '.join(filter(None, choices))}, not {safe_repr(getattr(schedule, name))}"
+            for name, choices in (("catch_up", CATCH_UP), ("overlap", OVERLAP), ("after_previous", AFTER_PREVIOUS))
             if getattr(schedule, name) not in choices
         ),
         _range_problem("every", schedule.every, int, 1) if schedule.every is not None else None,
         _range_problem("jitter", schedule.jitter, (int, float), 0),
+        _range_problem("late_after", schedule.late_after, (int, float), 1) if schedule.late_after is not None else None,
         _run_term_problem(schedule),
     ]
 
@@ -183,6 +193,8 @@ def _run_term_problem(schedule: Schedule) -> str | None:
         return f"input must be an object of named values, not {safe_repr(schedule.input)}"
     if schedule.plan is not None and (schedule.input or schedule.priority is not None or schedule.device is not None):
         return "input, priority and device are for the runs of a workflow, not for a plan"
+    if schedule.plan is None and (schedule.after_previous is not None or schedule.late_after is not None):
+        return "after_previous and late_after are for plans, not for the runs of a workflow"
     if schedule.priority is not None and (type(schedule.priority) is not int or abs(schedule.priority) > 1_000_000):
         return f"priority must be a whole number between -1,000,000 and 1,000,000, not {safe_repr(schedule.priority)}"
     return None

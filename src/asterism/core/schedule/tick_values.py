@@ -105,6 +105,6 @@ def parse_time(text: str, zone: tzinfo) -> tuple[datetime, bool]:
         at = datetime.fromisoformat(match[0])
     except ValueError:  # such as the 30th of February
         raise InvalidTick(text) from None
-    if not FIRST_YEAR < at.year < LAST_YEAR:  # a day beside it must be a date, too
+    if not FIRST_YEAR <= at.year <= LAST_YEAR:  # a day beside it must be a date, too
         raise InvalidTick(text)
     return at if at.tzinfo is not None else at.replace(tzinfo=zone), match[1] is None

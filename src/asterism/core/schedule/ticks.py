@@ -37,6 +37,7 @@ CREATED, SKIPPED, MISSED, FAILED, EXISTS = OUTCOMES = ("created", "skipped", "mi
 
 
 _TIME_AT_END = re.compile(r"(?<=.)-[0-9]{8}(T[0-9]{6}Z|-[0-9]{4}(-[0-9]{1,3})?)\Z")
+_TICK_AT_END = re.compile(r"-([0-9]{8}T[0-9]{6}Z)\Z")
 
 
 class DueTick(NamedTuple):
@@ -79,6 +80,12 @@ def interval_ticks(start: int, every: int) -> NextTick:
 def tick_text(tick: int) -> str:
     """A tick in UTC, such as ``20261116T030000Z``; part of keys and names."""
     return datetime.fromtimestamp(tick, UTC).strftime("%Y%m%dT%H%M%SZ")
+
+
+def tick_of(plan: str) -> int | None:
+    """The tick that the plan of a schedule is named after; None if a person asked for it."""
+    match = _TICK_AT_END.search(plan)
+    return None if match is None else int(datetime.strptime(f"{match[1]}+0000", "%Y%m%dT%H%M%SZ%z").timestamp())
 
 
 def without_time(name: str) -> str:
@@ -186,7 +193,16 @@ def with_work(schedule: Schedule, open_work: Sequence[str], new: str, replaced: 
     """The schedule with one more run or plan."""
     kept = (*open_work, new)[-MOST_OPEN:]
     unique = dict.fromkeys((*schedule.replaced, *replaced))
-    return schedule.changed(open=kept, replaced=tuple(unique)[-MOST_OPEN:], made=schedule.made + 1)
+    late = tuple(name for name in schedule.late if name in kept)
+    return schedule.changed(open=kept, replaced=tuple(unique)[-MOST_OPEN:], made=schedule.made + 1, late=late)
+
+
+def late_times(schedule: Schedule) -> dict[str, float]:
+    """When the open plans of a schedule are late, by name; those that have been looked at since are left out."""
+    if schedule.late_after is None:
+        return {}
+    ticks = {name: tick_of(name) for name in schedule.open if name not in schedule.late}
+    return {name: tick + schedule.late_after for name, tick in ticks.items() if tick is not None}
 
 
 def history_of(data: object) -> list[TickEntry]:
