@@ -26,7 +26,7 @@ from asterism.core.json_values import NOTHING
 from asterism.core.plan import inherited_priority, joins, plan_end, teardowns
 from asterism.core.plan.edits import Key
 from asterism.core.plan.group_elements import is_marked
-from asterism.core.plan.node import AttemptTimes, Node, outcome_fits, provisional_below
+from asterism.core.plan.node import NO_EDGES, AttemptTimes, Node, outcome_fits, provisional_below
 from asterism.core.plan.node_records import NodeRecords
 from asterism.core.plan.ready_queue import CriticalPathRanks, ReadyQueue
 from asterism.core.plan.status import (
@@ -488,6 +488,10 @@ class Graph:
         source, target = self.node(dependency.source), self.node(dependency.target)
         for node in (source, target, *self.order.connect(source, target)):
             self.records.mark(node)
+        if source.children is NO_EDGES:
+            source.children = {}
+        if target.parents is NO_EDGES:
+            target.parents = {}
         source.children[target.id] = target
         target.parents[source.id] = dependency
         if verdict is not None:

@@ -17,6 +17,7 @@ import re
 from collections.abc import MutableMapping
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from asterism.core.plan.status import PENDING, TERMINAL, TaskStatus
@@ -70,6 +71,9 @@ class Scope(NamedTuple):
     inside: frozenset[Node]
 
 
+NO_EDGES: Any = MappingProxyType({})
+"""The edges of a node that has none: all of them share it, and ``Graph.link`` replaces it."""
+
 NO_SCOPE = Scope(frozenset(), frozenset(), frozenset())
 
 
@@ -80,8 +84,8 @@ class Node:
     id: str = field(init=False)
     urgency: Priority = field(init=False)  # the highest priority that waits for it, see inherited_priority.py
     number: int = 0  # counts the tasks of the plan in the order in which they were added
-    parents: dict[str, Dependency] = field(default_factory=dict)
-    children: MutableMapping[str, Node] = field(default_factory=dict)
+    parents: dict[str, Dependency] = field(default_factory=lambda: NO_EDGES)
+    children: MutableMapping[str, Node] = field(default_factory=lambda: NO_EDGES)
     open: int = 0
     held: int = 0
     met: int = 0  # this and the next: see joins.py, kept only while the plan has a task with join="any"
