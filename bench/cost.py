@@ -10,10 +10,10 @@ from bench.measure import Sample, timed_result
 from bench.peers import PEERS, asterism_peer, bare, load
 from bench.peers.apart import measure_apart
 
-BAR = 3.0
+BAR = 2.0
 """Our processor time per task may be this many times that of the bare executor."""
 
-GROWTH = 1.25
+GROWTH = 1.0
 """That ratio may grow by this factor from 1,000 to 100,000 tasks."""
 
 SHAPES: dict[str, Graph] = {

@@ -6,7 +6,7 @@ import tracemalloc
 
 from asterism import Constellation, Task
 
-BAR = 1.5 * 1024
+BAR = 0.6 * 1024
 """Bytes per pending independent task, the plan alone."""
 
 SIZE = 100_000
