@@ -27,7 +27,7 @@ from bench import (
 )
 from bench.durable import page as durable_page
 from bench.durable import resume, speed
-from bench.runs import creation, full_store, gateway, idle_devices, lists, queues, scale, sqlite, workloads
+from bench.runs import creation, full_store, gateway, half_load, idle_devices, lists, queues, scale, sqlite, workloads
 from bench.runs import latency as runs_latency
 from bench.runs import page as runs_page
 from bench.series import calls, contending
@@ -58,6 +58,7 @@ RUNS: dict[str, Callable[[], str]] = {
     "runs-queues": lambda: runs_page.beside_queues(queues.compare()),
     "runs-workloads": lambda: workloads.page(workloads.compare()),
     "runs-creation": lambda: runs_page.creations(creation.compare()),
+    "runs-half-load": lambda: half_load.page(half_load.compare()),
     "runs-latency": lambda: runs_page.latencies(runs_latency.both()),
     "runs-gateway": lambda: gateway.page(gateway.measure()),
     "runs-idle": lambda: idle_devices.page(idle_devices.measure()),

@@ -60,7 +60,7 @@ async def check_stored_plan(store: Store, name: str, values: Mapping[str, Any]) 
 
 async def check_runs(store: Store, number: int) -> None:
     """The store has exactly so many runs; each has completed, and was given to a device once."""
-    runs = await _all_runs(store)
+    runs = await all_runs(store)
     statuses = Counter(str(run.status) for run in runs)
     assert statuses == {"completed": number}, f"{number} runs should have completed: {dict(statuses)}"
     repeated = [run.id for run in runs if run.epoch != 1]
@@ -69,11 +69,11 @@ async def check_runs(store: Store, number: int) -> None:
 
 async def check_created(store: Store, number: int) -> None:
     """The store has exactly so many runs, and each waits for a device."""
-    statuses = Counter(str(run.status) for run in await _all_runs(store))
+    statuses = Counter(str(run.status) for run in await all_runs(store))
     assert statuses == {"created": number}, f"{number} runs should wait: {dict(statuses)}"
 
 
-async def _all_runs(store: Store) -> list[Run]:
+async def all_runs(store: Store) -> list[Run]:
     from asterism.store.protocol import Query
 
     runs: list[Run] = []

@@ -68,7 +68,7 @@ async def _round(folder: Path, sizes: Sizes, *, through_gateway: bool) -> float:
         flow = await fleet.workflows.add(Workflow("nothing", call=NOTHING))
         codes = {f"device-{number}": await invite(fleet.store, name="*") for number in range(DEVICES)}
         with contextlib.ExitStack() as stack:
-            place = stack.enter_context(_server(folder, url)) if through_gateway else url
+            place = stack.enter_context(gateway_server(folder, url)) if through_gateway else url
             devices = [
                 stack.enter_context(
                     process_in(folder, name, "bench.runs.gateway_device", place, name, str(sizes.slots), code)
@@ -87,7 +87,7 @@ async def _round(folder: Path, sizes: Sizes, *, through_gateway: bool) -> float:
 
 
 @contextlib.contextmanager
-def _server(folder: Path, store: str) -> Iterator[str]:
+def gateway_server(folder: Path, store: str) -> Iterator[str]:
     with process_in(folder, "server", "bench.runs.gateway_server", store) as process:
         yield first_line(process)
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from asterism.store.memory import MemoryStore
+from asterism.testing.store_conformance.sample_records import a_run, a_session, completed, held_by, started
 from bench import __main__ as command
-from bench.runs import creation, gateway, idle_devices, latency, page, queues, scale, sqlite
+from bench.runs import creation, gateway, half_load, idle_devices, latency, page, queues, scale, sqlite
 from bench.runs.counting import counted
 from bench.runs.peers import Timing
 
@@ -125,6 +127,36 @@ def test_the_beginning_of_work_in_another_process_is_timed() -> None:
     assert found.created.median > 0
     assert max(found.created.worst, found.begun.worst) <= found.known.worst  # the device may be quicker than our answer
     assert "| SQLite | 4 | " in page.latencies([found])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("place", ["SQLite", "gateway"])
+def test_runs_that_arrive_at_half_of_the_full_rate_are_timed(place: str, tmp_path: Path) -> None:
+    size = half_load.Size(runs=30, creators=5, seconds=0.5)
+    found = asyncio.run(half_load.measure(place, f"sqlite:///{tmp_path / 'load.db'}", tmp_path, size))
+    assert found.runs == round(found.full / 2 * 0.5) > 0
+    assert len(found.stages) == len(half_load.STAGES)
+    assert max(stage.median for stage in found.stages) <= found.begun.worst
+    assert f"| {place} | " in half_load.page([found])
+
+
+def test_a_run_that_began_twice_or_has_not_ended_gives_no_figure() -> None:
+    ended = completed(started(held_by(a_run(1), a_session())))
+    half_load.check_once([ended], 1)
+    with pytest.raises(AssertionError, match="2 runs should have completed"):
+        half_load.check_once([ended], 2)
+    begun = next(entry for entry in ended.story if entry.what == "processing")
+    with pytest.raises(AssertionError, match="1 runs did not begin once"):
+        half_load.check_once([ended.changed(story=(*ended.story, begun))], 1)
+
+
+def test_a_missed_bar_is_told() -> None:
+    quick, slow = latency.Spread(0.004, 0.014), latency.Spread(0.006, 0.031)
+    rows = [
+        half_load.Measured("SQLite", 100.0, 50, quick, [quick] * 3),
+        half_load.Measured("gateway", 100.0, 50, slow, [slow] * 3),
+    ]
+    assert [row.bars for row in rows] == [("met", "met"), ("", "**missed**")]
 
 
 def test_a_device_that_cannot_join_is_told_of(tmp_path: Path) -> None:
