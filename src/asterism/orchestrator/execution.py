@@ -232,8 +232,8 @@ class Execution:
 
     async def _execute(self, active: Active) -> None:
         """Execute a task in this job, and then the first task that its end starts, and so on: a chain needs neither an
-        ``asyncio.Task`` nor a turn of the loop for each of its tasks. A job of which others know, because a task gave
-        them its ``current_task()``, executes no other task: they may cancel it."""
+        ``asyncio.Task`` nor a turn of the loop for each of its tasks. If a task gives its
+        ``current_task()`` to others, the job executes no other task: they may cancel it."""
         job = active.job
         assert job is not None
         references = count_references(job)
