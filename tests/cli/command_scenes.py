@@ -47,7 +47,7 @@ RUN_FIELDS = {
     *("losses", "rounds", "error", "cancelled", "status", "assigned_to", "last_heartbeat_at"),
     *("assignment_expires_at", "claim_expires_at", "completed_at", "failed_at", "cancelled_at", "avoid", "declined"),
     *("previous_assignments", "scores", "progress", "input", "output", "story", "keep", "superseded", "label"),
-    *("shown_label", "ended", "attempts", "took", "waited", "waiting", "held_for", "traceparent"),
+    *("shown_label", "ended", "attempts", "took", "waited", "waiting", "held_for", "traceparent", "batch"),
 }
 """The fields of a run as JSON, which programs count on."""
 

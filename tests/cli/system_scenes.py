@@ -174,7 +174,7 @@ class Row:
 
 
 _MASKS = (
-    (r"(\"(took|waited|rank|due_in)\": )[\d.e-]+", r"\1TIME"),
+    (r"(\"(took|waited|rank|due_in|rate|time_left)\": )[\d.e-]+", r"\1TIME"),
     (r"(\"(makespan|lower_bound|critical_path|work|parallelism)\": )[\d.e-]+", r"\1TIME"),
     (r"(?m)^ +\d+\.\d\d  ", "TIME "),
     (r"\b\d+\.\d\d ×", "RATIO"),
@@ -190,6 +190,7 @@ _MASKS = (
     (r"\bcode=[\w-]+", "code=CODE"),
     (r"\bastc_[\w-]{32}", "CODE"),
     (r"\b(\d+ h )?\d+(\.\d+)? (ms|s|min)\b", "AGE"),
+    (r"\b[\d.,]+ runs per \w+\b", "RATE"),
     (r"-{2,}|─+", "--"),
     (r" +", " "),
 )

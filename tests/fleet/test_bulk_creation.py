@@ -72,7 +72,7 @@ async def test_an_input_that_cannot_be_used_is_named_and_its_batch_is_not_writte
     inputs = numbered(25)
     inputs[13] = {"number": float("nan")}
     with pytest.raises(InvalidInput, match=r"^input 14: .*nan, which JSON cannot hold") as refused:
-        await stage.person.create_many(WORK, inputs, batch=10)
+        await stage.person.create_many(WORK, inputs, per_commit=10)
     assert refused.value.index == 13
     assert numbers(await stage.store.find(Query())) == list(range(10))
 
@@ -128,13 +128,13 @@ async def test_of_two_inputs_with_one_key_the_first_counts(stage: Stage) -> None
 
 
 @given(st.lists(st.lists(st.integers(0, 12), max_size=8), max_size=5), st.integers(1, 4))
-def test_whatever_is_repeated_each_key_has_one_run(calls: list[list[int]], batch: int) -> None:
+def test_whatever_is_repeated_each_key_has_one_run(calls: list[list[int]], per_commit: int) -> None:
     async def main() -> None:
         fleet = Fleet(MemoryStore())
         flow = await fleet.workflows.add(WORK)
         for wanted in calls:
             inputs = [{"number": number} for number in wanted]
-            runs = await fleet.create_many(flow, inputs, key="{number}", batch=batch)
+            runs = await fleet.create_many(flow, inputs, key="{number}", per_commit=per_commit)
             assert numbers(runs) == wanted
         stored = await fleet.store.find(Query())
         assert sorted(numbers(stored)) == sorted({number for wanted in calls for number in wanted})

@@ -17,6 +17,7 @@ WRITTEN = {
     "postgres/0007_plans.sql": "2d3f63e4c65b267204e4badf6362355e",
     "postgres/0008_devices.sql": "d5dbb2eace315bee706cbc099e6e5665",
     "postgres/0009_reading_the_queue.sql": "b137d8bfd1b4e1d376461173a2b58d3d",
+    "postgres/0010_batches.sql": "c586f144644b15a61c5470f6f0aa7d00",
     "sqlite/001_runs.sql": "860d5285a515ce6d4d250b330651f592",
     "sqlite/002_feed.sql": "3ab51624911c3c6e330d78d7e05c4da3",
     "sqlite/003_ends.sql": "e0667695c22acb1e5227128ea1723037",
@@ -25,6 +26,7 @@ WRITTEN = {
     "sqlite/006_labels.sql": "21c661bcc1ed6f2d83532f64d5881fd4",
     "sqlite/007_plans.sql": "7c6b6766181527e64fe7b5d570142ef3",
     "sqlite/008_lists.sql": "289c08be4679f070a9c7e6ea90adec02",
+    "sqlite/009_batches.sql": "d5c146db8bcc5ee98640d77ab00a972c",
 }
 """The hash of each migration. A new one gets its line here; a line never changes."""
 

@@ -210,13 +210,16 @@ def test_the_text_of_an_input_counts_only_for_that_input() -> None:
     assert {row[9] for row in run_groups.rows_of(changed)} == {'{"n":2}'}
 
 
-def test_a_record_without_a_label_is_what_it_was_before_there_were_labels() -> None:
+def test_a_record_without_a_label_or_batch_is_what_it_was_before_there_were_these() -> None:
     done = completed(run(1))
     assert row_codec.record_of(done) == [*row_codec.fixed(done), *row_codec.moving(done)]
     labelled = done.changed(label="mine")
     assert row_codec.record_of(labelled) == [*row_codec.record_of(done), "mine"]
     assert row_codec.run_of(row_codec.record_of(done)) == done
     assert row_codec.run_of(row_codec.record_of(labelled)) == labelled
+    in_batch = done.changed(batch="films")
+    assert row_codec.record_of(in_batch) == [*row_codec.record_of(done), None, "films"]
+    assert row_codec.run_of(row_codec.record_of(in_batch)) == in_batch
 
 
 # -- rows that somebody else has written -------------------------------------------------------------------------------

@@ -59,6 +59,8 @@ def cursor() -> Iterator[Any]:
         (Query(workflow="w", statuses=OPEN, newest=True), "runs_workflow"),
         (Query(workflow="w", device="d"), "runs_device"),
         (Query(workflow="w", device="d", series="s", until="r1", newest=True), "runs_series"),
+        (Query(batch="b", series="s"), "runs_batch"),
+        (Query(batch="b", statuses=OPEN, newest=True), "runs_batch"),
     ],
 )
 def test_a_search_goes_by_the_index_of_its_query(query: Query, index: str, cursor: Any) -> None:
@@ -66,6 +68,14 @@ def test_a_search_goes_by_the_index_of_its_query(query: Query, index: str, curso
         read()
         assert f"INDEX {index}" in cursor.plan
         assert "TEMP B-TREE" not in cursor.plan
+
+
+@pytest.mark.parametrize("name", [None, "films"])
+def test_batches_are_counted_by_their_index(name: str | None, cursor: Any) -> None:
+    reads.batches(cursor, name)
+    assert "SEARCH runs USING INDEX runs_batch (batch>? AND batch<?)" in cursor.plan
+    reads.last_ends(cursor, "films", 9)
+    assert "SEARCH runs USING COVERING INDEX runs_batch" in cursor.plan
 
 
 @pytest.mark.parametrize(

@@ -707,6 +707,7 @@ class Run(Document):
     superseded: list[SupersededResult]
     story: list[StoryEntry]
     traceparent: str | None = None
+    batch: str | None = None
 
 
 class RunDetails(Run):
@@ -757,7 +758,7 @@ class CreatedRun(Document):
 
 
 class CreatedRuns(Document):
-    """The runs of a batch, in the order of the inputs; in place of a run whose key is taken, the run that has it.
+    """The runs of a request, in the order of the inputs; in place of a run whose key is taken, the run that has it.
     ``created`` is how many are new."""
 
     runs: list[CreatedRun]
@@ -770,6 +771,58 @@ class BulkOutcome(Document):
     changed: list[str]
     refused: dict[str, str]
     next: Annotated[str | None, Doc("The value of `after` for the runs that follow; null if all were visited.")]
+
+
+class Batch(Document):
+    """Runs with a common name, counted. A run that was retried is not counted: its retry is. ``waiting`` are the runs
+    that no device works on yet; ``failed`` does not count ``cancelled``."""
+
+    name: str
+    runs: int
+    waiting: int
+    running: int
+    completed: int
+    failed: int
+    cancelled: int
+    ended: bool
+    created_at: float
+    ended_at: Annotated[float | None, Doc("When a run ended last; null if none has.")]
+
+
+class FailedRun(Document):
+    """A run of a batch that failed, and the last lines that it printed (``tail``)."""
+
+    id: str
+    label: str
+    device: str | None
+    ended_at: float | None
+    error: str | None
+    tail: str
+
+
+class BatchDetails(Batch):
+    """A batch, how fast it is, and the newest of its runs that failed. ``now`` is the clock of the store."""
+
+    now: float
+    rate: Annotated[float | None, Doc("How many runs ended per second, lately; null if none has, or all have.")]
+    time_left: Annotated[float | None, Doc("When all have ended at this rate, in seconds from now.")]
+    failures: list[FailedRun]
+
+
+class BatchResult(Document):
+    """How a run of a batch ended."""
+
+    id: str
+    label: str
+    key: str | None
+    status: str
+    device: str | None
+    attempts: int
+    took: float | None
+    ended_at: float | None
+    input: Any
+    output: Any
+    error: str | None
 
 
 class PrunedRuns(Document):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from asterism.api import documents
+from asterism.api.batch_operations import BatchOperations
 from asterism.api.device_operations import DeviceOperations
 from asterism.api.edit_operations import EditOperations
 from asterism.api.fleet_operations import FleetOperations
@@ -23,6 +24,7 @@ class Operations(
     PlanOperations,
     EditOperations,
     RunOperations,
+    BatchOperations,
     WorkflowOperations,
     SeriesOperations,
     DeviceOperations,

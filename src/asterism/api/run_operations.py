@@ -32,6 +32,7 @@ STATUSES = (
     "open",
     "ended",
 )
+CONDITIONS = ("status", "workflow", "device", "series", "batch", "search", "waiting")
 WaitingFor = Literal["device", "claim", "turn", "retry", "person", "peer"]
 Keep = Literal["epoch", "original", "furthest"]
 RunId = Annotated[str, Limit(min_length=1, max_length=500), Doc("The id of the run, or a part that no other id has.")]
@@ -50,6 +51,7 @@ class ListRuns(Request):
     workflow: Name | None = None
     device: Name | None = None
     series: Name | None = None
+    batch: Annotated[Name | None, Doc("Runs of this batch; those that were retried are left out.")] = None
     search: Annotated[str | None, Limit(min_length=1, max_length=500), Doc("In label, key or input.")] = None
     waiting: Annotated[WaitingFor | None, Doc("What an open run waits for.")] = None
     after: After = None
@@ -58,7 +60,7 @@ class ListRuns(Request):
     @property
     def conditions(self) -> bool:
         """Whether it asks for some runs, and not for all."""
-        return any((self.status, self.workflow, self.device, self.series, self.search, self.waiting))
+        return any(getattr(self, name) for name in CONDITIONS)
 
 
 class CreateRun(Request):
@@ -72,13 +74,14 @@ class CreateRun(Request):
     device: Name | None = None
     keep: Keep = "epoch"
     label: Name | None = None
+    batch: Annotated[Name | None, Doc("The name of the runs to which it belongs.")] = None
     near: Annotated[list[str], Limit(max_length=1000)] = field(default_factory=list)
 
 
 class CreateRuns(Request):
-    """A batch of runs of one workflow, which are offered to all devices: all are created, or none. They are made of the
-    lines after the first ``before``; ``lines`` is how many lines the creation has read with this batch, and ``sha256``
-    their hash. This progress is recorded with the runs, so that the creation can be continued and makes no run twice.
+    """Runs of one workflow, which are offered to all devices: all are created, or none. They are made of the lines
+    after the first ``before``; ``lines`` is how many lines the creation has read with these, and ``sha256`` their hash.
+    This progress is recorded with the runs, so that the creation can be continued and makes no run twice.
     """
 
     creation: CreationId
@@ -93,6 +96,7 @@ class CreateRuns(Request):
     priority: Annotated[int | None, Limit(ge=-1_000_000, le=1_000_000)] = None
     device: Name | None = None
     keep: Keep = "epoch"
+    batch: Annotated[Name | None, Doc("The name of the runs to which they belong.")] = None
 
 
 class OneCreation(Request):
@@ -148,7 +152,7 @@ class RunOperations:
     create_runs = Operation(
         CreateRuns,
         documents.CreatedRuns,
-        "Create a batch of runs, as the next part of a creation.",
+        "Create runs, as the next part of a creation.",
         "POST /runs/creations/{creation}",
         status=201,
     )

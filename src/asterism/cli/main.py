@@ -56,6 +56,7 @@ _SECTIONS = {
     },
     "Fleets": {
         "run.runs_commands:runs": "Create and manage runs: create, list, show, why, watch and more.",
+        "run.batch_commands:batch": "Manage runs with a common name: show, wait, cancel, retry, results.",
         "run.workflow_commands:workflow": "Define what runs execute: add, list, show, remove.",
         "run.schedule_commands:schedule": "Create runs or plans at given times: add, list, show and more.",
         "device.device_commands:device": "Run and manage devices: join, list, show, drain, scores.",

@@ -1,10 +1,10 @@
-"""Creation of many runs of one workflow, batch by batch: each batch is one commit, so all of it is written or nothing.
+"""Creation of many runs of one workflow, part by part: each part is one commit, so all of it is written or nothing.
 
-The runs of a batch are offered to all devices, not assigned one by one: a device with room takes as many as it has
+The runs are offered to all devices, not assigned one by one: a device with room takes as many as it has
 slots in one step. They differ only in id, input, key and label, so one record is made and the others are copies of it.
 Their ids ascend in the order of the inputs, and devices take them in this order.
 
-``BulkProgress`` makes a long creation resumable without keys: a register, written in the same commit as each batch,
+``BulkProgress`` makes a long creation resumable without keys: a register, written in the same commit as each part,
 records how far it has come.
 """
 
@@ -30,11 +30,11 @@ from asterism.store.protocol import PutRegister, Store, Write
 from asterism.store.run_groups import INPUT_TEXT
 from asterism.store.store_errors import StoreError
 
-BATCH = 1000
+PER_COMMIT = 1000
 """How many runs are written in one commit."""
 
 SLICE = 100
-"""After so many runs others get their turn in the event loop, such as the commit of the batch before."""
+"""After so many runs others get their turn in the event loop, such as the commit of the part before."""
 
 PROGRESS = "bulk/"
 """Prefix of registers that record how far a creation has come."""
@@ -45,15 +45,15 @@ PROGRESS_AGE = 7 * 86400.0
 
 class InvalidInput(AsterismError):
     """An input from which no run can be made. ``index`` is its place among the inputs, from 0 on; ``why`` is the
-    reason. Nothing of its batch was created."""
+    reason. Nothing of its part was created."""
 
     def __init__(self, index: int, why: str) -> None:
         self.index, self.why = index, why
         super().__init__(f"input {index + 1}: {why}")
 
 
-class Batch(NamedTuple):
-    """The runs of a batch, in the order of the inputs; in place of a run whose key is taken, the run that has it.
+class CreatedRuns(NamedTuple):
+    """The runs of a commit, in the order of the inputs; in place of a run whose key is taken, the run that has it.
     ``created`` is how many of them are new."""
 
     runs: list[Run]
@@ -65,8 +65,8 @@ class BulkCreation:
 
     :param label: a template for the labels, such as ``{file}``.
     :param key: a template for the idempotency keys. A run whose key is taken is not created again.
-    :param after: when an earlier batch was written: the ids of this one are later.
-    :param run_options: ``series``, ``priority``, ``device`` and ``keep``, as for ``Fleet.create``.
+    :param after: when an earlier part was written: the ids of this one are later.
+    :param run_options: ``series``, ``priority``, ``device``, ``keep`` and ``batch``, as for ``Fleet.create``.
     """
 
     def __init__(
@@ -83,26 +83,26 @@ class BulkCreation:
         self._label = None if label is None else TextTemplate(label)
         self._key = None if key is None else key_template(key)
         series, device, priority = map(run_options.get, ("series", "device", "priority"))
-        check_terms(None, series, device, priority, run_options.get("keep", "epoch"))
+        check_terms(None, series, device, priority, run_options.get("keep", "epoch"), batch=run_options.get("batch"))
         self._terms = run_options
         self._millisecond = int(after * 1000)
 
-    async def add(self, inputs: Sequence[Mapping[str, Any]], *writes: Write) -> Batch:
+    async def add(self, inputs: Sequence[Mapping[str, Any]], *writes: Write) -> CreatedRuns:
         """Create a run for each input, in one commit with ``writes``. Raises InvalidInput, and Conflict if one of
         ``writes`` does; then nothing was created."""
         return await self.write(await self.prepare(inputs), *writes)
 
-    async def write(self, new: Sequence[Run], *writes: Write) -> Batch:
+    async def write(self, new: Sequence[Run], *writes: Write) -> CreatedRuns:
         """Write runs that were prepared. Raises Conflict if one of ``writes`` does."""
         runs = await self._fleet.ledger.add_batch(new, writes)
-        return Batch(runs, sum(run.id == prepared.id for run, prepared in zip(runs, new, strict=True)))
+        return CreatedRuns(runs, sum(run.id == prepared.id for run, prepared in zip(runs, new, strict=True)))
 
     async def prepare(self, inputs: Sequence[Mapping[str, Any]]) -> list[Run]:
-        """The runs of a batch, not written yet. Raises InvalidInput."""
+        """The runs of a part, not written yet. Raises InvalidInput."""
         now, chance = self._fleet.store.clock(), self._fleet.chance
         span = current_traceparent()
         first = transitions.create("", self._flow, NOTHING, by=self._fleet.by, now=now, traceparent=span, **self._terms)
-        self._millisecond = max(int(now * 1000), self._millisecond + 1)  # later batches have later ids
+        self._millisecond = max(int(now * 1000), self._millisecond + 1)  # later parts have later ids
         ids = new_ids(self._millisecond, chance, len(inputs))
         settings = await self._fleet.settings()
         small = min(settings.large, settings.most)
@@ -142,21 +142,26 @@ def _text(value: Any) -> str | None:
 
 
 async def create_many(
-    fleet: Fleet, flow: Workflow, inputs: Iterable[Mapping[str, Any]], *, batch: int = BATCH, **run_options: Any
+    fleet: Fleet,
+    flow: Workflow,
+    inputs: Iterable[Mapping[str, Any]],
+    *,
+    per_commit: int = PER_COMMIT,
+    **run_options: Any,
 ) -> list[Run]:
-    """Create a run for each input, ``batch`` of them in one commit; see ``Fleet.create_many``. While the store writes a
-    batch, the next one is prepared."""
+    """Create a run for each input, ``per_commit`` of them in one commit; see ``Fleet.create_many``. While the store
+    writes some, the next ones are prepared."""
     creation = BulkCreation(fleet, flow, **run_options)
     left, runs = iter(inputs), list[Run]()
     prepared = 0
-    writing: asyncio.Task[Batch] | None = None
+    writing: asyncio.Task[CreatedRuns] | None = None
     try:
-        while some := list(islice(left, batch)):
+        while some := list(islice(left, per_commit)):
             try:
                 new = await creation.prepare(some)
             except InvalidInput as error:
                 if writing is not None:
-                    await writing  # the batches before are written
+                    await writing  # the parts before are written
                 raise InvalidInput(prepared + error.index, error.why) from error.__cause__
             prepared += len(new)
             if writing is not None:
@@ -174,7 +179,7 @@ async def create_many(
 
 
 class CreationMoved(AsterismError):
-    """A creation is not where a batch was to continue it."""
+    """A creation is not where a part was to continue it."""
 
     def __init__(self) -> None:
         super().__init__("another process creates runs from the same lines at this moment: wait for its end")
@@ -193,8 +198,8 @@ class BulkProgress(NamedTuple):
     revision: int | None = None
 
     def advance(self, lines: int, runs: int, sha256: str, now: float) -> PutRegister:
-        """The write that records a batch, for the same commit."""
-        at = max(now, self.at + 0.001)  # the ids of the next batch are later than those of this one
+        """The write that records a part, for the same commit."""
+        at = max(now, self.at + 0.001)  # the ids of the next part are later than those of this one
         value = {"lines": lines, "runs": self.runs + runs, "sha256": sha256, "at": at}
         return PutRegister(PROGRESS + self.creation, value, self.revision)
 

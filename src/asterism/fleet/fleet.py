@@ -30,7 +30,7 @@ from asterism.core.errors import AsterismError, NotJson, safe_repr, truncate
 from asterism.core.json_values import plain_json
 from asterism.core.run import transitions
 from asterism.core.run.placement import Choice, Placer
-from asterism.core.run.run import COMPLETED, KEEP_RULES, Owner, Progress, Run
+from asterism.core.run.run import COMPLETED, KEEP_RULES, RETRY_KEYS, Owner, Progress, Run
 from asterism.core.run.session import ABROAD, OPEN, REACHABLE_STATES, Session
 from asterism.core.run.workflow import Workflow
 from asterism.fleet import retention
@@ -248,6 +248,7 @@ class Fleet:
         keep: str = "epoch",
         near: Collection[str] = (),
         label: str | None = None,
+        batch: str | None = None,
     ) -> Run:
         """Create a run and assign it, in one write. It is durable when this returns.
 
@@ -259,16 +260,26 @@ class Fleet:
             ``original`` or ``furthest`` (core/run/merge.py).
         :param near: devices that are preferred because they are where the run is created, if they can take it.
         :param label: what people call the run: lists show it, and ``Query.search`` finds it.
+        :param batch: the name of the runs to which it belongs: they are counted together (``Store.batches``).
         """
         flow = await self._flow(workflow)
-        check_terms(key, series, device, priority, keep, label)
+        check_terms(key, series, device, priority, keep, label, batch)
         what, value = f"the input of {flow.name!r}", {}
         if input is not None and not isinstance(input, Mapping):
             raise NotJson(f"{what} must be an object of named values, not {safe_repr(input)}")
         if input:
             value = await self.blobs.keep(plain_json(dict(input), what), what)
         run = new_run(
-            self, flow, value, key=key, series=series, priority=priority, device=device, keep=keep, label=label
+            self,
+            flow,
+            value,
+            key=key,
+            series=series,
+            priority=priority,
+            device=device,
+            keep=keep,
+            label=label,
+            batch=batch,
         )
         return await self.place(run, flow, near=near)
 
@@ -283,12 +294,13 @@ class Fleet:
         priority: int | None = None,
         device: str | None = None,
         keep: str = "epoch",
-        batch: int | None = None,
+        batch: str | None = None,
+        per_commit: int | None = None,
     ) -> list[Run]:
         """Create a run for each input, and return them in the order of the inputs. They are offered to all devices.
 
-        Each ``batch`` of them (1,000 by default) is one commit: all of it is written, or nothing. Raises InvalidInput
-        with the place of an input that cannot be used; the batches before it are written.
+        So many of them as ``per_commit`` (1,000 by default) are one commit: all are written, or none. Raises
+        InvalidInput with the place of an input that cannot be used; the commits before it are written.
 
         :param label: a template for the labels: ``{file}`` stands for the field ``file`` of the input.
         :param key: a template for the keys. In place of a run whose key is taken, the existing one is returned, so that
@@ -298,9 +310,9 @@ class Fleet:
         from asterism.fleet import bulk_creation  # it needs this module
 
         flow = await self._flow(workflow)
-        run_options = {"series": series, "priority": priority, "device": device, "keep": keep}
-        size = bulk_creation.BATCH if batch is None else batch
-        return await bulk_creation.create_many(self, flow, inputs, batch=size, label=label, key=key, **run_options)
+        run_options = {"series": series, "priority": priority, "device": device, "keep": keep, "batch": batch}
+        size = bulk_creation.PER_COMMIT if per_commit is None else per_commit
+        return await bulk_creation.create_many(self, flow, inputs, per_commit=size, label=label, key=key, **run_options)
 
     async def _flow(self, workflow: str | Workflow) -> Workflow:
         if isinstance(workflow, str):
@@ -422,7 +434,8 @@ class Fleet:
         return await move_run(self, run_id, device, stop=stop, by=self.by_whom(reason))
 
     async def retry(self, run_id: str, reason: str = "") -> Run:
-        """Create a new run of the same work that names the old one, which stays as it is."""
+        """Create a new run of the same work that names the old one, which stays as it is. In a batch the new run takes
+        the place of the old one, so a second call returns the same run until that has ended."""
         old = await self.run(run_id)
         if old.workflow.startswith(PREFIX):
             name = old.workflow.removeprefix(PREFIX)
@@ -434,7 +447,15 @@ class Fleet:
             raise AsterismError(f"run {run_id} is {old.status}: only a run that has ended can be retried")
         # work that was completed begins anew
         progress = None if old.status is COMPLETED else old.progress
-        return await self._repeat(old, old.pinned, progress, reason=reason)
+        if old.batch is None:
+            return await self._repeat(old, old.pinned, progress, reason=reason)
+        new = await self._repeat(old, old.pinned, progress, f"{RETRY_KEYS}{old.id}", reason, old.batch)
+        if new.ended:
+            raise AsterismError(
+                f"run {run_id} was retried as run {new.id}, which is {new.reported_status}: "
+                f"retry that one with: asterism runs retry {new.id}"
+            )
+        return new
 
     async def keep_mine(self, run_id: str) -> Run:
         """Insist on a run that a device of this store lost to a peer: create a new run that names the old one, for that
@@ -450,7 +471,13 @@ class Fleet:
         return await self._repeat(old, device, None if reached is None else Progress(*reached), key)
 
     async def _repeat(
-        self, old: Run, device: str | None, progress: Progress | None, key: str | None = None, reason: str = ""
+        self,
+        old: Run,
+        device: str | None,
+        progress: Progress | None,
+        key: str | None = None,
+        reason: str = "",
+        batch: str | None = None,
     ) -> Run:
         flow = await self.workflows.get(old.workflow, old.version)
         new = new_run(
@@ -464,6 +491,7 @@ class Fleet:
             retry_of=old.id,
             keep=old.keep,
             label=old.label,
+            batch=batch,
         )
         why = f"by {self.by_whom(reason)}"
         story = new.story_with(new.created_at, "retried", why) if reason else new.story
@@ -594,9 +622,10 @@ def check_terms(
     priority: int | None,
     keep: str,
     label: str | None = None,
+    batch: str | None = None,
 ) -> None:
     """Raise InvalidTerms for a term that no run can have."""
-    for name, text in (("key", key), ("series", series), ("device", device), ("label", label)):
+    for name, text in (("key", key), ("series", series), ("device", device), ("label", label), ("batch", batch)):
         if text is not None and (not isinstance(text, str) or not text or not text.isprintable() or len(text) > 500):
             raise InvalidTerms(f"{name} must be a text of 1 to 500 printable characters, not {safe_repr(text)}")
     if key is not None and key.startswith(PREFIX):
@@ -604,6 +633,10 @@ def check_terms(
     if key is not None and key.startswith(SCHEDULE_PREFIX):
         raise InvalidTerms(
             f"keys that begin with {SCHEDULE_PREFIX!r} are reserved for schedules: choose another key than {key!r}"
+        )
+    if key is not None and key.startswith(RETRY_KEYS):
+        raise InvalidTerms(
+            f"keys that begin with {RETRY_KEYS!r} are reserved for retries: choose another key than {key!r}"
         )
     if priority is not None and (type(priority) is not int or abs(priority) > 1_000_000):
         raise InvalidTerms(

@@ -49,6 +49,13 @@ class NoSuchRun(AmbiguousRun):
     """A text that is a part of no run's id."""
 
 
+class UnknownBatch(AsterismError):
+    """No run belongs to a batch of this name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"no run belongs to batch {name!r}; list the batches with: asterism batch list")
+
+
 async def find_run(fleet: Fleet, text: str) -> Run:
     """The run with this id, or the only run with this text in its id. Raises AmbiguousRun."""
     wanted = text.strip().lower()

@@ -246,6 +246,13 @@ TOOLS: Mapping[str, McpTool] = {
         ),
         # runs, devices, series
         McpTool("list_runs", _DO.list_runs, "List runs of the fleet, the newest first, by filter.", untrusted=True),
+        McpTool("list_batches", _DO.list_batches, "List the batches: runs with a common name, and their counts."),
+        McpTool(
+            "read_batch",
+            _DO.show_batch,
+            "Read how far a batch has come: counts, rate, time left, and the newest runs that failed.",
+            untrusted=True,
+        ),
         McpTool("list_workflows", _DO.list_workflows, "List the workflows: what runs can execute."),
         McpTool(
             "create_run",

@@ -58,8 +58,7 @@ _LIST_OF = {kind: name for name, kind in LINE_LISTS.items()}
 
 _RUN_FIELDS = frozenset(field.name for field in fields(Run))
 _MAX_NUMBER = 1 << 53
-_LABELLED = len(row_codec.COLUMNS)
-_PLAIN = _LABELLED - 1  # without a label
+_WIDTHS = range(row_codec.SHORTEST_RECORD, len(row_codec.COLUMNS) + 1)
 _INPUT, _STATE = row_codec.COLUMNS.index("input"), row_codec.COLUMNS.index("state")
 
 
@@ -316,7 +315,7 @@ def record_length(row: Sequence[Any]) -> int:
 
 def _parse_run(row: Any) -> Run:
     """Decode a run, and encode it again, so that it contains nothing that a store could not keep."""
-    if not isinstance(row, list) or len(row) not in (_PLAIN, _LABELLED):
+    if not isinstance(row, list) or len(row) not in _WIDTHS:
         raise ValueError("it does not have the columns of a run")
     if record_length(row) > MAX_RECORD_CHARS:
         raise ValueError(f"it has more than {MAX_RECORD_CHARS:,} characters")

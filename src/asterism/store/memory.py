@@ -23,7 +23,7 @@ from itertools import islice
 from typing import Any
 
 from asterism.core.json_values import NOTHING
-from asterism.core.run.run import OWNED, Run, RunStatus
+from asterism.core.run.run import OWNED, RETRY_KEYS, Run, RunStatus
 from asterism.core.run.run_label import PLAN_PREFIX
 from asterism.core.run.session import ABROAD, ENDED, OPEN, Session
 from asterism.store import dump_format, row_codec
@@ -31,6 +31,7 @@ from asterism.store.protocol import (
     BLOB_USES,
     FEED,
     PLANS,
+    BatchPart,
     Change,
     Contribution,
     ExpectRegister,
@@ -187,7 +188,7 @@ class MemoryChangeFeed:
         return {run.kind for run in self._runs.values()}
 
 
-_WRITTEN_ONCE = (*(name for name in row_codec.FIXED if name not in ("id", "input")), "label")
+_WRITTEN_ONCE = (*(name for name in row_codec.FIXED if name not in ("id", "input")), *row_codec.LATER)
 _Place = tuple[int, float, str]
 """The place of a run in the queue: the most urgent first, then the oldest. It never changes."""
 
@@ -232,6 +233,7 @@ class MemoryStore(MemoryChangeFeed):
         self.url = "memory:"
         super().__init__()
         self._keys: dict[str, str] = {}
+        self._batches: dict[str, set[str]] = defaultdict(set)  # ids of runs
         self._plans: dict[str, _ListedPlan] = {}
         self._queue: list[_Place] = []  # a heap with every offered run, and some that no longer are
         self._queued: set[str] = set()
@@ -354,6 +356,8 @@ class MemoryStore(MemoryChangeFeed):
             self._owned[before.session].discard(run.id)
         if before is None:
             insort(self._ids, run.id)
+            if run.batch is not None:
+                self._batches[run.batch].add(run.id)
         self._runs[run.id] = run
         if run.key is not None:
             self._keys[run.key] = run.id
@@ -439,6 +443,8 @@ class MemoryStore(MemoryChangeFeed):
         elif query.key is not None or query.keys is not None:
             keys = (query.keys or frozenset()) if query.key is None else {query.key}
             ids = sorted(self._keys[key] for key in keys if key in self._keys)
+        elif query.batch is not None:
+            ids = sorted(self._batches.get(query.batch, ()))
         runs = (self._runs[run_id] for run_id in _between(ids, query))
         return list(islice((run for run in runs if self._matches(run, query)), query.limit))
 
@@ -451,7 +457,11 @@ class MemoryStore(MemoryChangeFeed):
             _satisfies(run, query)
             and (query.offered is None or self._is_offered(run) == query.offered)
             and (query.judged is None or (run.id not in self._feed.left) == query.judged)
+            and (query.batch is None or not self._is_retried(run))
         )
+
+    def _is_retried(self, run: Run) -> bool:
+        return f"{RETRY_KEYS}{run.id}" in self._keys
 
     async def orphans(self, now: float, limit: int) -> list[tuple[Run, Session]]:
         return [
@@ -470,6 +480,26 @@ class MemoryStore(MemoryChangeFeed):
 
     async def counts(self) -> Mapping[RunStatus, int]:
         return Counter(run.status for run in self._runs.values())
+
+    async def batches(self, name: str | None = None) -> list[BatchPart]:
+        parts: dict[tuple[str, RunStatus, bool], list[Run]] = defaultdict(list)
+        for batch in sorted(self._batches) if name is None else [name]:
+            for run in map(self._runs.__getitem__, self._batches.get(batch, ())):
+                if not self._is_retried(run):
+                    parts[batch, run.status, run.cancelled].append(run)
+        return [
+            BatchPart(
+                *kind,
+                len(runs),
+                min(run.created_at for run in runs),
+                max((run.ended_at for run in runs if run.ended_at is not None), default=None),
+            )
+            for kind, runs in sorted(parts.items())
+        ]
+
+    async def last_ends(self, batch: str, limit: int) -> list[float]:
+        runs = [self._runs[run_id] for run_id in self._batches.get(batch, ())]
+        return heapq.nlargest(limit, (run.ended_at for run in runs if run.ended_at is not None))
 
     async def sessions(self, *, ended: bool = False, device: str | None = None) -> list[Session]:
         return [
@@ -547,6 +577,8 @@ class MemoryStore(MemoryChangeFeed):
             del self._runs[run.id]
             if run.key is not None:
                 del self._keys[run.key]
+            if run.batch is not None:
+                self._batches[run.batch].discard(run.id)
             self._logs.pop(run.id, None)
             self._feed.forget(run.id)
             self._ends.pop(run.id, None)
@@ -717,6 +749,7 @@ def _satisfies(run: Run, query: Query) -> bool:
         and (query.session is None or run.session == query.session)
         and (query.key is None or run.key == query.key)
         and (query.series is None or run.series == query.series)
+        and (query.batch is None or run.batch == query.batch)
         and (query.avoiding is None or bool(run.avoid) == query.avoiding)
         and (query.due_before is None or (run.due_at is not None and run.due_at < query.due_before))
         and (query.ended_before is None or (run.ended_at is not None and run.ended_at < query.ended_before))

@@ -201,7 +201,7 @@ Write = (
 # -- requests ----------------------------------------------------------------------------------------------------------
 
 
-INDEXED = ("series", "device", "workflow")
+INDEXED = ("batch", "series", "device", "workflow")
 """Fields of a query that have an index in the order of ids."""
 
 
@@ -212,6 +212,7 @@ class Query:
     :param offered: whether a device may take it now. A copy that is left to a peer is not offered.
     :param judged: whether this store decides about it, that is, whether it is not a copy left to a peer.
     :param avoiding: whether some device is to be avoided.
+    :param batch: it belongs to this batch, and no retry has replaced it.
     :param keys: the key is one of these.
     :param id_like: a part of the id.
     :param search: a part of the label, the key, or, if there is no label, of the input as JSON. Capital and small
@@ -225,6 +226,7 @@ class Query:
     device: str | None = None
     session: str | None = None
     series: str | None = None
+    batch: str | None = None
     key: str | None = None
     offered: bool | None = None
     judged: bool | None = None
@@ -371,6 +373,18 @@ class WaitingRuns(NamedTuple):
     pinned: str | None
     number: int
     since: float
+
+
+class BatchPart(NamedTuple):
+    """The runs of a batch with one status: how many, when the first was created, and when the last one ended. Runs that
+    were cancelled are a part of their own. A run that a retry has replaced is in none."""
+
+    batch: str
+    status: RunStatus
+    cancelled: bool
+    number: int
+    created_at: float
+    ended_at: float | None
 
 
 class Change(NamedTuple):
@@ -523,6 +537,20 @@ class Store(Protocol):
 
     async def counts(self) -> Mapping[RunStatus, int]:
         """Return the number of runs in each status. A status without runs may be missing."""
+        ...
+
+    async def batches(self, name: str | None = None) -> list[BatchPart]:
+        """Return how many runs each batch has in each status, by the names of the batches.
+
+        :param name: only this batch.
+        """
+        ...
+
+    async def last_ends(self, batch: str, limit: int) -> list[float]:
+        """Return when runs of a batch ended, the latest first; also runs that were retried.
+
+        :param limit: how many to return at most.
+        """
         ...
 
     async def sessions(self, *, ended: bool = False, device: str | None = None) -> list[Session]:

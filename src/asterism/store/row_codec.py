@@ -22,7 +22,7 @@ from asterism.core.history import Entry
 from asterism.core.json_values import NOTHING
 from asterism.core.run.run import BLANK, UNOWNED, Assignment, Progress, Run, RunStatus, Superseded
 from asterism.core.run.session import Session
-from asterism.store.protocol import Notice, PlanRow, Register, StoredChunk
+from asterism.store.protocol import BatchPart, Notice, PlanRow, Register, StoredChunk
 from asterism.store.store_errors import CorruptRecord
 
 
@@ -95,9 +95,14 @@ MOVING = (
 )
 """The columns that change."""
 
-COLUMNS = (*FIXED, *MOVING, "label")
-"""All columns. ``label`` is written once like those of FIXED; it comes last, so that a record without a label is the
-same list as before there were labels, for older peers and in older backups."""
+LATER = ("label", "batch")
+"""Columns that are written once like those of FIXED, and came later. They are last, and a record ends with the last of
+them that it has: one without a label is the same list as before there were labels, for older peers and backups."""
+
+COLUMNS = (*FIXED, *MOVING, *LATER)
+"""All columns."""
+
+SHORTEST_RECORD = len(COLUMNS) - len(LATER)
 
 _TIMES = ("assigned_at", "claimed_at", "started_at")
 _TEXTS = ("retry_of", "paused", "stop_requested_by", "error", "traceparent")
@@ -344,17 +349,36 @@ def fixed(run: Run) -> tuple[Any, ...]:
 
 def row_of(run: Run) -> tuple[Any, ...]:
     """Return the values of all columns, in the order of COLUMNS."""
-    return (*fixed(run), *moving(run), run.label)
+    return (*fixed(run), *moving(run), run.label, run.batch)
 
 
 def record_of(run: Run) -> list[Any]:
-    """Return a run as it is in messages and backups: its row, without the label if it has none."""
-    return without_empty_label(row_of(run))
+    """Return a run as it is in messages and backups: its row, up to the last of LATER that it has."""
+    return record_in(row_of(run))
 
 
-def without_empty_label(row: Sequence[Any]) -> list[Any]:
-    """Return a row as a record. A run without a label has the record that it had before there were labels."""
-    return list(row if row[-1] is not None else row[:-1])
+def record_in(row: Sequence[Any]) -> list[Any]:
+    """Return a row as a record."""
+    record = list(row)
+    while len(record) > SHORTEST_RECORD and record[-1] is None:
+        record.pop()
+    return record
+
+
+def batch_range(name: str | None) -> tuple[str, str]:
+    """Return the first and the last of the names that batches are read of: one, or all."""
+    return ("", "\U0010ffff") if name is None else (name, name)
+
+
+def batch_parts(rows: Sequence[Sequence[Any]]) -> list[BatchPart]:
+    """Return parts of batches from their rows. Raises CorruptRecord."""
+    try:
+        return [
+            BatchPart(batch, _STATUSES[status], bool(cancelled), *numbers)
+            for batch, status, cancelled, *numbers in rows
+        ]
+    except KeyError as error:
+        raise CorruptRecord(f"a run has an unknown status: {error}") from error
 
 
 _WHOLE: set[type] = {int}
@@ -394,7 +418,7 @@ def _mistyped(types: tuple[type, ...]) -> str | None:
 
 
 def run_of(row: Sequence[Any]) -> Run:
-    """Return the run in a row with the columns COLUMNS, or in a record without a label. Raises CorruptRecord."""
+    """Return the run in a row with the columns COLUMNS, or in a record. Raises CorruptRecord."""
     try:
         if (mistake := _mistyped(tuple(map(type, row)))) is not None:
             raise TypeError(mistake)
@@ -423,10 +447,9 @@ def run_of(row: Sequence[Any]) -> Run:
             fields["waiting_since"],
             fields["ended_at"],
             text,
-            *label,
+            *later,
         ) = row
-        if label:
-            fields["label"] = label[0]
+        fields.update(zip(LATER, later, strict=False))
         fields.update(_state_fields(text))
         fields["input"] = from_text(input_text)
         if type(fields["input"]) is not dict:

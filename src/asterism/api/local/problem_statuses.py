@@ -42,7 +42,7 @@ from asterism.fleet.backfills import BackfillRuns, UnknownBackfill
 from asterism.fleet.bulk_creation import InvalidInput
 from asterism.fleet.fleet import InvalidTerms, UnknownDevice
 from asterism.fleet.ledger import UnknownRun
-from asterism.fleet.run_queries import AmbiguousRun, NoSuchRun
+from asterism.fleet.run_queries import AmbiguousRun, NoSuchRun, UnknownBatch
 from asterism.fleet.schedules import ScheduleExists, UnknownSchedule
 from asterism.fleet.settings import InvalidSettings
 from asterism.fleet.workflows import MissingInput, UnknownWorkflow, WorkflowInUse
@@ -67,6 +67,7 @@ STATUSES: tuple[tuple[type[AsterismError], int, str], ...] = (
     (UnknownTask, 404, "unknown-task"),
     (VersionUnknown, 404, "unknown-version"),
     (UnknownRun, 404, "unknown-run"),
+    (UnknownBatch, 404, "unknown-batch"),
     (UnknownDevice, 404, "unknown-device"),
     (UnknownSchedule, 404, "unknown-schedule"),
     (UnknownWorkflow, 404, "unknown-workflow"),

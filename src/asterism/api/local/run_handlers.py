@@ -66,7 +66,7 @@ _PLAIN_FIELDS = (
     *("id", "workflow", "version", "created_at", "created_by", "key", "series", "priority", "pinned", "retry_of"),
     *("heartbeat_timeout", "revision", "epoch", "device", "session", "assigned_by", "assigned_at", "claimed_at"),
     *("started_at", "ended_at", "due_at", "waiting_since", "not_before", "held", "paused", "wish", "wished_by"),
-    *("failures", "losses", "rounds", "error", "cancelled", "keep", "label", "traceparent"),
+    *("failures", "losses", "rounds", "error", "cancelled", "keep", "label", "batch", "traceparent"),
 )
 """The fields of a run that are shown as they are."""
 
@@ -183,7 +183,9 @@ async def _matches(fleet: Fleet, request: declared.ListRuns) -> RunList:
     unknown = [status for status in statuses if status not in declared.STATUSES]
     if unknown:
         raise RequestRefused(422, f"{unknown[0]!r} is not a status; they are: {', '.join(declared.STATUSES)}")
-    query = Query(**{name: getattr(request, name) for name in ("workflow", "device", "series", "search", "after")})
+    query = Query(
+        **{name: getattr(request, name) for name in ("workflow", "device", "series", "batch", "search", "after")}
+    )
     if request.waiting is None:
         return await find_runs(fleet, query, request.limit, statuses=statuses)
     choose = partial(_choose_waiting, fleet, request.waiting)
@@ -337,7 +339,7 @@ async def wait_run(system: LocalSystem, request: declared.WaitRun) -> documents.
 
 @implements(RunOperations.create_run)
 async def create_run(system: LocalSystem, request: declared.CreateRun) -> documents.Run:
-    names = ("key", "series", "priority", "device", "keep", "label")
+    names = ("key", "series", "priority", "device", "keep", "label", "batch")
     options = {name: getattr(request, name) for name in names}
     flow = await system.fleet.workflows.find(request.workflow)
     check_input(flow, request.input)
@@ -358,18 +360,18 @@ async def create_runs(system: LocalSystem, request: declared.CreateRuns) -> docu
         if missing:
             why = f"workflow {flow.name!r} needs {' and '.join(missing)}, and the line does not have it"
             raise InvalidInput(index, why)
-    names = ("label", "key", "series", "priority", "device", "keep")
+    names = ("label", "key", "series", "priority", "device", "keep", "batch")
     options = {name: getattr(request, name) for name in names if getattr(request, name) is not None}
     creation = BulkCreation(fleet, flow, after=progress.at, **options)
     write = progress.advance(request.lines, len(request.inputs), request.sha256, fleet.store.clock())
     try:
-        batch = await creation.add(request.inputs, write)
+        created = await creation.add(request.inputs, write)
     except Conflict as conflict:
         if conflict.concerns("register", write.key):
             raise CreationMoved from None
         raise
-    runs = [document_of(documents.CreatedRun, run) for run in batch.runs]
-    return documents.CreatedRuns(runs=runs, created=batch.created)
+    runs = [document_of(documents.CreatedRun, run) for run in created.runs]
+    return documents.CreatedRuns(runs=runs, created=created.created)
 
 
 @implements(RunOperations.show_creation)
@@ -437,7 +439,7 @@ async def prune_runs(system: LocalSystem, request: declared.PruneRuns) -> docume
 async def act_on_runs(system: LocalSystem, request: declared.ActOnRuns) -> documents.BulkOutcome:
     """Act on the runs that match, each on its own: a refusal of one does not stop the others."""
     if not request.all and not request.conditions:
-        names = ", ".join(("status", "workflow", "device", "series", "search", "waiting"))
+        names = ", ".join(declared.CONDITIONS)
         raise RequestRefused(422, f'this would act on every run: give a condition ({names}), or "all"')
     page, fleet = await _matches(system.fleet, request), system.fleet
     action = {"pause": fleet.pause, "resume": fleet.resume, "cancel": fleet.cancel, "retry": fleet.retry}

@@ -11,6 +11,7 @@ import asyncio
 import hashlib
 import json
 import os
+import shlex
 import stat
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -62,7 +63,7 @@ class NewRuns:
     :param source: a file, or ``-`` for standard input.
     :param plain: the input whose value is the line; None if each line is a JSON object.
     :param values: inputs of all runs; those of a line take precedence.
-    :param options: ``series``, ``priority``, ``device`` and ``keep``, if they are given.
+    :param options: ``series``, ``priority``, ``device``, ``keep`` and ``batch``, if they are given.
     """
 
     workflow: str | Workflow
@@ -255,7 +256,9 @@ class _Creation:
             note(f"{plural(here - self.created, 'line')} had the key of a run that exists.")
         if self._before.runs:
             note(f"{plural(self._before.runs, 'run')} had been created before the last command stopped.")
-        note("Follow them with: asterism runs watch")
+        batch = self._new.options.get("batch")
+        command = "asterism runs watch" if batch is None else f"asterism batch show {shlex.quote(batch)}"
+        note(f"Follow them with: {command}")
 
 
 _RESTORE = "Restore them to continue, or create runs of all lines with --restart"

@@ -179,6 +179,7 @@ def _facts(run: RunDetails) -> Iterator[tuple[str, str]]:
     yield "paused", run.paused or ""
     yield "request", f"to {run.wish}, by {run.wished_by}" if run.wish is not None else ""
     yield "series", run.series or ""
+    yield "batch", run.batch or ""
     yield "key", run.key or ""
     yield "priority", str(run.priority) if run.priority else ""
     yield "only on", run.pinned or ""

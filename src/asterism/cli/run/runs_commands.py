@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -61,6 +62,7 @@ def runs() -> None:
     show_default=True,
     help="Prefer your device on this machine, if it can execute the run now.",
 )
+@click.option("--batch", metavar="NAME", help="The runs to which it belongs; follow them with `asterism batch`.")
 @click.option("--wait", is_flag=True, help="Wait for the end of the run; exit with 1 if it failed.")
 @click.option("--label", metavar="TEXT", help="What to call the run; {name} stands for an input.")
 @click.option(
@@ -98,13 +100,18 @@ def create(
         raise click.UsageError("Give the name of a WORKFLOW, or --file.")
     if each is not None:
         if wait:
-            raise click.UsageError("--wait waits for one run. Wait for all with: asterism runs watch --until-done")
+            all_of_them = "asterism runs watch --until-done"
+            if options["batch"] is not None:
+                all_of_them = f"asterism batch wait {shlex.quote(options['batch'])}"
+            raise click.UsageError(f"--wait waits for one run. Wait for all with: {all_of_them}")
         refuse_options("has no effect with --each: the runs are offered to all devices.", "prefer_local")
         from asterism.cli.run.bulk_runs import NewRuns, create_each
         from asterism.cli.run.run_actions import find_workflow_in
 
         bulk_options = {
-            name: options[name] for name in ("series", "priority", "device", "keep") if options[name] is not None
+            name: options[name]
+            for name in ("series", "priority", "device", "keep", "batch")
+            if options[name] is not None
         }
         new = NewRuns(
             workflow=find_workflow_in(file, workflow) if file is not None else workflow or "",
@@ -139,6 +146,7 @@ def create(
 @click.option("--workflow", metavar="NAME", help="Only runs of this workflow.")
 @click.option("--device", metavar="NAME", help="Only runs on this device.")
 @click.option("--series", metavar="NAME", help="Only runs of this series.")
+@click.option("--batch", metavar="NAME", help="Only runs of this batch, without those that were retried.")
 @click.option("--search", metavar="TEXT", help="Only runs with this text in their label, key or input.")
 @number_option("--limit", 50, least=0, help="Maximum number of runs; 0 for all.")
 @click.option("--newest", is_flag=True, help="List the newest first instead of last.")

@@ -81,6 +81,10 @@ REASONS = ("timeout", "declined", "failed", "released", "conflict", "preempted")
 MAX_EPOCHS = 10_000
 """How often a run may be assigned before it fails. It bounds the size of a record."""
 
+RETRY_KEYS = "retry/"
+"""The key of the retry of a run in a batch: this, and the id of that run. So a run is retried once, and the keys tell a
+store which runs were retried."""
+
 KEEP_RULES = ("epoch", "original", "furthest")
 """The rules that decide which of two records wins when the records of two stores are merged: see merge.py."""
 
@@ -145,10 +149,10 @@ class Run:
     full"). The fields of an assignment (``device``, ``assigned_at``, ``scores``, …) describe the current one, or the
     last one if the run ended in it.
 
-    ``label`` is what people call the run (run_label.py). ``keep`` is one of KEEP_RULES. ``superseded`` has the results
-    that lost in a merge. ``traceparent`` names the span in which the run was created, if its creator traces
-    (base/trace_context.py). In a merged record (merge.py), ``previous`` and ``story`` begin with what happened only
-    in the other stores."""
+    ``label`` is what people call the run (run_label.py), ``batch`` the name of the runs to which it belongs. ``keep``
+    is one of KEEP_RULES. ``superseded`` has the results that lost in a merge. ``traceparent`` names the span in which
+    the run was created, if its creator traces (base/trace_context.py). In a merged record (merge.py), ``previous`` and
+    ``story`` begin with what happened only in the other stores."""
 
     id: str
     workflow: str
@@ -164,6 +168,7 @@ class Run:
     keep: str = "epoch"
     timeout: float = 90.0
     label: str | None = None
+    batch: str | None = None
     traceparent: str | None = None
 
     revision: int = 1

@@ -72,6 +72,7 @@ def create(
     retry_of: str | None = None,
     keep: str = "epoch",
     label: str | None = None,
+    batch: str | None = None,
     traceparent: str | None = None,
 ) -> Run:
     """A new run without an owner. With a ``series`` it is held until its turn. ``keep``, one of KEEP_RULES, never
@@ -94,6 +95,7 @@ def create(
             "retry_of": retry_of,
             "keep": keep,
             "label": label,
+            "batch": batch,
             "traceparent": traceparent,
             "timeout": workflow.heartbeat_timeout,
             "waiting_since": now,

@@ -15,6 +15,7 @@ from asterism.store.postgres.group_commit import logs_text
 from asterism.store.postgres.schema import statements
 from asterism.store.protocol import (
     INDEXED,
+    BatchPart,
     HeartbeatReply,
     Notice,
     OwnedRun,
@@ -28,6 +29,8 @@ from asterism.store.protocol import (
 )
 from asterism.store.row_codec import (
     COLUMNS,
+    batch_parts,
+    batch_range,
     chunk_of,
     from_text,
     like_pattern,
@@ -94,6 +97,7 @@ class Reads:
             query.after,
             query.until,
             query.search,
+            query.batch,
         )
         if not all(text is None or storable(text) for text in texts):
             return []
@@ -121,6 +125,7 @@ class Reads:
             plain,
             quoted,
             query.until,
+            query.batch,
         )
         return [run_of(row) for row in rows]
 
@@ -143,6 +148,15 @@ class Reads:
 
     async def counts(self) -> Mapping[RunStatus, int]:
         return {_STATUSES[status]: number for status, number in await self._broad.fetch(statements()["counts"])}
+
+    async def batches(self, name: str | None = None) -> list[BatchPart]:
+        if name is not None and not storable(name):
+            return []
+        return batch_parts(await self._broad.fetch(statements()["batches"], *batch_range(name)))
+
+    async def last_ends(self, batch: str, limit: int) -> list[float]:
+        rows = await self._broad.fetch(statements()["last_ends"], batch, limit) if storable(batch) else []
+        return [row[0] for row in rows]
 
     async def kinds(self) -> set[str]:
         return {f"{workflow}@{version}" for workflow, version in await self._broad.fetch(statements()["kinds"])}

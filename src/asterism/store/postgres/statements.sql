@@ -132,19 +132,22 @@ WHERE ($1::text[] IS NULL OR status = ANY ($1))
         OR (label IS NULL AND strpos(lower(input COLLATE "C"), $18) > 0))
     AND ($15::boolean IS NULL OR ended_at IS NULL) -- implied by the other conditions; lets the planner use a partial index
     AND ($19::text IS NULL OR {until} $19)
+    AND ($20::text IS NULL OR (batch = $20
+        AND NOT EXISTS (SELECT 1 FROM runs AS retry WHERE retry.key = 'retry/' || runs.id)))
 ORDER BY id {order}
 LIMIT $14
 
 -- name: scan_end
 -- The run that a search has looked at last, and the one after it.
 SELECT id FROM runs
-WHERE ($1::text IS NULL OR series = $1)
-    AND ($2::text IS NULL OR device = $2)
-    AND ($3::text IS NULL OR workflow = $3)
-    AND ($4::text IS NULL OR {after} $4)
-    AND ($5::boolean IS NULL OR ended_at IS NULL)
+WHERE ($1::text IS NULL OR batch = $1)
+    AND ($2::text IS NULL OR series = $2)
+    AND ($3::text IS NULL OR device = $3)
+    AND ($4::text IS NULL OR workflow = $4)
+    AND ($5::text IS NULL OR {after} $5)
+    AND ($6::boolean IS NULL OR ended_at IS NULL)
 ORDER BY id {order}
-LIMIT 2 OFFSET $6
+LIMIT 2 OFFSET $7
 
 -- name: plans
 SELECT name, created_at, summary,
@@ -178,6 +181,20 @@ FROM runs WHERE offered = 1 GROUP BY workflow, version, pinned
 
 -- name: counts
 SELECT status, count(*) FROM runs GROUP BY status
+
+-- name: batches
+-- The batches with names between the arguments. In the JSON of a run that failed, these words stand nowhere else: a quote
+-- inside a text is escaped.
+SELECT batch, status, status = 'failed' AND strpos(state, '"cancelled":true') > 0 AS cancelled,
+    count(*), min(created_at), max(ended_at)
+FROM runs
+WHERE batch >= $1 AND batch <= $2
+    AND NOT EXISTS (SELECT 1 FROM runs AS retry WHERE retry.key = 'retry/' || runs.id)
+GROUP BY batch, status, cancelled
+ORDER BY batch, status, cancelled
+
+-- name: last_ends
+SELECT ended_at FROM runs WHERE batch = $1 AND ended_at IS NOT NULL ORDER BY ended_at DESC LIMIT $2
 
 -- name: kinds
 SELECT DISTINCT workflow, version FROM runs

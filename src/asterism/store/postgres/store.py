@@ -57,11 +57,11 @@ from asterism.store.row_codec import (
     chunk_of,
     from_text,
     moving,
+    record_in,
     register_of,
     run_of,
     session_of,
     stored_notice,
-    without_empty_label,
 )
 from asterism.store.store_errors import StoreCorrupt, StoreError
 from asterism.store.watches import Watches, topics_of
@@ -179,7 +179,7 @@ class PostgresStore(Reads):
         async with self._snapshot() as connection:
             yield dump_format.HEADER
             async for row in connection.cursor(statements()["all_runs"], prefetch=PAGE):
-                yield {"run": without_empty_label(tuple(row))}
+                yield {"run": record_in(row)}
             async for row in connection.cursor(statements()["all_sessions"], prefetch=PAGE):
                 yield {"session": list(row)}
             async for key, value, revision in connection.cursor(statements()["all_registers"], prefetch=PAGE):

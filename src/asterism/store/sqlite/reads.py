@@ -14,11 +14,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from asterism.core.run.run import Progress, Run, RunStatus
+from asterism.core.run.run import RETRY_KEYS, Progress, Run, RunStatus
 from asterism.core.run.session import Session
 from asterism.store import row_codec
 from asterism.store.protocol import (
     INDEXED,
+    BatchPart,
     Change,
     Notice,
     PlanQuery,
@@ -181,6 +182,8 @@ def _conditions(query: Query) -> tuple[list[str], list[Any]]:
     if query.judged is not None:
         left = "EXISTS (SELECT 1 FROM feed WHERE feed.run = runs.id AND feed.left_to IS NOT NULL)"
         conditions.append(f"NOT {left}" if query.judged else left)
+    if query.batch is not None:
+        conditions.append(f"NOT EXISTS (SELECT 1 FROM runs AS retry WHERE retry.key = '{RETRY_KEYS}' || runs.id)")
     if query.keys is not None:
         conditions.append("key IN (SELECT value FROM json_each(?))")
         values.append(row_codec.to_text(sorted(query.keys)))
@@ -212,6 +215,14 @@ def counts(cursor: sqlite3.Cursor) -> Counter[RunStatus]:
         )
     except ValueError as error:
         raise CorruptRecord(f"a run has an unknown status: {error}") from error
+
+
+def batches(cursor: sqlite3.Cursor, name: str | None = None) -> list[BatchPart]:
+    return row_codec.batch_parts(cursor.execute(STATEMENTS["batches"], row_codec.batch_range(name)).fetchall())
+
+
+def last_ends(cursor: sqlite3.Cursor, batch: str, limit: int) -> list[float]:
+    return [ended_at for (ended_at,) in cursor.execute(STATEMENTS["last_ends"], (batch, limit)).fetchall()]
 
 
 def sessions(cursor: sqlite3.Cursor, *, ended: bool = False, device: str | None = None) -> list[Session]:

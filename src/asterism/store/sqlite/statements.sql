@@ -231,6 +231,21 @@ ORDER BY workflow, version, pinned;
 -- name: counts
 SELECT status, count(*) FROM runs GROUP BY status;
 
+-- name: batches
+-- The batches with names between the arguments. Of a run that did not fail only the index is read. In the JSON of one
+-- that failed, these words stand nowhere else: a quote inside a text is escaped.
+SELECT
+    batch, status, status = 'failed' AND instr(state, '"cancelled":true') > 0 AS cancelled,
+    count(*), min(created_at), max(ended_at)
+FROM runs
+WHERE batch >= ?1 AND batch <= ?2
+    AND id NOT IN (SELECT substr(key, 7) FROM runs WHERE key > 'retry/' AND key < 'retry0')
+GROUP BY batch, status, cancelled
+ORDER BY batch, status, cancelled;
+
+-- name: last_ends
+SELECT ended_at FROM runs WHERE batch = ? AND ended_at IS NOT NULL ORDER BY ended_at DESC LIMIT ?;
+
 -- name: sessions
 SELECT {session_columns}, (SELECT count(*) FROM runs WHERE runs.session = sessions.id) FROM sessions
 WHERE (? OR state <> 'ended') AND (? IS NULL OR device = ?)

@@ -135,6 +135,8 @@ class SqliteStore:
     orphans = in_thread(reads.orphans)
     waiting = in_thread(reads.waiting)
     counts = in_thread(reads.counts)
+    batches = in_thread(reads.batches)
+    last_ends = in_thread(reads.last_ends)
     sessions = in_thread(reads.sessions)
     register = of_one_record(reads.register)
     registers = in_thread(reads.registers)

@@ -314,6 +314,10 @@ async def _counts(store: Store) -> Any:
     return {status: number for status, number in (await store.counts()).items() if number}
 
 
+async def _batches(store: Store) -> Any:
+    return await store.batches()
+
+
 async def _waiting(store: Store) -> Any:
     return sorted(await store.waiting(), key=repr)
 
@@ -341,6 +345,7 @@ _QUESTIONS: dict[str, Callable[[Store], Awaitable[Any]]] = {
     "orphans": _orphans,
     "waiting": _waiting,
     "counts": _counts,
+    "batches": _batches,
     "sessions": _sessions,
     "check": _check,
 }

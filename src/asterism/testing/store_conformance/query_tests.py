@@ -25,6 +25,7 @@ from asterism.core.run.run import (
 )
 from asterism.core.run.session import ENDED, REPLACED, Session
 from asterism.store.protocol import (
+    BatchPart,
     PlanQuery,
     PutLog,
     PutPlan,
@@ -83,13 +84,15 @@ def _sample_runs() -> list[Run]:
         held_by(a_run(5, key="twice"), _KITCHEN, now=50.0),
         started(held_by(a_run(6, index), _GARAGE)),
         transitions.cancel(started(held_by(a_run(7), _SECOND)), 70.0, "ann"),
-        a_run(8, series="x"),
+        a_run(8, series="x", batch="films"),
         held_by(transitions.release_hold(a_run(9, series="y"), 9.0), _GARAGE, now=51.0),
         transitions.pause(a_run(10), 20.0, "ann"),
-        completed(held_by(a_run(11), _KITCHEN), now=80.0),
+        completed(held_by(a_run(11, batch="films"), _KITCHEN), now=80.0),
         completed(held_by(transitions.release_hold(a_run(12, index, series="x"), 12.0), _GARAGE), now=90.0),
-        transitions.cancel(a_run(13), 85.0, "ann"),
-        transitions.lose(held_by(a_run(14), _KITCHEN), FLOW, 95.0, "no heartbeat arrived"),
+        transitions.cancel(a_run(13, batch="films"), 85.0, "ann"),
+        transitions.lose(
+            held_by(a_run(14, batch="films", key="retry/r0013"), _KITCHEN), FLOW, 95.0, "no heartbeat arrived"
+        ),
         released(held_by(a_run(15, index), _KITCHEN), now=96.0),
         transitions.decline(assigned_to(a_run(16), _GARAGE), Grant("r0016", _GARAGE.id, 1), "no room", 97.0),
     ]
@@ -117,6 +120,7 @@ _CRITERIA: list[Criterion] = [
     ({"session": "kitchen-1"}, lambda run: run.session == "kitchen-1"),
     ({"session": "garage-1"}, lambda run: run.session == "garage-1"),
     ({"series": "x"}, lambda run: run.series == "x"),
+    ({"batch": "films"}, lambda run: run.batch == "films" and run.id != "r0013"),
     ({"key": "once"}, lambda run: run.key == "once"),
     ({"keys": frozenset({"once", "twice", "never"})}, lambda run: run.key in ("once", "twice")),
     ({"search": "straße 7.MP4"}, lambda run: run.label is not None),
@@ -222,6 +226,7 @@ class FindTests(StoreTests):
             {"device": "unknown"},
             {"session": "kitchen"},
             {"series": "X"},
+            {"batch": "Films"},
             {"key": "onc"},
             {"keys": frozenset()},
             *({"search": text} for text in ("STRASSE", "s%7", "éa.mp4")),
@@ -525,6 +530,11 @@ class TakeTests(StoreTests):
 # -- orphans and counts ------------------------------------------------------------------------------------------------
 
 
+def _failed(run: Run, now: float) -> Run:
+    assert run.grant is not None
+    return transitions.fail(run, run.grant, "broken", FLOW, now, final=True)
+
+
 def _present(counts: Mapping[RunStatus, int]) -> dict[RunStatus, int]:
     return {status: number for status, number in counts.items() if number}
 
@@ -637,6 +647,35 @@ class OrphanTests(StoreTests):
         assert set(groups) == expected
         await store.take(offer("garage", limit=1, not_kinds=frozenset({"index@1"})), taking(session))
         assert WaitingRuns("transcode", 1, None, 1, 2.0) in await store.waiting()
+
+    async def test_the_runs_of_a_batch_are_counted_by_status_without_those_that_were_retried(
+        self, store: Store, session: Session
+    ) -> None:
+        assert await store.batches() == []
+        failed = _failed(started(held_by(a_run(1, batch="films", input={"cancelled": True}), session)), now=70.0)
+        cancelled = transitions.cancel(a_run(2, batch="films"), 60.0, 'ann: "cancelled":true')
+        done = completed(held_by(a_run(3, batch="films"), session), {"cancelled": True}, now=90.0)
+        waiting = a_run(4, batch="films")
+        await added(store, failed, cancelled, done, waiting, a_run(5, batch="Films 2"), a_run(6))
+        films = [
+            BatchPart("films", COMPLETED, False, 1, 3.0, 90.0),
+            BatchPart("films", CREATED, False, 1, 4.0, None),
+            BatchPart("films", FAILED, False, 1, 1.0, 70.0),
+            BatchPart("films", FAILED, True, 1, 2.0, 60.0),
+        ]
+        assert await store.batches() == [BatchPart("Films 2", CREATED, False, 1, 5.0, None), *films]
+        assert await store.batches("films") == films
+        assert await store.batches("film") == await store.batches("\0") == []
+        assert await store.last_ends("films", 2) == [90.0, 70.0]
+        assert await store.last_ends("Films 2", 2) == await store.last_ends("\0", 2) == []
+        again = a_run(7, batch="films", key="retry/r0001")
+        await added(store, again)
+        retried = [films[0], BatchPart("films", CREATED, False, 2, 4.0, None), films[3]]
+        assert await store.batches("films") == retried
+        assert ids(await store.find(Query(batch="films"))) == ["r0002", "r0003", "r0004", "r0007"]
+        assert await store.last_ends("films", 9) == [90.0, 70.0, 60.0]
+        await store.prune(FAR, 100)
+        assert await store.batches("films") == [retried[1]]
 
     async def test_runs_are_counted_by_status(self, store: Store, session: Session) -> None:
         assert _present(await store.counts()) == {}

@@ -376,6 +376,7 @@ def histories(draw: st.DrawFn) -> list[Run]:
         device=draw(st.none() | _DEVICE),
         retry_of=draw(st.none() | NAMES),
         label=draw(st.none() | NAMES),
+        batch=draw(st.none() | NAMES),
     )
     history = [run]
     # of random steps most are refused, so the run is first assigned and worked on for a while
