@@ -20,7 +20,7 @@ HEAVY = (
     *("asterism.store.sqlite", "asterism.store.postgres"),
 )
 FLEET = (
-    *("runs", "workflow", "schedule", "device", "fleet", "monitor", "top", "notice", "serve", "mcp", "login"),
+    *("runs", "batch", "workflow", "schedule", "device", "fleet", "monitor", "top", "notice", "serve", "mcp", "login"),
     *("logout", "whoami", "token", "peer", "store"),
 )
 

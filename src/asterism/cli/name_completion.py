@@ -88,6 +88,8 @@ def _of_option(option: click.Option, group: str | None) -> Reader | None:
         return _workflows
     if "--peer" in option.opts:
         return _peers
+    if "--batch" in option.opts:
+        return _batches
     if "--series" in option.opts:
         return _issue_series if group == "series" else _run_series
     return None
@@ -227,6 +229,10 @@ async def _schedules(store: Store, context: click.Context, incomplete: str) -> N
     )
 
 
+async def _batches(store: Store, context: click.Context, incomplete: str) -> Names:
+    return {part.batch: "" for part in await store.batches()}
+
+
 async def _credentials(store: Store, context: click.Context, incomplete: str) -> Names:
     from asterism.api.credentials import Credentials
 
@@ -247,5 +253,6 @@ _BY_GROUP: dict[str | None, Reader] = {
     "series": _issue_series,
     "peer": _peers,
     "schedule": _schedules,
+    "batch": _batches,
 }
 """What the argument NAME of the commands of a group names."""

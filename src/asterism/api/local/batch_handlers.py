@@ -52,7 +52,7 @@ async def list_batches(system: LocalSystem, request: declared.ListBatches) -> do
 
 
 def _batch(parts: Sequence[BatchPart]) -> documents.Batch:
-    """A batch of its parts, of which there is at least one."""
+    """A batch of its parts; there is at least one."""
 
     def count(*statuses: str, cancelled: bool = False) -> int:
         return sum(part.number for part in parts if part.status in statuses and part.cancelled is cancelled)

@@ -74,7 +74,7 @@ async def wait(system: System, name: str) -> Answer:
     return Answer(details, lambda width: batch_lines(details, width), code=code)
 
 
-@batch.command()
+@batch.command(short_help="Cancel all runs of a batch.")
 @name_argument
 @_story_reason
 @on_system()
