@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,9 +14,12 @@ from asterism.core.plan.edits import AddTask, EditBatch
 from asterism.core.plan.journal import RecordedConstellation
 from asterism.core.run.run import COMPLETED, Run
 from asterism.durable import admin, compaction, plan_summaries
-from asterism.durable.journal_writer import LIST_INTERVAL
+from asterism.durable.journal_store import OwnershipLost, ReloadRequired
+from asterism.durable.journal_writer import LIST_INTERVAL, JournalWriter, UnwrittenEnd
 from asterism.durable.plan_summaries import ListedPlan, list_plans
-from asterism.store.protocol import PlanQuery, PutRegister, PutRun, Query, Write
+from asterism.durable.unwritten_runs import UnwrittenRun
+from asterism.orchestrator import unchanged_tasks
+from asterism.store.protocol import PlanQuery, PutLog, PutRegister, PutRun, Query, Write
 from tests.durable import durable_work
 from tests.durable.durable_scenes import DONE, Line, Stage, behind, chain, task
 
@@ -137,6 +141,144 @@ async def test_output_is_stored_with_the_end(stage: Stage) -> None:
     assert [chunk.value for chunk in await stage.store.log(run.id)]
 
 
+# -- ends, steps and rows that come apart ------------------------------------------------------------------------------
+
+
+async def test_a_task_that_is_cancelled_as_it_completes_was_executed(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its teardown runs, although the plan takes no note of its result."""
+    plan = chain("create", "load")
+    plan.add(task("drop"), teardown="create")
+    orchestrator = stage.orchestrator()
+    completed = UnwrittenRun.completed
+
+    def then_cancelled(self: UnwrittenRun, after: Run, log: Sequence[PutLog]) -> bool:
+        done = completed(self, after, log)
+        if self.work.task.id == "create":
+            [owner] = orchestrator.fleet.running_plans.values()
+            execution = owner.running.execution
+            execution._cancel_task(execution.plan.node("create"), "by ann")
+        return done
+
+    monkeypatch.setattr(UnwrittenRun, "completed", then_cancelled)
+    await orchestrator.run(plan)
+    assert DONE == {"create": 1, "drop": 1}
+
+
+def held_open(monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
+    """Let a task with ``skip_if_unchanged`` take a while between the end of its run and its own. Returns an event that
+    is set then, and one that lets it end."""
+    between, go = asyncio.Event(), asyncio.Event()
+
+    async def outputs(files: Any) -> dict[str, str]:
+        if DONE["a"]:
+            between.set()
+            await go.wait()
+        return {"out": "1"}
+
+    async def inputs(files: Any) -> dict[str, str]:
+        return {}
+
+    monkeypatch.setattr(unchanged_tasks._Files, "outputs", outputs)
+    monkeypatch.setattr(unchanged_tasks._Files, "inputs", inputs)
+    return between, go
+
+
+async def reloaded_between_an_end_and_its_step(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    between, go = held_open(monkeypatch)
+    plan = Constellation("nightly")
+    plan.add(task("a", skip_if_unchanged={"inputs": [], "outputs": ["out"]}))
+    plan.add(task("b", "wait"))
+    orchestrator = stage.orchestrator()
+    running = stage.spawn(orchestrator.run(plan))
+    await between.wait()
+    [owner] = orchestrator.fleet.running_plans.values()
+    await owner.running.journal.commit()
+    monkeypatch.setattr(JournalWriter, "_append", refused_once(JournalWriter._append))
+    with contextlib.suppress(OwnershipLost):
+        await owner.running.journal.commit()
+    go.set()
+    durable_work.gate("b").set()
+    await running
+
+
+def refused_once(append: Any) -> Any:
+    refusals = iter([ReloadRequired("another process has changed run x")])
+
+    async def refused(journal: JournalWriter, *about: Any) -> None:
+        for refusal in refusals:
+            raise refusal
+        await append(journal, *about)
+
+    return refused
+
+
+async def test_an_end_is_kept_until_a_step_says_so(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    await reloaded_between_an_end_and_its_step(stage, monkeypatch)
+    assert DONE == {"a": 1, "b": 1}
+
+
+async def test_ablation_an_end_that_is_taken_too_early_is_forgotten(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def all_of_them(journal: JournalWriter) -> list[UnwrittenEnd]:
+        ends, journal._ends = journal._ends, []
+        return ends
+
+    monkeypatch.setattr(JournalWriter, "_take_ends", all_of_them)
+    await reloaded_between_an_end_and_its_step(stage, monkeypatch)
+    assert DONE["a"] == 2
+
+
+async def test_a_takeover_does_not_compact_the_journal_before_its_runs_are_listed(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second owner is about to look which runs are missing, and dies."""
+    first, second = Line(stage), Line(stage)
+    stage.spawn(behind(stage, first).run(begun_and_waiting()))
+    await durable_work.gate("c begun").wait()
+    first.cut = True
+    await asyncio.sleep(200.0)
+    monkeypatch.setattr(compaction, "LONG_JOURNAL", 1)
+    monkeypatch.setattr(compaction, "STEPS_PER_TASK", 0)
+    find = stage.store.find
+
+    async def slow(query: Query) -> list[Run]:
+        if query.keys:
+            await asyncio.sleep(1.0)
+        return await find(query)
+
+    monkeypatch.setattr(stage.store, "find", slow)
+    stage.spawn(behind(stage, second, "second").run_stored("nightly"))
+    await asyncio.sleep(0.5)
+    second.cut = True
+    monkeypatch.setattr(stage.store, "find", find)
+    await asyncio.sleep(200.0)
+    durable_work.gate("c").set()
+    await stage.orchestrator(host="there").run_stored("nightly")
+    assert [run.key for run in await stored_runs(stage)][:2] == ["plan:nightly/a/1", "plan:nightly/b/2"]
+
+
+async def test_a_run_that_the_store_refuses_does_not_stop_the_plan(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = stage.store.commit
+
+    async def picky(writes: Sequence[Write]) -> None:
+        if any(isinstance(write, PutRun) and write.run.key == "plan:nightly/a/1" for write in writes):
+            raise ValueError("cannot be stored")
+        await commit(writes)
+
+    monkeypatch.setattr(stage.store, "commit", picky)
+    running = stage.spawn(stage.orchestrator().run(begun_and_waiting()))
+    await durable_work.gate("c begun").wait()
+    await asyncio.sleep(1.5 * LIST_INTERVAL)
+    durable_work.gate("c").set()
+    assert (await running).state == "completed"
+    assert [run.key for run in await stored_runs(stage)] == ["plan:nightly/c/3"]
+
+
 # -- summaries ---------------------------------------------------------------------------------------------------------
 
 
@@ -154,6 +296,13 @@ async def test_a_list_reads_the_journal_that_went_on_after_the_summary(stage: St
     [row] = await stage.store.plans(PlanQuery())
     assert row.summary is not None
     assert row.summary["counts"] == {"completed": 2, "running": 1}  # it is right from now on
+
+
+async def test_a_list_by_state_finds_a_plan_whose_process_died_as_it_began(stage: Stage) -> None:
+    await counted_after_a_death(stage)
+    [resting] = await list_plans(stage.store, PlanQuery(states=frozenset({"at_rest"})))
+    assert isinstance(resting, ListedPlan)
+    assert await list_plans(stage.store, PlanQuery(states=frozenset({"created", "ready", "executing"}))) == []
 
 
 async def test_ablation_without_a_look_at_the_journal_a_list_is_old(

@@ -94,8 +94,8 @@ class Compaction:
         """A record with so many steps is about to be written. The plan is now exactly what it says."""
         stored = self._stored
         known = stored.steps + steps
-        if known < LONG_JOURNAL or self._task is not None or self._failed:
-            return
+        if known < LONG_JOURNAL or self._task is not None or self._failed or stored.plan.ended_runs:
+            return  # a snapshot does not name runs that have ended and that the store may not have
         if known >= STEPS_PER_TASK * len(stored.plan):
             self._cut = (
                 stored.plan.take_snapshot(),

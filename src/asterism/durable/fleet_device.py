@@ -447,6 +447,7 @@ class FleetDevice:
             return
         now = self.fleet.store.clock
         try:
+            plan.journal.list_runs()  # it may have ended in this moment
             await plan.journal.commit()
             if (unwritten := self._unwritten.get(_key(work))) is not None:
                 await unwritten.write()

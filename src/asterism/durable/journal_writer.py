@@ -27,7 +27,6 @@ from typing import NamedTuple
 from asterism.base.clock import Clock, new_id
 from asterism.core.backoff import retry_delay
 from asterism.core.plan.journal import RecordedConstellation, Step
-from asterism.core.plan.status import ENDED_STATES
 from asterism.core.run.run import Run
 from asterism.core.run.transitions import prioritise
 from asterism.durable.compaction import Compaction
@@ -69,11 +68,13 @@ LIST_INTERVAL = 0.25
 
 
 class UnwrittenEnd(NamedTuple):
-    """A completed run whose end is not in the journal yet, with its log, and the session that executed it."""
+    """A completed run whose end is not in the journal yet, with its log, the session that executed it, and the
+    execution (task and epoch) that waits for it."""
 
     run: Run
     log: Sequence[PutLog]
     session: str
+    execution: tuple[str, int]
 
 
 class JournalWriter:
@@ -98,9 +99,10 @@ class JournalWriter:
         self._events: list[Event] = []  # of the steps that are recorded
         self._events_in_flight: list[Event] | None = None  # of the steps that are being written
         self._head_changes: dict[str, object] = {}  # for the next commit
-        self._ends: list[UnwrittenEnd] = []  # of the steps that are recorded
+        self._ends: list[UnwrittenEnd] = []
         self._unlisted: list[Run] = []  # that have ended by the journal, and are not in the store
         self._list_due = False
+        self._listed_state = stored.plan.state
         self._list_timer: asyncio.TimerHandle | None = None
         self.unwritten_ends: list[UnwrittenEnd] = []
         """What ``stage_end`` was given and no commit has recorded, once this is sealed."""
@@ -161,10 +163,10 @@ class JournalWriter:
         """Change the head with the next commit."""
         self._head_changes |= changes
 
-    def stage_end(self, run: Run, log: Sequence[PutLog]) -> None:
-        """A run has ended; the step that is recorded next says so. Its log is written in the commit of that step."""
+    def stage_end(self, run: Run, log: Sequence[PutLog], execution: tuple[str, int]) -> None:
+        """A run has ended; a step that follows says so of the execution. Its log is written in the commit of that."""
         if not self.sealed:
-            self._ends.append(UnwrittenEnd(run, log, self.head.owner or ""))
+            self._ends.append(UnwrittenEnd(run, log, self.head.owner or "", execution))
 
     def list_runs(self, runs: Iterable[Run] = ()) -> None:
         """Write all runs that have ended, and these, with the next commit, which is now."""
@@ -223,7 +225,7 @@ class JournalWriter:
             while self._is_due() and not self.sealed:
                 steps, self._steps = self._steps, []
                 writes, self._writes = self._writes, []
-                ends, self._ends = self._ends, []
+                ends = self._take_ends()
                 waiting, self._waiting = self._waiting, []
                 self._events_in_flight, self._events = self._events, []
                 try:
@@ -249,6 +251,15 @@ class JournalWriter:
             log.exception("the journal of plan %s cannot be written", self.head.name)
             self.seal()
             self._lost(OwnershipLost(f"the journal of plan {self.head.name!r} cannot be written: {error}"))
+
+    def _take_ends(self) -> list[UnwrittenEnd]:
+        """The ends of which a step says so; the plan may take a moment to record it."""
+        if not self._ends:
+            return []
+        running = self.plan.is_running
+        ends = [end for end in self._ends if not running(*end.execution)]
+        self._ends = [end for end in self._ends if running(*end.execution)]
+        return ends
 
     def _discard(self) -> None:
         """Nothing more is written. Ends of runs stay facts for the next owner of the plan."""
@@ -322,7 +333,10 @@ class JournalWriter:
                 if ends or any(isinstance(write, PutRun) and write.run.ended for write in writes):
                     # it is then written alone, as a failure
                     raise ReloadRequired(f"the end of a run cannot be stored: {error}") from error
-                raise
+                if not any(isinstance(view, PutRun) for view in views):
+                    raise
+                log.error("runs of plan %s that have ended cannot be listed: %s", self.head.name, error)
+                views = [view for view in views if not isinstance(view, PutRun)]
             except StoreUnavailable as error:
                 if self.sealed:
                     raise self._closed() from None
@@ -336,11 +350,12 @@ class JournalWriter:
         """What lists show of the plan, as it is now, if this commit writes it: the runs that have ended, and the
         summary after ``head``. And whether the store has all of those runs then."""
         self._unlisted += (end.run for end in ends)
-        if not (at_once or self._list_due or self.plan.state in ENDED_STATES or any(map(_is_large, ends))):
+        state = self.plan.state
+        if not (at_once or self._list_due or state is not self._listed_state or any(map(_is_large, ends))):
             if self._list_timer is None:
                 self._list_timer = asyncio.get_running_loop().call_later(LIST_INTERVAL, self.list_runs)
             return False, []
-        self._list_due = False
+        self._list_due, self._listed_state = False, state
         if self._list_timer is not None:
             self._list_timer.cancel()
             self._list_timer = None

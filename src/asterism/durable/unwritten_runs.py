@@ -21,7 +21,6 @@ import asyncio
 from collections.abc import Collection, Sequence
 
 from asterism.core.errors import RunRefused
-from asterism.core.plan.status import RUNNING
 from asterism.core.run import transitions
 from asterism.core.run.run import PROCESSING, Grant, Run
 from asterism.durable.journal_store import OwnershipLost
@@ -125,8 +124,7 @@ class UnwrittenRun:
     @property
     def wanted(self) -> bool:
         """Whether the plan waits for this execution."""
-        node = self._journal.plan.nodes.get(self.work.task.id)
-        return node is not None and node.status is RUNNING and node.epoch == self.work.epoch
+        return self._journal.plan.is_running(self.work.task.id, self.work.epoch)
 
     def completed(self, after: Run, log: Sequence[PutLog]) -> bool:
         """Write the run with its end, in the commit of what follows from it. Returns False if the run has to be written
@@ -134,7 +132,7 @@ class UnwrittenRun:
         if self.writing is not None or self._journal.sealed or self.end.done():
             return False
         self._leave(after)
-        self._journal.stage_end(after, log)
+        self._journal.stage_end(after, log, (self.work.task.id, self.work.epoch))
         return True
 
     def give_up(self) -> None:

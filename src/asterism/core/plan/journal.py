@@ -175,6 +175,13 @@ class RecordedConstellation(Constellation):
         begun, node = self._begun.get(task_id), self.nodes.get(task_id)
         return begun if begun is not None and node is not None and begun.epoch == node.epoch else None
 
+    def is_running(self, task_id: str, epoch: int) -> bool:
+        """Whether this execution of a task has not ended."""
+        node = self.nodes.get(task_id)
+        if node is None or node.epoch != epoch:
+            return False
+        return node.status is RUNNING and node.tentative is None
+
     def _collect_run(self, ended: list[EndedRun], node: Node, value: Any) -> None:
         run = self.begun_run(node.id)
         if run is not None and node.device is not None and node.times is not None:
