@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from textwrap import dedent, indent
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from asterism import Constellation
 from asterism.execution import foreach_expansion
-from asterism.planfile import examine
+from asterism.planfile import BadPlan, examine, load
 
 
 def plan(tasks: str, params: str = "", **values: Any) -> Constellation:
@@ -135,7 +136,10 @@ def test_a_group_over_a_result_keeps_its_template() -> None:
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ("foreach: 5, shell: x", 'foreach must be a list, "{params.NAME}", or {from: task, select: …}, not 5'),
+        (
+            "foreach: 5, shell: x",
+            "{from: task, select: …}, {files: …}, {lines: …} or {range: [1, 9]}, not 5",
+        ),
         ("foreach: many, shell: x", "foreach needs a list, not 'many'"),
         ("foreach: '{params.n}', shell: x", "foreach needs a list, but {params.n} is 3"),
         ("matrix: {a: '{params.n}'}, shell: x", "matrix.a needs a list, but {params.n} is 3"),
@@ -185,3 +189,80 @@ def test_braces_stay_without_foreach() -> None:
 def test_a_faulty_list_is_one_mistake_whatever_names_its_elements() -> None:
     _, [mistake] = examine('asterism: 1\ntasks:\n  a: {argv: [echo, "{item}"], foreach: 5}\n', "plan")
     assert mistake.text.startswith("task 'a': foreach must be a list")
+
+
+# -- files, lines and ranges -------------------------------------------------------------------------------------------
+
+
+def elements_of(over: str, folder: Path, monkeypatch: pytest.MonkeyPatch, path: str = "plan.yaml") -> list[Any]:
+    monkeypatch.chdir(folder)
+    text = f"asterism: 1\ntasks:\n  cut: {{argv: [cut, '{{item}}'], foreach: {over}}}\n"
+    Path(path).write_text(text)
+    return [node.task.argv[1] for node in load(path).constellation.nodes.values() if node.task.argv]
+
+
+@pytest.mark.parametrize(
+    ("over", "items"),
+    [
+        ("{range: [1, 3]}", ["1", "2", "3"]),
+        ("{range: [3, 1]}", []),
+        ("{range: [10, 0, -5]}", ["10", "5", "0"]),
+        ('{files: "in/*.mp4"}', ["in/a.mp4", "in/b.mp4"]),
+        ('{files: "in/**/*.mp4"}', ["in/a.mp4", "in/b.mp4", "in/deep/c.mp4"]),
+        ("{lines: names.txt}", ["ann", "bob smith"]),
+    ],
+)
+def test_elements_are_files_lines_or_numbers(
+    over: str, items: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in" / "deep").mkdir(parents=True)
+    (tmp_path / "in" / "folder.mp4").mkdir()
+    for name in ("in/b.mp4", "in/a.mp4", "in/c.txt", "in/deep/c.mp4"):
+        (tmp_path / name).touch()
+    (tmp_path / "names.txt").write_text("\ufeffann\r\n\n  \nbob smith\n")
+    assert elements_of(over, tmp_path, monkeypatch) == items
+
+
+def test_files_are_beside_the_plan_file_and_named_from_where_the_command_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "plans [1]").mkdir()
+    (tmp_path / "plans [1]" / "a.txt").write_text("x\n")
+    path = "plans [1]/plan.yaml"
+    assert elements_of('{files: "*.txt"}', tmp_path, monkeypatch, path) == ["plans [1]/a.txt"]
+    assert elements_of("{lines: a.txt}", tmp_path, monkeypatch, path) == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("over", "words"),
+    [
+        ("{}", "foreach has none of them; it needs one of from, files, lines and range"),
+        ("{files: a, range: [1, 2]}", "foreach has files and range; it needs one of"),
+        ("{range: [1, 2], select: result.x}", "select belongs to from; remove it"),
+        ("{range: [1, 2, 0]}", "the step of a range is 0; give another number"),
+        ("{range: [1]}", "a range is its first and its last number, and a step if need be: [1, 100]"),
+        ("{from: 5}", "foreach.from must be text"),
+        ("{range: [a, 2]}", "foreach.range"),
+        ("{range: [1, 1000000000000]}", "the range has 1,000,000,000,000 elements, and 1,000 are allowed; set 'max'"),
+        ("{files: nothing*}", "no file matches 'nothing*' in the folder of the plan file; correct it"),
+        ("{lines: nothing.txt}", "nothing.txt cannot be read: No such file or directory; correct the name"),
+        ("{lines: picture.png}", "picture.png is not text in UTF-8; convert it"),
+    ],
+)
+def test_mistakes_of_files_lines_and_ranges(
+    over: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "picture.png").write_bytes(b"\x89PNG\xff")
+    with pytest.raises(BadPlan) as caught:
+        elements_of(over, tmp_path, monkeypatch)
+    [mistake] = caught.value.mistakes
+    assert words in str(mistake)
+
+
+@pytest.mark.parametrize("over", ['{files: "/etc/*"}', "{lines: /etc/passwd}"])
+def test_a_plan_that_comes_as_a_text_reads_no_file(over: str) -> None:
+    text = f"asterism: 1\ntasks:\n  cut: {{argv: [cut, '{{item}}'], foreach: {over}}}\n"
+    for options in ({}, {"texts": {}}, {"path": "plan.yaml", "texts": {}}):
+        plan_file, [mistake] = examine(text, "plan", **options)
+        assert plan_file is None
+        assert "because the plan came as a text without its folder" in str(mistake)

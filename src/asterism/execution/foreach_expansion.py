@@ -39,7 +39,7 @@ class NotExpandable(AsterismError):
 
 def list_scopes(items: Any, what: str, most: int = MAX_ELEMENTS) -> list[Scope]:
     """What placeholders stand for in each element of a list. ``what`` names the list. Raises NotExpandable."""
-    if not isinstance(items, list | tuple):
+    if not isinstance(items, list | tuple | range):
         hint = "write a list, or use a parameter or a result that is one; 'select' finds a list in a result"
         description = describe_value(items)
         actual = f"not {description}" if repr(what) == description else f"but {what} is {description}"

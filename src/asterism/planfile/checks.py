@@ -71,7 +71,7 @@ class TaskChecks:
         yield from self._dependencies()
         if self.task.teardown is not None:
             yield from self._teardown()
-        if self.task.foreach is not None or self.task.matrix is not None:
+        if (self.task.foreach is not None or self.task.matrix is not None) and "foreach" not in self.faulty:
             yield from foreach_findings(self.task, self.context.tasks, self.sources)
         for path, value in _values(self.task):
             yield from self._value(path, value)

@@ -5,7 +5,9 @@ See ``base/foreach_expansion`` for what a group is. A group over the result of a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import glob
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from asterism.base import expressions
@@ -25,6 +27,9 @@ from asterism.execution.foreach_expansion import (
 from asterism.execution.placeholders import TICK_FOLLOWS, Scope, fill_value
 from asterism.planfile import models
 from asterism.planfile.models import Part
+
+SOURCES = ("source", "files", "lines", "range")
+_KEYS = {"source": "from"}
 
 ELEMENT_NAMES = ("item", "index", "matrix")
 
@@ -49,6 +54,19 @@ def foreach_findings(
     over = task.foreach
     if not isinstance(over, models.Over):
         return
+    chosen = [key for key in SOURCES if getattr(over, key) is not None]
+    if len(chosen) != 1:
+        found = f"has {' and '.join(_KEYS.get(key, key) for key in chosen)}" if chosen else "has none of them"
+        yield ("foreach",), f"foreach {found}; it needs one of from, files, lines and range", False
+        return
+    if over.range is not None and len(over.range) not in (2, 3):
+        yield ("foreach", "range"), "a range is its first and its last number, and a step if need be: [1, 100]", False
+    elif over.range is not None and 0 in over.range[2:]:
+        yield ("foreach", "range"), "the step of a range is 0; give another number, such as 1", False
+    if over.source is None:
+        if over.select is not None:
+            yield ("foreach", "select"), "select belongs to from; remove it", False
+        return
     if over.source not in tasks:
         hint = suggestion(over.source, list(tasks)) if len(tasks) <= 1000 else ""
         yield ("foreach", "from"), f"foreach refers to {over.source!r}, but there is no such task{hint}", False
@@ -60,12 +78,19 @@ def foreach_findings(
 
 
 def add_group(
-    plan: Constellation, template: Task, task: models.Task, after: Mapping[str, Any], scope: Scope, at: str
+    plan: Constellation,
+    template: Task,
+    task: models.Task,
+    after: Mapping[str, Any],
+    scope: Scope,
+    at: str,
+    folder: str | None,
 ) -> None:
-    """Add a group to the plan, with its elements if they are known. ``at`` is its place in the file. Raises
-    NotExpandable, and what ``fill_task`` raises."""
+    """Add a group to the plan, with its elements if they are known. ``at`` is its place in the file, ``folder`` that of
+    the file, None if the plan is only a text: then no file is read. Raises NotExpandable, and what ``fill_task``
+    raises."""
     params = scope["params"]
-    if isinstance(task.foreach, models.Over):
+    if isinstance(task.foreach, models.Over) and task.foreach.source is not None:
         over = task.foreach
         select = None if over.select is None else with_constants(over.select, scope)
         spec = {"from": over.source, "select": select, "max": over.max, "at": at}
@@ -74,6 +99,8 @@ def add_group(
         return
     if task.matrix is not None:
         scopes = matrix_scopes({name: _axis(name, values, scope) for name, values in task.matrix.items()})
+    elif isinstance(task.foreach, models.Over):
+        scopes = _read_scopes(task.foreach, scope, folder)
     else:
         items = fill_value(task.foreach, scope)
         scopes = list_scopes(items, task.foreach if isinstance(task.foreach, str) else "the list")
@@ -84,6 +111,47 @@ def add_group(
     # without elements there is nothing to wait for but what the elements would have waited for
     above = dict.fromkeys((element.id for element in elements), "completion") if elements else after
     plan.add(group_task(template, {"of": [element.id for element in elements]}), above or None)
+
+
+def _read_scopes(over: models.Over, scope: Scope, folder: str | None) -> list[Scope]:
+    """What placeholders stand for in each element of a range, or of what is read beside the plan file."""
+    if over.range is not None:
+        return list_scopes(_numbers(*over.range), "the range", over.max)
+    if folder is None:
+        key = "files" if over.files is not None else "lines"
+        raise NotExpandable(
+            f"foreach cannot use {key} here, because the plan came as a text without its folder; "
+            "write a list, or run the plan file itself"
+        )
+    if over.files is not None:
+        pattern = str(fill_value(over.files, scope))
+        return list_scopes(_files(pattern, folder), pattern, over.max)
+    name = str(fill_value(over.lines, scope))
+    return list_scopes(_lines(name, folder), name, over.max)
+
+
+def _numbers(first: int, last: int, step: int = 1) -> Sequence[int]:
+    return range(first, last + (1 if step > 0 else -1), step)
+
+
+def _files(pattern: str, folder: str) -> list[str]:
+    """The files that match, by name, as a command finds them that starts where the plan file was named."""
+    paths = glob.glob(os.path.join(glob.escape(folder), pattern), recursive=True)
+    files = sorted(path for path in paths if os.path.isfile(path))
+    if not files:
+        raise NotExpandable(f"no file matches {pattern!r} in {folder or 'the folder of the plan file'}; correct it")
+    return files
+
+
+def _lines(name: str, folder: str) -> list[str]:
+    path = os.path.join(folder, name)
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            return [line.removesuffix("\n") for line in file if line.strip()]
+    except OSError as error:
+        raise NotExpandable(f"{path} cannot be read: {error.strerror}; correct the name") from None
+    except UnicodeDecodeError:
+        raise NotExpandable(f"{path} is not text in UTF-8; convert it") from None
 
 
 def _axis(name: str, values: Any, scope: Scope) -> list[Any]:

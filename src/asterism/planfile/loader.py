@@ -155,6 +155,8 @@ def examine(
             return None, [*mistakes, Mistake(1, "a plan must be a mapping with the keys asterism and tasks")]
         parameters = params if isinstance(params, GivenParameters) else GivenParameters(params)
         reader = _PlanReader(path or name, read_sources(data, path, mistakes, texts=texts), parameters, mistakes)
+        if path and texts is None:
+            reader.folder = os.path.dirname(path)
         ticks = _may_name_tick(text, reader.sources, parameters)
         values = None if tick is None else tick_on_request(tick)  # a wrong one is refused before all else
         plan_file = reader.plan_file(name, PlanTerms(imports, places, tuple(only), fleet, ticks, values, scheduled))
@@ -212,6 +214,7 @@ class _PlanReader:
         self, path: str, sources: Sequence[PlanSource], parameters: GivenParameters, mistakes: list[Mistake]
     ) -> None:
         self.path, self.sources, self.parameters, self.mistakes = path, sources, parameters, mistakes
+        self.folder: str | None = None
         self.raw: dict[str, RawTask] = {}
 
     def blame(self, task_id: str, path: tuple[Part, ...], text: str, warning: bool = False) -> None:
@@ -368,7 +371,7 @@ class _PlanReader:
                 after[source]["handled"] = True
             if task.foreach is not None or task.matrix is not None:
                 at = f"{raw.file or self.path}:{line_of(raw.value, ('foreach',))}"
-                add_group(plan, template, task, after, scope, at)
+                add_group(plan, template, task, after, scope, at, self.folder)
             else:
                 plan.add(fill_task(template, scope) if scope["params"] else template, after or None)
         except NotExpandable as error:

@@ -185,16 +185,20 @@ class Unchanged(Shape):
 
 
 class Over(Shape):
-    """The result of a task, which must be a list: one task for each of its elements."""
+    """Where the elements come from, one of: the result of a task, which must be a list; the files that match a pattern;
+    the lines of a file; the numbers of a range."""
 
-    source: Annotated[Name, Field(alias="from")]
+    source: Annotated[Name | None, Field(alias="from")] = None
+    files: Annotated[Name | None, Field(description="a pattern, such as `in/*.mp4`; `**` is any folders")] = None
+    lines: Annotated[Name | None, Field(description="a text file; each line that is not empty is an element")] = None
+    range: Annotated[list[int] | None, Field(description="the first and the last number, and the step")] = None
     select: Annotated[Name | None, Field(description="a CEL expression over `result` that selects the list")] = None
     max: Annotated[int, Field(ge=1, le=MAX_ELEMENTS, description="how many elements it may have")] = DEFAULT_ELEMENTS
 
 
 Foreach = Annotated[
     Annotated[Name, _text] | Annotated[list[AnyConstant], _list] | Annotated[Over, _mapping],
-    _one_of('must be a list, "{params.NAME}", or {from: task, select: …}'),
+    _one_of('must be a list, "{params.NAME}", {from: task, select: …}, {files: …}, {lines: …} or {range: [1, 9]}'),
 ]
 
 Axis = Annotated[
