@@ -16,6 +16,7 @@ from asterism.core.run.run_label import (
     TextTemplate,
     UnknownField,
     key_template,
+    plan_variables,
     shown_label,
     tidy_label,
 )
@@ -114,3 +115,10 @@ def test_a_key_needs_a_field_of_the_input() -> None:
     assert key_template("{id}").fill({"id": 7}) == "7"
     with pytest.raises(InvalidTemplate, match=r"'k' gives every run the same key: name a field of the input"):
         key_template("k")
+
+
+def test_a_run_of_a_plan_tells_its_plan_and_task_and_another_does_not() -> None:
+    run = Run("r", "plan:nightly", 1, 0.0, "nightly", key="plan:nightly/load/eu/3")
+    assert plan_variables(run) == {"ASTERISM_PLAN": "nightly", "ASTERISM_TASK": "load/eu"}
+    assert plan_variables(run.changed(workflow="work")) == {}  # a key that a person has chosen
+    assert plan_variables(run.changed(key=None)) == {}

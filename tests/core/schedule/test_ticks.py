@@ -26,11 +26,13 @@ from asterism.core.schedule.ticks import (
     history_of,
     interval_ticks,
     is_due,
+    late_times,
     moved_to,
     overlap,
     recent_ticks,
     rewound,
     tick_key,
+    tick_of,
     tick_text,
     with_entries,
     with_work,
@@ -318,3 +320,17 @@ def test_ticks_have_different_keys(first: int, other: int) -> None:
 def test_the_name_of_a_plan_without_its_tick() -> None:
     assert without_time(f"nightly-{tick_text(0)}") == "nightly"
     assert without_time("nightly") == "nightly"
+
+
+def test_the_name_of_a_plan_tells_its_tick() -> None:
+    assert tick_of(f"nightly-{tick_text(START)}") == START
+    assert tick_of("nightly-a1b2c3") is None
+
+
+def test_open_plans_are_late_a_time_after_their_tick_until_they_were_looked_at() -> None:
+    names = (f"s-{tick_text(START)}", f"s-{tick_text(START + 60)}", "s-a1b2c3")
+    plans = Schedule("s", plan="p", every=60, open=names)
+    assert late_times(plans) == {}
+    timed = plans.changed(late_after=10.0)
+    assert late_times(timed) == {names[0]: START + 10.0, names[1]: START + 70.0}
+    assert late_times(timed.changed(late=names[:1])) == {names[1]: START + 70.0}
