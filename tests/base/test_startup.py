@@ -21,7 +21,7 @@ import gc
 from asterism.base.startup import GC_THRESHOLD, tune_gc
 tune_gc()
 before = gc.get_stats()[2]["collections"]
-kept = [[] for _ in range(20 * GC_THRESHOLD)]
+kept = [[] for _ in range(60 * GC_THRESHOLD)]
 print(gc.get_stats()[2]["collections"] > before)
 """
 
