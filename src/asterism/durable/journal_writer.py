@@ -253,7 +253,7 @@ class JournalWriter:
             self._lost(OwnershipLost(f"the journal of plan {self.head.name!r} cannot be written: {error}"))
 
     def _take_ends(self) -> list[UnwrittenEnd]:
-        """The ends of which a step says so; the plan may take a moment to record it."""
+        """The ends that the plan has recorded. It may take a moment to do so."""
         if not self._ends:
             return []
         running = self.plan.is_running
