@@ -74,7 +74,7 @@ def test_a_folder_of_a_member_of_the_stores_group_is_used(tmp_path: Path, give_a
     (tmp_path / "fleet.db").chmod(0o660)
     os.chown(tmp_path / "fleet.db", -1, (tmp_path / "fleet.db.blobs").stat().st_gid)
     assert blobs(tmp_path)._store_is_shared()
-    mine._check_folder()
+    mine.check()
     assert name
 
 
@@ -124,6 +124,6 @@ def test_without_the_check_the_folder_of_another_user_would_be_used(
     mine = blobs(tmp_path)
     mine.keep(b"mine")
     give_away(tmp_path / "fleet.db.blobs")
-    monkeypatch.setattr(Blobs, "_check_folder", lambda self: None)
+    monkeypatch.setattr(Blobs, "check", lambda self: None)
     mine.keep(b"secret")
     assert len(list((tmp_path / "fleet.db.blobs").glob("??/*"))) == 2

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from asterism.execution.http_requests import RequestJudge, send_request
 from asterism.execution.large_values import call_apart
 from asterism.execution.processes import EXHAUSTED, CommandFailed, Commands, own_part
 from asterism.execution.task_inputs import References, ResolvedInputs
+from asterism.execution.working_folder import WorkFiles
 
 if TYPE_CHECKING:
     from asterism.core.plan.task import Task
@@ -53,6 +55,12 @@ class Attempt:
     judge: RequestJudge | None = None
     """What judges the addresses of a request."""
 
+    work_files: WorkFiles | None = None
+    """The files of a task that has a working folder of its own; it is ``folder`` then, below ``root``."""
+
+    folder: Path | None = None
+    root: Path | None = None
+
     def __init__(self, action: Task | Workflow, resolved: ResolvedInputs, commands: Commands) -> None:
         self.action, self.resolved, self.commands = action, resolved, commands
 
@@ -80,7 +88,11 @@ class Attempt:
 
     def directory(self) -> str | None:
         """The working directory; None for that of this process. Raises what judges it."""
-        return self.action.cwd
+        return self.action.cwd if self.folder is None else str(self.folder)
+
+    def make_folder(self) -> Path:
+        """A new folder for all files of this execution. Raises OSError."""
+        return Path(tempfile.mkdtemp(prefix="asterism-")).resolve()
 
     def inherited(self) -> Mapping[str, str]:
         """The variables of this process that a command gets."""
@@ -99,10 +111,10 @@ class Attempt:
         """The files of a command in ``cwd`` for as long as it runs; ``texts`` are its inputs. Raises DeviceTrouble."""
         with ExitStack() as undo:
             if not texts:
-                yield CommandFiles({}, self.hear)
+                yield CommandFiles({}, self.hear, self.root)
                 return
             with own_part("the inputs of the command could not be written"):
-                folder = undo.enter_context(command_inputs.private_folder())
+                folder = self.root or undo.enter_context(command_inputs.private_folder())
                 variables = await call_apart(command_inputs.write_inputs, texts, folder)
             yield CommandFiles(variables, self.hear, folder)
 
@@ -143,9 +155,10 @@ class Attempt:
 
 async def execute_action(attempt: Attempt) -> Any:
     """Execute an action and return its result. Raises what its kind raises."""
+    files = attempt.work_files
     for kind, execute in ACTIONS.items():
         if getattr(attempt.action, kind) is not None:
-            return await execute(attempt)
+            return await (execute(attempt) if files is None else files.execute(attempt, execute))
     return await attempt.call()
 
 

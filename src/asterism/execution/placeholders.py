@@ -25,6 +25,7 @@ from asterism.base.cel.cel_constants import NAMESPACES, with_constants
 from asterism.core.errors import AsterismError
 from asterism.core.json_values import JsonObject
 from asterism.core.plan.task import Task
+from asterism.core.plan.task_files import is_files_reference
 from asterism.execution.task_inputs import input_text, is_reference, refers_to_variable, url_quoted
 
 Scope = Mapping[str, Any]
@@ -128,7 +129,7 @@ def _constant(path: str, value: Any) -> Any:
     stack = [value]
     while stack:
         part = stack.pop()
-        if is_reference(part):
+        if is_reference(part) or is_files_reference(part):
             raise UnknownPlaceholder(
                 f"{{{path}}} is a mapping with the keys {', '.join(part)}, which would be a reference; use a part of it"
             )
@@ -206,4 +207,5 @@ def fill_task(task: Task, scope: Scope, task_id: str | None = None) -> Task:
         needs=frozenset(fill_text(need, scope) for need in task.needs),
         skip_if_unchanged=None if task.skip_if_unchanged is None else _fill_paths(task.skip_if_unchanged, scope),
         agent=None if task.agent is None else _fill_agent(task.agent, scope),
+        outputs={name: fill_text(path, scope) for name, path in task.outputs.items()},
     )

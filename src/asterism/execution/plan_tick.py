@@ -14,6 +14,7 @@ from dataclasses import replace
 from asterism.base.cel.cel_constants import TICK, names_used, with_constants
 from asterism.core.json_values import JsonObject
 from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.node import Node
 from asterism.core.plan.task import Task
 from asterism.core.schedule.tick_values import TICK_PATHS, VARIABLES, TickValues, tick_on_request
 from asterism.execution.foreach_expansion import template_of
@@ -29,7 +30,7 @@ def with_tick(plan: Constellation, tick: TickValues | str) -> Constellation:
     ticked = Constellation(plan.id)
     ticked.source, ticked.author, ticked.tags, ticked.tick = plan.source, plan.author, plan.tags, tick
     for node in plan.nodes.values():
-        ticked.add(_filled(node.task, tick))
+        ticked.insert(Node(_filled(node.task, tick), ticked.order.fresh()))  # ``add`` would imply dependencies
     for dependency in plan.dependencies:
         when = None if dependency.when is None else with_constants(dependency.when, tick)
         ticked.link(dependency if when == dependency.when else replace(dependency, when=when))

@@ -15,14 +15,17 @@ from asterism.core.errors import AsterismError
 from asterism.core.json_values import NOTHING, RESULT_LIMIT, SizeLimit, plain_json
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.task import Task
+from asterism.core.plan.task_files import files_of_inputs
 from asterism.core.schedule.tick_values import Tick, TickValues, tick_variables
 from asterism.execution import function_calls
 from asterism.execution.actions import Attempt, execute_action
+from asterism.execution.artifacts import Artifacts
 from asterism.execution.function_calls import record_traceback
 from asterism.execution.large_values import call_apart
 from asterism.execution.print_capture import attempt_logger
 from asterism.execution.processes import Commands
-from asterism.execution.task_inputs import References, ResolvedInputs
+from asterism.execution.task_inputs import MissingInput, References, ResolvedInputs
+from asterism.execution.working_folder import InputFiles, WorkFiles
 from asterism.orchestrator.plan_logs import PlanLogs
 
 log = logging.getLogger("asterism.device")
@@ -31,7 +34,7 @@ log = logging.getLogger("asterism.device")
 class Work:
     """One execution of a task, as a device receives it. An orchestrator makes it (``Active`` in roster.py)."""
 
-    __slots__ = ("attempt", "epoch", "log", "logs", "plan", "task")
+    __slots__ = ("artifacts", "attempt", "epoch", "files", "log", "logs", "plan", "task")
 
     task: Task
     """The task, as it was when it started."""
@@ -46,6 +49,12 @@ class Work:
 
     log: LogRecorder | None
     """The recorder of the execution, once it has printed something."""
+
+    artifacts: Artifacts | None
+    """Where the files of a task are kept, if it has any."""
+
+    files: str | None
+    """The files that the execution has made: the device sets it to the hash of their manifest."""
 
     @property
     def constellation(self) -> str:
@@ -209,6 +218,11 @@ class _LocalAttempt(Attempt):
         super().__init__(work.task, resolved, device._commands)
         self._device, self._work, self._references = device, work, references
         self.hear = work.heard  # type: ignore[method-assign]
+        if work.artifacts is not None:
+            self.work_files = WorkFiles(work.artifacts, input_files(work), work.task.outputs, self._kept)
+
+    def _kept(self, manifest: str) -> None:
+        self._work.files = manifest
 
     def identity(self) -> dict[str, str]:
         work, span = self._work, current_traceparent()
@@ -231,7 +245,10 @@ class _LocalAttempt(Attempt):
         return self._references
 
     async def call(self) -> Any:
-        return await self._device._function(self._work, self.resolved.inputs)
+        inputs = self.resolved.inputs
+        if self.folder is not None:
+            inputs = {"folder": self.folder, **inputs}
+        return await self._device._function(self._work, inputs)
 
     async def run_agent(self) -> Any:
         if self._device._run is None:
@@ -239,6 +256,18 @@ class _LocalAttempt(Attempt):
                 f"device {self._device.id!r} has no agent for task {self.action.id!r}; pass a function as run="
             )
         return await self.call()
+
+
+def input_files(work: Work) -> dict[str, InputFiles]:
+    """The inputs of a task that are files of others. Raises MissingInput for files of a task that has not made any."""
+    inputs = {}
+    for name, reference in files_of_inputs(work.task.inputs).items():
+        source = work.plan.nodes.get(reference.task)
+        manifest = None if source is None else source.files
+        if manifest is None:
+            raise MissingInput(f"input {name!r}: task {reference.task!r} has no files, since it has not completed")
+        inputs[name] = InputFiles(manifest, reference.output)
+    return inputs
 
 
 def span_headers(own: Mapping[str, str]) -> dict[str, str]:

@@ -43,6 +43,8 @@ from asterism.core.plan.status import (
     TaskStatus,
 )
 from asterism.core.plan.task import GROUP_LANE, Lane, Task
+from asterism.core.plan.task_files import handles_files
+from asterism.execution.artifacts import ArtifactProblem
 from asterism.execution.foreach_expansion import expansion
 from asterism.execution.print_capture import log_source
 from asterism.orchestrator.edit_cycles import EditCycles, EditorContext
@@ -223,6 +225,8 @@ class Execution:
         task, epoch = timed(node.task, teardown=node.setup is not None), node.epoch
         self.last_assigned = self.roster.assign(member)
         active = self.active[epoch] = Active(task, self.plan, node, member, resumed, self._kept_logs)
+        if (task.outputs or task.inputs) and handles_files(task):
+            active.artifacts = self.options.artifacts
         if self._free_job is not None and self._scheduler.keeps_turn(node.begun_at):
             active.job, self._free_job, self._next = self._free_job, None, active
         else:  # not by the loop's factory: an eager one would run the task, and what its end starts, inside this call
@@ -257,6 +261,8 @@ class Execution:
                     value = await active.member.device.execute(active)
                 else:
                     value = await self._execute_observed(active)
+                if active.task.outputs and active.files is None:
+                    raise ArtifactProblem(f"device {active.member.id!r} does not keep files, and the task has outputs")
             except KeyboardInterrupt:
                 raise
             except asyncio.CancelledError as cancelled:
@@ -300,6 +306,8 @@ class Execution:
         if self._refused_since and not isinstance(error, DeviceUnavailable):
             self._refused_since.pop(node, None)
         if status is COMPLETED and not (self.cancelling and node.provisional):
+            if active.files is not None:
+                self.plan.set_files(node, active.files)
             self.lock.finish(node, COMPLETED, now, value)
             if self._bus.subscriptions:
                 self.events.task_ended(node)
@@ -600,7 +608,7 @@ class Execution:
         await self._bus.drain()
 
     def result(self) -> Result:
-        return Result(self.plan, self.lock.history, self._slots, self.lock.policy, self.logs)
+        return Result(self.plan, self.lock.history, self._slots, self.lock.policy, self.logs, self.options.artifacts)
 
     def abandon(self) -> None:
         """Another process continues the plan: stop what is left here, and record nothing."""

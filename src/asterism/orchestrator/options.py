@@ -17,6 +17,7 @@ from asterism.core.plan.edits import APPROVAL_TIMEOUT
 from asterism.core.plan.node import Node
 from asterism.core.plan.ready_queue import CriticalPathRanks
 from asterism.core.plan.status import ConstellationState, TaskStatus
+from asterism.execution.artifacts import Artifacts
 from asterism.orchestrator.edit_cycles import Editor
 from asterism.orchestrator.events import Event
 from asterism.orchestrator.plan_mask import mask_conditions
@@ -57,6 +58,7 @@ class Options:
     approval_timeout: float = APPROVAL_TIMEOUT
     scopes: tuple[EditScope, ...] = ()
     approval_escalation: float | None = None
+    artifacts: Artifacts | None = None
 
     def __post_init__(self) -> None:
         if self.editor is not None and self.external:

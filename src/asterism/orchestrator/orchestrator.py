@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 
 from asterism.base import expressions as cel
 from asterism.base.expressions import Conditions
@@ -21,6 +23,7 @@ from asterism.core.plan.node import Node
 from asterism.core.plan.status import ConstellationState, TaskStatus
 from asterism.core.plan.task import lane_of
 from asterism.core.run.placement import Strategy
+from asterism.execution.artifacts import Artifacts
 from asterism.orchestrator.devices import Device
 from asterism.orchestrator.edit_cycles import Answer, AnyEditor, editor_of
 from asterism.orchestrator.events import Event, EventBus
@@ -123,6 +126,8 @@ class Orchestrator(PlanCommands):
     ``approval_timeout``   seconds after which a waiting edit is refused
     ``approval_escalation``  seconds after which an edit that still waits is announced again; None for never
     ``scopes``             what the editors of the plan may do; without any, everything
+    ``artifacts``          a folder for the files that tasks make (``outputs``); without one they are in a temporary
+                           folder, which lasts as long as the orchestrator or a result
     """
 
     def __init__(
@@ -151,6 +156,7 @@ class Orchestrator(PlanCommands):
         approval_timeout: float = APPROVAL_TIMEOUT,
         approval_escalation: float | None = None,
         scopes: Iterable[EditScope] = (),
+        artifacts: str | os.PathLike[str] | None = None,
     ) -> None:
         self.options = Options(
             editor=editor_of(editor),
@@ -174,6 +180,7 @@ class Orchestrator(PlanCommands):
             approval_timeout=approval_timeout,
             approval_escalation=approval_escalation,
             scopes=tuple(scopes),
+            artifacts=Artifacts(None if artifacts is None else Path(artifacts)),
         )
         super().__init__(DeviceScheduler(Roster(devices, strategy), concurrency=concurrency))
         self._random = random.Random(seed)

@@ -14,9 +14,12 @@ from asterism.core.history import Entry
 from asterism.core.plan.assignment_lock import EditCycle
 from asterism.core.plan.constellation import Constellation, TaskView
 from asterism.core.plan.editor_cost import EditorCost
+from asterism.core.plan.node import Node
+from asterism.core.plan.node_records import NodeRecords
 from asterism.core.plan.parallelism import Parallelism, parallelism
 from asterism.core.plan.plan_end import time_at_rest
 from asterism.core.plan.status import EXIT_CODES, ConstellationState
+from asterism.execution.artifacts import Artifacts, StoredFile
 from asterism.orchestrator.plan_logs import PlanLogs
 from asterism.store.optimistic_update import try_commit
 from asterism.store.protocol import PutRegister, Store
@@ -35,6 +38,22 @@ class Summary:
     edits_rejected: int
 
 
+class EndedTask(TaskView):
+    """A task of a result. ``files`` can be read as long as their folder is there."""
+
+    __slots__ = ("_artifacts",)
+
+    def __init__(self, node: Node, records: NodeRecords, artifacts: Artifacts | None) -> None:
+        super().__init__(node, records)
+        self._artifacts = artifacts
+
+    @property
+    def files(self) -> dict[str, tuple[StoredFile, ...]]:
+        """The files that the task has made, by the names of its outputs. Raises ArtifactProblem."""
+        manifest = self._node.files
+        return {} if manifest is None or self._artifacts is None else self._artifacts.stored_files(manifest)
+
+
 class Result:
     """``result.state``, ``result["build"].value``, ``result.summary``; iterate over it for the tasks."""
 
@@ -45,10 +64,11 @@ class Result:
         slots: int | None,
         policy: str,
         logs: PlanLogs | None = None,
+        artifacts: Artifacts | None = None,
     ) -> None:
         self.plan = plan
         self.cycles = tuple(cycles)
-        self._slots, self._policy, self._logs = slots, policy, logs
+        self._slots, self._policy, self._logs, self._artifacts = slots, policy, logs, artifacts
 
     @property
     def state(self) -> ConstellationState:
@@ -63,8 +83,8 @@ class Result:
         """Whether the plan completed although tasks failed, because others handled each failure."""
         return self.plan.repaired
 
-    def __getitem__(self, task_id: str) -> TaskView:
-        return self.plan[task_id]
+    def __getitem__(self, task_id: str) -> EndedTask:
+        return EndedTask(self.plan.node(task_id), self.plan.records, self._artifacts)
 
     def __iter__(self) -> Iterator[TaskView]:
         return iter(self.plan)

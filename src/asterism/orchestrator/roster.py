@@ -175,7 +175,8 @@ class Active(Work):
         self, task: Task, plan: Constellation, node: Node, member: Member, resumed: bool, logs: PlanLogs | None
     ) -> None:
         self.task, self.node, self.plan, self.logs = task, node, plan, logs
-        self.epoch, self.attempt, self.log = node.epoch, node.attempts, None
+        self.epoch, self.attempt = node.epoch, node.attempts
+        self.log = self.files = self.artifacts = None
         self.member = member
         self.resumed = resumed  # an earlier process started it, and it may be under way
         self.begun = self.stops = False  # stops: it was asked to stop before it began here

@@ -22,6 +22,7 @@ from asterism.base.schema_patterns import UnsupportedPattern, check_patterns
 from asterism.base.secret_mask import short_secret_warning
 from asterism.base.startup import install_hint
 from asterism.base.text import describe_value, request_url_problem, suggestion
+from asterism.core.plan import task_files
 from asterism.core.plan.teardowns import order_problem
 from asterism.core.schedule.tick_values import TICK_PATHS, VARIABLES
 from asterism.execution import task_inputs
@@ -69,6 +70,7 @@ class TaskChecks:
             yield (), "its name is empty or contains a control character", False
         yield from self._actions()
         yield from self._dependencies()
+        yield from self._files()
         if self.task.teardown is not None:
             yield from self._teardown()
         if (self.task.foreach is not None or self.task.matrix is not None) and "foreach" not in self.faulty:
@@ -110,6 +112,23 @@ class TaskChecks:
             problem = None if when is None else self._expression_problem(when)
             if problem is not None:
                 yield (*path, "when"), f"the condition {when!r} is not valid: {problem}", False
+
+    def _files(self) -> Iterator[Finding]:
+        """The outputs, and the tasks whose files are taken: this one comes after them."""
+        for key, text in task_files.field_problems(self.task):
+            yield (key,), text, False
+        for name, value in (self.task.inputs or {}).items():
+            reference = task_files.read_reference(value) if task_files.is_files_reference(value) else None
+            if reference is None:
+                continue
+            if reference.task == self.name:
+                yield ("inputs", name), f"the input {name!r} takes files of the task itself", False
+            elif reference.task not in self.context.tasks:
+                hint = self._suggestion(reference.task)
+                problem = task_files.source_problem(name, reference, None)
+                yield ("inputs", name), f"{problem}{hint}", False
+            else:
+                self.sources.setdefault(reference.task, ("success", None))
 
     def _keys_naming(self, source: str) -> str:
         keys = [str(path[0]) for name, _, _, path in self.task.dependencies() if name == source]
@@ -225,6 +244,8 @@ class TaskChecks:
             yield ("call",), f"{path!r} cannot be imported: {type(error).__name__}: {error}", False
             return
         filled = {*(self.task.inputs or ()), *self.sources, "results", TICK, *signature.optional}
+        if task_files.handles_files(self.task):
+            filled.add("folder")
         if not {"inputs", "after"} & set(self.faulty):
             for name in signature.names:
                 if name not in filled:
@@ -300,6 +321,17 @@ def _deep(path: tuple[Part, ...], value: Any) -> Iterator[tuple[tuple[Part, ...]
 Found = tuple[tuple[Part, ...], str]
 
 
+def missing_outputs(tasks: Mapping[str, models.Task]) -> Iterator[tuple[str, str, str]]:
+    """The inputs that take files which no task has: (task, input, sentence)."""
+    for task_id, task in tasks.items():
+        for name, reference in task_files.files_of_inputs(task.inputs or {}).items():
+            source = tasks.get(reference.task) if reference.task != task_id else None
+            if source is not None and (source.foreach is not None or source.matrix is not None):
+                yield task_id, name, f"the input {name!r} takes files of {reference.task!r}, which is a group"
+            elif source is not None and (problem := task_files.source_problem(name, reference, source.outputs or ())):
+                yield task_id, name, problem
+
+
 def constants_problem(text: str, scope: Mapping[str, Any]) -> str | None:
     """The unknown name in a valid expression; None if there is none."""
     try:
@@ -347,6 +379,7 @@ def _texts(task: models.Task) -> Iterator[Found]:
     for text in (task.wanted.id, *(task.wanted.needs or ())):
         if text is not None:
             yield ("device",), text
+    yield from _texts_in(("outputs",), task.outputs)
     if task.skip_if_unchanged is not None:
         yield from _texts_in(("skip_if_unchanged",), task.skip_if_unchanged.model_dump(exclude_none=True))
     if isinstance(task.agent, str):

@@ -32,13 +32,14 @@ from asterism.core.json_values import NOTHING, JsonObject, plain_json
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.plan_name import EACH_START, plan_names
 from asterism.core.plan.task import Task
+from asterism.core.plan.task_files import is_files_reference
 from asterism.core.schedule.tick_values import TickValues, tick_on_request
 from asterism.execution.foreach_expansion import NotExpandable
 from asterism.execution.placeholders import TICK_FOLLOWS, UnknownPlaceholder, fill_task
 from asterism.execution.plan_tick import tasks_with_tick, with_tick
 from asterism.planfile import models
 from asterism.planfile.branches import always_skipped, skipped_cleanups
-from asterism.planfile.checks import PlanContext, TaskChecks
+from asterism.planfile.checks import PlanContext, TaskChecks, missing_outputs
 from asterism.planfile.foreach import add_group
 from asterism.planfile.include import PlanSource, read_sources
 from asterism.planfile.models import Part
@@ -256,6 +257,8 @@ class _PlanReader:
         parents: dict[str, Sources] = {}
         for task_id, raw in self.raw.items():
             tasks[task_id], parents[task_id] = self._task(task_id, raw, context)
+        for task_id, name, text in missing_outputs(tasks):
+            self.blame(task_id, ("inputs", name), text)
         order = self._order(parents)
         if order is None or not all(mistake.warning for mistake in self.mistakes):
             return None
@@ -409,7 +412,8 @@ def with_defaults(value: YamlMapping, raw_defaults: YamlMapping, defaults: model
     """A task with the defaults of its file, as the file has them, for the keys that it does not have. ``env`` is
     merged variable by variable. Every key keeps its line."""
     merged = YamlMapping(value.line)
-    for key in (key for key in raw_defaults if key in defaults.model_fields_set):
+    own_folder = "outputs" in value or _takes_files(value.get("inputs"))
+    for key in (key for key in raw_defaults if key in defaults.model_fields_set and not (key == "cwd" and own_folder)):
         merged[key], merged.lines[key] = raw_defaults[key], raw_defaults.lines[key]
     for key, own in value.items():
         if key == "env" and isinstance(own, YamlMapping) and isinstance(merged.get("env"), YamlMapping):
@@ -419,6 +423,10 @@ def with_defaults(value: YamlMapping, raw_defaults: YamlMapping, defaults: model
             own = variables
         merged[key], merged.lines[key] = own, value.lines[key]
     return merged
+
+
+def _takes_files(inputs: Any) -> bool:
+    return isinstance(inputs, Mapping) and any(map(is_files_reference, inputs.values()))
 
 
 def _core_task(task_id: str, task: models.Task, raw: Any) -> Task:
@@ -445,6 +453,7 @@ def _core_task(task_id: str, task: models.Task, raw: Any) -> Task:
         effects=frozenset(task.effects or ()),
         join=task.join,
         skip_if_unchanged=None if skipping is None else skipping.model_dump(exclude_none=True),
+        outputs=NOTHING if task.outputs is None else task.outputs,
         **mappings,
     )
 

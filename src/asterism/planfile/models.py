@@ -230,6 +230,10 @@ class Task(Shape):
     inputs: dict[Name, AnyValue] | None = None
     env: dict[Name, Value] | None = None
     cwd: Annotated[Name | None, Field(description="the working directory of a command")] = None
+    outputs: Annotated[
+        dict[Name, Name] | None,
+        Field(min_length=1, description="files that it leaves in its working folder, by name; `*`, `?`, `**`"),
+    ] = None
     after: After | None = None
     handles: (
         Annotated[

@@ -46,6 +46,7 @@ from asterism.core.plan.group_elements import is_marked
 from asterism.core.plan.node import Node, descendants, provisional_below
 from asterism.core.plan.status import ENDED_STATES, PENDING, TERMINAL, TRANSITIONS, ConstellationState
 from asterism.core.plan.task import Dependency, Task, differences, lane_of
+from asterism.core.plan.task_files import files_of_inputs, source_problem
 from asterism.core.plan.topological_order import parents_first
 
 NO_AUTHOR = "somebody"
@@ -110,6 +111,7 @@ def carried_out(
         for index, edit in enumerate(batch.edits):
             attempt.carry_out(index, edit)
         attempt.check_severed()
+        attempt.check_files(batch)
         attempt.check_teardowns(batch)
         if attempt.violations:
             raise EditRejected(attempt.violations)
@@ -149,6 +151,7 @@ class Attempt:
         self.removed: list[Node] = []
         self.moved: set[Node] = set()  # nodes whose position in the queue has changed
         self.rewritten: set[str] = set()  # tasks that were added or changed
+        self.outputs_changed: set[str] = set()
         self.marked: list[str] = []  # tasks that have run before and are untrusted now
         self.irreversible = False
 
@@ -211,6 +214,8 @@ class Attempt:
         if (before.priority, lane_of(before)) != (task.priority, lane_of(task)):
             self.moved.add(node)
         self._ranked(node, before)
+        if before.outputs != task.outputs:
+            self.outputs_changed.add(node.id)
         joins.replaced(self.graph, node, before)
         if is_marked(task):
             self.graph.untrusted[node.id] = None
@@ -398,6 +403,30 @@ class Attempt:
                     "batch, or set dependents='remove' or dependents='bridge'",
                 )
 
+    def check_files(self, batch: EditBatch) -> None:
+        """Require that every task whose files are taken has them. A task that is added or changed depends on those
+        whose files it takes, whether the batch says so or not."""
+        renamed = (self.graph.nodes[task_id] for task_id in self.outputs_changed if task_id in self.graph.nodes)
+        concerned = {**self.changed, **{child.id: child for node in renamed for child in node.children.values()}}
+        for node in _in_order(node for node in concerned.values() if node.task.inputs):
+            for name, reference in files_of_inputs(node.task.inputs).items():
+                source = self.graph.nodes.get(reference.task)
+                problem = source_problem(name, reference, None if source is None else source.task.outputs)
+                if problem is None and reference.task not in node.parents:
+                    problem = self._depend_on_files(node, name, reference.task)
+                if problem is not None:
+                    self.violate(_index_of(batch, node), "files", f"task {node.id!r}: {problem}")
+
+    def _depend_on_files(self, node: Node, name: str, source: str) -> str | None:
+        """Let a task depend on one whose files it takes. Returns the problem, if that is not possible."""
+        if node.id not in self.rewritten:
+            return f"the input {name!r} takes files of {source!r}, so it must depend on it"
+        try:
+            self._link(Dependency(source, node.id))
+        except (CycleFound, InvalidTask) as error:
+            return str(error)
+        return None
+
     def check_teardowns(self, batch: EditBatch) -> None:
         """Require that set-ups and teardowns are what they must be, and that no task has to run below a set-up whose
         teardown has started: it would miss what was set up."""
@@ -406,13 +435,10 @@ class Attempt:
         if not graph.setups:
             return
 
-        def index_of(node: Node) -> int | None:
-            return next((number for number, edit in enumerate(batch.edits) if node.id in edit.names()), None)
-
         concerned = {node for node in self.changed.values() if node.setup is not None or node.teardowns}
         concerned |= {node.setup for node in concerned if node.setup is not None}
         for node in _in_order(concerned):
-            index = index_of(node)
+            index = _index_of(batch, node)
             for problem in teardowns.pair_problems(node):
                 self.violate(index, "teardown", problem)
         for setup in graph.setups:
@@ -420,7 +446,7 @@ class Attempt:
                 continue
             gone = ", ".join(repr(node.id) for node in teardowns.teardowns_of(setup) if node.started_at is not None)
             for node in teardowns.between(graph, setup):
-                index = index_of(node)
+                index = _index_of(batch, node)
                 self.violate(
                     index,
                     "torn_down",
@@ -489,6 +515,11 @@ _HANDLERS: dict[type, Callable[..., None]] = {
     CancelTask: Attempt.cancel_task,
     RemoveTaint: Attempt.remove_taint,
 }
+
+
+def _index_of(batch: EditBatch, node: Node) -> int | None:
+    """The first edit of a batch that names a task."""
+    return next((number for number, edit in enumerate(batch.edits) if node.id in edit.names()), None)
 
 
 def _has_not_ended(node: Node | None) -> bool:

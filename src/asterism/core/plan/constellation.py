@@ -25,6 +25,7 @@ from asterism.core.plan.task import (
     handler_dependencies,
     teardown_dependencies,
 )
+from asterism.core.plan.task_files import files_of_inputs, source_problem
 from asterism.core.plan.teardowns import pair_problems
 
 
@@ -189,9 +190,11 @@ class Constellation(Graph):
         """Add a task. ``after`` is an id, several ids, or a mapping of ids to ``"success"``, ``"failure"``,
         ``"completion"``, ``"always"`` or ``{"on": …, "when": "result.ok"}``. ``handles`` is an id, or several: the task
         runs if one of them fails, and its completion repairs that failure. ``teardown`` is the id of a set-up: the task
-        runs once that has started and everything between the two is over, whatever happens to the plan."""
+        runs once that has started and everything between the two is over, whatever happens to the plan. A task also
+        comes after those whose files it takes (``files_from``)."""
         if not isinstance(task, Task):
             raise InvalidTask(f"add takes a Task, not {task!r}")
+        files = files_of_inputs(task.inputs) if task.inputs else {}
         dependencies = [
             *teardown_dependencies(task.id, teardown),
             *dependencies_of(task.id, after),
@@ -202,8 +205,15 @@ class Constellation(Graph):
             return task
         if task.id in self.nodes:
             raise DuplicateTask(task.id)
-        if len({dependency.source for dependency in dependencies}) < len(dependencies):
+        sources = {dependency.source for dependency in dependencies}
+        if len(sources) < len(dependencies):
             raise PlanError(f"task {task.id!r} names a task twice: in after=, handles= or teardown=")
+        for name, reference in files.items():
+            source = self.nodes.get(reference.task)
+            if problem := source_problem(name, reference, None if source is None else source.task.outputs):
+                raise PlanError(f"task {task.id!r}: {problem}")
+        implied = dict.fromkeys(reference.task for reference in files.values() if reference.task not in sources)
+        dependencies += [Dependency(source_id, task.id) for source_id in implied]
         for dependency in dependencies:
             self.node(dependency.source)
         node = Node(task, self.order.fresh())

@@ -242,6 +242,13 @@ class Graph:
         node.losses += 1
         self.records.mark(node)
 
+    def set_files(self, node: Node, manifest: str) -> None:
+        """Record the files that a running task has made, just before its end."""
+        if node.status is not RUNNING:
+            self.refuse(node, "have files")
+        node.files = manifest
+        self.records.mark(node)
+
     def record_run(self, task_id: str, epoch: int, now: float, times: AttemptTimes, why: str) -> None:
         """Record in the story that the run of an execution has ended, and with the task when its last attempt began and
         ended: the plan learns of both afterwards. A task that was cancelled meanwhile has no epoch any more."""
@@ -382,7 +389,7 @@ class Graph:
             self.provisionals -= 1
         self.change_status(node, "release")
         node.provisional, node.tentative, node.unsettled, node.reviewed = False, None, False, True
-        node.value = node.error = node.device = node.started_at = node.ended_at = node.entry = None
+        node.value = node.error = node.device = node.started_at = node.ended_at = node.entry = node.files = None
         node.epoch = node.losses = 0
         node.attempts, node.worked, node.times = node.spent, 0.0, None
         if self.deciders:

@@ -34,20 +34,30 @@ and after a restart the cycle may be claimed again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
-from asterism.core.errors import AsterismError, EditRejected, InvalidTask, NotJson, RecordedError, Violation
+from asterism.core.errors import (
+    AsterismError,
+    EditRejected,
+    InvalidTask,
+    NotJson,
+    PlanError,
+    RecordedError,
+    Violation,
+)
 from asterism.core.json_values import JsonObject, plain_json
 from asterism.core.plan.apply import Applied, apply
 from asterism.core.plan.assignment_lock import AssignmentLock, EditCycle
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.editor_cost import EditorCost
-from asterism.core.plan.edits import EditBatch
+from asterism.core.plan.edits import AddTask, EditBatch, UpdateTask
 from asterism.core.plan.node import AttemptTimes, Node, provisional_below
 from asterism.core.plan.plan_codec import PlanSnapshot, StoredValue, clone
 from asterism.core.plan.status import ENDED_STATES, RUNNING, ConstellationState, TaskStatus
 from asterism.core.plan.task import Task
+from asterism.core.plan.task_files import handles_files
 from asterism.core.plan.undo_stack import UndoStack
 
 SCHEMA = 7
@@ -103,7 +113,11 @@ class RecordedConstellation(Constellation):
 
     @classmethod
     def of(cls, plan: Constellation) -> RecordedConstellation:
-        """A copy of a plan, as another process would read it from its record. Raises NotJson."""
+        """A copy of a plan, as another process would read it from its record. Raises NotJson, and PlanError for a plan
+        that cannot be stored."""
+        problem = _files_problem(node.task for node in plan.nodes.values())
+        if problem is not None:
+            raise PlanError(problem)
         return clone(plan, cls)
 
     def take_snapshot(self) -> PlanSnapshot:
@@ -325,12 +339,35 @@ def _conditional_children(node: Node) -> list[Node]:
 
 def _batch_as_json(batch: EditBatch) -> Any:
     """A batch as JSON, made before it is applied. Raises EditRejected for a batch that cannot be stored."""
+    problem = _files_problem(_tasks_of(batch))
+    if problem is not None:
+        raise EditRejected([Violation(None, "not_kept", problem)])
     try:
         return plain_json(batch.to_json(), "the edit")
     except NotJson as error:
         raise EditRejected([Violation(None, "not_kept", f"the plan is kept in a store, and {error}")]) from None
     except InvalidTask:
         return None  # apply reports the problems of every edit
+
+
+def _tasks_of(batch: EditBatch) -> Iterator[Task]:
+    """The tasks that a batch adds, and what it changes of others."""
+    for edit in batch.edits:
+        if isinstance(edit, AddTask) and isinstance(edit.task, Task):
+            yield edit.task
+        elif isinstance(edit, UpdateTask) and {"inputs", "outputs"} & set(edit.changes):
+            with contextlib.suppress(InvalidTask):  # apply reports it
+                changes = {name: edit.changes[name] for name in ("inputs", "outputs") if name in edit.changes}
+                yield Task(str(edit.task_id), **changes)
+
+
+def _files_problem(tasks: Iterable[Task]) -> str | None:
+    """Why tasks with files cannot be in a stored plan: its devices have no folder in which to keep them."""
+    for task in tasks:
+        if handles_files(task):
+            what = "outputs" if task.outputs else "an input with files_from"
+            return f"task {task.id!r} has {what}: files between tasks need a plan that runs without a store"
+    return None
 
 
 # -- replay ------------------------------------------------------------------------------------------------------------

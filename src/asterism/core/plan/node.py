@@ -119,6 +119,7 @@ class Node:
     begun_at: float = 0.0  # when the current attempt began
     worked: float = 0.0  # seconds of all its attempts, without the waits between them
     times: AttemptTimes | None = None  # of its last attempt, if a fleet made it and has told them
+    files: str | None = None  # the manifest of the files that it has made (execution/artifacts.py)
     spent: int = 0  # attempts before the plan was retried: they do not count against its retries
 
     def __post_init__(self) -> None:

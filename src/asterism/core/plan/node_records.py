@@ -53,6 +53,7 @@ class NodeState(NamedTuple):
     begun_at: float
     worked: float
     times: AttemptTimes | None
+    files: str | None
     spent: int
 
 

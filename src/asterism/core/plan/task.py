@@ -10,6 +10,7 @@ from typing import Any
 
 from asterism.core.errors import FieldProblem, InvalidTask, NotJson
 from asterism.core.json_values import NOTHING, JsonObject
+from asterism.core.plan import task_files
 
 
 class Priority(IntEnum):
@@ -37,7 +38,7 @@ _OUTCOME_VERBS = {
 }
 ACTIONS = ("call", "argv", "shell", "http", "agent")
 
-MAPPINGS = ("http", "inputs", "env", "data", "foreach", "skip_if_unchanged", "agent")
+MAPPINGS = ("http", "inputs", "env", "data", "foreach", "skip_if_unchanged", "agent", "outputs")
 """The fields of a task that are mappings, which may contain any values."""
 
 AGENT_FIELDS = ("description", "tips", "result")
@@ -87,6 +88,9 @@ class Task:
     editor that has seen it may do little without a person (taint.py). ``cost`` is what one execution costs, in a unit
     of your choice, and ``effects`` are among ``spends`` and ``deletes``: rules for approvals refer to both
     (edit_rules.py).
+
+    ``outputs`` are files that the task leaves in its working folder, by name: paths or patterns such as ``out/*.png``.
+    ``{"files_from": "render.frames"}`` as an input takes them (task_files.py).
     """
 
     id: str
@@ -114,6 +118,7 @@ class Task:
     cost: float | None = None
     effects: frozenset[str] = frozenset()
     agent: Mapping[str, Any] | None = None
+    outputs: Mapping[str, str] = field(default_factory=lambda: NOTHING)
 
     def __post_init__(self) -> None:
         if isinstance(self.agent, str):
@@ -268,6 +273,7 @@ _TYPES: dict[str, tuple[type, str]] = {
     "foreach": (Mapping, "a mapping"),
     "skip_if_unchanged": (Mapping, "a mapping"),
     "agent": (Mapping, "a text or a mapping"),
+    "outputs": (Mapping, "a mapping of names to paths"),
 }
 _OPTIONAL = ("shell", "http", "device", "cwd", "foreach", "skip_if_unchanged", "agent")
 
@@ -315,6 +321,8 @@ def _problems(task: Task) -> list[FieldProblem]:
         problems.append(FieldProblem("skip_if_unchanged", words))
     if isinstance(task.agent, Mapping):
         problems += _agent_problems(task.agent, task.inputs)
+    if task.outputs or task.inputs:
+        problems += [FieldProblem(name, text) for name, text in task_files.field_problems(task)]
     return problems
 
 

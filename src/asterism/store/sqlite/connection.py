@@ -32,6 +32,7 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
+from asterism.base.content_folder import sync_folder
 from asterism.base.operating_system import read_at
 from asterism.store.sqlite import schema
 from asterism.store.sqlite.error_mapping import may_write, moved, passing, read_only, store_error
@@ -93,7 +94,7 @@ class FileConnection:
                 raise read_only(self.path)
             # readable by its owner only: inputs and results may contain secrets. SQLite gives its log the same mode
             os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
-            sync_directory(folder)
+            sync_folder(folder)
         elif not may_write(self.path):
             raise read_only(self.path)
         else:
@@ -281,17 +282,6 @@ def _identity(path: Path) -> Identity | None:
     except OSError:
         return None
     return status.st_dev, status.st_ino
-
-
-def sync_directory(folder: Path) -> None:
-    """Make new names in a directory durable. Where directories cannot be opened, the system takes care of that."""
-    if os.name == "nt":
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 # -- check of the log --------------------------------------------------------------------------------------------------

@@ -1,0 +1,100 @@
+"""Files between tasks: the outputs of a task, and inputs that are files of another task.
+
+``outputs={"frames": "out/*.png", "log": "render.log"}`` names files that a task leaves in its working folder, and
+``{"files_from": "render.frames"}`` as an input takes those of another. A task with either has a working folder of its
+own, in which its input files lie at the paths where they were made. A task depends on the tasks whose files it takes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    pass
+
+FILES_FROM = "files_from"
+
+FILE_ACTIONS = ("argv", "shell", "call")
+"""The actions that have a working folder."""
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class FilesFrom(NamedTuple):
+    """An output of a task, as ``files_from`` names it."""
+
+    task: str
+    output: str
+
+
+def is_files_reference(value: Any) -> bool:
+    """Whether an input is ``{"files_from": …}``."""
+    return isinstance(value, Mapping) and set(value) == {FILES_FROM}
+
+
+def read_reference(value: Any) -> FilesFrom | None:
+    """The output that ``{"files_from": "render.frames"}`` names; None if it names none."""
+    text = value[FILES_FROM]
+    task, _, output = text.rpartition(".") if isinstance(text, str) else ("", "", "")
+    return FilesFrom(task, output) if task and _NAME.fullmatch(output) else None
+
+
+def files_of_inputs(inputs: Mapping[str, Any]) -> dict[str, FilesFrom]:
+    """The inputs of a task that are files of others, by name."""
+    references = {name: read_reference(value) for name, value in inputs.items() if is_files_reference(value)}
+    return {name: reference for name, reference in references.items() if reference is not None}
+
+
+def handles_files(task: Any) -> bool:
+    """Whether a task, or one in a plan file, has a working folder of its own."""
+    return bool(task.outputs) or (bool(task.inputs) and any(map(is_files_reference, task.inputs.values())))
+
+
+def path_problem(path: Any) -> str | None:
+    """Why a path or pattern cannot be an output; None if it can."""
+    if not isinstance(path, str) or not path.strip() or not path.isprintable():
+        return f"must be a path or pattern, not {path!r}"
+    if path.startswith("/"):
+        return f"is {path!r}, an absolute path; name a path inside the working folder of the task"
+    if ".." in path.split("/"):
+        return f"is {path!r}, which leaves the working folder of the task; write a path without '..'"
+    return None
+
+
+def field_problems(task: Any) -> Iterator[tuple[str, str]]:
+    """The problems of the files of a task, or of one in a plan file: each with its field."""
+    outputs: Mapping[Any, Any] = task.outputs if isinstance(task.outputs, Mapping) else {}
+    inputs: Mapping[str, Any] = task.inputs if isinstance(task.inputs, Mapping) else {}
+    for name, path in outputs.items():
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            yield "outputs", f"the name of an output has letters, digits and '_' only, unlike {name!r}"
+        problem = path_problem(path)
+        if problem is not None:
+            yield "outputs", f"the output {name!r} {problem}"
+    references = {name: value for name, value in inputs.items() if is_files_reference(value)}
+    for name, value in references.items():
+        if read_reference(value) is None:
+            yield "inputs", f"the input {name!r}: files_from names a task and its output, such as 'render.frames'"
+    key = "outputs" if outputs else "inputs"
+    what = "outputs" if outputs else FILES_FROM
+    if not outputs and not references:
+        return
+    for other in ("cwd", "skip_if_unchanged"):
+        if getattr(task, other) is not None:
+            yield other, f"{other} cannot be combined with {what}: such a task has a working folder of its own"
+    if task.http is not None or task.agent is not None:
+        yield key, f"{what} needs one of {', '.join(FILE_ACTIONS)}"
+
+
+def source_problem(name: str, reference: FilesFrom, outputs: Collection[str] | None) -> str | None:
+    """Why the input ``name`` cannot be what ``reference`` names; None if it can. ``outputs`` are the names of the
+    outputs of that task; None if there is no such task."""
+    takes = f"the input {name!r} takes files of {reference.task!r}"
+    if outputs is None:
+        return f"{takes}, but there is no such task"
+    if reference.output in outputs:
+        return None
+    has = f"its outputs are {', '.join(outputs)}" if outputs else "it has no outputs"
+    return f"{takes}, which has no output {reference.output!r}; {has}"

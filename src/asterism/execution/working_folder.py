@@ -1,0 +1,93 @@
+"""The working folder of a task with files: made clean, filled with its input files, and emptied after the end.
+
+A command runs in the folder. A function gets it as its parameter ``folder``, a ``pathlib.Path``, since the directory of
+a process belongs to all its threads. An input with ``files_from`` stands for the folder, too: its files lie there at
+the paths where they were made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from asterism.execution.artifacts import ArtifactProblem, Artifacts
+from asterism.execution.processes import EXHAUSTED, own_part
+
+if TYPE_CHECKING:
+    from asterism.execution.actions import Attempt
+
+Answer = TypeVar("Answer")
+
+
+class InputFiles(NamedTuple):
+    """The files of an input: those of one output of an execution."""
+
+    manifest: str
+    output: str
+
+
+class WorkFiles:
+    """The files of one execution: ``inputs`` by name, and the patterns of its ``outputs``. ``on_kept`` is called with
+    the hash of the manifest when the outputs are kept."""
+
+    def __init__(
+        self,
+        artifacts: Artifacts,
+        inputs: Mapping[str, InputFiles],
+        outputs: Mapping[str, str],
+        on_kept: Callable[[str], None],
+    ) -> None:
+        self._artifacts, self._inputs, self._outputs, self._on_kept = artifacts, inputs, outputs, on_kept
+        self._stopped = False
+
+    async def execute(self, attempt: Attempt, action: Callable[[Attempt], Awaitable[Any]]) -> Any:
+        """Execute an action in a folder of its own, and keep its outputs. Raises ArtifactProblem for an output that is
+        missing, and what the action raises."""
+        with own_part("the working folder could not be made"):
+            root = attempt.make_folder()
+        try:
+            folder = root / "work"
+            with own_part("the input files could not be written", EXHAUSTED):
+                await self._in_thread(lambda: self._place_inputs(folder))
+            attempt.root, attempt.folder = root, folder
+            is_call = attempt.action.call is not None
+            attempt.resolved.inputs.update(dict.fromkeys(self._inputs, folder if is_call else str(folder)))
+            value = await action(attempt)
+            if self._outputs:
+                keep = self._artifacts.keep_outputs
+                with own_part("the output files could not be kept", EXHAUSTED):
+                    self._on_kept(await self._in_thread(lambda: keep(folder, self._outputs, self._check)))
+            return value
+        finally:
+            await asyncio.shield(asyncio.to_thread(shutil.rmtree, root, ignore_errors=True))
+
+    def _place_inputs(self, folder: Path) -> None:
+        folder.mkdir()
+        placed: dict[str, tuple[str, str]] = {}
+        for name, files in self._inputs.items():
+            for entry in self._artifacts.manifest(files.manifest)[files.output]:
+                known = placed.setdefault(entry.path, (entry.sha256, name))
+                if known == (entry.sha256, name):
+                    self._artifacts.place(entry, folder, self._check)
+                elif known[0] != entry.sha256:
+                    raise ArtifactProblem(
+                        f"the inputs {known[1]!r} and {name!r} both have a file {entry.path!r}, and the two differ"
+                    )
+
+    async def _in_thread(self, function: Callable[[], Answer]) -> Answer:
+        """Call a function in a thread. When cancelled, wait until it has stopped: its folder is removed next."""
+        job = asyncio.ensure_future(asyncio.to_thread(function))
+        try:
+            return await asyncio.shield(job)
+        except asyncio.CancelledError:
+            self._stopped = True
+            await asyncio.wait([job])
+            job.exception()
+            raise
+
+    def _check(self) -> None:
+        if self._stopped:
+            raise ArtifactProblem("it was stopped")

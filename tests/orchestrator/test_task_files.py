@@ -1,0 +1,192 @@
+"""Files between tasks of a plan in memory: working folders, inputs at their paths, outputs, failures."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.task import Task
+from asterism.execution.artifacts import Artifacts
+from asterism.orchestrator.devices import LocalDevice, Work
+from asterism.orchestrator.orchestrator import Orchestrator
+from asterism.orchestrator.result import Result
+
+FRAMES = {"frames": {"files_from": "render.frames"}}
+RENDER = "mkdir out; echo one > out/1.png; echo two > out/2.png; chmod 755 out/2.png"
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of all temporary files."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def film(*tasks: Task) -> Constellation:
+    plan = Constellation("film")
+    plan.add(Task("render", shell=RENDER, outputs={"frames": "out/*.png"}))
+    for task in tasks:
+        plan.add(task)
+    return plan
+
+
+async def run(plan: Constellation, **options: Any) -> Result:
+    device = LocalDevice("here")
+    try:
+        return await Orchestrator([device], **options).run(plan)
+    finally:
+        device.close()
+
+
+def make_text(folder: Path) -> str:
+    (folder / "text.txt").write_text("made")
+    return "ok"
+
+
+async def read_all(frames: Path, folder: Path) -> list[str]:
+    assert frames == folder
+    return sorted(f"{path.relative_to(frames)} {path.stat().st_mode & 0o777:o}" for path in frames.glob("**/*.png"))
+
+
+async def test_files_lie_at_their_paths_in_a_clean_folder(tmp_path: Path) -> None:
+    result = await run(
+        film(
+            Task("shell", shell='ls -R "$frames"; pwd', inputs=FRAMES),
+            Task("words", argv=("cat", "{frames}/out/1.png"), inputs=FRAMES),
+            Task("function", call=read_all, inputs=FRAMES),
+            Task("plain", shell="pwd"),
+        )
+    )
+    lines = result["shell"].value.splitlines()
+    assert lines[0] == f"{lines[-1]}:"
+    assert lines[1:-1] == ["out", "", f"{lines[-1]}/out:", "1.png", "2.png"]
+    assert result["words"].value == "one"
+    assert result["function"].value == ["out/1.png 644", "out/2.png 755"]
+    assert result["plain"].value == os.getcwd()
+
+
+async def test_a_function_has_outputs() -> None:
+    plan = film(Task("make", call=make_text, outputs={"text": "*.txt"}))
+    plan.add(Task("use", shell="cat text.txt", inputs={"text": {"files_from": "make.text"}}))
+    result = await run(plan)
+    assert (result["make"].value, result["use"].value) == ("ok", "made")
+    (file,) = result["make"].files["text"]
+    assert (file.path, file.size, file.location.read_text()) == ("text.txt", 4, "made")
+
+
+async def test_a_task_may_change_its_inputs() -> None:
+    plan = film(Task("spoil", shell="echo no > out/1.png", inputs=FRAMES))
+    plan.add(Task("read", shell="cat out/1.png", inputs=FRAMES), after="spoil")
+    assert (await run(plan))["read"].value == "one"
+
+
+async def test_a_missing_output_fails_the_task_and_names_the_pattern() -> None:
+    plan = Constellation("film")
+    plan.add(Task("render", shell="echo one > 1.jpg", outputs={"frames": "*.png"}))
+    result = await run(plan)
+    assert result["render"].status == "failed"
+    assert "the task ended without its output 'frames': no file matches '*.png'" in result["render"].reason
+    assert result["render"].files == {}
+
+
+async def test_files_of_a_task_that_failed_are_missing() -> None:
+    plan = Constellation("film")
+    plan.add(Task("render", shell="false", outputs={"frames": "*.png"}))
+    plan.add(Task("pack", shell="true", inputs=FRAMES), after={"render": "failure"})
+    assert "task 'render' has no files, since it has not completed" in (await run(plan))["pack"].reason
+
+
+async def test_two_inputs_with_one_path_must_be_the_same_file() -> None:
+    plan = film(Task("same", shell=RENDER, outputs={"frames": "out/*.png"}))
+    plan.add(Task("other", shell="mkdir out; echo x > out/1.png", outputs={"frames": "out"}))
+    both = {"same": {"files_from": "same.frames"}, **FRAMES}
+    plan.add(Task("fine", shell="cat out/1.png", inputs=both))
+    plan.add(Task("bad", shell="true", inputs={"other": {"files_from": "other.frames"}, **FRAMES}))
+    result = await run(plan)
+    assert result["fine"].value == "one"
+    assert "the inputs 'other' and 'frames' both have a file 'out/1.png', and the two differ" in result["bad"].reason
+
+
+async def test_a_damaged_file_fails_the_task_that_takes_it(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+
+    def damage() -> None:
+        for path in kept.glob("??/*"):
+            if path.read_bytes() == b"one\n":
+                path.write_bytes(b"0ne\n")
+
+    plan = film(Task("damage", call=damage))
+    plan.connect("render", "damage")
+    plan.add(Task("pack", shell="true", inputs=FRAMES), after="damage")
+    result = await run(plan, artifacts=kept)
+    assert "the file 'out/1.png' is damaged" in result["pack"].reason
+
+
+async def test_folders_are_removed_after_the_end_whatever_it_is(temporary: Path) -> None:
+    plan = film(
+        Task("fails", shell="echo a > a; false", outputs={"a": "a"}),
+        Task("slow", shell="sleep 600", outputs={"a": "a"}, timeout=0.05),
+    )
+    result = await run(plan)
+    assert [path.name[:15] for path in temporary.iterdir()] == ["asterism-files-"]
+    assert len(result["render"].files["frames"]) == 2
+    del result, plan
+    gc.collect()
+    assert list(temporary.iterdir()) == []
+
+
+async def test_files_are_made_anew_by_a_retry() -> None:
+    result = await run(
+        film(Task("pack", shell='test "$ASTERISM_ATTEMPT" = 2 && echo a > a', outputs={"a": "a"}, retries=1, backoff=0))
+    )
+    assert result["pack"].files["a"][0].size == 2
+
+
+async def test_a_plan_that_is_cancelled_stops_to_copy(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keeping, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def endless(self: Artifacts, root: Path, outputs: Any, check: Any) -> str:
+        loop.call_soon_threadsafe(keeping.set)
+        while True:
+            check()
+
+    monkeypatch.setattr(Artifacts, "keep_outputs", endless)
+    job = asyncio.create_task(run(film()))
+    await keeping.wait()
+    job.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await job
+    assert not any(temporary.glob("asterism-*/work"))
+
+
+async def test_a_device_that_keeps_no_files_fails_the_task() -> None:
+    class Bare:
+        id, can, slots = "bare", frozenset[str](), 1
+
+        async def execute(self, work: Work) -> Any:
+            return 1
+
+    result = await Orchestrator([Bare()]).run(film())
+    assert "device 'bare' does not keep files, and the task has outputs" in result["render"].reason
+
+
+async def test_a_retried_plan_has_its_files(tmp_path: Path) -> None:
+    flag = tmp_path / "flag"
+    device = LocalDevice("here")
+    orchestrator = Orchestrator([device])
+    plan = film(Task("pack", shell=f"test -f {flag} && cat out/*.png", inputs=FRAMES))
+    first = await orchestrator.run(plan)
+    assert first["pack"].status == "failed"
+    flag.touch()
+    second = await orchestrator.retry(first)
+    device.close()
+    assert second["pack"].value == "one\ntwo"
