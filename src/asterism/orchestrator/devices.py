@@ -149,7 +149,7 @@ class LocalDevice:
 
     def execute(self, work: Work) -> Awaitable[Any]:
         task = work.task
-        simple = task.call is not None and not task.inputs and not task.env
+        simple = task.call is not None and not (task.inputs or task.env or task.outputs)
         execution = self._function(work, NOTHING) if simple else self._with_inputs(work)
         return self._json_result(execution, f"the result of task {task.id!r}") if self.json_results else execution
 
