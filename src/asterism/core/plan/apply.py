@@ -415,7 +415,8 @@ class Attempt:
                 if problem is None and reference.task not in node.parents:
                     problem = self._depend_on_files(node, name, reference.task)
                 if problem is not None:
-                    self.violate(_index_of(batch, node), "files", f"task {node.id!r}: {problem}")
+                    index = _index_of(batch, node)
+                    self.violate(index, "files", f"task {node.id!r}: {problem}")
 
     def _depend_on_files(self, node: Node, name: str, source: str) -> str | None:
         """Let a task depend on one whose files it takes. Returns the problem, if that is not possible."""
