@@ -77,6 +77,11 @@ def test_a_folder_stands_for_all_files_in_it(kept: Artifacts, work: Path) -> Non
     assert [file.path for file in files] == ["out/1.png", "out/2.png", "out/3.png", "out/deep/a"]
 
 
+def test_two_stars_stand_for_all_files(kept: Artifacts, work: Path) -> None:
+    files = kept.stored_files(kept.keep_outputs(work, {"all": "**/*"}))["all"]
+    assert [file.path for file in files] == ["out/1.png", "out/2.png", "out/3.png", "render.log"]
+
+
 def test_a_missing_output_names_its_pattern(kept: Artifacts, work: Path) -> None:
     with pytest.raises(ArtifactProblem, match=r"its output 'film': no file matches '\*\.mp4'"):
         kept.keep_outputs(work, {**OUTPUTS, "film": "*.mp4"})

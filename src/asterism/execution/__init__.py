@@ -4,6 +4,8 @@
                        fleet (``fleet/device/executor.py``)
 ``task_inputs``        the inputs of a task: values, references and templates
 ``command_inputs``     the inputs of a command as variables and files
+``artifacts``          the files that tasks make, in a folder of files that are named by their content
+``working_folder``     the working folder of a task with files: input files in it, outputs kept from it
 ``processes``          commands as child processes
 ``process_guard``      starts child processes, and kills those of a process that dies or is frozen
 ``guard_main``         the program of the guard

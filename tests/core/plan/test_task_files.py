@@ -64,6 +64,8 @@ def test_only_tasks_with_files_have_a_folder() -> None:
         ({"outputs": {"frames": "/out/*.png"}}, "the output 'frames' is '/out/*.png', an absolute path"),
         ({"outputs": {"log": "../render.log"}}, "which leaves the working folder of the task"),
         ({"outputs": {"log": "a/../../b"}}, "write a path without '..'"),
+        ({"outputs": {"log": "./"}}, "is './', the working folder itself; write '**/*' for all files in it"),
+        ({"outputs": {"log": "a/b**"}}, "is 'a/b**', but '**' must stand alone between slashes"),
         ({"outputs": {"log": " "}}, "must be a path or pattern, not ' '"),
         ({"outputs": {"log": "a\0b"}}, "must be a path or pattern"),
         ({"outputs": {"log": 7}}, "must be a path or pattern, not 7"),

@@ -60,6 +60,10 @@ def path_problem(path: Any) -> str | None:
         return f"is {path!r}, an absolute path; name a path inside the working folder of the task"
     if ".." in path.split("/"):
         return f"is {path!r}, which leaves the working folder of the task; write a path without '..'"
+    if set(path.split("/")) <= {"", "."}:
+        return f"is {path!r}, the working folder itself; write '**/*' for all files in it"
+    if any("**" in part and part != "**" for part in path.split("/")):
+        return f"is {path!r}, but '**' must stand alone between slashes"
     return None
 
 
