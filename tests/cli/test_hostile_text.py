@@ -36,8 +36,8 @@ from asterism.base.text import JOINERS, CleanStream, clean, clean_error, clean_l
 from asterism.cli.main import commands
 from asterism.cli.screen import Screen
 from asterism.core.run.run import Run
-from asterism.fleet.fleet import Fleet
-from asterism.store.protocol import PutRegister
+from asterism.fleet.fleet import Fleet, new_run
+from asterism.store.protocol import PutLog, PutRegister, PutRun, StoredChunk
 from tests.cli.cli_scenes import ASTERISM
 from tests.cli.command_scenes import Scene, completed, failed, started, taken_by
 from tests.cli.stored_plan_scenes import keeping
@@ -187,6 +187,7 @@ class HostileFleet(Scene):
         runs["completed"] = self.step(runs["completed"], taken_by("box"), started, completed(NAME))
         runs["failed"] = self.step(runs["failed"], taken_by("box"), started, failed(NAME))
         runs["running"] = self.step(runs["running"], taken_by("box"), started)
+        self._fill_batches(run_input)
         for name in ("box", LEGIBLE):
             self.device(name, host=LEGIBLE, can=frozenset({NAME}), profile={"os": NAME, NAME: NAME}, slots=3)
         runs["assigned"] = make()
@@ -206,10 +207,32 @@ class HostileFleet(Scene):
         self.run("fleet", "set", "--notify-command", NAME)
         self.run("schedule", "add", "daily", "--every", "1d", "--workflow", "work", "--input", json.dumps(run_input))
         self.run("schedule", "pause", "daily", "--reason", NAME)
+        etl = self.file_of("etl.yaml", {**PLAN, "id": "etl"})
+        self.run("schedule", "add", "etl", "--cron", "0 3 * * *", "--plan", etl)
+        self.run("schedule", "backfill", "etl", "--from", "2026-01-01", "--to", "2026-01-03", "--detach")
         self.run("token", "create", "--scope", "observe", "--for", "ci")
         for issue in ("1", "2", "3"):
             self.run("series", "claim", "RFC-1", "--issue", issue, "--by", NAME)
         return runs
+
+    def _fill_batches(self, run_input: dict[str, str]) -> None:
+        """A batch with a hostile name that has ended, and one of which a run waits and one failed."""
+
+        async def add(fleet: Fleet) -> str:  # no command takes such a name, but a record can have it
+            run = new_run(fleet, await fleet.workflows.get("work", 1), run_input, batch=NAME)
+            await fleet.store.commit([PutRun(run, None)])
+            return run.id
+
+        self.step(self.ask(add), taken_by("box"), started, completed(NAME))
+        unlucky = self.step(self.ask(add), taken_by("box"), started, failed(NAME))
+        self.create("work", run_input, batch="films")
+        self.step(self.create("work", run_input, batch="films"), taken_by("box"), started, failed(NAME))
+
+        async def write_log(fleet: Fleet) -> None:
+            chunk = StoredChunk(1, 1, 1, [[fleet.store.clock(), "stderr", NAME]])
+            await fleet.store.commit([PutLog(unlucky.id, 1, [chunk])])
+
+        self.ask(write_log)
 
     async def _unreadable(self, fleet: Fleet) -> None:
         await fleet.store.commit([PutRegister("constellation/broken", {"schema": NAME, NAME: NAME}, None)])
@@ -386,6 +409,12 @@ def scenes(scene: HostileFleet) -> dict[str, list[Case]]:
         "runs output": [case(run["completed"], data=True), case(run["failed"]), case(NAME)],
         "runs logs": [case(run["completed"], quiet="it printed nothing"), case(NAME)],
         "runs move": [case(run["completed"], "--to", NAME), case(NAME, "--to", "box")],
+        "batch list": [case()],
+        "batch show": [case(NAME), case(f"no {NAME}")],
+        "batch wait": [case(NAME), case(f"no {NAME}")],
+        "batch cancel": [case("films", "--reason", NAME, quiet="numbers alone"), case(f"no {NAME}")],
+        "batch retry": [case("films", "--reason", NAME, quiet="numbers alone"), case(f"no {NAME}")],
+        "batch results": [case(NAME), case(NAME, "--csv", data=True, json=False), case(f"no {NAME}")],
         "notice list": [case(quiet="there are none"), case("--since", NAME)],
         "schedule add": [
             case(NAME, "--every", "1d", "--workflow", "work"),
@@ -401,6 +430,12 @@ def scenes(scene: HostileFleet) -> dict[str, list[Case]]:
         "schedule pause": [case("daily", "--reason", NAME, quiet="its name alone"), case(NAME)],
         "schedule resume": [case("daily", quiet="its name alone"), case(NAME)],
         "schedule run": [case("daily", quiet="ids alone"), case(NAME)],
+        "schedule backfill": [
+            case("etl", "--cancel", "--reason", NAME),
+            case(NAME, "--from", "2026-01-01"),
+            case("etl", "--from", NAME),
+            case("etl", "--from", "2026-01-01", "--every", NAME),
+        ],
         "schedule remove": [case("daily", quiet="its name alone"), case(NAME)],
         "runs pause": [case(run["needy"], "--reason", NAME), case(NAME)],
         "runs resume": [case(run["needy"], quiet="ids alone"), case(NAME)],

@@ -137,6 +137,14 @@ async def test_real_answers_are_as_the_document_says() -> None:
         await ask("POST", "/runs/creations/{creation}", creation, creation="0" * 32)
         for method in ("GET", "DELETE"):
             await ask(method, "/runs/creations/{creation}", creation="0" * 32)
+        for run_input in ({"name": "x"}, {"no_name": "it fails"}):
+            await ask("POST", "/runs", {"workflow": "w", "input": run_input, "batch": "films"})
+        await ask("GET", "/batches")
+        await ask("GET", "/batches/{batch}", batch="nothing")
+        for path in ("/wait", "", "/results"):
+            await ask("GET", f"/batches/{{batch}}{path}", batch="films")
+        for action in ("cancel", "retry"):
+            await ask("POST", f"/batches/{{batch}}/{action}", {}, batch="films")
         await ask("GET", "/fleet")
         await ask("POST", "/workflows", {"workflow": {"name": "v", "argv": ["true"]}})
         await ask("GET", "/workflows/{workflow}", workflow="v")
