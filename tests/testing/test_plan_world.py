@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -103,6 +104,7 @@ def noticed(*, when_small: bool = True, first: int = 0) -> None:
 
 def test_without_the_search_for_an_existing_run_a_task_is_done_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     async def anew(self: FleetDevice, work: Any, plan: PlanRuns) -> Any:
+        work = copy.copy(work)
         work.epoch += 1000
         flow = await plan.workflows.of(work.task, plan.journal)
         return await self._place(await self._new_run(work, plan, flow), flow, work, plan)

@@ -310,7 +310,9 @@ def test_no_way_of_writing_a_directory_gets_round_the_directories(
 
 # -- the environment ---------------------------------------------------------------------------------------------------
 
-OWN = {f"ASTERISM_{name}" for name in ("RUN", "EPOCH", "STEP", "TOTAL", "DEVICE", "SESSION", "FLEET", "AGENT")}
+OWN = {
+    f"ASTERISM_{name}" for name in ("RUN", "ATTEMPT", "EPOCH", "STEP", "TOTAL", "DEVICE", "SESSION", "FLEET", "AGENT")
+}
 
 
 def test_a_command_gets_listed_and_ordinary_variables_only(monkeypatch: pytest.MonkeyPatch) -> None:
