@@ -45,6 +45,16 @@ def test_tasks_for_different_kinds_of_devices_wait_in_different_lanes() -> None:
     assert drained(queue) == ["any"]
 
 
+def test_a_task_that_overtakes_in_one_lane_changes_nothing_in_another() -> None:
+    queue = ReadyQueue()
+    queued(queue, "first")
+    queued(queue, "second", priority="high")
+    queued(queue, "gpu", needs="gpu")
+    assert [queue.length(lane) for lane in queue.lanes] == [2, 1]
+    assert drained(queue, lane_of(Task("x", needs="gpu"))) == ["gpu"]
+    assert drained(queue) == ["second", "first"]
+
+
 def test_looking_at_the_best_leaves_it_in_its_place() -> None:
     queue = ReadyQueue()
     node = queued(queue, "a")
