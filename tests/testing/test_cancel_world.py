@@ -37,7 +37,7 @@ def test_ablation_the_teardown_of_a_set_up_that_was_only_queued_is_noticed(monke
     monkeypatch.setattr("asterism.durable.fleet_device.was_executed", lambda run: True)
 
     def look() -> None:
-        for seed in range(8, 20):
+        for seed in range(46, 52):  # 46 and 51 show it
             simulate(seed, world=CancelWorld)
 
     with pytest.raises(Violation, match=r"no device has begun .*, and a device has executed"):
