@@ -7,9 +7,8 @@ import os
 import random
 import signal
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,6 +22,7 @@ from asterism.durable.plan_runner import PlanRunner
 from asterism.fleet.backfills import BackfillPass, read_backfill, start_backfill
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.scheduled_work import NEVER
+from tests.watched_commits import commits, watched_process
 
 
 async def prepare(url: str, done: Path, days: int) -> None:
@@ -53,37 +53,6 @@ async def carry_on(url: str, tell: int) -> None:
                     break
 
 
-@contextmanager
-def process(url: str) -> Iterator[tuple[int, int]]:
-    """A process that carries the backfill on: its id, and the pipe into which it writes a byte before each commit."""
-    told, tell = os.pipe()
-    child = os.fork()
-    if not child:
-        code = 1
-        try:
-            os.close(told)
-            asyncio.run(carry_on(url, tell))
-            code = 0
-        finally:
-            os._exit(code)
-    os.close(tell)
-    try:
-        yield child, told
-    finally:
-        os.close(told)
-        os.waitpid(child, 0)
-
-
-def commits(told: int, number: int) -> bool:
-    """Wait until the process has begun so many commits. Returns False if it has ended before."""
-    while number > 0:
-        heard = os.read(told, number)
-        if not heard:
-            return False
-        number -= len(heard)
-    return True
-
-
 async def check(url: str, done: Path, days: int) -> None:
     async with await Fleet.open(url) as fleet:
         backfill = await read_backfill(fleet, "daily")
@@ -99,10 +68,10 @@ def kill_repeatedly(folder: Path, days: int, kills: int) -> None:
     url, done, chance = f"sqlite:///{folder}/fleet.db", folder / "done", random.Random(kills)
     asyncio.run(prepare(url, done, days))
     for _ in range(kills):
-        with process(url) as (child, told):
+        with watched_process(partial(carry_on, url)) as (child, told):
             assert commits(told, chance.randint(1, 2 * days // kills)), "it had ended before the last kill"
             os.kill(child, signal.SIGKILL)
-    with process(url) as (_, told):
+    with watched_process(partial(carry_on, url)) as (_, told):
         while commits(told, 1):
             pass
     asyncio.run(check(url, done, days))

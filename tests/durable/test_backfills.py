@@ -107,6 +107,15 @@ async def test_what_succeeded_is_skipped_and_what_failed_is_run_again(stage: Sta
     assert epochs == {2}  # it was run again
 
 
+@pytest.mark.parametrize("value", [7, {"schedule": "daily"}])
+async def test_a_damaged_backfill_does_not_stop_the_others(stage: Stage, value: Any) -> None:
+    await added(stage)
+    await stage.store.commit([PutRegister(backfill_key("daily"), value, None)])
+    await working(stage)
+    await start_backfill(stage.fleet(), "nightly", "1970-01-12T03:00", "1970-01-12T04:30")
+    assert (await ended(stage)).succeeded == 2
+
+
 async def test_several_run_at_once(stage: Stage) -> None:
     await added(stage, chain("a", call="wait"))
     await working(stage)

@@ -7,8 +7,7 @@ import os
 import random
 import signal
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from asterism.core.schedule.ticks import moved_to
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.scheduled_work import SchedulePass, read_schedule, schedule_key, ticks_of
 from asterism.store.protocol import PutRegister, Query
+from tests.watched_commits import commits, watched_process
 
 HOUR = 3600
 TICKS = 90
@@ -54,37 +54,6 @@ async def decide(url: str, told: int) -> None:
             pass
 
 
-@contextmanager
-def coordinator(url: str) -> Iterator[tuple[int, int]]:
-    """A process that decides about ticks: its id, and the pipe into which it writes a byte before each commit."""
-    told, tell = os.pipe()
-    child = os.fork()
-    if not child:
-        code = 1
-        try:
-            os.close(told)
-            asyncio.run(decide(url, tell))
-            code = 0
-        finally:
-            os._exit(code)
-    os.close(tell)
-    try:
-        yield child, told
-    finally:
-        os.close(told)
-        os.waitpid(child, 0)
-
-
-def commits(told: int, number: int) -> bool:
-    """Wait until a coordinator has begun so many commits. Returns False if it has ended before."""
-    while number > 0:
-        heard = os.read(told, number)
-        if not heard:
-            return False
-        number -= len(heard)
-    return True
-
-
 async def check(url: str, schedules: int) -> None:
     async with await Fleet.open(url) as fleet:
         runs = await fleet.store.find(Query())
@@ -105,11 +74,11 @@ def kill_repeatedly(folder: Path, kills: int, schedules: int) -> None:
     asyncio.run(prepare(url, schedules))
     per_kill = max(1, schedules * TICKS // (2 * kills))
     while killed < kills:
-        with coordinator(url) as (child, told):
+        with watched_process(partial(decide, url)) as (child, told):
             assert commits(told, chance.randint(1, per_kill)), "it had decided about everything before the last kill"
             os.kill(child, signal.SIGKILL)
             killed += 1
-    with coordinator(url) as (_, told), coordinator(url) as (_, other):
+    with watched_process(partial(decide, url)) as (_, told), watched_process(partial(decide, url)) as (_, other):
         while commits(told, 1):
             pass
         while commits(other, 1):

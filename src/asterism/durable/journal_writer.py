@@ -351,7 +351,7 @@ class JournalWriter:
         summary after ``head``. And whether the store has all of those runs then."""
         self._unlisted += (end.run for end in ends)
         state = self.plan.state
-        if not (at_once or self._list_due or state is not self._listed_state or any(map(_is_large, ends))):
+        if not (at_once or self._list_due or state is not self._listed_state or any(map(_exceeds_journal, ends))):
             if self._list_timer is None:
                 self._list_timer = asyncio.get_running_loop().call_later(LIST_INTERVAL, self.list_runs)
             return False, []
@@ -378,8 +378,8 @@ class JournalWriter:
         return register is not None and register.value.get("mark") == self._mark
 
 
-def _is_large(end: UnwrittenEnd) -> bool:
-    """Whether a run has more than the journal keeps of it."""
+def _exceeds_journal(end: UnwrittenEnd) -> bool:
+    """Whether a run has more than the journal keeps of it: it has to be written with its end."""
     return bool(end.log) or blob_of(end.run.output) is not None or blob_of(end.run.input) is not None
 
 

@@ -44,7 +44,7 @@ from asterism.fleet.scheduled_work import (
 from asterism.store.optimistic_update import retry_on_conflict, try_commit
 from asterism.store.protocol import PLANS as HEADS
 from asterism.store.protocol import Notice, PutRegister, Register, Write
-from asterism.store.store_errors import Conflict, StoreError
+from asterism.store.store_errors import Conflict, CorruptRecord, StoreError
 
 log = logging.getLogger("asterism.schedule")
 
@@ -81,7 +81,7 @@ def backfill_key(schedule: str) -> str:
 
 
 def _decode(register: Register) -> StoredBackfill:
-    return StoredBackfill(Backfill.from_json(register.value), register.revision)
+    return StoredBackfill(register.read(Backfill.from_json), register.revision)
 
 
 # -- what a person asks for --------------------------------------------------------------------------------------------
@@ -178,11 +178,13 @@ class BackfillPass:
         """Settle what has ended, and create what is due. Returns in how many seconds to look again."""
         soonest = NEVER
         for register in await self._store.registers(BACKFILLS):
-            if register.value.get("ended_at") is not None:
-                continue
-            soonest = BETWEEN_PASSES
             try:
-                await self._carry_on(_decode(register))
+                stored = _decode(register)
+                if stored.backfill.ended_at is None:
+                    soonest = BETWEEN_PASSES
+                    await self._carry_on(stored)
+            except CorruptRecord as error:
+                self._trouble.occurred(error)
             except StoreError:
                 raise
             except Overtaken:
@@ -249,9 +251,8 @@ class BackfillPass:
         elif await plan_port().plan_succeeded(self._store, name):
             return await self._put(stored, backfill.changed(skipped=backfill.skipped + 1))
         else:
-            with contextlib.suppress(
-                PlanError
-            ):  # it was cancelled, or is reopened; if it has ended, it counts as failed
+            # it may have been cancelled, or reopened; if it has ended, it counts as failed
+            with contextlib.suppress(PlanError):
                 await plan_port().run_again(self._fleet, name, f"backfill of schedule {schedule.name}")
                 self._fleet.plan_created()
         return await self._put(stored, created)

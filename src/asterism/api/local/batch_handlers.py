@@ -23,6 +23,7 @@ from asterism.core.json_values import plain_json
 from asterism.core.run.outcomes import attempts_of, work_time
 from asterism.core.run.run import CLAIMED, COMPLETED, FAILED, PROCESSING, TERMINAL, Run
 from asterism.fleet.fleet import Fleet
+from asterism.fleet.ledger import blob_of
 from asterism.fleet.run_queries import UnknownBatch, labels_of, list_runs, masks_of
 from asterism.store.protocol import BatchPart, Query
 
@@ -137,7 +138,7 @@ async def read_batch_results(
     size = 0
     for run in runs[:limit]:
         items.append(await _result(fleet, run, labels[run.id], masks[run.id]))
-        size += run.output["size"] if isinstance(run.output, dict) and "$blob" in run.output else 0
+        size += run.output["size"] if blob_of(run.output) is not None else 0
         if size > LARGEST_PAGE:
             break
     following = runs[len(items) - 1].id if len(runs) > len(items) else None
